@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -20,15 +19,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mpbroker.reading.options import ReadOptions, parse_options, pushes_filters
+from mpbroker.reading.options import parse_options, pushes_filters
 from spark_integration.schema import check_schema, schema_for
+from spark_integration.tasks import SparkTask, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql.datasource import Filter
 
     from mpbroker.reading.conditions import Condition
-    from mpbroker.reading.plan import TaskRange
 
 
 class MpbrokerDataSource(DataSource):
@@ -65,17 +64,6 @@ class MpbrokerDataSource(DataSource):
         from spark_integration.sink import stream_writer
 
         return stream_writer(schema, self.options)
-
-
-@dataclass(frozen=True)
-class SparkTask(InputPartition):
-    """A planned range as what PySpark takes for a partition."""
-
-    range: TaskRange
-
-    # InputPartition's own repr prints a field that dataclasses do not set.
-    def __repr__(self) -> str:
-        return str(self.range)
 
 
 class MpbrokerReader(DataSourceReader):
@@ -123,20 +111,3 @@ class FilteringReader(MpbrokerReader):
 
     def partitions(self) -> list[SparkTask]:
         return self._planned(self._conditions)
-
-
-def read_task(
-    partition: InputPartition | None, schema: StructType, options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a task; none for a partition that is not ours, which Spark makes for the one task
-    that it runs for an empty plan.
-    """
-    import pyarrow as pa
-
-    from mpbroker.reading.columns import SCHEMA
-    from mpbroker.reading.read import read_range
-
-    if isinstance(partition, SparkTask):
-        # Spark compares it, NOT NULL included, with the one that it makes of its schema itself.
-        chosen = pa.schema([SCHEMA.field(one.name).with_nullable(one.nullable) for one in schema.fields])
-        yield from read_range(partition.range, chosen, options)

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from mpbroker.reading.options import ReadOptions, parse_options
-from spark_integration.source import SparkTask, read_task
+from spark_integration.tasks import SparkTask, read_task
 
 try:
     from pyspark.sql.streaming.datasource import (

@@ -14,43 +14,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Protocol
 
-from mpbroker.coordinator.mailbox import Peer, returned
 from mpbroker.coordinator.state import Topic
+from mpbroker.ipc.append_job import AppendJobs, NewBatch, Then
 from mpbroker.ipc.calls import EnsuredTopic, EnsureTopic, Failed, Message, Recovered, RemoveTopic
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import ProcessContext
-from mpbroker.ipc.slots import (
-    Batch,
-    Call,
-    SlotKind,
-    job_bytes,
-    kind_of,
-    pack_produce,
-    read_job_batch,
-    read_job_header,
-    unpack_call,
-    unpack_produce,
-    write_job_batch,
-    write_job_header,
-)
+from mpbroker.ipc.rings import RingPair
+from mpbroker.ipc.rpc import RpcClient
+from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_produce
 from mpbroker.ipc.table import Partition
-from mpbroker.ipc.topology import (
-    CALL_RING_SLOTS,
-    COORDINATOR,
-    log_worker,
-    log_worker_of_slot,
-)
+from mpbroker.ipc.topology import CALL_RING_SLOTS, log_worker
 from mpbroker.log.format.names import log_worker_of
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from shm.arena import ArenaFull
 
-ACKS_ALL = -1
-# A decision has no client's deadline: what became of it is known or will be read from the log.
-NO_TIMEOUT_MS = (1 << 31) - 1
 # Rounds that can be under way at once: of metadata, of groups, of transactions, of markers.
 ROUNDS = 4
 # Credits: with all rounds on top there is always room for the answers, and for returning them.
@@ -66,20 +47,6 @@ class LogEvents(Protocol):
     def log_answers(self) -> None: ...
 
 
-class NewBatch(NamedTuple):
-    """A batch: where it goes, how many records it has, and whose it is if it belongs to a transaction."""
-
-    slot: int
-    slot_generation: int
-    config_version: int
-    data: bytes
-    record_count: int
-    max_timestamp: int = -1
-    producer_id: int = -1
-    producer_epoch: int = -1
-    attributes: int = 0
-
-
 class Kind(Enum):
     GREETING = 0
     OPENING = 1
@@ -87,7 +54,7 @@ class Kind(Enum):
     RECOVERED = 3
 
 
-@dataclass
+@dataclass(eq=False)
 class _Asked:
     """A question, and what those it was asked of have answered. `topic`: as it was opened."""
 
@@ -99,50 +66,34 @@ class _Asked:
     is_void: bool = False
 
 
-@dataclass(frozen=True)
-class _Question:
-    """A worker's part of it. `call` is the descriptor; its block is lent until the answer comes."""
-
-    asked: _Asked
-    worker: int
-    call: Call
-
-
-@dataclass
-class _Appended:
-    """Batches that are appended together. Who waits for them to our own log, waits on when others die."""
-
-    done: Callable[[list[Batch]], None]
-    filled: list[Batch | None]
-    missing: int
-    is_to_our_log: bool
-    is_void: bool = False
-
-
-@dataclass(frozen=True)
-class _Append:
-    """A worker's part of them: at which places they stand."""
-
-    whole: _Appended
-    worker: int
-    places: list[int]
-
-
 class LogLink:
     """The conversation with the log workers of the moment."""
 
     def __init__(self, context: ProcessContext, lender: Lender, events: LogEvents) -> None:
         self.workers = range(context.memory.sizes.log_workers)
-        self._peers = [Peer(context, log_worker(worker)) for worker in self.workers]
+        self._rings = [RingPair(context, log_worker(worker)) for worker in self.workers]
+        self._clients = [
+            RpcClient(
+                lender, rings.other, context.memory.arena(rings.other), rings.push, context.call_numbers()
+            )
+            for rings in self._rings
+        ]
         self._up = {worker for worker in self.workers if context.is_alive(log_worker(worker))}
         self._context = context
         self._lender = lender
         self._events = events
-        self._numbers = context.call_numbers()
-        self._appends: dict[int, _Append] = {}
-        self._questions: dict[int, _Question] = {}
+        self._appends = AppendJobs(
+            lender,
+            lambda slot, worker: self._rings[worker].push(slot),
+            len(self.workers),
+            context.call_numbers(),
+        )
+        # Of log workers, and their successors' arrivals: what was asked for before comes to nothing.
+        self._changes = 0
+        # Under way, each with the worker that was asked.
+        self._questions: list[tuple[_Asked, int]] = []
         self._unasked: deque[tuple[_Asked, int, Message]] = deque()
-        self._unsent: deque[tuple[_Append, Sequence[NewBatch]]] = deque()
+        self._unsent: deque[tuple[Sequence[NewBatch], Then]] = deque()
         self.waits_for_room = False
         self._opening: set[bytes] = set()
         # Has changed while it was being opened: once more then, as it is now.
@@ -161,20 +112,20 @@ class LogLink:
 
     @property
     def idle(self) -> bool:
-        has_unsent = any(peer.has_unsent for peer in self._peers)
+        has_unsent = any(rings.has_unsent for rings in self._rings)
         return not (self._questions or self._unasked or self._unsent or self._removing or has_unsent)
 
     def owing(self, topic_id: bytes) -> set[int]:
         """The workers that have not answered yet what they were, or are to be, asked about a topic."""
-        asked = {one.worker for one in self._questions.values() if one.asked.topic_id == topic_id}
-        return asked | {worker for one, worker, _ in self._unasked if one.topic_id == topic_id}
+        unasked = [(asked, worker) for asked, worker, _ in self._unasked]
+        return {worker for asked, worker in (*self._questions, *unasked) if asked.topic_id == topic_id}
 
     def waiting(self) -> bool:
-        return any(self._peers[worker].waiting() for worker in self._up)
+        return any(self._rings[worker].waiting() for worker in self._up)
 
     def flush(self) -> None:
         for worker in self._up:
-            self._peers[worker].flush()
+            self._rings[worker].flush()
 
     def greet(self) -> None:
         """A question about our own log: the answer says that its owner has opened it and serves us."""
@@ -214,21 +165,25 @@ class LogLink:
         self.append_all([new], lambda done: self._events.appended(done[0].error, done[0].base_offset))
 
     def append_all(self, batches: Sequence[NewBatch], done: Callable[[list[Batch]], None]) -> None:
-        """Batches to several partitions; `done` follows when each is durable or refused, never if it dies."""
-        places: dict[int, list[int]] = {}
-        for place, batch in enumerate(batches):
-            places.setdefault(log_worker_of_slot(batch.slot, len(self.workers)), []).append(place)
+        """Batches to several partitions; `done` follows when each is durable or refused.
+
+        It never follows if a log worker dies meanwhile; with batches to our own log, if its own one does.
+        """
         is_to_our_log = all(batch.slot == METADATA_SLOT for batch in batches)
-        whole = _Appended(done, [None] * len(batches), len(places), is_to_our_log)
-        for worker, own in places.items():
-            self._unsent.append((_Append(whole, worker, own), [batches[place] for place in own]))
+        changes = self._changes
+
+        def appended(filled: list[Batch] | None) -> None:
+            if filled is not None and (is_to_our_log or changes == self._changes):
+                done(filled)
+
+        self._unsent.append((batches, appended))
         self._send_on()
 
     def _send_on(self) -> None:
         """What waits, the appends first, as far as there is room for it in our arena."""
         try:
             while self._unsent:
-                self._append_part(*self._unsent[0])
+                self._appends.append(*self._unsent[0])
                 self._unsent.popleft()
             self._ask_on()
         except ArenaFull as error:
@@ -240,58 +195,14 @@ class LogLink:
         else:
             self.waits_for_room = False
 
-    def _append_part(self, part: _Append, batches: Sequence[NewBatch]) -> None:
-        """Raises ArenaFull, having sent nothing."""
-        head = job_bytes(len(batches))
-        data = bytes(head) + b"".join(b.data for b in batches)
-        block, generation = self._lender.lend(data, log_worker(part.worker))
-        job = self._lender.view(block)
-        write_job_header(job, len(batches))
-        at = block + head
-        for index, batch in enumerate(batches):
-            write_job_batch(
-                job,
-                index,
-                batch.slot,
-                batch.slot_generation,
-                at,
-                COORDINATOR,
-                len(batch.data),
-                batch.record_count,
-                batch.producer_id,
-                batch.producer_epoch,
-                max_timestamp=batch.max_timestamp,
-                config_version=batch.config_version,
-                attributes=batch.attributes,
-            )
-            at += len(batch.data)
-        request = next(self._numbers)
-        self._appends[request] = part
-        self._peers[part.worker].send(
-            pack_produce(
-                SlotKind.PRODUCE_BACK,
-                ACKS_ALL,
-                COORDINATOR,
-                0,
-                0,
-                block,
-                generation,
-                0,
-                COORDINATOR,
-                COORDINATOR,
-                NO_TIMEOUT_MS,
-                request,
-            )
-        )
-
     def receive(self) -> None:
         for worker in list(self._up):
-            for slot in self._peers[worker].take():
+            for slot in self._rings[worker].take():
                 match kind_of(slot):
                     case SlotKind.PRODUCED:
-                        self._produced(slot)
+                        self._appends.produced(unpack_produce(slot))
                     case SlotKind.ANSWER:
-                        self._answered(worker, unpack_call(slot))
+                        self._clients[worker].answered(unpack_call(slot))
                     case kind:
                         raise ValueError(f"log worker {worker} sent a descriptor of kind {kind}")
         if self.waits_for_room:
@@ -299,24 +210,23 @@ class LogLink:
 
     def forget(self, worker: int) -> None:
         """A log worker died, with everything that was asked of it; the others go on with what they have."""
-        self._peers[worker].drop()
+        self._rings[worker].drop()
         self._up.discard(worker)
         self._forget_questions(worker)
 
     def welcome(self, worker: int) -> None:
         """A successor is there, behind empty rings."""
-        self._peers[worker].rebind()
+        self._rings[worker].rebind()
         self._up.add(worker)
         self._forget_questions(worker)
 
     def _forget_questions(self, worker: int) -> None:
-        for question in self._questions.values():
-            question.asked.is_void = True
-        self._questions = {n: one for n, one in self._questions.items() if one.worker != worker}
-        for append in self._appends.values():
-            if append.worker == worker or not append.whole.is_to_our_log:
-                append.whole.is_void = True
-        self._appends = {n: one for n, one in self._appends.items() if one.worker != worker}
+        for asked, _ in self._questions:
+            asked.is_void = True
+        self._clients[worker].server_died()
+        self._questions = [one for one in self._questions if one[1] != worker]
+        self._changes += 1
+        self._appends.worker_died(worker)
         self._unasked.clear()
         self._unsent.clear()
         self._opening.clear()
@@ -343,45 +253,13 @@ class LogLink:
         """In the order in which it was wanted, as far as the credits go. Raises ArenaFull."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
             asked, worker, message = self._unasked[0]
-            request = next(self._numbers)
-            slot = self._lender.message(SlotKind.CALL, message, log_worker(worker), request)
+            self._clients[worker].call(message, partial(self._answered, asked, worker))
             self._unasked.popleft()
-            self._questions[request] = _Question(asked, worker, unpack_call(slot))
-            self._peers[worker].send(slot)
+            self._questions.append((asked, worker))
 
-    def _read(self, worker: int, call: Call) -> Message:
-        """An answer without a block: its owner had no memory for it."""
-        if not call.block:
-            return Failed(ErrorCode.UNKNOWN_SERVER_ERROR, "the log worker had no memory for its answer")
-        answer = self._peers[worker].read(call)
-        self._peers[worker].send(returned(call))
-        return answer
-
-    def _produced(self, slot: bytes) -> None:
-        produce = unpack_produce(slot)
-        part = self._appends.pop(produce.request, None)
-        if part is None:
-            self._context.log.error("a log worker answered append %d, which is none of ours", produce.request)
-            return
-        whole = part.whole
-        job = self._lender.view(produce.block)[produce.job :]
-        for index, place in enumerate(part.places[: read_job_header(job)[0]]):
-            whole.filled[place] = read_job_batch(job, index)
-        self._lender.end(produce.block, produce.generation)
-        whole.missing -= 1
-        if not whole.missing and not whole.is_void:
-            whole.done([batch for batch in whole.filled if batch is not None])
-
-    def _answered(self, worker: int, call: Call) -> None:
-        question = self._questions.pop(call.request, None)
-        if question is None:
-            self._context.log.error("a log worker answered question %d, which is none of ours", call.request)
-            if call.block:
-                self._peers[worker].send(returned(call))
-            return
-        self._lender.end(question.call.block, question.call.generation)
-        asked = question.asked
-        asked.answers.append(self._read(worker, call))
+    def _answered(self, asked: _Asked, worker: int, answer: Message) -> None:
+        self._questions.remove((asked, worker))
+        asked.answers.append(answer)
         asked.missing -= 1
         self._send_on()
         if asked.missing or asked.is_void:

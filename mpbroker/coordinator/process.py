@@ -22,7 +22,6 @@ from mpbroker.coordinator.announcer import Announcer
 from mpbroker.coordinator.bulletins import Bulletins
 from mpbroker.coordinator.delays import Delays, Now
 from mpbroker.coordinator.log_link import LogLink
-from mpbroker.coordinator.mailbox import Peer
 from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
 from mpbroker.coordinator.news import broker_news, credential_news, limit_news, limited
 from mpbroker.coordinator.replay import replay
@@ -45,6 +44,8 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, Places
 from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
+from mpbroker.ipc.rings import RingPair
+from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition, read_partition_surely
 from mpbroker.ipc.topology import (
@@ -124,7 +125,10 @@ class Coordinator:
         arena.reset()
         self._lender = Lender(arena, COORDINATOR)
         self._log = LogLink(context, self._lender, self)
-        self._handlers: dict[int, Peer] = {}
+        self._server = RpcServer(
+            self._lender, memory.arena, lambda handler, slot: self._rings(handler).push(slot)
+        )
+        self._handlers: dict[int, RingPair] = {}
         self._lives = dict.fromkeys(HANDLERS, 0)
         # Dead and not welcomed anew: `roles` may name the successor before we have bound its rings.
         self._fenced: set[int] = set()
@@ -179,8 +183,8 @@ class Coordinator:
             self._mend(fence)
             self._context.acknowledge_fence()
         self._log.receive()
-        for peer in self._bound_handlers():
-            self._receive(peer)
+        for rings in self._bound_handlers():
+            self._receive(rings)
         if self.phase is Phase.READING:
             self._read_log()
         if self.phase is Phase.SERVING:
@@ -188,8 +192,8 @@ class Coordinator:
         self._services.step(self.phase is Phase.SERVING)
         self._delays.look(self._now)
         self._log.flush()
-        for peer in self._handlers.values():
-            peer.flush()
+        for rings in self._handlers.values():
+            rings.flush()
         counters, timers = self._context.counters, self._services.groups.coordinator.timers
         counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
         counters.set(Counter.COUNT_REBALANCES_DELAYED, timers.count("join") + timers.count("sync"))
@@ -201,7 +205,7 @@ class Coordinator:
             return True
         if self._log.waiting():
             return True
-        return any(peer.waiting() for peer in self._bound_handlers())
+        return any(rings.waiting() for rings in self._bound_handlers())
 
     @property
     def sleep_ms(self) -> int:
@@ -215,7 +219,7 @@ class Coordinator:
     def idle(self) -> bool:
         """Whether nobody waits for anything: the moment to stop."""
         busy = self._calls or self._round or self._waiting or not self._log.idle or not self._services.is_idle
-        return not busy and not any(peer.has_unsent for peer in self._handlers.values())
+        return not busy and not any(rings.has_unsent for rings in self._handlers.values())
 
     # --- handlers
 
@@ -226,30 +230,31 @@ class Coordinator:
         away = None if self.phase is Phase.SERVING else STATUS[self.phase]
         return Now(self._state.topics, written, len(self._calls), away)
 
-    def _bound_handlers(self) -> list[Peer]:
+    def _bound_handlers(self) -> list[RingPair]:
         return [
-            self._peer(index)
+            self._rings(index)
             for index in HANDLERS
             if self._context.is_alive(index) and index not in self._fenced
         ]
 
-    def _peer(self, index: int) -> Peer:
+    def _rings(self, index: int) -> RingPair:
         if index not in self._handlers:
-            self._handlers[index] = Peer(self._context, index)
+            self._handlers[index] = RingPair(self._context, index)
         return self._handlers[index]
 
-    def _receive(self, peer: Peer) -> None:
-        for slot in peer.take():
+    def _receive(self, rings: RingPair) -> None:
+        for slot in rings.take():
             match kind_of(slot):
                 case SlotKind.CALL:
                     call = unpack_call(slot)
-                    caller = Caller(peer.index, self._lives[peer.index], call.request)
-                    self._called(caller, peer.read(call))
+                    caller = Caller(rings.other, self._lives[rings.other], call.request)
+                    if (message := self._server.message_of(call)) is not None:
+                        self._called(caller, message)
                 case SlotKind.RETURN:
                     returned = unpack_return(slot)
                     self._lender.end(returned.block, returned.generation)
                 case kind:
-                    raise ValueError(f"{name_of(peer.index)} sent a descriptor of kind {kind}")
+                    raise ValueError(f"{name_of(rings.other)} sent a descriptor of kind {kind}")
 
     def _called(self, caller: Caller, call: Message) -> None:
         match call:
@@ -265,7 +270,7 @@ class Coordinator:
             return True
         if caller.life != self._lives[caller.handler]:
             return False
-        return self._peer(caller.handler).answer(self._lender, answer, caller.request)
+        return self._server.answer(caller.handler, caller.request, answer)
 
     def _ask_ourselves(self, call: Message, then: Callable[[Message], None]) -> None:
         """A call of a state machine in here, decided like those of handlers."""
@@ -290,15 +295,15 @@ class Coordinator:
                 self._new.clear()
                 self._services.log_died()
         elif is_handler(fence.role):
-            peer = self._peer(fence.role)
+            rings = self._rings(fence.role)
             if fence.alive:
-                peer.rebind()
+                rings.rebind()
                 self._fenced.discard(fence.role)
                 return
             self._fenced.add(fence.role)
             self._lives[fence.role] += 1
             self._calls = deque(entry for entry in self._calls if entry[0].handler != fence.role)
-            peer.drop()
+            rings.drop()
             self._lender.reclaim(fence.role)
             self._services.handler_died(fence.role)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -12,11 +12,16 @@ from mpbroker.ipc.calls import Message
 
 @dataclass(frozen=True)
 class Caller:
-    """Who waits for an answer; `life` counts the deaths of that handler."""
+    """Who waits for an answer; `life` counts the deaths of that handler.
+
+    `api_key` and `version` are those of a forwarded request, in which its response is wanted.
+    """
 
     handler: int
     life: int
     request: int
+    api_key: int = field(default=-1, compare=False)
+    version: int = field(default=-1, compare=False)
 
 
 class Change(NamedTuple):

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mpbroker.handlers.outbox import Outbox
 from mpbroker.handlers.waiting import Waiting
+from mpbroker.ipc.rings import Outbox
 from mpbroker.ipc.slots import (
     PartKind,
     Produce,

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.handlers.answers import Answers
-from mpbroker.handlers.calls import Caller
+from mpbroker.handlers.cold_reads import ColdReads
+from mpbroker.handlers.exchange import Exchange, ServedApi
+from mpbroker.handlers.fetch_sessions import FetchSessionCache
+from mpbroker.handlers.fetches import Fetches
+from mpbroker.handlers.forwarding import Forwarding
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata, Topic
+from mpbroker.handlers.patient_client import PatientClient
+from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.throttling import Throttling
+from mpbroker.handlers.transactions import Transactions
 from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.log_levels import LogLevels
@@ -24,22 +30,13 @@ from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partition
+from mpbroker.log.read.fetch_positions import SegmentPlaces
+from mpbroker.log.read.reader import PartitionReader
 from mpbroker.protocol.errors import ErrorCode
 from shm.clock import monotonic_ms, wall_ms
 from shm.counters import CounterPage
 from shm.table import SlotBusy, SlotTable
 from shm.word import Words
-
-if TYPE_CHECKING:
-    from mpbroker.handlers.apis import Api
-    from mpbroker.handlers.cold_reads import ColdReads
-    from mpbroker.handlers.fetch_sessions import FetchSessionCache
-    from mpbroker.handlers.fetches import Fetches
-    from mpbroker.handlers.forwarding import Forwarding
-    from mpbroker.handlers.readers import Readers
-    from mpbroker.handlers.transactions import Transactions
-    from mpbroker.log.read.fetch_positions import SegmentPlaces
-    from mpbroker.log.read.reader import PartitionReader
 
 ANY_EPOCH = -1
 
@@ -50,12 +47,12 @@ class Broker:
     metadata: Metadata
     table: SlotTable
     answers: Answers
-    coordinator: Caller
+    coordinator: PatientClient
     log: Jobs
-    log_calls: list[Caller]  # by number of the log worker
+    log_calls: list[PatientClient]  # by number of the log worker
     failed_dirs: Callable[[], int]
     waiting: Waiting
-    apis: dict[int, Api]
+    apis: Mapping[int, ServedApi]
     fetches: Fetches
     fetch_sessions: FetchSessionCache
     forwarding: Forwarding
@@ -120,6 +117,14 @@ class Broker:
         word = self.damaged.load(topic.partitions[now.partition].slot)
         reader.heed(damage_of(word, now.generation))
         return reader
+
+
+class ApiExchange(Exchange):
+    """An exchange as an API gets it, with the whole broker around it."""
+
+    __slots__ = ()
+
+    broker: Broker
 
 
 def check_leader_epoch(wanted: int, now: Partition) -> ErrorCode | None:

@@ -9,7 +9,7 @@ import logging
 
 from mpbroker.config.describe import ConfigSource, Entry
 from mpbroker.config.keys import ConfigType
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.ipc.log_levels import LEVELS, ROOT
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -18,7 +18,7 @@ from mpbroker.protocol.numbers import ConfigOperation
 log = logging.getLogger("mpbroker")
 
 
-def entries(exchange: Exchange, broker: str, names: list[str] | None) -> list[Entry]:
+def entries(exchange: ApiExchange, broker: str, names: list[str] | None) -> list[Entry]:
     """Raises ApiError."""
     if not broker:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
@@ -39,7 +39,7 @@ def entries(exchange: Exchange, broker: str, names: list[str] | None) -> list[En
     ]
 
 
-def alter(exchange: Exchange, broker: str, changes: list[ConfigChange], *, validate_only: bool) -> None:
+def alter(exchange: ApiExchange, broker: str, changes: list[ConfigChange], *, validate_only: bool) -> None:
     """All of them or none. Raises ApiError."""
     _check_node(exchange, broker)
     levels = exchange.broker.log_levels
@@ -53,7 +53,7 @@ def alter(exchange: Exchange, broker: str, changes: list[ConfigChange], *, valid
         log.warning("a client has set the log level of %s to %s", change.name, levels.all()[change.name])
 
 
-def _check_node(exchange: Exchange, broker: str) -> None:
+def _check_node(exchange: ApiExchange, broker: str) -> None:
     """Raises ApiError."""
     node = exchange.broker.metadata.node_id
     if broker != str(node):

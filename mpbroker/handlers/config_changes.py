@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from mpbroker.handlers import broker_loggers
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import AlteredResources, AlterSettings, ConfigAlteration, ConfigChange
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse, Message
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 Response: TypeAlias = type[AlterConfigsResponse] | type[IncrementalAlterConfigsResponse]
 
 
-def response_of(response: Response, exchange: Exchange, outcomes: list[Outcome]) -> Message:
+def response_of(response: Response, exchange: ApiExchange, outcomes: list[Outcome]) -> Message:
     """`outcomes` are in the order of the request's resources."""
     result = response.AlterConfigsResourceResponse
     responses: list[Any] = [
@@ -52,17 +52,17 @@ def response_of(response: Response, exchange: Exchange, outcomes: list[Outcome])
     return response(responses=responses)
 
 
-def failing(response: Response) -> Callable[[Exchange, ErrorCode], Message]:
+def failing(response: Response) -> Callable[[ApiExchange, ErrorCode], Message]:
     """What says of all resources of a request that it failed."""
 
-    def failed(exchange: Exchange, code: ErrorCode) -> Message:
+    def failed(exchange: ApiExchange, code: ErrorCode) -> Message:
         return response_of(response, exchange, [Outcome(code, code.message)] * len(exchange.body.resources))
 
     return failed
 
 
 def alter(
-    exchange: Exchange,
+    exchange: ApiExchange,
     changes_of: Callable[[Any], list[ConfigChange]],
     response: Response,
     *,
@@ -112,7 +112,7 @@ def alter(
     return None
 
 
-def _check(exchange: Exchange, resource: Any, changes: list[ConfigChange]) -> None:
+def _check(exchange: ApiExchange, resource: Any, changes: list[ConfigChange]) -> None:
     """Raises ApiError."""
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
@@ -134,7 +134,9 @@ def _check(exchange: Exchange, resource: Any, changes: list[ConfigChange]) -> No
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
-def _alter_loggers(exchange: Exchange, broker: str, changes: list[ConfigChange], *, replaces: bool) -> None:
+def _alter_loggers(
+    exchange: ApiExchange, broker: str, changes: list[ConfigChange], *, replaces: bool
+) -> None:
     """At once: nobody else keeps them. Raises ApiError."""
     if replaces:
         raise ApiError(
@@ -144,7 +146,7 @@ def _alter_loggers(exchange: Exchange, broker: str, changes: list[ConfigChange],
     broker_loggers.alter(exchange, broker, changes, validate_only=exchange.body.validate_only)
 
 
-def check_broker(exchange: Exchange, name: str) -> None:
+def check_broker(exchange: ApiExchange, name: str) -> None:
     """It is this one, or all of them: "". Raises ApiError."""
     node = exchange.broker.metadata.node_id
     if name not in ("", str(node)):

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mpbroker.handlers.calls import NEVER_MS
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.patient_client import NEVER_MS
 from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ErrorCode
 
@@ -29,7 +29,7 @@ class Unanswered:
 
 
 def ask_coordinator(
-    exchange: Exchange,
+    exchange: ApiExchange,
     question: calls.Message,
     answer: type[Answer],
     then: Callable[[Answer | Unanswered], None],

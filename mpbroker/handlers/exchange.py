@@ -6,26 +6,29 @@
 from __future__ import annotations
 
 import logging
+import struct
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from mpbroker.handlers.answers import NO_PAUSE, Pause, Timing
-from mpbroker.handlers.error_counts import error_counts
+from mpbroker.handlers.answers import NO_PAUSE, Answers, Pause, Timing
 from mpbroker.handlers.request_log import describe
 from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.listeners import AddedListener
+from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
+from mpbroker.protocol.codec import decode_request, decode_response
+from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.headers import encode_response_frame
+from mpbroker.protocol.headers import encode_response_frame, frame_response
 from mpbroker.protocol.messages import Message
+from mpbroker.protocol.version_rules import in_version
+from mpbroker.protocol.wire import MalformedMessage
 from shm.arena import ArenaFull
-
-if TYPE_CHECKING:
-    from mpbroker.handlers.apis import Api
-    from mpbroker.handlers.broker import Broker
+from shm.counters import CounterPage
 
 log = logging.getLogger("mpbroker")
 
@@ -36,19 +39,79 @@ NAMED_MAX = 100_000
 # Of what may have to be read from a disk, or has a long answer: so many between two looks at all else.
 SEARCHED_AT_ONCE = 32
 
+CLIENT_ID_AT = 12
+LENGTH = struct.Struct(">h")
+
 T = TypeVar("T")
 
 
+def client_id_of(frame: memoryview) -> str:
+    """The client id in the header of a request's frame. Raises UnicodeDecodeError."""
+    (length,) = LENGTH.unpack_from(frame, CLIENT_ID_AT)
+    at = CLIENT_ID_AT + LENGTH.size
+    return str(frame[at : at + length], "utf-8") if length > 0 else ""
+
+
+class UnreadableBody(Exception):
+    """The bytes of a request are none of its API and version."""
+
+
+class ServedApi(Protocol):
+    """An API as an exchange and the process around it need it: see `apis.Api`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_forwarded(self) -> bool: ...
+    @property
+    def handle(self) -> Callable[[Any], Message | None]: ...
+    @property
+    def failed(self) -> Callable[[Any, ErrorCode], Message | None]: ...
+    def serves(self, version: int, /) -> bool: ...
+
+
+class Quotas(Protocol):
+    """What a request costs its client. `on`: whether any client has a quota."""
+
+    @property
+    def on(self) -> bool: ...
+    def charge(self, exchange: Exchange, /) -> Pause: ...
+    def charge_fetch(self, exchange: Exchange, response_bytes: int, /) -> Pause: ...
+
+
+class Host(Protocol):
+    """What an exchange needs of the broker. `tells_all`: whether there is a request log."""
+
+    @property
+    def answers(self) -> Answers: ...
+    @property
+    def counters(self) -> CounterPage: ...
+    @property
+    def meters(self) -> Meters: ...
+    @property
+    def throttling(self) -> Quotas: ...
+    @property
+    def tells_all(self) -> Callable[[], bool]: ...
+    @property
+    def session(self) -> Callable[[Request], Session]: ...
+    @property
+    def listener(self) -> Callable[[int], AddedListener]: ...
+    @property
+    def whose(self) -> Callable[[Request, Session | None], str]: ...
+
+
 class Exchange:
-    """What an API gets: the decoded request, the broker around it, and the ways to end it."""
+    """A request, the broker around it, and the ways to end it. APIs get it as `broker.ApiExchange`."""
 
     __slots__ = (
         "_at_work_since_ns",
+        "_body",
+        "_frame",
         "_pause",
+        "_raw",
         "_session",
         "_worked_ns",
         "api",
-        "body",
         "broker",
         "client_id",
         "conversion_ns",
@@ -62,12 +125,15 @@ class Exchange:
         "temporary_bytes",
     )
 
-    def __init__(self, slot: Request, client_id: str, body: Any, api: Api, broker: Broker) -> None:
+    def __init__(self, slot: Request, frame: memoryview, api: ServedApi, broker: Host) -> None:
+        """`frame`: of the request, with its size and header."""
         self.slot = slot
-        self.client_id = client_id
-        self.body = body
+        self.client_id = ""
+        self._frame: memoryview | None = frame
+        self._raw: bytes | None = None
+        self._body: Any = None
         self.api = api
-        self.broker = broker
+        self.broker: Host = broker
         self.done = False
         self.taken_ns = time.monotonic_ns()
         self.local_ns = 0
@@ -83,6 +149,43 @@ class Exchange:
     @property
     def version(self) -> int:
         return self.slot.api_version
+
+    @property
+    def body(self) -> Any:
+        """The request, decoded when this is first asked. Raises UnreadableBody."""
+        if self._body is None:
+            self._read()
+        return self._body
+
+    def _read(self) -> None:
+        frame = self._raw if self._frame is None else self._frame
+        assert frame is not None
+        try:
+            at = self.slot.body if frame is self._frame else 0
+            self._body, _ = decode_request(self.slot.api_key, self.version, frame, at)
+        except (MalformedMessage, UnicodeDecodeError) as error:
+            raise UnreadableBody(str(error)) from error
+        self._frame = None
+
+    def raw_body(self) -> bytes:
+        """The request as its client sent it, copied out of the memory of its processor.
+
+        Ask for it before `body`.
+        """
+        if self._raw is None:
+            assert self._frame is not None, "it was decoded where it lay"
+            self._raw, self._frame = bytes(self._frame[self.slot.body :]), None
+        return self._raw
+
+    def can_be_served(self) -> bool:
+        """Read what is read of every request; its connection is closed if that is malformed."""
+        assert self._frame is not None
+        try:
+            self.client_id = client_id_of(self._frame)
+            return self.api.is_forwarded or self.body is not None
+        except (UnreadableBody, UnicodeDecodeError) as error:
+            self.refuse(str(error))
+            return False
 
     @property
     def timing(self) -> Timing:
@@ -194,6 +297,8 @@ class Exchange:
             do()
         except FatalError:
             raise  # the broker stops
+        except UnreadableBody as error:
+            self.refuse(str(error))
         except ApiError as error:
             self.fail(error.code)
         except ArenaFull as error:
@@ -229,22 +334,44 @@ class Exchange:
         # Not ended before it is sent: a response that cannot be encoded still becomes an error.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
         self.broker.answers.send(self.slot, frame, pause, self.timing, self.told(response))
-        self.count_errors(response)
+        self.count_errors(error_counts(response))
         self._end()
 
-    def told(self, response: Message | None) -> bytes:
-        """What the request log says of it while that is on; whatever goes wrong in that harms no request."""
+    def reply_encoded(self, body: bytes, errors: dict[int, int]) -> None:
+        """Answer with a response that is encoded already. `errors`: how often it has each error code."""
+        if self.done:
+            return
+        pause = self.charge()
+        slot = self.slot
+        frame = frame_response(slot.api_key, self.version, slot.correlation, body, pause.ms)
+        told = self.told(bytes(frame[-len(body) :]) if self.broker.tells_all() else b"")
+        self.broker.answers.send(slot, [frame], pause, self.timing, told)
+        self.count_errors(errors)
+        self._end()
+
+    def told(self, response: Message | bytes | None) -> bytes:
+        """What the request log says of it while that is on; whatever goes wrong in that harms no request.
+
+        A response may be its encoded body.
+        """
         if not self.broker.tells_all():
             return b""
         try:
-            return describe(self, response)
+            if isinstance(response, bytes):
+                sent: Message = decode_response(self.slot.api_key, self.version, response)[0]
+                return describe(self, self._listener_name, sent)
+            return describe(self, self._listener_name, response)
         except Exception:
             log.exception("%s cannot be described for the request log", self)
             return b""
 
-    def count_errors(self, response: Message) -> None:
-        """What the client is told or, with acks=0, would be."""
-        for code, times in error_counts(response).items():
+    @property
+    def _listener_name(self) -> str:
+        return self.broker.listener(self.slot.listener).listener.name
+
+    def count_errors(self, errors: dict[int, int]) -> None:
+        """Count what the client is told or, with acks=0, would be."""
+        for code, times in errors.items():
             self.broker.meters.error(self.slot.api_key, code, times)
 
     def reply_nothing(self) -> None:
@@ -259,6 +386,13 @@ class Exchange:
     def close(self) -> None:
         if self._end():
             self.broker.answers.close(self.slot, self.timing, self.told(None))
+
+    def refuse(self, why: str) -> None:
+        """Close the connection: the request is none of its API and version."""
+        if self._end():
+            whose = self.broker.whose(self.slot, self._session)
+            log.warning("closing %s: malformed %s v%d: %s", whose, self.api.name, self.version, why)
+            self.broker.answers.close(self.slot)
 
     def cancel(self) -> None:
         """The connection is closed: nothing is sent, but the processor gets its request's block back."""
@@ -276,9 +410,11 @@ class Exchange:
         try:
             response = self.api.failed(self, code)
             if response is not None:
-                self.reply(response)
+                self.reply(in_version(self.slot.api_key, self.version, response))
         except FatalError:
             raise
+        except UnreadableBody as error:
+            self.refuse(str(error))
         except Exception:
             log.exception("%s: its error response cannot be sent, the connection is closed", self)
         self.close()

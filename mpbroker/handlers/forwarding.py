@@ -1,47 +1,64 @@
-"""Requests about groups and transactions, on their way to the coordinator and back.
+"""Requests about groups and transactions, on their way to the coordinator and back (KIP-590).
 
-A handler only hands them on: while the coordinator has one it is parked, so that it counts as nobody's load
-and the end of its connection is noticed. A JoinGroup may be away for minutes.
+A handler passes a request on as its client sent it, and gets back the response as it is sent. While the
+coordinator has one it is parked, so that it counts as nobody's load and the end of its connection is noticed.
+A JoinGroup may be away for minutes. What the coordinator would work on for long does not get to it at once:
+a request may name no more than `exchange.NAMED_MAX` things, and some are asked a part at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any, Final
 
-import msgspec
-
-from mpbroker.handlers.calls import Caller
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.exchange import NAMED_MAX, Exchange
+from mpbroker.handlers.patient_client import PatientClient
 from mpbroker.ipc import calls
-from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse
+from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.codec import decode_response, encode_bytes, encode_request
 from mpbroker.protocol.errors import ErrorCode, error_code
-from mpbroker.protocol.messages import RESPONSES, Message
+from mpbroker.protocol.messages import Message
 
 # So many groups or transactional ids are asked for at once, so that one request about many does not hold up
 # the heartbeats of all.
 NAMES_AT_ONCE = 500
 # These wait for other members.
 WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-_encoder = msgspec.msgpack.Encoder()
-
-
-@cache
-def _decoder(api_key: int) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(RESPONSES[api_key])
 
 
 class Forwarding:
     """What is with the coordinator, by connection: each has one request under way."""
 
-    def __init__(self, coordinator: Caller) -> None:
+    def __init__(self, coordinator: PatientClient) -> None:
         self._coordinator = coordinator
         self._away: dict[int, tuple[Exchange, int]] = {}
 
     def __len__(self) -> int:
         return len(self._away)
+
+    # ---- as it came
+
+    def pass_on(self, exchange: Exchange, named: Callable[[Any], int] | None = None) -> None:
+        """Pass a request on as it came, unless it names too much.
+
+        `named` counts what it names. Each name takes a byte at least, so short requests are not looked into.
+        A long one is read here: the coordinator gets it without the tagged fields that nobody knows, of which
+        there may be millions.
+        """
+        body = exchange.raw_body()
+        if len(body) > NAMED_MAX:
+            if named is not None and exchange.names_too_many(named(exchange.body)):
+                return
+            body = encode_bytes(encode_request(exchange.slot.api_key, exchange.version, exchange.body))
+        self._forward(
+            exchange,
+            exchange.version,
+            body,
+            lambda answer: exchange.reply_encoded(answer.body, answer.errors),
+        )
+
+    # ---- in parts
 
     def forward_for_each(
         self,
@@ -51,8 +68,10 @@ class Forwarding:
         results_of: Callable[[Any], list[Any]],
         then: Callable[[list[Any]], Message],
     ) -> None:
-        """A request about many names: some at a time, each of them once. `request` is that about some, and
-        is answered for the first of them, at least one; `then` makes the answer from all results.
+        """Forward a request about many names: some at a time, each of them once.
+
+        `request` makes that about some, and is answered for the first of them, at least one; `then` makes the
+        answer from all results.
         """
         left = list(dict.fromkeys(names))
         if exchange.names_too_many(len(left)):
@@ -65,37 +84,45 @@ class Forwarding:
             del left[: len(found)]
             return request(left[:NAMES_AT_ONCE]) if left else None
 
-        self.forward_in_parts(exchange, request(left[:NAMES_AT_ONCE]), following, lambda: then(results))
+        first = request(left[:NAMES_AT_ONCE])
+        self.forward_in_parts(exchange, exchange.version, first, following, lambda: then(results))
 
     def forward_in_parts(
         self,
         exchange: Exchange,
+        version: int,
         first: Message,
         following: Callable[[Any], Message | None],
         then: Callable[[], Message],
     ) -> None:
-        """`following` gets each response and has the next request, until there is none."""
+        """Forward a request in parts, each in that version of its API.
 
-        def go_on(response: Any) -> Message | None:
-            request = following(response)
-            if request is None:
-                return then()
-            self.forward(exchange, request, go_on)
-            return None
-
-        self.forward(exchange, first, go_on)
-
-    def forward(self, exchange: Exchange, request: Message, then: Callable[[Any], Message | None]) -> None:
-        """`then` makes the answer of this API's version from the coordinator's response, or has forwarded
-        something else.
+        `following` gets each response and has the next request, until there is none; then `then` makes the
+        answer.
         """
+        key = exchange.slot.api_key
+
+        def answered(answer: ForwardedResponse) -> None:
+            request = following(decode_response(key, version, answer.body)[0])
+            if request is None:
+                exchange.reply(then())
+            else:
+                forward(request)
+
+        def forward(request: Message) -> None:
+            self._forward(exchange, version, encode_bytes(encode_request(key, version, request)), answered)
+
+        forward(first)
+
+    # ---- on its way
+
+    def _forward(
+        self, exchange: Exchange, version: int, body: bytes, then: Callable[[ForwardedResponse], None]
+    ) -> None:
+        """`then` answers the request, or forwards something else."""
         slot = exchange.slot
         call = ForwardedRequest(
-            slot.api_key,
-            exchange.version,
-            exchange.client_id,
-            f"/{exchange.session.client_host}",
-            _encoder.encode(request),
+            slot.api_key, version, exchange.client_id, f"/{exchange.session.client_host}", body
         )
 
         def answered(message: calls.Message) -> None:
@@ -103,13 +130,15 @@ class Forwarding:
                 del self._away[slot.connection]
             if exchange.done:
                 return
-            if isinstance(message, ForwardedResponse):
-                response = then(_decoder(slot.api_key).decode(message.body))
-                if response is not None:
-                    exchange.reply(response)
-            else:
-                code = message.error if isinstance(message, Failed) else ErrorCode.UNKNOWN_SERVER_ERROR
-                exchange.fail(error_code(code))
+            match message:
+                case ForwardedResponse():
+                    then(message)
+                case MalformedRequest(reason):
+                    exchange.refuse(reason)
+                case Failed(error, _):
+                    exchange.fail(error_code(error))
+                case _:
+                    exchange.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
         number = self._coordinator.call(call, exchange.later(answered), slot.connection)
         if number:

@@ -3,7 +3,7 @@
 A hold is ended exactly once, whatever becomes of the request. While a log worker is away that waits: what
 other workers have of the request may still be under way. A coordinator's holds die with it; its successor
 lets no transaction of that kind end before each handler has said that what its predecessors let through has
-come to its end (HoldsEnded). The coordinator's side: `coordinator/transactions/holds.py`.
+come to its end (HoldsEnded). The coordinator's side: `coordinator/transactions/marker_holds.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from mpbroker.handlers.calls import Caller
+from mpbroker.handlers.patient_client import PatientClient
 from mpbroker.ipc.calls import EndHold, Failed, HoldsEnded, Message
 from mpbroker.protocol.errors import ErrorCode
 
@@ -38,7 +38,7 @@ class Hold:
 class Holds:
     """`logs_are_up`: whether no log worker is away."""
 
-    def __init__(self, coordinator: Caller, logs_are_up: Callable[[], bool]) -> None:
+    def __init__(self, coordinator: PatientClient, logs_are_up: Callable[[], bool]) -> None:
         self._coordinator = coordinator
         self._logs_are_up = logs_are_up
         self._open: set[Hold] = set()
@@ -68,7 +68,7 @@ class Holds:
 
     @property
     def _has_to_say(self) -> bool:
-        return not (self._has_said or self._earlier) and self._coordinator.peer_is_up
+        return not (self._has_said or self._earlier) and self._coordinator.server_is_up
 
     def look(self) -> None:
         """Tells the coordinator what it has to know and could not be told before."""
@@ -86,7 +86,7 @@ class Holds:
     def _tell(self, message: Message, again: Callable[[], None]) -> None:
         def answered(answer: Message) -> None:
             no_memory = isinstance(answer, Failed) and answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
-            if no_memory and self._coordinator.peer_is_up:
+            if no_memory and self._coordinator.server_is_up:
                 again()
 
         self._coordinator.call(message, answered)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed
 from mpbroker.ipc.topology import log_worker_of_slot
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def ask_owners(
-    exchange: Exchange,
+    exchange: ApiExchange,
     wanted: Sequence[tuple[Owned, Result]],
     question_of: Callable[[list[Owned]], calls.Message],
     take: Callable[[list[Result], calls.Message], None],
@@ -42,7 +42,7 @@ def ask_owners(
 
 
 def ask_workers(
-    exchange: Exchange,
+    exchange: ApiExchange,
     wanted: Sequence[tuple[Wanted, Result]],
     worker_of: Callable[[Wanted], int],
     question_of: Callable[[list[Wanted]], calls.Message],
@@ -50,7 +50,7 @@ def ask_workers(
     done: Callable[[], None],
 ) -> None:
     """The same, where a slot does not say whose the partition is."""
-    callers = exchange.broker.log_calls
+    clients = exchange.broker.log_calls
     by_worker: dict[int, list[tuple[Wanted, Result]]] = {}
     for one, result in wanted:
         by_worker.setdefault(worker_of(one), []).append((one, result))
@@ -59,7 +59,7 @@ def ask_workers(
     def ask(worker: int, left: list[tuple[Wanted, Result]]) -> None:
         question = question_of([one for one, _ in left[:AT_ONCE]])
         then = exchange.later(partial(answered, worker, left))
-        callers[worker].call(question, then, exchange.slot.connection)
+        clients[worker].call(question, then, exchange.slot.connection)
 
     def answered(worker: int, pairs: list[tuple[Wanted, Result]], answer: calls.Message) -> None:
         nonlocal missing
@@ -80,14 +80,14 @@ def ask_workers(
 
 
 def ask_all(
-    exchange: Exchange,
+    exchange: ApiExchange,
     question: calls.Message,
     take: Callable[[calls.Message], None],
     done: Callable[[], None],
 ) -> None:
     """Every log worker."""
-    callers = exchange.broker.log_calls
-    missing = len(callers)
+    clients = exchange.broker.log_calls
+    missing = len(clients)
 
     def answered(answer: calls.Message) -> None:
         nonlocal missing
@@ -96,5 +96,5 @@ def ask_all(
         if not missing:
             done()
 
-    for caller in callers:
-        caller.call(question, exchange.later(answered), exchange.slot.connection)
+    for client in clients:
+        client.call(question, exchange.later(answered), exchange.slot.connection)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.answers import Answers
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.broker import Broker
-from mpbroker.handlers.calls import SUCCESSOR_MS, Caller, CallOutbox, LogOutbox
 from mpbroker.handlers.cold_reads import ColdReads
 from mpbroker.handlers.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetches import Fetches
@@ -18,18 +18,21 @@ from mpbroker.handlers.holds import Holds
 from mpbroker.handlers.hot_path.turn import Turn
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata
-from mpbroker.handlers.outbox import Outbox
+from mpbroker.handlers.patient_client import SUCCESSOR_MS, PatientClient
 from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.transactions import Transactions
 from mpbroker.handlers.waiting import Waiting
+from mpbroker.ipc.append_job import AppendJobs
+from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.producer_ids import ProducerIds
+from mpbroker.ipc.rings import Outbox
+from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.topology import COORDINATOR, log_worker
 from shm.arena import Arena
 from shm.clock import monotonic_ms
-from shm.counters import CounterPage
 
 
 def make_broker(
@@ -38,14 +41,15 @@ def make_broker(
     """`number`: of the handler; `arena`: its own; `outboxes`: by process. No log worker is up yet for it."""
     config, memory = context.config, context.memory
     workers = range(memory.sizes.log_workers)
-    coordinator = _caller(context, arena, COORDINATOR, outboxes[COORDINATOR], context.counters, SUCCESSOR_MS)
-    coordinator.peer_is_up = context.is_alive(COORDINATOR)
+    coordinator = _coordinator(context, arena, outboxes[COORDINATOR])
     table, marks = memory.table(), memory.marks()
     # What a predecessor marked is nobody's wait any more.
     marks.clear_waiter(number)
     metadata = Metadata(config, turn.topics)
     waiting = _make_waiting(context, number)
-    jobs = Jobs(context.index, arena, turn.push_job, waiting, len(workers))
+    lender = Lender(arena, context.index)
+    appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
+    jobs = Jobs(appends, waiting, len(workers))
     return Broker(
         config=config,
         metadata=metadata,
@@ -53,7 +57,7 @@ def make_broker(
         answers=Answers(context.index, arena, lambda p: outboxes[p], waiting, context.whose),
         coordinator=coordinator,
         log=jobs,
-        log_calls=[_log_caller(context, arena, worker, turn) for worker in workers],
+        log_calls=[_log_client(context, arena, worker, turn) for worker in workers],
         failed_dirs=memory.failed_dirs,
         waiting=waiting,
         apis=all_apis(),
@@ -94,20 +98,22 @@ def session_slots(config: BrokerConfig) -> int:
     return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
 
 
-def _log_caller(context: ProcessContext, arena: Arena, worker: int, turn: Turn) -> Caller:
-    return _caller(context, arena, log_worker(worker), LogOutbox(lambda slot: turn.push_job(slot, worker)))
+def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox) -> PatientClient:
+    client = _client(context, arena, COORDINATOR, outbox.push)
+    made = PatientClient(client, outbox.clear, outbox.rebind, context.counters, SUCCESSOR_MS)
+    made.server_is_up = context.is_alive(COORDINATOR)
+    return made
 
 
-def _caller(
-    context: ProcessContext,
-    arena: Arena,
-    peer: int,
-    outbox: CallOutbox,
-    counters: CounterPage | None = None,
-    successor_ms: int = 0,
-) -> Caller:
-    theirs = context.memory.arena(peer)
-    return Caller(context.index, peer, arena, theirs, outbox, counters, successor_ms)
+def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: Turn) -> PatientClient:
+    """Its calls stand behind all jobs that were sent before; the turn minds the log worker's deaths."""
+    push = partial(turn.push_job, worker=worker)
+    return PatientClient(_client(context, arena, log_worker(worker), push))
+
+
+def _client(context: ProcessContext, arena: Arena, server: int, push: Callable[[bytes], object]) -> RpcClient:
+    theirs = context.memory.arena(server)
+    return RpcClient(Lender(arena, context.index), server, theirs, push, context.call_numbers())
 
 
 def _make_waiting(context: ProcessContext, number: int) -> Waiting:

@@ -9,15 +9,14 @@ KafkaRequestHandler.run, RequestHandlerHelper.)
 from __future__ import annotations
 
 import logging
-import struct
 from collections import deque
 from functools import partial
 
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, Turn
 from mpbroker.handlers.making import make_broker, session_slots
-from mpbroker.handlers.outbox import Outbox
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (
@@ -30,6 +29,7 @@ from mpbroker.ipc.process import (
     Fence,
     ProcessContext,
 )
+from mpbroker.ipc.rings import Outbox
 from mpbroker.ipc.slots import (
     Request,
     SlotFlag,
@@ -54,9 +54,7 @@ from mpbroker.ipc.topology import (
 )
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import unsupported
-from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.headers import encode_response_frame
-from mpbroker.protocol.wire import MalformedMessage
 from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
 
@@ -72,9 +70,6 @@ STOP_PATIENCE_MS = 5_000
 LEAVING_ROUND_MS = 5
 # How often some of the open files are looked at, and all of those that the turn reads.
 FILES_LOOK_MS = 100
-
-_CLIENT_ID_AT = 12
-_LENGTH = struct.Struct(">h")
 
 
 class Handler:
@@ -129,7 +124,7 @@ class Handler:
     def set_log_up(self, worker: int, up: bool) -> None:
         self.turn.set_log_up(worker, up)
         self.broker.log.set_up(worker, up)
-        self.broker.log_calls[worker].peer_is_up = up
+        self.broker.log_calls[worker].server_is_up = up
 
     # ---- the loop ----
 
@@ -143,7 +138,7 @@ class Handler:
 
     def round(self, timeout_ms: int) -> None:
         self.obey_fences()
-        if not self.turn.log_is_up or not self.broker.coordinator.peer_is_up:
+        if not self.turn.log_is_up or not self.broker.coordinator.server_is_up:
             self.notice_peers()
         self.take_and_serve(timeout_ms)
         if self.has_heavy():
@@ -242,7 +237,7 @@ class Handler:
         for worker in self.log_workers:
             if worker not in self.fenced_logs and self.context.is_alive(log_worker(worker)):
                 self.set_log_up(worker, True)
-        is_awaited = not (self.coordinator_was_fenced or self.broker.coordinator.peer_is_up)
+        is_awaited = not (self.coordinator_was_fenced or self.broker.coordinator.server_is_up)
         if is_awaited and self.context.is_alive(COORDINATOR):
             self.broker.coordinator.arrived()
 
@@ -270,10 +265,10 @@ class Handler:
                 # What the coordinator did is published before it answers.
                 self.read_news()
                 answer = unpack_call(slot)
-                caller = self.broker.coordinator
+                client = self.broker.coordinator
                 if is_log_worker(answer.owner):
-                    caller = self.broker.log_calls[log_worker_number(answer.owner)]
-                caller.answered(answer)
+                    client = self.broker.log_calls[log_worker_number(answer.owner)]
+                client.answered(answer)
             elif kind in (SlotKind.SEND, SlotKind.NOOP, SlotKind.CLOSE):
                 # The turn's own answer, for which there was no room in the ring.
                 self.outboxes[unpack_reply(slot).owner].push(slot)
@@ -316,21 +311,9 @@ class Handler:
             self.refuse(slot)
             return None
         frame = arena.view(slot.block, slot.length)
-        try:
-            client_id = _client_id(frame)
-            body, _ = decode_request(slot.api_key, slot.api_version, frame, slot.body)
-        except (MalformedMessage, UnicodeDecodeError) as error:
-            log.warning(
-                "closing %s: malformed %s v%d: %s",
-                self.context.whose(slot),
-                api.name,
-                slot.api_version,
-                error,
-            )
-            self.broker.answers.close(slot)
-            return None
-        exchange = Exchange(slot, client_id, body, api, self.broker)
-        exchange.run()
+        exchange = ApiExchange(slot, frame, api, self.broker)
+        if exchange.can_be_served():
+            exchange.run()
         if not exchange.done:
             self.open[exchange] = None
             exchange.on_end = partial(self.open.pop, exchange, None)
@@ -444,8 +427,8 @@ class Handler:
         for job in self.turn.drop_jobs(worker):
             if kind_of(job) == SlotKind.PRODUCE:
                 self.broker.answers.close_produce(unpack_produce(job))
-        self.broker.log.fenced(worker)
-        self.broker.log_calls[worker].fenced()
+        self.broker.log.worker_died(worker)
+        self.broker.log_calls[worker].server_died()
         # The processors take every produce that was taken and is not answered for lost, also those that no
         # log worker has been asked for yet.
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
@@ -461,12 +444,12 @@ class Handler:
         if fence.alive:
             self.turn.rebind(COORDINATOR)
             self.coordinator_was_fenced = False
-            self.broker.coordinator.welcomed()
+            self.broker.coordinator.welcome()
         else:
             self.coordinator_was_fenced = True
             self.turn.drop_inbox(COORDINATOR)
             self.broker.transactions.holds.coordinator_died()
-            self.broker.coordinator.fenced()
+            self.broker.coordinator.server_died()
 
     def finish(self) -> None:
         """Nobody gives it anything new: answers what it has, and waits for log process and coordinator."""
@@ -495,11 +478,6 @@ class Handler:
         """
         while (self.unsent or self.broker.answers.lent_blocks) and not self.context.orphaned:
             self.round(LEAVING_ROUND_MS)
-
-
-def _client_id(frame: memoryview) -> str:
-    (length,) = _LENGTH.unpack_from(frame, _CLIENT_ID_AT)
-    return str(frame[_CLIENT_ID_AT + 2 : _CLIENT_ID_AT + 2 + length], "utf-8") if length > 0 else ""
 
 
 def run(context: ProcessContext) -> int:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import base64
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
+from mpbroker.ipc.session import Session
+from mpbroker.ipc.slots import Request
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.schema import Field, Kind, StructType, message_for
 from mpbroker.protocol.uuids import uuid_text
-
-if TYPE_CHECKING:
-    from mpbroker.handlers.exchange import Exchange
 
 HIDDEN = "[hidden]"
 SECRETS = {"auth_bytes", "salt", "salted_password", "hmac"}
@@ -26,7 +25,24 @@ SECRETS = {"auth_bytes", "salt", "salted_password", "hmac"}
 ALTERS_CONFIGS = {ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS}
 
 
-def describe(exchange: Exchange, response: Message | None) -> bytes:
+class Described(Protocol):
+    """A request, who sent it, and what it took to unpack its records and to pack them anew."""
+
+    @property
+    def slot(self) -> Request: ...
+    @property
+    def session(self) -> Session: ...
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def body(self) -> Any: ...
+    @property
+    def temporary_bytes(self) -> int: ...
+    @property
+    def conversion_ns(self) -> int: ...
+
+
+def describe(exchange: Described, listener: str, response: Message | None) -> bytes:
     """A JSON object without its closing brace: times are to follow.
 
     Kafka's `requestApiVersionDeprecated` is there only where it is true; no version that is served is.
@@ -48,7 +64,7 @@ def describe(exchange: Exchange, response: Message | None) -> bytes:
         "connection": session.connection_id,
         "securityProtocol": session.security_protocol.name,
         "principal": session.principal,
-        "listener": exchange.broker.listener(slot.listener).listener.name,
+        "listener": listener,
         "clientInformation": {
             "softwareName": session.client_software_name,
             "softwareVersion": session.client_software_version,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.answers import NO_PAUSE, Pause
+from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Metadata
 from mpbroker.ipc.meters import Meters, QuotaKind
 from mpbroker.ipc.session import Session
@@ -22,9 +23,6 @@ from mpbroker.quotas.clients import Clients
 from mpbroker.quotas.entities import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 from mpbroker.quotas.meters import key_of
 from shm.clock import monotonic_ms
-
-if TYPE_CHECKING:
-    from mpbroker.handlers.exchange import Exchange
 
 log = logging.getLogger("mpbroker")
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from mpbroker.handlers.calls import Caller
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.granted import Granted, Place
 from mpbroker.handlers.holds import NO_HOLD, Hold, Holds
+from mpbroker.handlers.patient_client import PatientClient
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction, Failed, Message
 from mpbroker.protocol.errors import ErrorCode, error_code
 from shm.clock import monotonic_ms
@@ -94,7 +94,7 @@ class Question:
 class Transactions:
     """`holds`: what the coordinator has let through and waits for."""
 
-    def __init__(self, coordinator: Caller, holds: Holds) -> None:
+    def __init__(self, coordinator: PatientClient, holds: Holds) -> None:
         self._coordinator = coordinator
         self.holds = holds
         self._granted = Granted()
@@ -163,10 +163,10 @@ class Transactions:
     def _failed(self, question: Question, message: Message) -> None:
         code = error_code(message.error) if isinstance(message, Failed) else ErrorCode.UNKNOWN_SERVER_ERROR
         now_ms = monotonic_ms()
-        if self._coordinator.peer_is_up and code in LOADING and now_ms < question.until_ms:
+        if self._coordinator.server_is_up and code in LOADING and now_ms < question.until_ms:
             self._waiting[question.exchange] = None
             self._again.append((now_ms + ASK_AGAIN_MS, question))
-        elif self._coordinator.peer_is_up:
+        elif self._coordinator.server_is_up:
             question.then([code] * len(question.asked.parts), self.holds.open(NO_HOLD))
         elif code == ErrorCode.NOT_COORDINATOR and not question.is_again:
             # It died over it; its successor is waited for.

@@ -159,9 +159,10 @@ class ProducerIds(Struct, tag="producer_ids"):
 
 
 class ForwardedRequest(Struct, tag="forwarded_request"):
-    """handler -> coordinator: a request about a group or a transaction. `body`: its message, msgpack.
+    """handler -> coordinator: a request about a group or a transaction (Kafka's Envelope, KIP-590).
 
-    May wait for long: a JoinGroup until the group has a new generation. Answered by ForwardedResponse.
+    `body`: as the client sent it in this version of the API, without its header. May wait for long: a
+    JoinGroup until the group has a new generation. Answered by ForwardedResponse, MalformedRequest or Failed.
     """
 
     api_key: int
@@ -172,9 +173,18 @@ class ForwardedRequest(Struct, tag="forwarded_request"):
 
 
 class ForwardedResponse(Struct, tag="forwarded_response"):
-    """`body`: the response's message, msgpack."""
+    """`body`: the response in the version of the request, without its header. `errors`: how often it has each
+    error code.
+    """
 
     body: bytes
+    errors: dict[int, int]
+
+
+class MalformedRequest(Struct, tag="malformed_request"):
+    """The body of a ForwardedRequest is none of its API and version."""
+
+    reason: str
 
 
 class CheckTransaction(Struct, tag="check_transaction"):
@@ -472,6 +482,7 @@ Message = (
     | ProducerIds
     | ForwardedRequest
     | ForwardedResponse
+    | MalformedRequest
     | CheckTransaction
     | CheckedTransaction
     | EndHold

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from mpbroker.ipc.calls import Message, encode
-from mpbroker.ipc.slots import SlotKind, pack_call
 from shm.arena import Arena
 
 
@@ -15,7 +13,7 @@ class Lender:
 
     def __init__(self, arena: Arena, owner: int) -> None:
         self._arena = arena
-        self._owner = owner
+        self.owner = owner
         self._sizes: dict[int, int] = {}
 
     @property
@@ -24,9 +22,17 @@ class Lender:
 
     def lend(self, data: bytes, borrower: int) -> tuple[int, int]:
         """A block with these bytes; -> (block, generation). Raises ArenaFull."""
-        block = self._arena.allocate(len(data))
-        self._sizes[block] = len(data)
-        self._arena.view(block, len(data))[:] = data
+        lent = self.lend_room(len(data), borrower)
+        self.view(lent[0])[:] = data
+        return lent
+
+    def lend_room(self, size: int, borrower: int) -> tuple[int, int]:
+        """A block of that size, to be filled before the borrower hears of it; -> (block, generation).
+
+        Raises ArenaFull.
+        """
+        block = self._arena.allocate(size)
+        self._sizes[block] = size
         return block, self._arena.lend(block, borrower)
 
     def end(self, block: int, generation: int) -> None:
@@ -41,11 +47,3 @@ class Lender:
 
     def view(self, block: int) -> memoryview:
         return self._arena.view(block, self._sizes[block])
-
-    def message(
-        self, kind: SlotKind, message: Message, borrower: int, request: int, connection: int = 0
-    ) -> bytes:
-        """A CALL or ANSWER descriptor whose block holds the message. Raises ArenaFull."""
-        data = encode(message)
-        block, generation = self.lend(data, borrower)
-        return pack_call(kind, self._owner, request, block, generation, len(data), connection)

@@ -19,7 +19,8 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import LOG_FENCE_FINISH, MAX_SLEEP_MS, Fence, ProcessContext
-from mpbroker.ipc.slots import Call, SlotKind, kind_of, pack_call, unpack_call, unpack_return
+from mpbroker.ipc.rpc import RpcServer
+from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.topology import (
     CLEANER,
     COORDINATOR,
@@ -53,7 +54,6 @@ from mpbroker.log.recovery.workers import Recovery, fork_pools
 from mpbroker.log.replica_move.replica_mover import Moving
 from mpbroker.log.retention.deletion import Deletion
 from mpbroker.protocol.errors import ErrorCode
-from shm.arena import ArenaFull
 from shm.ring import Ring
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5_000
@@ -93,6 +93,9 @@ class LogProcess:
         arena = memory.arena(context.index)
         arena.reset()
         self.lender = Lender(arena, context.index)
+        self.server = RpcServer(
+            self.lender, context.memory.arena, lambda client, slot: self.turn.send(client, slot)
+        )
         self.worker = LogWorker(log_worker_number(context.index), memory.sizes.log_workers)
         self.opening = self._fork_workers()
         self._closed_dirs = memory.words("closed_dirs")
@@ -385,10 +388,9 @@ class LogProcess:
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.lender.in_use_bytes)
 
     def _serve_call(self, call: Call) -> None:
-        arena = self.context.memory.arena(call.owner)
-        if not arena.check(call.block, call.generation):
+        message = self.server.message_of(call)
+        if message is None:
             return
-        message = calls.decode(arena.view(call.block, call.length))
         if isinstance(message, calls.EnsureTopic):
             self.manager.prefetch(message)
             self._ensuring.append((call, self.manager.ensuring(message)))
@@ -470,12 +472,7 @@ class LogProcess:
 
     def _send_answer(self, call: Call, answer: calls.Message) -> None:
         self._count_partitions()
-        try:
-            slot = self.lender.message(SlotKind.ANSWER, answer, call.owner, call.request, call.connection)
-        except ArenaFull as error:
-            self.context.log.error("no memory for an answer: %s", error)
-            slot = pack_call(SlotKind.ANSWER, self.context.index, call.request)
-        self.turn.send(call.owner, slot)
+        self.server.answer(call.owner, call.request, answer, call.connection)
 
     # ---- orders ----
 

@@ -8,6 +8,7 @@ because its client does not know yet what the broker understands (KIP-511).
 
 from __future__ import annotations
 
+from functools import cache
 from struct import Struct
 from struct import error as struct_error
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, NEVER, ApiKey, is_flexible
 from mpbroker.protocol.codec import decode_response, encoder_for
 from mpbroker.protocol.messages import Message
+from mpbroker.protocol.schema import FIXED_SIZE, message_for
 from mpbroker.protocol.wire import Buffer, MalformedMessage, skip_tags
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "encode_request_frame",
     "encode_request_header",
     "encode_response_frame",
+    "frame_response",
     "response_header_version",
 ]
 
@@ -98,6 +101,36 @@ def encode_response_frame(api_key: int, api_version: int, correlation_id: int, b
     """Size, header and body as segments to be sent one after the other."""
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     return _sized(encoder_for("response", api_key, api_version)(body, bytearray(header.pack(correlation_id))))
+
+
+@cache
+def throttle_time_at(api_key: int, api_version: int) -> int | None:
+    """Where in a response's body `throttle_time_ms` stands; None if the version has none.
+
+    Every field in front of it takes the same room in all responses of the version.
+    """
+    message = message_for("response", api_key)
+    assert message is not None, f"no API has key {api_key}"
+    at = 0
+    for field in message.at(api_version)[0]:
+        if field.name == "throttle_time_ms":
+            return at
+        if field.is_array or field.fixed_format is None:
+            return None
+        at += FIXED_SIZE[field.fixed_format]
+    return None
+
+
+def frame_response(
+    api_key: int, api_version: int, correlation_id: int, body: bytes, throttle_time_ms: int = 0
+) -> bytearray:
+    """Size, header and body of a response that is encoded already, which says how long its client pauses."""
+    header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
+    frame = bytearray(header.pack(correlation_id)) + body
+    if throttle_time_ms and (at := throttle_time_at(api_key, api_version)) is not None:
+        _SIZE.pack_into(frame, header.size + at, throttle_time_ms)
+    _SIZE.pack_into(frame, 0, len(frame) - _SIZE.size)
+    return frame
 
 
 def encode_request_frame(header: RequestHeader, body: Message) -> list[Buffer]:

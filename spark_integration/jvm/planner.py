@@ -15,7 +15,8 @@ from pyspark.sql.worker.utils import worker_run
 
 from mpbroker.reading.manifest import manifest_of
 from mpbroker.reading.options import parse_options
-from spark_integration.source import MpbrokerDataSource, SparkTask
+from spark_integration.source import MpbrokerDataSource
+from spark_integration.tasks import SparkTask
 
 _LENGTH = struct.Struct(">i")
 

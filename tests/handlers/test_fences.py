@@ -271,14 +271,14 @@ def test_the_handler_notices_peers_that_start_after_it(rig: Rig) -> None:
     roles.store(LOG, 0)
     roles.store(COORDINATOR, 0)
     rig.handler.set_log_up(0, False)
-    rig.handler.broker.coordinator.peer_is_up = False
+    rig.handler.broker.coordinator.server_is_up = False
     rig.turn()
     assert not rig.handler.turn.log_is_up
     roles.store(LOG, 1)
     roles.store(COORDINATOR, 1)
     rig.turn()
     assert rig.handler.turn.log_is_up
-    assert rig.handler.broker.coordinator.peer_is_up
+    assert rig.handler.broker.coordinator.server_is_up
 
 
 def test_after_a_fence_only_a_welcome_counts(ready: Rig) -> None:
@@ -289,4 +289,4 @@ def test_after_a_fence_only_a_welcome_counts(ready: Rig) -> None:
     roles.store(COORDINATOR, 2)
     ready.turn()
     assert not ready.handler.turn.log_is_up
-    assert not ready.handler.broker.coordinator.peer_is_up
+    assert not ready.handler.broker.coordinator.server_is_up

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
@@ -20,7 +19,6 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import response_header_version
 from mpbroker.protocol.messages import (
-    REQUESTS,
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -37,7 +35,7 @@ from mpbroker.protocol.messages import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from tests.support.forwarded_requests import answered, errors_in, hand_on
+from tests.support.forwarded_requests import answered, body_of, errors_in, hand_on
 from tests.support.handler_rig import Rig, fence, request_frame, topic_image
 
 Offset = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
@@ -105,7 +103,7 @@ def told(ready: Rig, key: ApiKey, version: int, code: int) -> set[int]:
 def test_a_request_is_handed_on_and_its_answer_back(ready: Rig, key: ApiKey, version: int) -> None:
     call, message = sent(ready, key, version)
     assert (message.api_key, message.version) == (key, version)
-    body = msgspec.msgpack.decode(message.body, type=REQUESTS[key])
+    body = body_of(message)
     for name in ("transactional_id", "producer_id", "producer_epoch", "group_id", "committed"):
         if hasattr(body, name):
             assert getattr(body, name) == getattr(REQUEST[key], name)
@@ -204,7 +202,7 @@ def test_many_are_described_a_part_at_a_time_and_each_once(ready: Rig) -> None:
     for _ in range(2):
         ready.processor.replies()
         ((call, message),) = ready.coordinator.take()
-        some = msgspec.msgpack.decode(message.body, type=REQUESTS[key]).transactional_ids
+        some = body_of(message).transactional_ids
         asked.append(len(some))
         states = [DescribeTransactionsResponse.TransactionState(0, name) for name in some]
         answered(ready, call, DescribeTransactionsResponse(transaction_states=states))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mpbroker.handlers.calls import SUCCESSOR_MS
+from mpbroker.handlers.patient_client import SUCCESSOR_MS
 from mpbroker.ipc.process import LOG_FENCE_ANSWER, LOG_FENCE_CLOSE, LOG_FENCE_RESUME
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, log_worker
@@ -152,17 +152,17 @@ def test_the_end_of_a_hold_is_told_again_when_there_was_no_memory_for_it(
 ) -> None:
     held(ready)
     coordinator = ready.handler.broker.coordinator
-    lend = coordinator._lender.lend
+    lend = coordinator.client._lender.lend
 
     def full(*_: object) -> None:
         raise ArenaFull("full")
 
-    monkeypatch.setattr(coordinator._lender, "lend", full)
+    monkeypatch.setattr(coordinator.client._lender, "lend", full)
     append(ready)
     assert errors(ready, TV1) == [0]
     assert ended(ready) == []
     assert ready.handler.sleep_ms() < 100
-    monkeypatch.setattr(coordinator._lender, "lend", lend)
+    monkeypatch.setattr(coordinator.client._lender, "lend", lend)
     ready.turn()
     assert ended(ready) == [HOLD]
     ready.turn()

@@ -2,9 +2,7 @@
 
 import pytest
 
-from mpbroker.ipc.calls import Acknowledged, Failed, decode
 from mpbroker.ipc.lending import Lender
-from mpbroker.ipc.slots import SlotKind, unpack_call
 from mpbroker.ipc.topology import CLEANER, COORDINATOR, log_worker
 from shm.arena import Arena, ArenaFull
 from shm.region import sparse
@@ -59,19 +57,10 @@ def test_behind_a_fence_only_the_dead_give_back(arena: Arena, lender: Lender) ->
     assert lender.in_use_bytes == 0
 
 
-def test_a_message_is_named_by_its_descriptor(arena: Arena, lender: Lender) -> None:
-    slot = lender.message(SlotKind.ANSWER, Failed(41, "no"), BORROWER, 7, connection=9)
-    call = unpack_call(slot)
-    assert (call.owner, call.request, call.connection) == (COORDINATOR, 7, 9)
-    assert decode(bytes(arena.view(call.block, call.length))) == Failed(41, "no")
-    lender.end(call.block, call.generation)
-    assert lender.in_use_bytes == 0
-
-
 def test_a_full_arena_lends_nothing_and_keeps_nothing(lender: Lender) -> None:
     block, generation = lender.lend(bytes(MIB), BORROWER)
     with pytest.raises(ArenaFull):
-        lender.message(SlotKind.CALL, Acknowledged(), BORROWER, 1)
+        lender.lend(b"more", BORROWER)
     lender.end(block, generation)
     assert lender.in_use_bytes == 0
-    assert lender.message(SlotKind.CALL, Acknowledged(), BORROWER, 1)
+    assert lender.lend(b"more", BORROWER)

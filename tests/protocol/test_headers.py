@@ -11,8 +11,10 @@ from kio.schema.request_header.v1.header import RequestHeader as KioV1
 from kio.schema.request_header.v2.header import RequestHeader as KioV2
 from kio.serial import entity_reader
 
+from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
+from mpbroker.protocol.codec import encode_bytes, encode_response
 from mpbroker.protocol.headers import (
     RequestHeader,
     decode_request_header,
@@ -20,9 +22,11 @@ from mpbroker.protocol.headers import (
     encode_request_frame,
     encode_request_header,
     encode_response_frame,
+    frame_response,
     response_header_version,
 )
 from mpbroker.protocol.messages import (
+    RESPONSES,
     ApiVersionsRequest,
     ApiVersionsResponse,
     FetchResponse,
@@ -141,3 +145,41 @@ def test_request_frames_are_read_by_a_server() -> None:
     read, pos = decode_request_header(frame, 4)
     assert read == header
     assert codec.decode_request(read.api_key, read.api_version, frame, pos) == (body, len(frame))
+
+
+# ---- responses that somebody else has encoded
+
+PAUSE_MS = 0x01020304
+FORWARDED = [
+    (key, version)
+    for key, api in all_apis().items()
+    if api.is_forwarded
+    for version in range(api.oldest, api.latest + 1)
+]
+
+
+@pytest.mark.parametrize("pause_ms", [0, PAUSE_MS])
+@pytest.mark.parametrize(("key", "version"), FORWARDED)
+def test_a_framed_response_is_one_that_was_encoded_with_its_frame(
+    key: ApiKey, version: int, pause_ms: int
+) -> None:
+    response = RESPONSES[key]()
+    body = encode_bytes(encode_response(key, version, response))
+    if hasattr(response, "throttle_time_ms"):
+        response.throttle_time_ms = pause_ms
+    whole = encode_bytes(encode_response_frame(key, version, 77, response))
+    assert frame_response(key, version, 77, body, pause_ms) == whole
+
+
+def test_some_of_them_pause_and_some_versions_cannot_say_so() -> None:
+    told = {
+        (key, version): PAUSE_MS.to_bytes(4)
+        in frame_response(
+            key, version, 77, encode_bytes(encode_response(key, version, RESPONSES[key]())), PAUSE_MS
+        )
+        for key, version in FORWARDED
+    }
+    assert told[ApiKey.HEARTBEAT, 4]
+    assert not told[ApiKey.HEARTBEAT, 0]
+    # An error code stands in front of it.
+    assert told[ApiKey.OFFSET_DELETE, 0]

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mpbroker.cli.main import main
-from mpbroker.handlers import apis, process
+from mpbroker.coordinator.runtime.envelope import Envelopes
+from mpbroker.handlers import apis
 from mpbroker.handlers.apis import Api, k00_produce
 from mpbroker.handlers.apis.k01_fetch import Fetch
 from mpbroker.handlers.exchange import Exchange
@@ -85,11 +86,8 @@ def put_faults() -> None:
         "_answer",
         lambda fetch: fetch.exchange.client_id == (RAISES_AT_THE_END if fetch.overdue else RAISES_AT_A_LOOK),
     )
-    put_around(
-        process,
-        "decode_request",
-        lambda _key, _version, frame, _body: RAISES_IN_DECODING.encode() in bytes(frame),
-    )
+    put_around(Exchange, "_read", lambda exchange: exchange.client_id == RAISES_IN_DECODING)
+    put_around(Envelopes, "_opened", lambda _, request: request.client_id == RAISES_IN_DECODING)
     put_around(k00_produce, "check", lambda exchange, *_: exchange.client_id == RAISES_IN_A_PIECE)
 
 

@@ -7,8 +7,11 @@ from typing import Any
 
 import msgspec
 
-from mpbroker.ipc.calls import ForwardedRequest, ForwardedResponse
+from mpbroker.coordinator.runtime.envelope import Envelopes
+from mpbroker.coordinator.waiting import Caller
+from mpbroker.ipc.calls import ForwardedRequest
 from mpbroker.ipc.slots import SlotKind
+from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.messages import Message
 from tests.support.handler_rig import Rig, request_frame
 
@@ -42,6 +45,19 @@ def hand_on(
     return call, message
 
 
+def body_of(message: ForwardedRequest) -> Any:
+    """The request as the coordinator reads it."""
+    return decode_request(message.api_key, message.version, message.body)[0]
+
+
 def answered(rig: Rig, call: Any, response: Message) -> None:
-    rig.coordinator.answer(call, ForwardedResponse(msgspec.msgpack.encode(response)))
+    """The coordinator answers with the response, in the form of the request's version."""
+    asked = rig.coordinator.asked[call.request]
+    caller = Caller(call.owner, 0, call.request, asked.api_key, asked.version)
+
+    def answer(_waiter: object, message: Any) -> bool:
+        rig.coordinator.answer(call, message)
+        return True
+
+    Envelopes(answer).answer(caller, response)
     rig.turn()

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.handlers.calls import SUCCESSOR_MS
 from mpbroker.handlers.metadata import Metadata
+from mpbroker.handlers.patient_client import SUCCESSOR_MS
 from mpbroker.handlers.process import Handler
 from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.bulletin import BulletinPublisher
@@ -310,6 +310,8 @@ class CoordinatorEnd:
         self.back = memory.ring(COORDINATOR, handler)
         self.handler_bell = memory.doorbell(handler)
         self.returned: list[int] = []
+        # What was asked, by the number of the call.
+        self.asked: dict[int, Any] = {}
         # How often the handler has said that nothing is open of what predecessors have held.
         self.holds_ended = 0
 
@@ -327,6 +329,7 @@ class CoordinatorEnd:
             arena = self.memory.arena(call.owner)
             assert arena.check(call.block, call.generation)
             message = calls.decode(bytes(arena.view(call.block, call.length)))
+            self.asked[call.request] = message
             if isinstance(message, calls.HoldsEnded):
                 self.holds_ended += 1
                 self.answer(call, calls.Acknowledged())
@@ -388,7 +391,7 @@ class Rig:
     def coordinator_dies(self) -> None:
         self.handler.coordinator_was_fenced = True
         self.handler.broker.transactions.holds.coordinator_died()
-        self.handler.broker.coordinator.fenced()
+        self.handler.broker.coordinator.server_died()
 
     def no_successor_comes(self) -> None:
         """Not as long as anybody waits for a coordinator."""

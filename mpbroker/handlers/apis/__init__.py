@@ -11,21 +11,24 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import Message
+from mpbroker.protocol.messages import RESPONSES, Message
 
-Handle: TypeAlias = Callable[[Exchange], Message | None]
-Failed: TypeAlias = Callable[[Exchange, ErrorCode], Message | None]
+Handle: TypeAlias = Callable[[ApiExchange], Message | None]
+Failed: TypeAlias = Callable[[ApiExchange, ErrorCode], Message | None]
 
 
 @dataclass(frozen=True)
 class Api:
-    """`advertised_from` is below `oldest` where clients want to see versions that are then refused."""
+    """`advertised_from` is below `oldest` where clients want to see versions that are then refused.
+
+    `is_forwarded`: the coordinator decodes the request; here it is decoded if something goes wrong.
+    """
 
     key: ApiKey
     name: str
@@ -35,6 +38,7 @@ class Api:
     summary: str
     handle: Handle
     failed: Failed
+    is_forwarded: bool = False
 
     def serves(self, version: int) -> bool:
         return self.oldest <= version <= self.latest
@@ -44,19 +48,38 @@ _registered: dict[int, Api] = {}
 
 
 def api(
-    key: ApiKey, oldest: int, latest: int, *, name: str, failed: Failed, advertised_from: int | None = None
+    key: ApiKey,
+    oldest: int,
+    latest: int,
+    *,
+    name: str,
+    failed: Failed | None = None,
+    advertised_from: int | None = None,
+    is_forwarded: bool = False,
 ) -> Callable[[Handle], Handle]:
-    """Registers a function for versions of an API; `failed` builds the response that says all failed."""
+    """Register a function for versions of an API.
+
+    `failed` builds the response that says that all failed; None: the response has one error code for that.
+    """
 
     def register(handle: Handle) -> Handle:
         if key in _registered:
             raise ValueError(f"{name} and {_registered[key].name} both claim API key {key}")
         first = oldest if advertised_from is None else advertised_from
         summary = " ".join((handle.__doc__ or "").split("\n\n")[0].split())
-        _registered[key] = Api(key, name, oldest, latest, first, summary, handle, failed)
+        _registered[key] = Api(
+            key, name, oldest, latest, first, summary, handle, failed or _one_error(key), is_forwarded
+        )
         return handle
 
     return register
+
+
+def _one_error(key: ApiKey) -> Failed:
+    response: Any = RESPONSES[key]
+    if "error_code" not in response.__struct_fields__:
+        raise TypeError(f"{response.__name__} has no error code for all of it: its API needs a `failed`")
+    return lambda _exchange, code: response(error_code=code)
 
 
 def all_apis() -> dict[int, Api]:

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.holds import Hold
 from mpbroker.handlers.jobs import Append
 from mpbroker.handlers.metadata import Topic
@@ -27,6 +27,7 @@ from mpbroker.handlers.transactions import FIRST_VERSION_THAT_ADDS, Asked, Part,
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
 from mpbroker.protocol.wire import Buffer
@@ -80,7 +81,7 @@ def all_refused(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
     )
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> ProduceResponse | None:
+def failed(exchange: ApiExchange, code: ErrorCode) -> ProduceResponse | None:
     """With acks=0 there is no answer: the connection is closed, so that the client notices."""
     return None if exchange.body.acks == 0 else all_refused(exchange.body, code)
 
@@ -103,7 +104,7 @@ def has_transactional_records(request: ProduceRequest) -> bool:
     return any(is_transactional(p.records) for t in request.topic_data for p in t.partition_data)
 
 
-def find_topic(exchange: Exchange, data: ProduceRequest.TopicProduceData) -> Topic | ErrorCode:
+def find_topic(exchange: ApiExchange, data: ProduceRequest.TopicProduceData) -> Topic | ErrorCode:
     metadata = exchange.broker.metadata
     if exchange.version >= FIRST_TOPIC_ID_VERSION:
         topic = metadata.by_id.get(data.topic_id)
@@ -112,7 +113,7 @@ def find_topic(exchange: Exchange, data: ProduceRequest.TopicProduceData) -> Top
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic
 
 
-def find_partition(exchange: Exchange, topic: Topic, index: int) -> PartitionImage | ErrorCode:
+def find_partition(exchange: ApiExchange, topic: Topic, index: int) -> PartitionImage | ErrorCode:
     if topic.internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     image = topic.partitions.get(index)
@@ -122,7 +123,7 @@ def find_partition(exchange: Exchange, topic: Topic, index: int) -> PartitionIma
 
 
 def check(
-    exchange: Exchange,
+    exchange: ApiExchange,
     topic: Topic | ErrorCode,
     data: ProduceRequest.PartitionProduceData,
     most_bytes: int | None = None,
@@ -167,7 +168,7 @@ class Production:
     the log process.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: ApiExchange) -> None:
         self.exchange = exchange
         self.response = ProduceResponse()
         self.wanted: list[Wanted] = []
@@ -324,14 +325,14 @@ class Production:
         if self.exchange.body.acks != 0:
             self.exchange.reply(self.response)
         elif any(p.error_code for t in self.response.responses for p in t.partition_responses):
-            self.exchange.count_errors(self.response)
+            self.exchange.count_errors(error_counts(self.response))
             self.exchange.close()
         else:
             self.exchange.reply_nothing()
 
 
 @api(ApiKey.PRODUCE, 3, 13, name="Produce", failed=failed, advertised_from=0)
-def handle(exchange: Exchange) -> ProduceResponse | None:
+def handle(exchange: ApiExchange) -> ProduceResponse | None:
     """Appends record batches; versions 0-2 are advertised for librdkafka's sake and refused."""
     request = exchange.body
     if request.transactional_id is None and has_transactional_records(request):
@@ -342,7 +343,7 @@ def handle(exchange: Exchange) -> ProduceResponse | None:
     return None
 
 
-def failed_or_closed(exchange: Exchange, code: ErrorCode) -> ProduceResponse | None:
+def failed_or_closed(exchange: ApiExchange, code: ErrorCode) -> ProduceResponse | None:
     response = failed(exchange, code)
     if response is None:
         exchange.close()

@@ -16,9 +16,7 @@ from typing import NamedTuple
 
 from mpbroker.handlers.answers import FileSlice
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import check_leader_epoch
-from mpbroker.handlers.calls import NEVER_MS
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
 from mpbroker.handlers.fetch_sessions import (
     Answer,
     FetchContext,
@@ -29,6 +27,7 @@ from mpbroker.handlers.fetch_sessions import (
     new_context,
 )
 from mpbroker.handlers.metadata import Topic
+from mpbroker.handlers.patient_client import NEVER_MS
 from mpbroker.handlers.readers import READ_COMMITTED, bound_of
 from mpbroker.handlers.topic_meters import partition_fetched
 from mpbroker.ipc.counters import Counter
@@ -98,14 +97,14 @@ def replica_of(request: FetchRequest) -> int:
     return max(request.replica_id, request.replica_state.replica_id)
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> FetchResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> FetchResponse:
     return all_refused(exchange.body, code)
 
 
 class Fetch:
     """A fetch, from its first look to its answer; parked in between if there is too little to send."""
 
-    def __init__(self, exchange: Exchange, context: FetchContext) -> None:
+    def __init__(self, exchange: ApiExchange, context: FetchContext) -> None:
         self.exchange = exchange
         self.context = context
         # Interests whose topics are not there when it begins: no reason to answer before the others can be.
@@ -400,7 +399,7 @@ def each_once(topics: list[FetchRequest.FetchTopic]) -> list[FetchRequest.FetchT
 
 
 @api(ApiKey.FETCH, 4, 18, name="Fetch", failed=failed)
-def handle(exchange: Exchange) -> FetchResponse | None:
+def handle(exchange: ApiExchange) -> FetchResponse | None:
     """Reads records from partitions, waiting for a minimum of bytes."""
     broker = exchange.broker
     named = sum(len(topic.partitions) for topic in exchange.body.topics)

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import check_leader_epoch
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
 from mpbroker.handlers.metadata import Topic
 from mpbroker.handlers.readers import bound_of
 from mpbroker.ipc.table import Partition
@@ -42,7 +41,7 @@ Answer: TypeAlias = ListOffsetsResponse.ListOffsetsPartitionResponse
 Wanted: TypeAlias = ListOffsetsRequest.ListOffsetsPartition
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> ListOffsetsResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> ListOffsetsResponse:
     return ListOffsetsResponse(
         topics=[
             ListOffsetsResponse.ListOffsetsTopicResponse(
@@ -53,7 +52,7 @@ def failed(exchange: Exchange, code: ErrorCode) -> ListOffsetsResponse:
     )
 
 
-def search(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
+def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
     """The record for a time, or the one with the largest. The answer says -1 when there is none."""
     for _ in range(TRIES):
         bound = bound_of(now, exchange.body.isolation_level)
@@ -78,7 +77,7 @@ def search(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) 
     raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def offset_at(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
+def offset_at(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
     if timestamp_ms < EARLIEST and exchange.version < FIRST_VERSION_OF.get(
         timestamp_ms, exchange.version + 1
     ):
@@ -92,7 +91,9 @@ def offset_at(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: in
     return search(exchange, topic, now, timestamp_ms)
 
 
-def epoch_of_answer(exchange: Exchange, topic: Topic, now: Partition, timestamp_ms: int, offset: int) -> int:
+def epoch_of_answer(
+    exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int, offset: int
+) -> int:
     """The epoch that wrote the offset. Only a log from a cluster has known more than the first one."""
     if offset < 0:
         return -1
@@ -106,7 +107,7 @@ def epoch_of_answer(exchange: Exchange, topic: Topic, now: Partition, timestamp_
     return epoch_of(epochs, offset)
 
 
-def look_up(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> Answer:
+def look_up(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Answer:
     """Raises ApiError."""
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -126,7 +127,7 @@ def look_up(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> Answer:
     )
 
 
-def answer(exchange: Exchange, topic: Topic | None, wanted: Wanted, twice: bool) -> Answer:
+def answer(exchange: ApiExchange, topic: Topic | None, wanted: Wanted, twice: bool) -> Answer:
     try:
         if twice:
             raise ApiError(ErrorCode.INVALID_REQUEST)
@@ -135,7 +136,7 @@ def answer(exchange: Exchange, topic: Topic | None, wanted: Wanted, twice: bool)
         return Answer(partition_index=wanted.partition_index, error_code=error.code)
 
 
-def pieces(exchange: Exchange) -> Iterator[None]:
+def pieces(exchange: ApiExchange) -> Iterator[None]:
     """One partition after the other: to search one may take a disk."""
     seen: dict[tuple[str, int], int] = {}
     for asked in exchange.body.topics:
@@ -156,6 +157,6 @@ def pieces(exchange: Exchange) -> Iterator[None]:
 
 
 @api(ApiKey.LIST_OFFSETS, 1, 11, name="ListOffsets", failed=failed)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """The offset of a time, or of the beginning or end of a partition."""
     exchange.work_off(pieces(exchange))

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from mpbroker.handlers.acl_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.ipc.table import PartitionFlag
@@ -36,7 +36,7 @@ def asked_for(request: MetadataRequest) -> Iterable[MetadataRequest.MetadataRequ
     return {(topic.topic_id, topic.name): topic for topic in request.topics or ()}.values()
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> MetadataResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> MetadataResponse:
     nullable = exchange.version >= FIRST_VERSION_WITH_IDS
     return MetadataResponse(
         topics=[
@@ -47,7 +47,7 @@ def failed(exchange: Exchange, code: ErrorCode) -> MetadataResponse:
     )
 
 
-def describe(exchange: Exchange, topic: Topic) -> TopicAnswer:
+def describe(exchange: ApiExchange, topic: Topic) -> TopicAnswer:
     return TopicAnswer(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -59,7 +59,7 @@ def describe(exchange: Exchange, topic: Topic) -> TopicAnswer:
     )
 
 
-def describe_partition(exchange: Exchange, topic: Topic, number: int) -> PartitionAnswer:
+def describe_partition(exchange: ApiExchange, topic: Topic, number: int) -> PartitionAnswer:
     node = exchange.broker.metadata.node_id
     image = topic.partitions[number]
     now = exchange.broker.in_table(image)
@@ -76,7 +76,7 @@ def describe_partition(exchange: Exchange, topic: Topic, number: int) -> Partiti
     )
 
 
-def find(exchange: Exchange, asked: MetadataRequest.MetadataRequestTopic) -> TopicAnswer:
+def find(exchange: ApiExchange, asked: MetadataRequest.MetadataRequestTopic) -> TopicAnswer:
     metadata = exchange.broker.metadata
     if asked.topic_id != ZERO_UUID:
         topic = metadata.by_id.get(asked.topic_id)
@@ -92,7 +92,7 @@ def find(exchange: Exchange, asked: MetadataRequest.MetadataRequestTopic) -> Top
     return describe(exchange, topic)
 
 
-def missing(exchange: Exchange) -> list[str]:
+def missing(exchange: ApiExchange) -> list[str]:
     """Names to create: asked for, not there, and creation is allowed by client and broker."""
     request = exchange.body
     allowed = exchange.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
@@ -110,7 +110,7 @@ def missing(exchange: Exchange) -> list[str]:
     ]
 
 
-def answer(exchange: Exchange, errors: dict[str, int] | None = None) -> MetadataResponse:
+def answer(exchange: ApiExchange, errors: dict[str, int] | None = None) -> MetadataResponse:
     """`errors`: why topics that are not there could not be created."""
     broker, request = exchange.broker, exchange.body
     address = broker.advertised(exchange.slot)
@@ -137,7 +137,7 @@ def answer(exchange: Exchange, errors: dict[str, int] | None = None) -> Metadata
     )
 
 
-def created(exchange: Exchange, names: list[str], found: CreatedTopics | Unanswered) -> None:
+def created(exchange: ApiExchange, names: list[str], found: CreatedTopics | Unanswered) -> None:
     if isinstance(found, CreatedTopics):
         errors = {t.name: t.error for t in found.topics if t.error}
     else:
@@ -147,7 +147,7 @@ def created(exchange: Exchange, names: list[str], found: CreatedTopics | Unanswe
 
 
 @api(ApiKey.METADATA, 0, 13, name="Metadata", failed=failed)
-def handle(exchange: Exchange) -> MetadataResponse | None:
+def handle(exchange: ApiExchange) -> MetadataResponse | None:
     """Brokers, topics and partitions; creates topics that are asked for by name, where that is allowed."""
     asked = exchange.body.topics or ()
     if exchange.names_too_many(len(asked)):

@@ -7,14 +7,14 @@ OffsetMetadataManager.commitOffset.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.committing import is_refused
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.committing import pass_on_commit
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import OffsetCommitResponse
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> OffsetCommitResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponse.OffsetCommitResponseTopic(
@@ -30,8 +30,7 @@ def failed(exchange: Exchange, code: ErrorCode) -> OffsetCommitResponse:
     )
 
 
-@api(ApiKey.OFFSET_COMMIT, 2, 10, name="OffsetCommit", failed=failed)
-def handle(exchange: Exchange) -> None:
+@api(ApiKey.OFFSET_COMMIT, 2, 10, name="OffsetCommit", failed=failed, is_forwarded=True)
+def handle(exchange: ApiExchange) -> None:
     """Stores offsets of a group, durably before it answers."""
-    if not is_refused(exchange, exchange.body.topics):
-        exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: response)
+    pass_on_commit(exchange)

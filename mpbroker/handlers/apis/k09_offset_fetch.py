@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import ZERO_UUID, OffsetFetchRequest, OffsetFetchResponse
@@ -34,7 +34,7 @@ Topic = OffsetFetchResponse.OffsetFetchResponseTopic
 Partition = OffsetFetchResponse.OffsetFetchResponsePartition
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> OffsetFetchResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> OffsetFetchResponse:
     request = exchange.body
     if exchange.version >= FIRST_VERSION_WITH_GROUPS:
         return OffsetFetchResponse(groups=[Group(g.group_id, error_code=code) for g in request.groups])
@@ -48,7 +48,7 @@ def failed(exchange: Exchange, code: ErrorCode) -> OffsetFetchResponse:
     )
 
 
-def shaped(exchange: Exchange, response: OffsetFetchResponse) -> OffsetFetchResponse:
+def shaped(exchange: ApiExchange, response: OffsetFetchResponse) -> OffsetFetchResponse:
     if exchange.version < FIRST_VERSION_WITH_GROUPS:
         group = response.groups[0]
         if group.error_code:
@@ -156,7 +156,7 @@ def named_in(groups: list[AskedGroup]) -> int:
 
 
 @api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """The committed offsets of groups."""
     request = exchange.body
     if exchange.version < FIRST_VERSION_WITH_GROUPS:
@@ -178,5 +178,9 @@ def handle(exchange: Exchange) -> None:
         return
     parts = Parts(request)
     exchange.broker.forwarding.forward_in_parts(
-        exchange, parts.next(), parts.following, lambda: shaped(exchange, parts.response)
+        exchange,
+        max(exchange.version, FIRST_VERSION_WITH_GROUPS),
+        parts.next(),
+        parts.following,
+        lambda: shaped(exchange, parts.response),
     )

@@ -11,7 +11,7 @@ KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import FindCoordinatorResponse
@@ -25,7 +25,7 @@ NO_SHARE_GROUPS = (
 )
 
 
-def found(exchange: Exchange) -> FindCoordinatorResponse:
+def found(exchange: ApiExchange) -> FindCoordinatorResponse:
     address = exchange.broker.advertised(exchange.slot)
     node = exchange.broker.metadata.node_id
     if exchange.version < FIRST_VERSION_WITH_KEYS:
@@ -38,7 +38,7 @@ def found(exchange: Exchange) -> FindCoordinatorResponse:
     )
 
 
-def refused(exchange: Exchange, code: ErrorCode, message: str) -> FindCoordinatorResponse:
+def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> FindCoordinatorResponse:
     if exchange.version < FIRST_VERSION_WITH_KEYS:
         return FindCoordinatorResponse(
             error_code=code, error_message=message, node_id=NO_NODE, host="", port=-1
@@ -51,12 +51,12 @@ def refused(exchange: Exchange, code: ErrorCode, message: str) -> FindCoordinato
     )
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> FindCoordinatorResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> FindCoordinatorResponse:
     return refused(exchange, code, code.message)
 
 
 @api(ApiKey.FIND_COORDINATOR, 0, 6, name="FindCoordinator", failed=failed)
-def handle(exchange: Exchange) -> FindCoordinatorResponse:
+def handle(exchange: ApiExchange) -> FindCoordinatorResponse:
     """This broker for groups and transactional ids; for share groups an error that no client retries."""
     kind = exchange.body.key_type
     if kind in (GROUP, TRANSACTION):

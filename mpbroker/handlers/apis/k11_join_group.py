@@ -8,30 +8,17 @@ KIP-814.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
 
-FIRST_VERSION_WITH_NULL_PROTOCOL = 7
+
+def failed(exchange: ApiExchange, code: ErrorCode) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=code, member_id=exchange.body.member_id)
 
 
-def shaped(exchange: Exchange, response: JoinGroupResponse) -> JoinGroupResponse:
-    """Without a protocol older versions say the empty one."""
-    if exchange.version < FIRST_VERSION_WITH_NULL_PROTOCOL:
-        response.protocol_name = response.protocol_name or ""
-    elif response.error_code:
-        response.protocol_name = response.protocol_name or None
-    return response
-
-
-def failed(exchange: Exchange, code: ErrorCode) -> JoinGroupResponse:
-    return shaped(exchange, JoinGroupResponse(error_code=code, member_id=exchange.body.member_id))
-
-
-@api(ApiKey.JOIN_GROUP, 0, 9, name="JoinGroup", failed=failed)
-def handle(exchange: Exchange) -> None:
+@api(ApiKey.JOIN_GROUP, 0, 9, name="JoinGroup", failed=failed, is_forwarded=True)
+def handle(exchange: ApiExchange) -> None:
     """Makes the client a member of a group, and waits for the group's next generation."""
-    if exchange.names_too_many(len(exchange.body.protocols)):
-        return
-    exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: shaped(exchange, response))
+    exchange.broker.forwarding.pass_on(exchange, lambda request: len(request.protocols))

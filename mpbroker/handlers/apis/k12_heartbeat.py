@@ -6,17 +6,11 @@
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import HeartbeatResponse
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> HeartbeatResponse:
-    return HeartbeatResponse(error_code=code)
-
-
-@api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", failed=failed)
-def handle(exchange: Exchange) -> None:
+@api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", is_forwarded=True)
+def handle(exchange: ApiExchange) -> None:
     """Keeps a member's session alive and tells it of rebalances."""
-    exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: response)
+    exchange.broker.forwarding.pass_on(exchange)

@@ -7,25 +7,11 @@ Members wait for the leader, and for the assignment to be durable. From v5 on th
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import SyncGroupResponse
-
-FIRST_VERSION_WITH_PROTOCOL = 5
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> SyncGroupResponse:
-    return SyncGroupResponse(error_code=code)
-
-
-@api(ApiKey.SYNC_GROUP, 0, 5, name="SyncGroup", failed=failed)
-def handle(exchange: Exchange) -> SyncGroupResponse | None:
+@api(ApiKey.SYNC_GROUP, 0, 5, name="SyncGroup", is_forwarded=True)
+def handle(exchange: ApiExchange) -> None:
     """Takes the leader's assignment and gives each member its own."""
-    request = exchange.body
-    names_protocol = request.protocol_type is not None and request.protocol_name is not None
-    if exchange.version >= FIRST_VERSION_WITH_PROTOCOL and not names_protocol:
-        return failed(exchange, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    if not exchange.names_too_many(len(request.assignments)):
-        exchange.broker.forwarding.forward(exchange, request, lambda response: response)
-    return None
+    exchange.broker.forwarding.pass_on(exchange, lambda request: len(request.assignments))

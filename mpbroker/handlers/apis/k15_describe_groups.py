@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from mpbroker.handlers.acl_operations import GROUP_OPERATIONS, NOT_ASKED
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> DescribeGroupsResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeGroupsResponse:
     return DescribeGroupsResponse(
         groups=[
             DescribeGroupsResponse.DescribedGroup(error_code=code, group_id=name)
@@ -23,7 +23,9 @@ def failed(exchange: Exchange, code: ErrorCode) -> DescribeGroupsResponse:
     )
 
 
-def shaped(exchange: Exchange, groups: list[DescribeGroupsResponse.DescribedGroup]) -> DescribeGroupsResponse:
+def shaped(
+    exchange: ApiExchange, groups: list[DescribeGroupsResponse.DescribedGroup]
+) -> DescribeGroupsResponse:
     operations = GROUP_OPERATIONS if exchange.body.include_authorized_operations else NOT_ASKED
     for group in groups:
         group.authorized_operations = NOT_ASKED if group.error_code else operations
@@ -31,7 +33,7 @@ def shaped(exchange: Exchange, groups: list[DescribeGroupsResponse.DescribedGrou
 
 
 @api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """State, members and assignment of classic groups."""
     exchange.broker.forwarding.forward_for_each(
         exchange,

@@ -6,17 +6,13 @@
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import ListGroupsResponse
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> ListGroupsResponse:
-    return ListGroupsResponse(error_code=code)
-
-
-@api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", failed=failed)
-def handle(exchange: Exchange) -> None:
+@api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", is_forwarded=True)
+def handle(exchange: ApiExchange) -> None:
     """Lists groups, by state or type."""
-    exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: response)
+    exchange.broker.forwarding.pass_on(
+        exchange, lambda request: len(request.states_filter) + len(request.types_filter)
+    )

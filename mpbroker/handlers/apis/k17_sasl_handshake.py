@@ -7,17 +7,13 @@ KafkaApis.handleSaslHandshakeRequest.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import SaslHandshakeResponse
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> SaslHandshakeResponse:
-    return SaslHandshakeResponse(error_code=code)
-
-
-@api(ApiKey.SASL_HANDSHAKE, 0, 1, name="SaslHandshake", failed=failed)
-def handle(_exchange: Exchange) -> SaslHandshakeResponse:
+@api(ApiKey.SASL_HANDSHAKE, 0, 1, name="SaslHandshake")
+def handle(_exchange: ApiExchange) -> SaslHandshakeResponse:
     """SASL; during a connection's authentication only."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

@@ -8,18 +8,13 @@ ApiVersionManager; KIP-511, KIP-584.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api, served
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import LATEST, OLDEST, answer
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ApiVersionsResponse
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> ApiVersionsResponse:
-    return ApiVersionsResponse(error_code=code)
-
-
-@api(ApiKey.API_VERSIONS, OLDEST, LATEST, name="ApiVersions", failed=failed)
-def handle(exchange: Exchange) -> ApiVersionsResponse:
+@api(ApiKey.API_VERSIONS, OLDEST, LATEST, name="ApiVersions")
+def handle(exchange: ApiExchange) -> ApiVersionsResponse:
     """Which APIs in which versions the broker serves."""
     return answer(exchange.body, exchange.version, served())

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from mpbroker.config.describe import describe_topic
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -32,7 +32,7 @@ def refused(name: str, code: int, message: str | None) -> Result:
     return Result(name=name, error_code=code, error_message=message, configs=[])
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> CreateTopicsResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> CreateTopicsResponse:
     return CreateTopicsResponse(topics=[refused(t.name, code, code.message) for t in exchange.body.topics])
 
 
@@ -52,7 +52,7 @@ def checked(wanted: Wanted) -> CreateTopic:
     return CreateTopic(wanted.name, wanted.num_partitions, wanted.replication_factor, assignments, configs)
 
 
-def result(exchange: Exchange, topic: CreatedTopic) -> Result:
+def result(exchange: ApiExchange, topic: CreatedTopic) -> Result:
     if topic.error:
         return refused(topic.name, topic.error, topic.message)
     entries = describe_topic(exchange.broker.config, topic.configs)
@@ -70,7 +70,7 @@ def result(exchange: Exchange, topic: CreatedTopic) -> Result:
 
 
 def created(
-    exchange: Exchange, results: dict[str, Result], asked: list[str], answer: CreatedTopics | Unanswered
+    exchange: ApiExchange, results: dict[str, Result], asked: list[str], answer: CreatedTopics | Unanswered
 ) -> None:
     if isinstance(answer, CreatedTopics):
         found = {topic.name: topic for topic in answer.topics}
@@ -81,7 +81,7 @@ def created(
 
 
 @api(ApiKey.CREATE_TOPICS, 2, 7, name="CreateTopics", failed=failed)
-def handle(exchange: Exchange) -> CreateTopicsResponse | None:
+def handle(exchange: ApiExchange) -> CreateTopicsResponse | None:
     """Creates topics, or checks whether it could."""
     request = exchange.body
     if exchange.names_too_many(len(request.topics)):

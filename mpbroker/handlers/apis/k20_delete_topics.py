@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import DeletedTopics, DeleteTopics
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -26,7 +26,7 @@ Wanted: TypeAlias = DeleteTopicsRequest.DeleteTopicState
 Result: TypeAlias = DeleteTopicsResponse.DeletableTopicResult
 
 
-def wanted_topics(exchange: Exchange) -> list[Wanted]:
+def wanted_topics(exchange: ApiExchange) -> list[Wanted]:
     if exchange.version >= FIRST_VERSION_WITH_IDS:
         topics: list[Wanted] = exchange.body.topics
         return topics
@@ -38,12 +38,12 @@ def refused(wanted: Wanted, code: ErrorCode, message: str | None = None) -> Resu
     return Result(name=wanted.name, topic_id=wanted.topic_id, error_code=code, error_message=text)
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> DeleteTopicsResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(responses=[refused(w, code) for w in wanted_topics(exchange)])
 
 
 def deleted(
-    exchange: Exchange, results: list[Result], asked: list[Wanted], answer: DeletedTopics | Unanswered
+    exchange: ApiExchange, results: list[Result], asked: list[Wanted], answer: DeletedTopics | Unanswered
 ) -> None:
     # A name or an id has one answer, however often it was given.
     each_once = list({(w.name, w.topic_id): w for w in asked}.values())
@@ -59,7 +59,7 @@ def deleted(
 
 
 @api(ApiKey.DELETE_TOPICS, 1, 6, name="DeleteTopics", failed=failed)
-def handle(exchange: Exchange) -> DeleteTopicsResponse | None:
+def handle(exchange: ApiExchange) -> DeleteTopicsResponse | None:
     """Deletes topics, by name or by id."""
     if exchange.names_too_many(len(wanted_topics(exchange))):
         return None

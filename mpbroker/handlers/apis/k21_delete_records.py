@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.log_questions import ask_owners
 from mpbroker.handlers.metadata import Topic
 from mpbroker.ipc import calls
@@ -30,7 +30,7 @@ def refused(wanted: Wanted, code: ErrorCode) -> Result:
     return Result(wanted.partition_index, NOTHING, code)
 
 
-def response_of(exchange: Exchange, results: list[Result]) -> DeleteRecordsResponse:
+def response_of(exchange: ApiExchange, results: list[Result]) -> DeleteRecordsResponse:
     """`results` in the order in which the partitions were asked for."""
     left = iter(results)
     return DeleteRecordsResponse(
@@ -41,11 +41,11 @@ def response_of(exchange: Exchange, results: list[Result]) -> DeleteRecordsRespo
     )
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> DeleteRecordsResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteRecordsResponse:
     return response_of(exchange, [refused(p, code) for t in exchange.body.topics for p in t.partitions])
 
 
-def checked(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> DeleteBefore | ErrorCode:
+def checked(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> DeleteBefore | ErrorCode:
     """What the log process is asked, or why it is not."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -81,7 +81,7 @@ def each_once(named: list[DeleteRecordsRequest.DeleteRecordsTopic]) -> None:
 
 
 @api(ApiKey.DELETE_RECORDS, 0, 2, name="DeleteRecords", failed=failed)
-def handle(exchange: Exchange) -> DeleteRecordsResponse | None:
+def handle(exchange: ApiExchange) -> DeleteRecordsResponse | None:
     """Deletes the records of partitions below an offset."""
     each_once(exchange.body.topics)
     results: list[Result] = []

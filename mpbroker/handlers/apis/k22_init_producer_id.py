@@ -9,26 +9,19 @@ TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-588, KIP-730.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
-from mpbroker.handlers.fencing import told_to
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import InitProducerIdResponse
 
 NONE = -1
-FIRST_VERSION_WITH_FENCED = 4
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> InitProducerIdResponse:
-    return shaped(exchange, InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE))
+def failed(_exchange: ApiExchange, code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE)
 
 
-def shaped(exchange: Exchange, response: InitProducerIdResponse) -> InitProducerIdResponse:
-    response.error_code = told_to(exchange.version, response.error_code, FIRST_VERSION_WITH_FENCED)
-    return response
-
-
-def taken(exchange: Exchange, found: int | None) -> None:
+def taken(exchange: ApiExchange, found: int | None) -> None:
     if found is None:
         # Java's idempotent producer retries this; at NOT_COORDINATOR it would look for a coordinator.
         exchange.fail(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -36,14 +29,15 @@ def taken(exchange: Exchange, found: int | None) -> None:
         exchange.reply(InitProducerIdResponse(producer_id=found, producer_epoch=0))
 
 
-@api(ApiKey.INIT_PRODUCER_ID, 0, 5, name="InitProducerId", failed=failed)
-def handle(exchange: Exchange) -> InitProducerIdResponse | None:
+@api(ApiKey.INIT_PRODUCER_ID, 0, 5, name="InitProducerId", failed=failed, is_forwarded=True)
+def handle(exchange: ApiExchange) -> InitProducerIdResponse | None:
     """The id of an idempotent producer; id and epoch of a transactional one."""
+    exchange.raw_body()  # kept: that of a transactional producer is passed on as it came
     request = exchange.body
     if request.transactional_id == "" or (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return failed(exchange, ErrorCode.INVALID_REQUEST)
     if request.transactional_id is None:
         exchange.broker.producer_ids.take(exchange.later(lambda found: taken(exchange, found)))
     else:
-        exchange.broker.forwarding.forward(exchange, request, lambda response: shaped(exchange, response))
+        exchange.broker.forwarding.pass_on(exchange)
     return None

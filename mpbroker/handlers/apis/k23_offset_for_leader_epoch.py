@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.broker import check_leader_epoch
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
 from mpbroker.handlers.metadata import Topic
 from mpbroker.log.format.leader_epochs import EpochEnd, end_of
 from mpbroker.protocol.api_keys import ApiKey
@@ -26,7 +25,7 @@ Answer: TypeAlias = OffsetForLeaderEpochResponse.EpochEndOffset
 Wanted: TypeAlias = OffsetForLeaderEpochRequest.OffsetForLeaderPartition
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> OffsetForLeaderEpochResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> OffsetForLeaderEpochResponse:
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
@@ -37,7 +36,7 @@ def failed(exchange: Exchange, code: ErrorCode) -> OffsetForLeaderEpochResponse:
     )
 
 
-def look_up(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> EpochEnd | ErrorCode:
+def look_up(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> EpochEnd | ErrorCode:
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     found = exchange.broker.partition(topic, wanted.partition)
@@ -57,14 +56,14 @@ def look_up(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> EpochEnd
     return end_of(epochs, wanted.leader_epoch, now.log_end_offset)
 
 
-def answer(exchange: Exchange, topic: Topic | None, wanted: Wanted) -> Answer:
+def answer(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Answer:
     found = look_up(exchange, topic, wanted)
     if isinstance(found, ErrorCode):
         return Answer(found, wanted.partition)
     return Answer(ErrorCode.NONE, wanted.partition, found.epoch, found.offset)
 
 
-def pieces(exchange: Exchange) -> Iterator[None]:
+def pieces(exchange: ApiExchange) -> Iterator[None]:
     response, done = OffsetForLeaderEpochResponse(), 0
     for asked in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(asked.topic)
@@ -79,6 +78,6 @@ def pieces(exchange: Exchange) -> Iterator[None]:
 
 
 @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, name="OffsetForLeaderEpoch", failed=failed)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """Where the records of a leader epoch end."""
     exchange.work_off(pieces(exchange))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.jobs import Append
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
@@ -43,7 +43,7 @@ def partitions_of(marker: Marker) -> dict[str, dict[int, None]]:
     return named
 
 
-def response_of(exchange: Exchange, code: ErrorCode) -> WriteTxnMarkersResponse:
+def response_of(exchange: ApiExchange, code: ErrorCode) -> WriteTxnMarkersResponse:
     """The same answer for each partition."""
     return WriteTxnMarkersResponse(
         [
@@ -59,7 +59,7 @@ def response_of(exchange: Exchange, code: ErrorCode) -> WriteTxnMarkersResponse:
     )
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> WriteTxnMarkersResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> WriteTxnMarkersResponse:
     return response_of(exchange, code)
 
 
@@ -83,7 +83,7 @@ def batch_of(marker: Marker, now_ms: int) -> ValidatedBatch:
     )
 
 
-def append_of(exchange: Exchange, marker: Marker, name: str, partition: int) -> Append | ErrorCode:
+def append_of(exchange: ApiExchange, marker: Marker, name: str, partition: int) -> Append | ErrorCode:
     topic = exchange.broker.metadata.by_name.get(name)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -99,7 +99,7 @@ def append_of(exchange: Exchange, marker: Marker, name: str, partition: int) -> 
 
 
 def appended(
-    exchange: Exchange,
+    exchange: ApiExchange,
     response: WriteTxnMarkersResponse,
     waiting: list[OfPartition],
     batches: list[Batch] | None,
@@ -110,7 +110,7 @@ def appended(
     exchange.reply(response)
 
 
-def pieces(exchange: Exchange, response: WriteTxnMarkersResponse) -> Iterator[None]:
+def pieces(exchange: ApiExchange, response: WriteTxnMarkersResponse) -> Iterator[None]:
     appends: list[Append] = []
     waiting: list[OfPartition] = []
     for marker, of_marker in zip(exchange.body.markers, response.markers, strict=True):
@@ -138,7 +138,7 @@ def pieces(exchange: Exchange, response: WriteTxnMarkersResponse) -> Iterator[No
 
 
 @api(ApiKey.WRITE_TXN_MARKERS, 1, 2, name="WriteTxnMarkers", failed=failed)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """Ends transactions that were left open in partitions, for administrators."""
     topics = [topic for marker in exchange.body.markers for topic in marker.topics]
     named = len(exchange.body.markers) + len(topics) + sum(len(t.partition_indexes) for t in topics)

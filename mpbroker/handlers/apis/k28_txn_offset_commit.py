@@ -8,28 +8,15 @@ OffsetMetadataManager.commitTransactionalOffset; KIP-98, KIP-447, KIP-890.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.committing import is_refused
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.committing import pass_on_commit
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import TxnOffsetCommitResponse
 
-# Older clients may crash when they hear that the coordinator is loading (KAFKA-7296).
-FIRST_VERSION_WITH_LOADING = 2
-FIRST_VERSION_WITH_ABORTABLE = 4
 
-
-def told(version: int, code: int) -> int:
-    if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < FIRST_VERSION_WITH_LOADING:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if code == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_WITH_ABORTABLE:
-        return ErrorCode.INVALID_TXN_STATE
-    # As for batches of records: no version of it knows that a producer is fenced.
-    return ErrorCode.INVALID_PRODUCER_EPOCH if code == ErrorCode.PRODUCER_FENCED else code
-
-
-def failed(exchange: Exchange, code: ErrorCode) -> TxnOffsetCommitResponse:
-    response = TxnOffsetCommitResponse(
+def failed(exchange: ApiExchange, code: ErrorCode) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
                 topic.name,
@@ -41,20 +28,9 @@ def failed(exchange: Exchange, code: ErrorCode) -> TxnOffsetCommitResponse:
             for topic in exchange.body.topics
         ]
     )
-    return shaped(exchange, response)
 
 
-def shaped(exchange: Exchange, response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
-    for topic in response.topics:
-        for partition in topic.partitions:
-            partition.error_code = told(exchange.version, partition.error_code)
-    return response
-
-
-@api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, name="TxnOffsetCommit", failed=failed)
-def handle(exchange: Exchange) -> None:
+@api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, name="TxnOffsetCommit", failed=failed, is_forwarded=True)
+def handle(exchange: ApiExchange) -> None:
     """Stores offsets of a group that count when a transaction is committed."""
-    if not is_refused(exchange, exchange.body.topics):
-        exchange.broker.forwarding.forward(
-            exchange, exchange.body, lambda response: shaped(exchange, response)
-        )
+    pass_on_commit(exchange)

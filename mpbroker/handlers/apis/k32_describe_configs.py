@@ -13,8 +13,8 @@ from typing import TypeAlias
 from mpbroker.config.describe import Entry, describe_all_brokers, describe_broker, describe_topic
 from mpbroker.handlers import broker_loggers
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.config_changes import check_broker
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
@@ -34,11 +34,11 @@ def refused(resource: Resource, code: int, message: str) -> Result:
     return Result(code, message, resource.resource_type, resource.resource_name, [])
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> DescribeConfigsResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(results=[refused(r, code, code.message) for r in exchange.body.resources])
 
 
-def topic_entries(exchange: Exchange, name: str, keys: list[str] | None) -> list[Entry]:
+def topic_entries(exchange: ApiExchange, name: str, keys: list[str] | None) -> list[Entry]:
     problem = problem_with(name)
     if problem is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
@@ -48,13 +48,13 @@ def topic_entries(exchange: Exchange, name: str, keys: list[str] | None) -> list
     return describe_topic(exchange.broker.config, topic.overrides, keys)
 
 
-def broker_entries(exchange: Exchange, name: str, keys: list[str] | None) -> list[Entry]:
+def broker_entries(exchange: ApiExchange, name: str, keys: list[str] | None) -> list[Entry]:
     check_broker(exchange, name)
     config = exchange.broker.config
     return describe_broker(config, keys) if name else describe_all_brokers(config.altered, keys)
 
 
-def entries(exchange: Exchange, resource: Resource) -> list[Entry]:
+def entries(exchange: ApiExchange, resource: Resource) -> list[Entry]:
     """Raises ApiError."""
     # No names at all mean every setting, as for Kafka.
     keys = resource.configuration_keys or None
@@ -72,7 +72,7 @@ def entries(exchange: Exchange, resource: Resource) -> list[Entry]:
     raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
 
-def on_the_wire(exchange: Exchange, entry: Entry) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
+def on_the_wire(exchange: ApiExchange, entry: Entry) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
     request = exchange.body
     return DescribeConfigsResponse.DescribeConfigsResourceResult(
         name=entry.name,
@@ -89,7 +89,7 @@ def on_the_wire(exchange: Exchange, entry: Entry) -> DescribeConfigsResponse.Des
     )
 
 
-def describe(exchange: Exchange, resource: Resource) -> Result:
+def describe(exchange: ApiExchange, resource: Resource) -> Result:
     try:
         found = [on_the_wire(exchange, entry) for entry in entries(exchange, resource)]
     except ApiError as error:
@@ -97,7 +97,7 @@ def describe(exchange: Exchange, resource: Resource) -> Result:
     return Result(ErrorCode.NONE, None, resource.resource_type, resource.resource_name, found)
 
 
-def pieces(exchange: Exchange) -> Iterator[None]:
+def pieces(exchange: ApiExchange) -> Iterator[None]:
     """Each resource once, however often it is named: the answer can be much longer than the question."""
     results: list[Result] = []
     for resource in {(one.resource_type, one.resource_name): one for one in exchange.body.resources}.values():
@@ -108,7 +108,7 @@ def pieces(exchange: Exchange) -> Iterator[None]:
 
 
 @api(ApiKey.DESCRIBE_CONFIGS, 1, 4, name="DescribeConfigs", failed=failed)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """Every setting of a topic or of the broker, with default, synonyms and documentation; log levels."""
     if not exchange.names_too_many(len(exchange.body.resources)):
         exchange.work_off(pieces(exchange))

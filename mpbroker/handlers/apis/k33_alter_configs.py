@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.config_changes import alter, failing
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterConfigsResponse, Message
@@ -23,6 +23,6 @@ def changes_of(resource: Any) -> list[ConfigChange]:
 
 
 @api(ApiKey.ALTER_CONFIGS, 0, 2, name="AlterConfigs", failed=failing(AlterConfigsResponse))
-def handle(exchange: Exchange) -> Message | None:
+def handle(exchange: ApiExchange) -> Message | None:
     """Replaces the settings of topics, and what was altered of the broker's own."""
     return alter(exchange, changes_of, AlterConfigsResponse, replaces=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.log_questions import ask_workers
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import MovePartition, MovePartitions, MovesBegun
@@ -23,7 +23,7 @@ Result: TypeAlias = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResul
 OfTopic: TypeAlias = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> AlterReplicaLogDirsResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> AlterReplicaLogDirsResponse:
     topics: dict[str, OfTopic] = {}
     for topic in (topic for each in exchange.body.dirs for topic in each.topics):
         named = topics.setdefault(topic.name, OfTopic(topic.name))
@@ -31,7 +31,7 @@ def failed(exchange: Exchange, code: ErrorCode) -> AlterReplicaLogDirsResponse:
     return AlterReplicaLogDirsResponse(results=list(topics.values()))
 
 
-def checked(exchange: Exchange, path: str, topic: str, partition: int) -> MovePartition | ErrorCode:
+def checked(exchange: ApiExchange, path: str, topic: str, partition: int) -> MovePartition | ErrorCode:
     """What a log worker is asked, or why it is not."""
     broker = exchange.broker
     if len(partition_name(topic, partition).encode()) > LONGEST_TO_MOVE:
@@ -59,7 +59,7 @@ def begun(asked: list[Result], answer: calls.Message) -> None:
 
 
 @api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, name="AlterReplicaLogDirs", failed=failed)
-def handle(exchange: Exchange) -> AlterReplicaLogDirsResponse | None:
+def handle(exchange: ApiExchange) -> AlterReplicaLogDirsResponse | None:
     """Moves partitions to other log directories while they are served."""
     topics: dict[str, OfTopic] = {}
     wanted: list[tuple[MovePartition, Result]] = []

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.log_questions import ask_all
 from mpbroker.handlers.metadata import Topic
 from mpbroker.ipc import calls
@@ -35,11 +35,7 @@ OfTopic: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsTopic
 OfPartition: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
-def failed(_: Exchange, code: ErrorCode) -> DescribeLogDirsResponse:
-    return DescribeLogDirsResponse(error_code=code)
-
-
-def described(exchange: Exchange, number: int) -> Result:
+def described(exchange: ApiExchange, number: int) -> Result:
     """A directory without its partitions."""
     directory = Path(exchange.broker.config.log_dirs[number]).absolute()
     result = Result(log_dir=str(directory))
@@ -57,7 +53,7 @@ def described(exchange: Exchange, number: int) -> Result:
     return result
 
 
-def asked_for(exchange: Exchange) -> Iterator[tuple[Topic, int]]:
+def asked_for(exchange: ApiExchange) -> Iterator[tuple[Topic, int]]:
     """Partitions that exist; all of them if the request names none."""
     metadata = exchange.broker.metadata
     if exchange.body.topics is None:
@@ -70,7 +66,7 @@ def asked_for(exchange: Exchange) -> Iterator[tuple[Topic, int]]:
             yield from ((known, number) for number in wanted.partitions if number in known.partitions)
 
 
-def pieces(exchange: Exchange) -> Iterator[None]:
+def pieces(exchange: ApiExchange) -> Iterator[None]:
     broker = exchange.broker
     results = [described(exchange, number) for number in range(len(broker.config.log_dirs))]
     topics: list[dict[str, OfTopic]] = [{} for _ in results]
@@ -104,7 +100,7 @@ def pieces(exchange: Exchange) -> Iterator[None]:
     ask_all(exchange, calls.TellMoves(), told, lambda: reply(exchange, results, topics))
 
 
-def reply(exchange: Exchange, results: list[Result], topics: list[dict[str, OfTopic]]) -> None:
+def reply(exchange: ApiExchange, results: list[Result], topics: list[dict[str, OfTopic]]) -> None:
     for result, by_name in zip(results, topics, strict=True):
         result.topics = list(by_name.values())
     exchange.reply(DescribeLogDirsResponse(results=results))
@@ -132,7 +128,7 @@ def describe_future(by_name: dict[str, OfTopic], one: calls.MovingPartition) -> 
     named.partitions.append(OfPartition(one.partition, size, one.lag, True))
 
 
-@api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs", failed=failed)
-def handle(exchange: Exchange) -> None:
+@api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, name="DescribeLogDirs")
+def handle(exchange: ApiExchange) -> None:
     """The log directories, what is left of their file systems, sizes of partitions, which of them move."""
     exchange.work_off(pieces(exchange))

@@ -7,7 +7,7 @@ KafkaApis.handleSaslAuthenticateRequest.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import SaslAuthenticateResponse
@@ -15,11 +15,7 @@ from mpbroker.protocol.messages import SaslAuthenticateResponse
 ERROR = "SaslAuthenticate request received after successful authentication"
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> SaslAuthenticateResponse:
-    return SaslAuthenticateResponse(error_code=code)
-
-
-@api(ApiKey.SASL_AUTHENTICATE, 0, 2, name="SaslAuthenticate", failed=failed)
-def handle(_exchange: Exchange) -> SaslAuthenticateResponse:
+@api(ApiKey.SASL_AUTHENTICATE, 0, 2, name="SaslAuthenticate")
+def handle(_exchange: ApiExchange) -> SaslAuthenticateResponse:
     """SASL; during a connection's authentication only."""
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=ERROR)

@@ -10,8 +10,8 @@ from collections import Counter
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import AlteredResources, CreatePartitions, MorePartitions
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -24,7 +24,7 @@ Result: TypeAlias = CreatePartitionsResponse.CreatePartitionsTopicResult
 Wanted: TypeAlias = CreatePartitionsRequest.CreatePartitionsTopic
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> CreatePartitionsResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> CreatePartitionsResponse:
     return CreatePartitionsResponse(
         results=[Result(topic.name, code, code.message) for topic in exchange.body.topics]
     )
@@ -38,7 +38,7 @@ def more_of(topic: Wanted) -> MorePartitions:
 
 
 def created(
-    exchange: Exchange, results: list[Result], asked: list[Wanted], answer: AlteredResources | Unanswered
+    exchange: ApiExchange, results: list[Result], asked: list[Wanted], answer: AlteredResources | Unanswered
 ) -> None:
     if isinstance(answer, AlteredResources):
         outcomes = answer.results
@@ -49,7 +49,7 @@ def created(
 
 
 @api(ApiKey.CREATE_PARTITIONS, 0, 3, name="CreatePartitions", failed=failed)
-def handle(exchange: Exchange) -> CreatePartitionsResponse | None:
+def handle(exchange: ApiExchange) -> CreatePartitionsResponse | None:
     """Gives topics more partitions."""
     if exchange.names_too_many(len(exchange.body.topics)):
         return None

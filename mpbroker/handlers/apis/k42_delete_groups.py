@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> DeleteGroupsResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteGroupsResponse:
     names = dict.fromkeys(exchange.body.groups_names)
     return DeleteGroupsResponse(
         results=[DeleteGroupsResponse.DeletableGroupResult(name, code) for name in names]
@@ -20,7 +20,7 @@ def failed(exchange: Exchange, code: ErrorCode) -> DeleteGroupsResponse:
 
 
 @api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """Deletes groups without members, and their offsets."""
     exchange.broker.forwarding.forward_for_each(
         exchange,

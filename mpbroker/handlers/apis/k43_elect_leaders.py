@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.metadata import Topic
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.api_keys import ApiKey
@@ -29,7 +29,7 @@ OfPartition: TypeAlias = ElectLeadersResponse.PartitionResult
 OfTopic: TypeAlias = ElectLeadersResponse.ReplicaElectionResult
 
 
-def refused(exchange: Exchange, code: ErrorCode, message: str) -> ElectLeadersResponse:
+def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> ElectLeadersResponse:
     request: ElectLeadersRequest = exchange.body
     return ElectLeadersResponse(
         error_code=code,
@@ -40,18 +40,18 @@ def refused(exchange: Exchange, code: ErrorCode, message: str) -> ElectLeadersRe
     )
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> ElectLeadersResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> ElectLeadersResponse:
     return refused(exchange, code, code.message)
 
 
-def has_leader(exchange: Exchange, topic: Topic, number: int) -> bool:
+def has_leader(exchange: ApiExchange, topic: Topic, number: int) -> bool:
     """As Metadata tells it."""
     image = topic.partitions[number]
     now = exchange.broker.in_table(image)
     return now is None or not now.flags & PartitionFlag.PARTITION_OFFLINE
 
 
-def outcome(exchange: Exchange, name: str, number: int) -> OfPartition:
+def outcome(exchange: ApiExchange, name: str, number: int) -> OfPartition:
     topic = exchange.broker.metadata.by_name.get(name)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic is None:
@@ -63,14 +63,14 @@ def outcome(exchange: Exchange, name: str, number: int) -> OfPartition:
     return OfPartition(number, code, code.message)
 
 
-def asked_for(exchange: Exchange) -> Iterable[tuple[str, Iterable[int]]]:
+def asked_for(exchange: ApiExchange) -> Iterable[tuple[str, Iterable[int]]]:
     request: ElectLeadersRequest = exchange.body
     if request.topic_partitions is not None:
         return [(topic.topic, topic.partitions) for topic in request.topic_partitions]
     return [(topic.name, sorted(topic.partitions)) for topic in exchange.broker.metadata.by_name.values()]
 
 
-def pieces(exchange: Exchange) -> Iterator[None]:
+def pieces(exchange: ApiExchange) -> Iterator[None]:
     tells_all = exchange.body.topic_partitions is not None
     response = ElectLeadersResponse()
     count = 0
@@ -89,7 +89,7 @@ def pieces(exchange: Exchange) -> Iterator[None]:
 
 
 @api(ApiKey.ELECT_LEADERS, 0, 2, name="ElectLeaders", failed=failed)
-def handle(exchange: Exchange) -> ElectLeadersResponse | None:
+def handle(exchange: ApiExchange) -> ElectLeadersResponse | None:
     """No election is needed; a partition whose log directory failed nobody can lead."""
     request: ElectLeadersRequest = exchange.body
     if request.election_type not in _NOBODY:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.config_changes import alter, failing
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import IncrementalAlterConfigsResponse, Message
@@ -28,6 +28,6 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     name="IncrementalAlterConfigs",
     failed=failing(IncrementalAlterConfigsResponse),
 )
-def handle(exchange: Exchange) -> Message | None:
+def handle(exchange: ApiExchange) -> Message | None:
     """Settings of topics and dynamic ones of the broker, parts of lists, levels of the broker's loggers."""
     return alter(exchange, changes_of, IncrementalAlterConfigsResponse, replaces=False)

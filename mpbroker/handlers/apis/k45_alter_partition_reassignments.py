@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse
@@ -20,11 +20,11 @@ Result: TypeAlias = AlterPartitionReassignmentsResponse.ReassignablePartitionRes
 OfTopic: TypeAlias = AlterPartitionReassignmentsResponse.ReassignableTopicResponse
 
 
-def failed(_: Exchange, code: ErrorCode) -> AlterPartitionReassignmentsResponse:
+def failed(_: ApiExchange, code: ErrorCode) -> AlterPartitionReassignmentsResponse:
     return AlterPartitionReassignmentsResponse(error_code=code, error_message=code.message)
 
 
-def outcome(exchange: Exchange, topic: str, wanted: Wanted) -> tuple[ErrorCode, str | None]:
+def outcome(exchange: ApiExchange, topic: str, wanted: Wanted) -> tuple[ErrorCode, str | None]:
     known = exchange.broker.metadata.by_name.get(topic)
     if known is None or wanted.partition_index not in known.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.message
@@ -51,7 +51,7 @@ def outcome(exchange: Exchange, topic: str, wanted: Wanted) -> tuple[ErrorCode, 
 
 
 @api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, name="AlterPartitionReassignments", failed=failed)
-def handle(exchange: Exchange) -> AlterPartitionReassignmentsResponse:
+def handle(exchange: ApiExchange) -> AlterPartitionReassignmentsResponse:
     """Takes assignments of partitions to the one broker that there is."""
     body: AlterPartitionReassignmentsRequest = exchange.body
     return AlterPartitionReassignmentsResponse(

@@ -6,20 +6,16 @@
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import OffsetDeleteResponse
+from mpbroker.protocol.messages import OffsetDeleteRequest
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> OffsetDeleteResponse:
-    return OffsetDeleteResponse(error_code=code)
+def named(request: OffsetDeleteRequest) -> int:
+    return len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
 
 
-@api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", failed=failed)
-def handle(exchange: Exchange) -> None:
+@api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True)
+def handle(exchange: ApiExchange) -> None:
     """Deletes committed offsets of topics that the group is not subscribed to."""
-    topics = exchange.body.topics
-    if exchange.names_too_many(len(topics) + sum(len(t.partitions) for t in topics)):
-        return
-    exchange.broker.forwarding.forward(exchange, exchange.body, lambda response: response)
+    exchange.broker.forwarding.pass_on(exchange, named)

@@ -6,7 +6,7 @@ Answered from the metadata of this handler. Kafka: ClientQuotasImage.describe (K
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeClientQuotasRequest, DescribeClientQuotasResponse
@@ -26,7 +26,7 @@ def refused(code: ErrorCode, message: str | None) -> DescribeClientQuotasRespons
     return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> DescribeClientQuotasResponse:
+def failed(_exchange: ApiExchange, code: ErrorCode) -> DescribeClientQuotasResponse:
     return refused(code, code.message)
 
 
@@ -62,7 +62,7 @@ def entry(entity: Entity, values: dict[str, float]) -> DescribeClientQuotasRespo
 
 
 @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, name="DescribeClientQuotas", failed=failed)
-def handle(exchange: Exchange) -> DescribeClientQuotasResponse:
+def handle(exchange: ApiExchange) -> DescribeClientQuotasResponse:
     """Quotas of users, client ids and addresses, by an exact name, the default, or any name."""
     quotas = exchange.broker.metadata.quotas
     try:

@@ -8,8 +8,8 @@ address, never for a name: to look one up takes as long as a resolver wants, and
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import AlteredQuotas, AlterQuotas, QuotaAlteration
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -19,7 +19,7 @@ from mpbroker.quotas.entities import InvalidQuota
 Result = tuple[int, str | None]
 
 
-def answer(exchange: Exchange, results: list[Result]) -> AlterClientQuotasResponse:
+def answer(exchange: ApiExchange, results: list[Result]) -> AlterClientQuotasResponse:
     entries = []
     for asked, (code, message) in zip(exchange.body.entries, results, strict=True):
         entity = [AlterClientQuotasResponse.EntityData(e.entity_type, e.entity_name) for e in asked.entity]
@@ -27,7 +27,7 @@ def answer(exchange: Exchange, results: list[Result]) -> AlterClientQuotasRespon
     return AlterClientQuotasResponse(entries=entries)
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> AlterClientQuotasResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> AlterClientQuotasResponse:
     return answer(exchange, [(code, code.message)] * len(exchange.body.entries))
 
 
@@ -42,7 +42,7 @@ def alteration(entry: AlterClientQuotasRequest.EntryData) -> QuotaAlteration:
     return QuotaAlteration(entity, changes)
 
 
-def altered(exchange: Exchange, results: list[Result | None], found: AlteredQuotas | Unanswered) -> None:
+def altered(exchange: ApiExchange, results: list[Result | None], found: AlteredQuotas | Unanswered) -> None:
     if isinstance(found, AlteredQuotas):
         left = iter(found.results)
     else:
@@ -51,7 +51,7 @@ def altered(exchange: Exchange, results: list[Result | None], found: AlteredQuot
 
 
 @api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, name="AlterClientQuotas", failed=failed)
-def handle(exchange: Exchange) -> AlterClientQuotasResponse | None:
+def handle(exchange: ApiExchange) -> AlterClientQuotasResponse | None:
     """Sets and removes quotas of users, client ids and addresses."""
     if exchange.names_too_many(len(exchange.body.entries)):
         return None

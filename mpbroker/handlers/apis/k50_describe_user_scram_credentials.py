@@ -6,19 +6,19 @@ No list, or an empty one, means everybody. (Kafka: ScramImage.describe; KIP-554.
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import DescribeScram, ScramUsers
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeUserScramCredentialsResponse as Response
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> Response:
+def failed(_exchange: ApiExchange, code: ErrorCode) -> Response:
     return Response(error_code=code, error_message=code.message)
 
 
-def described(exchange: Exchange, answer: ScramUsers | Unanswered) -> None:
+def described(exchange: ApiExchange, answer: ScramUsers | Unanswered) -> None:
     if isinstance(answer, Unanswered):
         exchange.fail(answer.code)
         return
@@ -32,7 +32,7 @@ def described(exchange: Exchange, answer: ScramUsers | Unanswered) -> None:
 
 
 @api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, name="DescribeUserScramCredentials", failed=failed)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """Users with SCRAM credentials, their mechanisms and iterations."""
     users = exchange.body.users
     ask_coordinator(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.ipc.calls import AlterScram, ScramUsers
 from mpbroker.ipc.credentials import ScramImage
 from mpbroker.protocol.api_keys import ApiKey
@@ -24,7 +24,7 @@ Result: TypeAlias = Response.AlterUserScramCredentialsResult
 _KINDS = {int(kind): kind for kind in TYPES.values()}
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> Response:
+def failed(exchange: ApiExchange, code: ErrorCode) -> Response:
     names = [one.name for one in (*exchange.body.deletions, *exchange.body.upsertions)]
     return Response(results=[Result(name, code, code.message) for name in dict.fromkeys(names)])
 
@@ -40,7 +40,7 @@ def upsertion(asked: Request.ScramCredentialUpsertion) -> ScramImage:
     )
 
 
-def altered(exchange: Exchange, answer: ScramUsers | Unanswered) -> None:
+def altered(exchange: ApiExchange, answer: ScramUsers | Unanswered) -> None:
     if isinstance(answer, Unanswered):
         exchange.fail(answer.code)
         return
@@ -48,7 +48,7 @@ def altered(exchange: Exchange, answer: ScramUsers | Unanswered) -> None:
 
 
 @api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, name="AlterUserScramCredentials", failed=failed)
-def handle(exchange: Exchange) -> None:
+def handle(exchange: ApiExchange) -> None:
     """Sets and removes SCRAM credentials of users."""
     body = exchange.body
     if exchange.names_too_many(len(body.upsertions) + len(body.deletions)):

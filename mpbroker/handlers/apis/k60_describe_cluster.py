@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mpbroker.handlers.acl_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeClusterResponse
@@ -16,18 +16,18 @@ from mpbroker.protocol.messages import DescribeClusterResponse
 BROKERS, CONTROLLERS = 1, 2
 
 
-def refused(exchange: Exchange, code: ErrorCode, message: str) -> DescribeClusterResponse:
+def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> DescribeClusterResponse:
     return DescribeClusterResponse(
         error_code=code, error_message=message, endpoint_type=exchange.body.endpoint_type
     )
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> DescribeClusterResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeClusterResponse:
     return refused(exchange, code, code.message)
 
 
 @api(ApiKey.DESCRIBE_CLUSTER, 0, 2, name="DescribeCluster", failed=failed)
-def handle(exchange: Exchange) -> DescribeClusterResponse:
+def handle(exchange: ApiExchange) -> DescribeClusterResponse:
     """The cluster's id, its brokers and its controller."""
     request, broker = exchange.body, exchange.broker
     if request.endpoint_type == CONTROLLERS:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.log_questions import ask_owners
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import PartitionProducers, Producers, TellProducers
@@ -22,7 +22,7 @@ Result: TypeAlias = DescribeProducersResponse.PartitionResponse
 State: TypeAlias = DescribeProducersResponse.ProducerState
 
 
-def response_of(exchange: Exchange, code: ErrorCode) -> DescribeProducersResponse:
+def response_of(exchange: ApiExchange, code: ErrorCode) -> DescribeProducersResponse:
     named: dict[str, dict[int, None]] = {}
     for topic in exchange.body.topics:
         named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
@@ -34,7 +34,7 @@ def response_of(exchange: Exchange, code: ErrorCode) -> DescribeProducersRespons
     )
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> DescribeProducersResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeProducersResponse:
     return response_of(exchange, code)
 
 
@@ -61,7 +61,7 @@ def told(asked: list[Result], answer: calls.Message) -> None:
 
 
 @api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, name="DescribeProducers", failed=failed)
-def handle(exchange: Exchange) -> DescribeProducersResponse | None:
+def handle(exchange: ApiExchange) -> DescribeProducersResponse | None:
     """The producers that a partition remembers, with their open transactions."""
     response = response_of(exchange, ErrorCode.NONE)
     wanted: list[tuple[PartitionProducers, Result]] = []

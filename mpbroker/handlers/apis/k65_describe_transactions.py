@@ -6,13 +6,13 @@ Each is described once. (Kafka: TransactionCoordinator.handleDescribeTransaction
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
 
-def failed(exchange: Exchange, code: ErrorCode) -> DescribeTransactionsResponse:
+def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
         transaction_states=[
             DescribeTransactionsResponse.TransactionState(error_code=code, transactional_id=name)
@@ -22,7 +22,7 @@ def failed(exchange: Exchange, code: ErrorCode) -> DescribeTransactionsResponse:
 
 
 @api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, name="DescribeTransactions", failed=failed)
-def handle(exchange: Exchange) -> DescribeTransactionsResponse | None:
+def handle(exchange: ApiExchange) -> DescribeTransactionsResponse | None:
     """Producer, state and partitions of transactional ids."""
     if not exchange.body.transactional_ids:
         return DescribeTransactionsResponse()

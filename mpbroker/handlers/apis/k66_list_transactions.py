@@ -7,19 +7,13 @@ KIP-994) or a pattern of the id (v2, KIP-1152).
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import ListTransactionsResponse
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> ListTransactionsResponse:
-    return ListTransactionsResponse(error_code=code)
-
-
-@api(ApiKey.LIST_TRANSACTIONS, 0, 2, name="ListTransactions", failed=failed)
-def handle(exchange: Exchange) -> None:
+@api(ApiKey.LIST_TRANSACTIONS, 0, 2, name="ListTransactions", is_forwarded=True)
+def handle(exchange: ApiExchange) -> None:
     """Lists transactional ids, by state, producer, duration or pattern."""
-    request = exchange.body
-    if not exchange.names_too_many(len(request.state_filters) + len(request.producer_id_filters)):
-        exchange.broker.forwarding.forward(exchange, request, lambda response: response)
+    exchange.broker.forwarding.pass_on(
+        exchange, lambda request: len(request.state_filters) + len(request.producer_id_filters)
+    )

@@ -8,7 +8,7 @@ KafkaApis.handleConsumerGroupHeartbeat.)
 from __future__ import annotations
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ConsumerGroupHeartbeatResponse
@@ -18,11 +18,7 @@ REFUSED = (
 )
 
 
-def failed(_exchange: Exchange, code: ErrorCode) -> ConsumerGroupHeartbeatResponse:
-    return ConsumerGroupHeartbeatResponse(error_code=code)
-
-
-@api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, name="ConsumerGroupHeartbeat", failed=failed)
-def handle(_exchange: Exchange) -> ConsumerGroupHeartbeatResponse:
+@api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, name="ConsumerGroupHeartbeat")
+def handle(_exchange: ApiExchange) -> ConsumerGroupHeartbeatResponse:
     """Refused with UNSUPPORTED_VERSION; advertised because librdkafka hangs where it is not."""
     return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSED)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ListConfigResourcesResponse
@@ -21,11 +21,11 @@ FIRST_VERSION_WITH_KINDS = 1
 Resource: TypeAlias = ListConfigResourcesResponse.ConfigResource
 
 
-def failed(_: Exchange, code: ErrorCode) -> ListConfigResourcesResponse:
+def failed(_: ApiExchange, code: ErrorCode) -> ListConfigResourcesResponse:
     return ListConfigResourcesResponse(error_code=code)
 
 
-def found(exchange: Exchange, kinds: set[int]) -> Iterator[Resource]:
+def found(exchange: ApiExchange, kinds: set[int]) -> Iterator[Resource]:
     metadata = exchange.broker.metadata
     for kind in (ResourceType.BROKER_LOGGER, ResourceType.BROKER):
         if kind in kinds:
@@ -35,7 +35,7 @@ def found(exchange: Exchange, kinds: set[int]) -> Iterator[Resource]:
 
 
 @api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, name="ListConfigResources", failed=failed)
-def handle(exchange: Exchange) -> ListConfigResourcesResponse:
+def handle(exchange: ApiExchange) -> ListConfigResourcesResponse:
     """The names of topics, broker and loggers; no group and no client metrics have settings here."""
     has_kinds = exchange.version >= FIRST_VERSION_WITH_KINDS
     supported: set[int] = set(ResourceType) if has_kinds else {ResourceType.CLIENT_METRICS}

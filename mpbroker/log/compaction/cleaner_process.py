@@ -28,7 +28,10 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.hangs import waits_for_disk
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
-from mpbroker.ipc.topology import CLEANER, is_log_worker, log_worker_number
+from mpbroker.ipc.rings import RingPair
+from mpbroker.ipc.rpc import RpcClient
+from mpbroker.ipc.slots import unpack_call
+from mpbroker.ipc.topology import CLEANER, is_log_worker, log_worker, log_worker_number
 from mpbroker.log.compaction.cleaner import (
     Buffers,
     Cleaner,
@@ -39,7 +42,6 @@ from mpbroker.log.compaction.cleaner import (
     at_once,
     remove_cleaned,
 )
-from mpbroker.log.compaction.log_calls import LogCalls
 from mpbroker.log.io.pace import Pace, Stints, only_when_idle
 from mpbroker.records.errors import RecordsError
 
@@ -57,13 +59,51 @@ class Abandoned(Exception):
     """What was under way is void: a log worker died, or we are to stop."""
 
 
+class LogWorkerClient:
+    """Questions to a log worker, one at a time. `lender`: of our arena, for those to all of them."""
+
+    def __init__(self, context: ProcessContext, worker: int, lender: Lender) -> None:
+        role = log_worker(worker)
+        self._rings = rings = RingPair(context, role)
+        theirs = context.memory.arena(role)
+        self._client = RpcClient(lender, role, theirs, rings.push, context.call_numbers())
+        self.is_up = context.is_alive(role)
+
+    def has_answer(self) -> bool:
+        return self._rings.waiting()
+
+    def ask(self, message: calls.Message) -> list[calls.Message]:
+        """Return the list that has the answer once it was received."""
+        answers: list[calls.Message] = []
+        self._client.call(message, answers.append)
+        self._rings.flush()
+        return answers
+
+    def receive(self) -> None:
+        for slot in self._rings.take():
+            self._client.answered(unpack_call(slot))
+        self._rings.flush()
+
+    def died(self) -> None:
+        """Behind its fence: what it was asked comes to nothing."""
+        self.is_up = False
+        self._rings.drop()
+        self._client.server_died()
+
+    def welcome(self) -> None:
+        self._rings.rebind()
+        self.is_up = True
+
+
 class CleanerProcess:
     def __init__(self, context: ProcessContext) -> None:
         self.context = context
         arena = context.memory.arena(CLEANER)
         arena.reset()
         lender = Lender(arena, CLEANER)
-        self.logs = [LogCalls(context, worker, lender) for worker in range(context.memory.sizes.log_workers)]
+        self.logs = [
+            LogWorkerClient(context, worker, lender) for worker in range(context.memory.sizes.log_workers)
+        ]
         # Who has given the task of now; the others are asked behind it.
         self.giver = 0
         self._pace = Pace(lambda: self.config.log_cleaner_io_max_bytes_per_second)
@@ -122,9 +162,9 @@ class CleanerProcess:
         elif is_log_worker(fence.role) and not fence.leaving:
             log = self.logs[log_worker_number(fence.role)]
             if fence.alive:
-                log.rebind()
+                log.welcome()
             else:
-                log.drop()
+                log.died()
         self.context.acknowledge_fence()
 
     def _give_way(self) -> None:
@@ -138,8 +178,7 @@ class CleanerProcess:
             self._give_way()
             self.context.wait(self._has_answer, max(1, min(round(left * 1000), MAX_SLEEP_MS)))
             for log in self.logs:
-                if log.has_answer():
-                    log.take(-1)
+                log.receive()
 
     def _has_answer(self) -> bool:
         return any(log.has_answer() for log in self.logs)
@@ -147,13 +186,12 @@ class CleanerProcess:
     def _asked(self, message: calls.Message) -> calls.Message:
         """The worker that has given the task."""
         log = self.logs[self.giver]
-        request = log.ask(message)
-        while True:
-            answer = log.take(request)
-            if answer is not None:
-                return answer
+        answers = log.ask(message)
+        while not answers:
             self._give_way()
             self.context.wait(log.has_answer)
+            log.receive()
+        return answers[0]
 
     def _task(self) -> calls.ToClean | None:
         """That of the first worker that has one, behind the last that was asked."""

@@ -1,0 +1,219 @@
+"""Batches that a process asks the log workers to append: the block they lie in, and what became of them.
+
+    | JobHeader | n times JobBatch | batch, padded to 8 | … |
+
+The sender lends the block and sends a PRODUCE_BACK; the log worker fills in each JobBatch what became of it
+and sends the block back as PRODUCED (`mpbroker/ipc/slots.pxd`). Batches for partitions of several workers
+take a block for each of these. (Jobs of the native produce path lie in the block of their request, behind its
+frame, with a response to be filled: `mpbroker/handlers/hot_path/produce.pyx`.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from mpbroker.ipc.lending import Lender
+from mpbroker.ipc.slots import (
+    Batch,
+    Produce,
+    SlotKind,
+    job_bytes,
+    pack_produce,
+    read_job_batch,
+    write_job_batch,
+    write_job_header,
+)
+from mpbroker.ipc.topology import log_worker, log_worker_of_slot
+
+ACKS_ALL = -1
+# A decision of the coordinator has no client's deadline: what became of it is known or is read from the log.
+NO_TIMEOUT_MS = (1 << 31) - 1
+
+log = logging.getLogger("mpbroker")
+
+
+class NewBatch(NamedTuple):
+    """A record batch to append, and the partition that it is for: its slot in the table.
+
+    `config_version`: of the topic when the batch was made. The rest is what the batch itself says.
+    """
+
+    slot: int
+    slot_generation: int
+    config_version: int
+    data: bytes | bytearray | memoryview
+    record_count: int
+    max_timestamp: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    attributes: int = 0
+    base_sequence: int = -1
+
+
+class Origin(NamedTuple):
+    """The connection whose request asks for it."""
+
+    processor: int
+    channel: int
+    connection: int
+
+
+Then: TypeAlias = Callable[[list[Batch] | None], None]
+"""Gets the filled batches in the order given, once; None if a log worker died, so that nobody knows."""
+
+
+def size_of(batches: Sequence[NewBatch]) -> int:
+    """Bytes of a block with a job for these batches."""
+    return _padded(job_bytes(len(batches))) + sum(_padded(len(batch.data)) for batch in batches)
+
+
+def write_job(view: memoryview, block: int, owner: int, batches: Sequence[NewBatch]) -> None:
+    """Write a job into the block at `block` of the arena of `owner`; `view` is that block."""
+    write_job_header(view, len(batches))
+    at = _padded(job_bytes(len(batches)))
+    for index, batch in enumerate(batches):
+        length = len(batch.data)
+        view[at : at + length] = batch.data
+        write_job_batch(
+            view,
+            index,
+            batch.slot,
+            batch.slot_generation,
+            block + at,
+            owner,
+            length,
+            batch.record_count,
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+            batch.max_timestamp,
+            batch.config_version,
+            batch.attributes,
+        )
+        at += _padded(length)
+
+
+def _padded(size: int) -> int:
+    return (size + 7) // 8 * 8
+
+
+@dataclass
+class _Whole:
+    """What was asked for at once: `filled` in the order given."""
+
+    then: Then
+    filled: list[Batch | None]
+    owing: int
+
+    def fill(self, places: list[int], batches: list[Batch]) -> None:
+        """A log worker has done its part."""
+        for place, batch in zip(places, batches, strict=True):
+            self.filled[place] = batch
+        self.owing -= 1
+        if not self.owing:
+            self.then([batch for batch in self.filled if batch is not None])
+
+    def lose(self) -> None:
+        """A log worker died with its part: say so once, however the others end."""
+        if self.owing > 0:
+            self.owing = 0
+            self.then(None)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part of one log worker, in a block of ours. `places`: of its batches, in the whole."""
+
+    worker: int
+    block: int
+    generation: int
+    places: list[int]
+    whole: _Whole
+
+
+class AppendJobs:
+    """Appends under way. `lender` has their blocks; `push` sends a slot to the log worker of that number.
+
+    `numbers` are those of `ProcessContext.call_numbers`.
+    """
+
+    def __init__(
+        self, lender: Lender, push: Callable[[bytes, int], object], log_workers: int, numbers: Iterator[int]
+    ) -> None:
+        self._lender = lender
+        self._push = push
+        self._log_workers = log_workers
+        self._numbers = numbers
+        self._pending: dict[int, _Part] = {}
+
+    def __len__(self) -> int:
+        """Jobs that log workers have."""
+        return len(self._pending)
+
+    def append(
+        self,
+        batches: Sequence[NewBatch],
+        then: Then,
+        acks: int = ACKS_ALL,
+        timeout_ms: int = NO_TIMEOUT_MS,
+        origin: Origin | None = None,
+    ) -> None:
+        """Ask the owners of these partitions to append. Raises ArenaFull, having sent nothing."""
+        places: dict[int, list[int]] = {}
+        for place, batch in enumerate(batches):
+            places.setdefault(log_worker_of_slot(batch.slot, self._log_workers), []).append(place)
+        whole = _Whole(then, [None] * len(batches), len(places))
+        owner, connection = self._lender.owner, origin or Origin(self._lender.owner, 0, 0)
+        for part in self._lent(whole, places, batches):
+            own = [batches[place] for place in part.places]
+            write_job(self._lender.view(part.block), part.block, owner, own)
+            number = next(self._numbers)
+            self._pending[number] = part
+            slot = pack_produce(
+                SlotKind.PRODUCE_BACK,
+                acks,
+                *connection,
+                part.block,
+                part.generation,
+                0,
+                owner,
+                owner,
+                timeout_ms,
+                number,
+            )
+            self._push(slot, part.worker)
+
+    def _lent(self, whole: _Whole, places: dict[int, list[int]], batches: Sequence[NewBatch]) -> list[_Part]:
+        """A block for each worker's part, or ArenaFull and none."""
+        parts: list[_Part] = []
+        try:
+            for worker, own in places.items():
+                size = size_of([batches[place] for place in own])
+                parts.append(_Part(worker, *self._lender.lend_room(size, log_worker(worker)), own, whole))
+        except BaseException:
+            for part in parts:
+                self._lender.end(part.block, part.generation)
+            raise
+        return parts
+
+    def produced(self, slot: Produce) -> None:
+        """End the job that this PRODUCED sends back."""
+        part = self._pending.pop(slot.request, None)
+        if part is None:
+            log.error("a log worker answered append %d, which is none of ours", slot.request)
+            return
+        view = self._lender.view(part.block)
+        filled = [read_job_batch(view, index) for index in range(len(part.places))]
+        self._lender.end(part.block, part.generation)
+        part.whole.fill(part.places, filled)
+
+    def worker_died(self, worker: int) -> None:
+        """End the jobs that this log worker had: what it was asked for may be appended or not."""
+        lost = {number: part for number, part in self._pending.items() if part.worker == worker}
+        for number, part in lost.items():
+            del self._pending[number]
+            self._lender.end(part.block, part.generation)
+            part.whole.lose()

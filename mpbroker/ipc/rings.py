@@ -1,0 +1,119 @@
+"""Rings as Python uses them: nobody blocks on a push.
+
+What does not fit into a ring waits in a queue of its producer's, in order, and the consumer is asked to ring
+when it has taken some. `mpbroker/ipc/slots.pxd` says what the descriptors mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from mpbroker.ipc.process import ProcessContext
+from shm.ring import BYTES_PER_SLOT, Ring
+
+
+class Outbox:
+    """The producing end of a ring. `flush` publishes what a turn has pushed, with one ring of the bell.
+
+    `unsent` is shared by all outboxes of a process: those that have something to publish.
+    """
+
+    def __init__(self, ring: Ring, ring_bell: Callable[[], None], unsent: set[Outbox]) -> None:
+        self._ring = ring
+        self._ring_bell = ring_bell
+        self._unsent = unsent
+        self._waiting = bytearray()
+        self._asked_for_space = False
+        self.times_full = 0
+
+    def __len__(self) -> int:
+        """Slots that are not published yet."""
+        return len(self._waiting) // BYTES_PER_SLOT
+
+    @property
+    def can_publish(self) -> bool:
+        """Whether something waits and there is room for it."""
+        return bool(self._waiting and self._ring.room())
+
+    def push(self, slot: bytes) -> None:
+        self._waiting += slot
+        self._unsent.add(self)
+
+    def flush(self) -> bool:
+        """Publishes what there is room for; False when something has to wait."""
+        if not self._waiting:
+            return True
+        self._publish()
+        if self._waiting and not self._asked_for_space:
+            self.times_full += 1
+            self._asked_for_space = True
+            if self._ring.want_space(True):
+                self._publish()
+        if self._waiting:
+            return False
+        self._unsent.discard(self)
+        if self._asked_for_space:
+            self._asked_for_space = False
+            self._ring.want_space(False)
+        return True
+
+    def _publish(self) -> None:
+        published = self._ring.push_batch(bytes(self._waiting))
+        if published:
+            del self._waiting[: published * BYTES_PER_SLOT]
+            self._ring_bell()
+
+    def clear(self) -> None:
+        """The consumer is dead: nobody will take what waits."""
+        self._waiting.clear()
+        self._unsent.discard(self)
+        self._asked_for_space = False
+
+    def rebind(self) -> None:
+        """The consumer has a successor and the ring is new."""
+        self.clear()
+        self._ring.rebind()
+
+
+class RingPair:
+    """Both rings between this process and the one with the number `other`."""
+
+    def __init__(self, context: ProcessContext, other: int) -> None:
+        self.other = other
+        self._ring_other = partial(context.ring, other)
+        self._inbox = context.memory.ring(other, context.index)
+        self._outbox = Outbox(context.memory.ring(context.index, other), self._ring_other, set())
+
+    def waiting(self) -> bool:
+        """Whether there is something to take, or room for what waits to be sent."""
+        return bool(self._inbox.waiting()) or self._outbox.can_publish
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(len(self._outbox))
+
+    def take(self) -> list[bytes]:
+        """The descriptors that came, oldest first."""
+        slots, producer_waits = self._inbox.take()
+        if producer_waits:
+            self._ring_other()
+        return [slots[at : at + BYTES_PER_SLOT] for at in range(0, len(slots), BYTES_PER_SLOT)]
+
+    def push(self, slot: bytes) -> None:
+        """Queue a descriptor; `flush` publishes it."""
+        self._outbox.push(slot)
+
+    def flush(self) -> None:
+        """Publish what there is room for and ring once. Call it before the look that precedes sleeping."""
+        self._outbox.flush()
+
+    def drop(self) -> None:
+        """Forget what the other process sent and what was meant for it: it is dead."""
+        self._inbox.take(self._inbox.size)
+        self._outbox.clear()
+
+    def rebind(self) -> None:
+        """Begin with the empty rings of its successor."""
+        self._inbox.rebind()
+        self._outbox.rebind()

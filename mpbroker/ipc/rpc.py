@@ -1,0 +1,153 @@
+"""Calls from one process to another over their rings, and the answers.
+
+    client -> server    CALL     the message lies in a block of the client's arena
+    server -> client    ANSWER   ends the lease of that block; the answer lies in one of the server's arena
+    client -> server    RETURN   ends the lease of the answer's block
+
+A server that has no memory for an answer sends an ANSWER without a block. A client does not block: its `then`
+is called with the answer, or with `Failed` in its place. Deaths are the business of whoever holds the client:
+it hears of them from the supervisor and decides what its calls come to (`RpcClient.server_died`).
+`mpbroker/ipc/slots.pxd` draws the descriptors, `mpbroker/ipc/calls.py` has the messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from mpbroker.ipc.calls import Failed, Message, decode, encode
+from mpbroker.ipc.lending import Lender
+from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
+from mpbroker.ipc.topology import name_of
+from shm.arena import Arena, ArenaFull
+
+# Kafka's UNKNOWN_SERVER_ERROR: the server has done something, and nobody knows what.
+NO_ANSWER = -1
+
+Then: TypeAlias = Callable[[Message], None]
+
+log = logging.getLogger("mpbroker")
+
+
+class _Pending(NamedTuple):
+    """A call under way: its block, which is lent until the answer comes, and who hears that."""
+
+    block: int
+    generation: int
+    then: Then
+
+
+class RpcClient:
+    """Calls to one process. `lender` has the blocks of calls, `theirs` is the arena in which answers lie.
+
+    `push` sends a descriptor to the server; `numbers` are those of `ProcessContext.call_numbers`.
+    """
+
+    def __init__(
+        self,
+        lender: Lender,
+        server: int,
+        theirs: Arena,
+        push: Callable[[bytes], object],
+        numbers: Iterator[int],
+    ) -> None:
+        self.name = name_of(server)
+        self._lender = lender
+        self._server = server
+        self._theirs = theirs
+        self._push = push
+        self._numbers = numbers
+        self._pending: dict[int, _Pending] = {}
+
+    def __len__(self) -> int:
+        """Calls under way."""
+        return len(self._pending)
+
+    def new_number(self) -> int:
+        """Reserve the number of a call that is sent later."""
+        return next(self._numbers)
+
+    def call(self, message: Message, then: Then, connection: int = 0, number: int | None = None) -> int:
+        """Send a call and return its number. `connection`: on whose behalf, 0 for nobody's.
+
+        Raises ArenaFull, having sent nothing.
+        """
+        number = next(self._numbers) if number is None else number
+        data = encode(message)
+        block, generation = self._lender.lend(data, self._server)
+        self._pending[number] = _Pending(block, generation, then)
+        owner = self._lender.owner
+        self._push(pack_call(SlotKind.CALL, owner, number, block, generation, len(data), connection))
+        return number
+
+    def answered(self, answer: Call) -> None:
+        """End the call that this ANSWER is for, and give the answer's block back.
+
+        Fences keep answers to what we did not ask from coming; if one fails, that must not end us.
+        """
+        message = self._read(answer)
+        pending = self._pending.pop(answer.request, None)
+        if pending is None:
+            log.error("the %s answered call %d, which is none of ours", self.name, answer.request)
+            return
+        self._lender.end(pending.block, pending.generation)
+        pending.then(message)
+
+    def _read(self, answer: Call) -> Message:
+        if not answer.block:
+            return self._no_answer("found no memory")
+        is_there = self._theirs.check(answer.block, answer.generation)
+        message = decode(bytes(self._theirs.view(answer.block, answer.length))) if is_there else None
+        self._push(pack_return(answer.owner, answer.block, answer.generation))
+        return message or self._no_answer("was stale")
+
+    def _no_answer(self, why: str) -> Failed:
+        return Failed(NO_ANSWER, f"the {self.name}'s answer {why}")
+
+    def server_died(self) -> list[Then]:
+        """End the leases of all calls under way; return who waited for them, oldest first."""
+        pending, self._pending = self._pending, {}
+        for call in pending.values():
+            self._lender.end(call.block, call.generation)
+        return [call.then for call in pending.values()]
+
+
+class RpcServer:
+    """What a process that serves calls does with them. `arena_of` has the arenas of its clients.
+
+    `push` sends a descriptor to the client with that number.
+    """
+
+    def __init__(
+        self, lender: Lender, arena_of: Callable[[int], Arena], push: Callable[[int, bytes], object]
+    ) -> None:
+        self._lender = lender
+        self._arena_of = arena_of
+        self._push = push
+
+    def message_of(self, call: Call) -> Message | None:
+        """Copy the message of a CALL; None, and a word in the log, if its block is another by now."""
+        arena = self._arena_of(call.owner)
+        if arena.check(call.block, call.generation):
+            return decode(bytes(arena.view(call.block, call.length)))
+        log.error("call %d of %s names a stale block; it is dropped", call.request, name_of(call.owner))
+        return None
+
+    def answer(self, client: int, number: int, answer: Message, connection: int = 0) -> bool:
+        """Answer the client's call of that number; False if there was no memory for the answer.
+
+        Then an ANSWER without a block ends the call all the same.
+        """
+        data = encode(answer)
+        try:
+            block, generation = self._lender.lend(data, client)
+        except ArenaFull as error:
+            log.error("no memory for an answer to %s: %s", name_of(client), error)
+            self._push(client, pack_call(SlotKind.ANSWER, self._lender.owner, number))
+            return False
+        slot = pack_call(
+            SlotKind.ANSWER, self._lender.owner, number, block, generation, len(data), connection
+        )
+        self._push(client, slot)
+        return True

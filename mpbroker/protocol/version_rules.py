@@ -1,0 +1,144 @@
+"""What versions of a message say otherwise, beside the fields that they have.
+
+Coordinators and handlers know one form of a request and of a response, the latest. Kafka has these rules in
+the constructors of its requests and responses (JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
+SyncGroupRequest), and in KafkaApis for error codes that clients of a version do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import (
+    AddPartitionsToTxnResponse,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    TxnOffsetCommitResponse,
+)
+
+_Rule: TypeAlias = Callable[[int, Any], Any]
+
+# JoinGroup
+FIRST_WITH_NULL_PROTOCOL: Final = 7
+# LeaveGroup
+FIRST_WITH_MEMBERS: Final = 3
+# SyncGroup
+FIRST_THAT_NAMES_ITS_PROTOCOL: Final = 5
+# KIP-588: PRODUCER_FENCED
+FIRST_WITH_FENCED: Final = 2
+FIRST_INIT_WITH_FENCED: Final = 4
+# TxnOffsetCommit. Older clients may crash when they hear that the coordinator is loading (KAFKA-7296).
+FIRST_WITH_LOADING: Final = 2
+FIRST_WITH_ABORTABLE: Final = 4
+
+
+def in_latest_form(api_key: int, version: int, request: Any) -> Any:
+    """Change a request as it came into what the latest version would say, and return it.
+
+    Raises ApiError if the version wants something that is missing.
+    """
+    rule = _REQUESTS.get(api_key)
+    return request if rule is None else rule(version, request)
+
+
+def in_version(api_key: int, version: int, response: Any) -> Any:
+    """Change a response of the latest form into what this version says, and return it."""
+    rule = _RESPONSES.get(api_key)
+    return response if rule is None else rule(version, response)
+
+
+def error_for_version(version: int, code: int, first_that_knows: int) -> int:
+    """PRODUCER_FENCED is INVALID_PRODUCER_EPOCH to clients of versions that do not know it (KIP-588)."""
+    is_known = version >= first_that_knows or code != ErrorCode.PRODUCER_FENCED
+    return code if is_known else ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+# ---- requests
+
+
+def _leave_group_request(version: int, request: LeaveGroupRequest) -> LeaveGroupRequest:
+    """Older versions name one member."""
+    if version < FIRST_WITH_MEMBERS:
+        request.members = [LeaveGroupRequest.MemberIdentity(request.member_id)]
+    return request
+
+
+def _sync_group_request(version: int, request: SyncGroupRequest) -> SyncGroupRequest:
+    names_protocol = request.protocol_type is not None and request.protocol_name is not None
+    if version >= FIRST_THAT_NAMES_ITS_PROTOCOL and not names_protocol:
+        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    return request
+
+
+# ---- responses
+
+
+def _join_group(version: int, response: JoinGroupResponse) -> JoinGroupResponse:
+    """Older versions say that there is no protocol with an empty name."""
+    if version < FIRST_WITH_NULL_PROTOCOL:
+        response.protocol_name = response.protocol_name or ""
+    elif response.error_code:
+        response.protocol_name = response.protocol_name or None
+    return response
+
+
+def _leave_group(version: int, response: LeaveGroupResponse) -> LeaveGroupResponse:
+    """Older versions have one error for all, that of the one member."""
+    if version >= FIRST_WITH_MEMBERS or response.error_code or not response.members:
+        return response
+    return LeaveGroupResponse(error_code=response.members[0].error_code)
+
+
+def _knows_fenced_from(first: int) -> _Rule:
+    """For responses that have one error code."""
+
+    def rule(version: int, response: Any) -> Any:
+        response.error_code = error_for_version(version, response.error_code, first)
+        return response
+
+    return rule
+
+
+def _add_partitions(version: int, response: AddPartitionsToTxnResponse) -> AddPartitionsToTxnResponse:
+    for topic in response.results_by_topic_v3_and_below:
+        for partition in topic.results_by_partition:
+            partition.partition_error_code = error_for_version(
+                version, partition.partition_error_code, FIRST_WITH_FENCED
+            )
+    return response
+
+
+def _txn_offset_commit(version: int, response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
+    for topic in response.topics:
+        for partition in topic.partitions:
+            partition.error_code = _of_offset_commit(version, partition.error_code)
+    return response
+
+
+def _of_offset_commit(version: int, code: int) -> int:
+    if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < FIRST_WITH_LOADING:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_WITH_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    # As for batches of records: no version of it knows that a producer is fenced.
+    return ErrorCode.INVALID_PRODUCER_EPOCH if code == ErrorCode.PRODUCER_FENCED else code
+
+
+_REQUESTS: Final[dict[int, _Rule]] = {
+    ApiKey.LEAVE_GROUP: _leave_group_request,
+    ApiKey.SYNC_GROUP: _sync_group_request,
+}
+_RESPONSES: Final[dict[int, _Rule]] = {
+    ApiKey.JOIN_GROUP: _join_group,
+    ApiKey.LEAVE_GROUP: _leave_group,
+    ApiKey.INIT_PRODUCER_ID: _knows_fenced_from(FIRST_INIT_WITH_FENCED),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: _knows_fenced_from(FIRST_WITH_FENCED),
+    ApiKey.END_TXN: _knows_fenced_from(FIRST_WITH_FENCED),
+    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
+}

@@ -1,0 +1,218 @@
+"""What clients get from the APIs that the coordinator serves, byte by byte, in every version.
+
+The bytes in `forwarded_responses.json` were recorded when handlers still decoded each of these requests and
+encoded its response themselves: a coordinator that encodes the response must come to the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpbroker.handlers.answers import Pause
+from mpbroker.handlers.apis import all_apis
+from mpbroker.ipc.calls import Failed
+from mpbroker.ipc.slots import SlotKind, ThrottledBy
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    DeleteGroupsResponse,
+    DescribeGroupsResponse,
+    DescribeTransactionsResponse,
+    EndTxnResponse,
+    HeartbeatResponse,
+    InitProducerIdResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    ListGroupsResponse,
+    ListTransactionsResponse,
+    Message,
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    SyncGroupResponse,
+    TxnOffsetCommitResponse,
+)
+from tests.handlers import test_group_apis, test_transaction_apis
+from tests.support.forwarded_requests import answered, hand_on
+from tests.support.handler_rig import Rig, topic_image
+
+RECORDED = Path(__file__).with_name("forwarded_responses.json")
+PAUSE_MS = 1234
+ID = b"i" * 16
+# Those that some version words otherwise, and some that none does.
+CODES = (
+    ErrorCode.NONE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.TRANSACTION_ABORTABLE,
+)
+
+
+def request_for(key: ApiKey, version: int) -> Message:
+    if key in test_group_apis.REQUEST:
+        return test_group_apis.REQUEST[key](version)
+    return test_transaction_apis.REQUEST[key]
+
+
+def join_group(code: int) -> Message:
+    if code:
+        return JoinGroupResponse(error_code=code, member_id="m", protocol_name=None)
+    member = JoinGroupResponse.JoinGroupResponseMember("m", "instance", b"metadata")
+    return JoinGroupResponse(
+        generation_id=3,
+        protocol_type="consumer",
+        protocol_name="range",
+        leader="m",
+        member_id="m",
+        members=[member],
+    )
+
+
+def leave_group(code: int) -> Message:
+    members = [LeaveGroupResponse.MemberResponse("m", None, code)]
+    return LeaveGroupResponse(members=members)
+
+
+def sync_group(code: int) -> Message:
+    return SyncGroupResponse(
+        error_code=code, protocol_type="consumer", protocol_name="range", assignment=b"mine"
+    )
+
+
+def offset_commit(code: int) -> Message:
+    partition = OffsetCommitResponse.OffsetCommitResponsePartition(3, code)
+    return OffsetCommitResponse(topics=[OffsetCommitResponse.OffsetCommitResponseTopic("t", ID, [partition])])
+
+
+def offset_fetch(code: int) -> Message:
+    partition = OffsetFetchResponse.OffsetFetchResponsePartitions(3, 42, 1, "m")
+    topics = [] if code else [OffsetFetchResponse.OffsetFetchResponseTopics("t", ID, [partition])]
+    return OffsetFetchResponse(groups=[OffsetFetchResponse.OffsetFetchResponseGroup("g", topics, code)])
+
+
+def describe_groups(code: int) -> Message:
+    group = DescribeGroupsResponse.DescribedGroup
+    member = DescribeGroupsResponse.DescribedGroupMember("m", None, "c", "/h", b"metadata", b"assigned")
+    if code:
+        return DescribeGroupsResponse(groups=[group(code, group_id="g")])
+    return DescribeGroupsResponse(groups=[group(0, None, "g", "Stable", "consumer", "range", [member])])
+
+
+def list_groups(code: int) -> Message:
+    listed = ListGroupsResponse.ListedGroup("g", "consumer", "Stable", "classic")
+    return ListGroupsResponse(error_code=code, groups=[] if code else [listed])
+
+
+def offset_delete(code: int) -> Message:
+    partition = OffsetDeleteResponse.OffsetDeleteResponsePartition(3, code)
+    return OffsetDeleteResponse(
+        error_code=code, topics=[OffsetDeleteResponse.OffsetDeleteResponseTopic("t", [partition])]
+    )
+
+
+RESPONSES: dict[ApiKey, Callable[[int], Message]] = {
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.HEARTBEAT: lambda code: HeartbeatResponse(error_code=code),
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DELETE_GROUPS: lambda code: DeleteGroupsResponse(
+        results=[DeleteGroupsResponse.DeletableGroupResult("g", code)]
+    ),
+    ApiKey.OFFSET_DELETE: offset_delete,
+    ApiKey.INIT_PRODUCER_ID: lambda code: InitProducerIdResponse(
+        error_code=code, producer_id=9, producer_epoch=2
+    ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: lambda code: AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
+                "t", [AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(n, code) for n in (3, 4)]
+            )
+        ]
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: lambda code: AddOffsetsToTxnResponse(error_code=code),
+    ApiKey.END_TXN: lambda code: EndTxnResponse(error_code=code, producer_id=9, producer_epoch=2),
+    ApiKey.TXN_OFFSET_COMMIT: lambda code: TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                "t", [TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(3, code)]
+            )
+        ]
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: lambda code: DescribeTransactionsResponse(
+        transaction_states=[
+            DescribeTransactionsResponse.TransactionState(code, "tx", "Ongoing", producer_id=9)
+        ]
+    ),
+    ApiKey.LIST_TRANSACTIONS: lambda code: ListTransactionsResponse(
+        error_code=code, transaction_states=[ListTransactionsResponse.TransactionState("tx", 9, "Ongoing")]
+    ),
+}
+EVERY = [
+    (key, version)
+    for key in RESPONSES
+    for version in range(all_apis()[key].oldest, all_apis()[key].latest + 1)
+]
+
+
+class Throttled:
+    """Quotas of a client that always has to pause."""
+
+    on = True
+
+    def __init__(self) -> None:
+        self.pause_ms = 0
+
+    def charge(self, _exchange: object) -> Pause:
+        return Pause(self.pause_ms, ThrottledBy.THROTTLED_BY_REQUEST)
+
+
+def frames(rig: Rig, key: ApiKey, version: int) -> dict[str, str]:
+    """All that a client can be sent, by what the coordinator has said, in hexadecimal."""
+    found = {}
+    throttled = rig.handler.broker.throttling = Throttled()  # type: ignore[assignment]
+
+    def frame(code: ErrorCode, how: str, pause_ms: int) -> None:
+        throttled.pause_ms = pause_ms
+        call, _ = hand_on(rig, key, version, request_for(key, version))
+        if how == "failed":
+            rig.coordinator.answer(call, Failed(code, ""))
+            rig.turn()
+        else:
+            answered(rig, call, RESPONSES[key](code))
+        reply = sent(rig)
+        assert reply.throttle_ms == pause_ms
+        found[f"{how} {code.name} {pause_ms}"] = rig.processor.frame_of(reply).hex()
+
+    for code in CODES:
+        frame(code, "answered", 0)
+        if code:
+            frame(code, "failed", 0)
+    frame(ErrorCode.NONE, "answered", PAUSE_MS)
+    frame(ErrorCode.PRODUCER_FENCED, "failed", PAUSE_MS)
+    return found
+
+
+def sent(rig: Rig) -> Any:
+    (reply,) = rig.processor.replies()
+    assert reply.kind == SlotKind.SEND
+    return reply
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_clients_get_the_bytes_that_they_always_got(rig: Rig, key: ApiKey, version: int) -> None:
+    rig.publish(topic_image("t", 1))
+    recorded = json.loads(RECORDED.read_text())
+    assert frames(rig, key, version) == recorded[f"{key.name} {version}"]
