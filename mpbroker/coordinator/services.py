@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.announcer import Announcer
-from mpbroker.coordinator.groups.service import GroupService
+from mpbroker.coordinator.groups.service import GroupCoordinatorService
 from mpbroker.coordinator.log_link import LogLink
-from mpbroker.coordinator.runtime.answers import Then, Waiter
 from mpbroker.coordinator.runtime.batches import Marker, PartitionBatch
-from mpbroker.coordinator.runtime.surroundings import Topics
+from mpbroker.coordinator.runtime.host import HostTopics
+from mpbroker.coordinator.runtime.requests import Then, Waiter
+from mpbroker.coordinator.runtime.runtime import CoordinatorRuntime
 from mpbroker.coordinator.state import MetadataState, Topic
-from mpbroker.coordinator.transactions import service as transactions
 from mpbroker.coordinator.transactions.marker_sender import TopicBatch
 from mpbroker.coordinator.transactions.service import TransactionService
 from mpbroker.coordinator.waiting import Caller
@@ -64,12 +64,18 @@ class Services:
         self._answer = answer
         self.ask = ask
         self._is_serving = False
-        self._topics = Topics(self)
-        self.transactions = TransactionService(config, table, self, self)
-        self.groups = GroupService(config, table, self, self.transactions.coordinator)
+        self.table = table
+        self.log_dirs = config.log_dirs
+        self._topics = HostTopics(self)
+        self.transactions = TransactionService(config, self, self)
+        self.groups = GroupCoordinatorService(config, self, self.transactions.coordinator.add_partitions)
+        self._coordinators: dict[int, CoordinatorRuntime] = {
+            **dict.fromkeys(self.transactions.coordinator.handlers, self.transactions),
+            **dict.fromkeys(self.groups.coordinator.handlers, self.groups),
+        }
         self._granted_before = set(handlers)
         if self._granted_before:
-            self.transactions.coordinator.expect_earlier_holds()
+            self.transactions.coordinator.end_txn.holds.expect_earlier()
 
     # --- requests
 
@@ -77,12 +83,12 @@ class Services:
         match call:
             case ForwardedRequest():
                 waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
-                is_ours = call.api_key in transactions.SERVED
-                (self.transactions if is_ours else self.groups).receive(waiter, call)
+                # A request that nobody serves is answered as one that failed, by either of them.
+                self._coordinators.get(call.api_key, self.groups).receive(waiter, call)
             case CheckTransaction():
                 self.transactions.check(caller, call)
             case EndHold():
-                self.transactions.coordinator.end_hold(call.hold)
+                self.transactions.coordinator.end_txn.holds.end(call.hold)
                 self._answer(caller, Acknowledged())
             case HoldsEnded():
                 self._granted_before_no_more(caller.handler)
@@ -103,14 +109,14 @@ class Services:
 
         self.groups.abandon_all(is_gone)
         self.transactions.abandon_all(is_gone)
-        self.transactions.coordinator.end_holds(is_gone)
+        self.transactions.coordinator.end_txn.holds.end_all_of(is_gone)
         self._granted_before_no_more(handler)
 
     def _granted_before_no_more(self, handler: int) -> None:
         if handler in self._granted_before:
             self._granted_before.discard(handler)
             if not self._granted_before:
-                self.transactions.coordinator.earlier_holds_ended()
+                self.transactions.coordinator.end_txn.holds.earlier_ended()
 
     # --- what they need of the rest
 
@@ -165,7 +171,7 @@ class Services:
             done(errors)
 
     def write_offsets_marker(self, partition: int, marker: Marker, done: Then) -> None:
-        self.groups.write_marker(partition, marker, done)
+        self.groups.coordinator.txn_offset_commit.write_marker(partition, marker, done)
 
     # --- the loop's view
 
@@ -174,7 +180,7 @@ class Services:
         self.transactions.log_died()
 
     def topics_deleted(self, names: list[str]) -> None:
-        self.groups.topics_deleted(names)
+        self.groups.coordinator.topics_deleted(names)
 
     def step(self, is_serving: bool) -> None:
         """`is_serving`: the log process is there and has opened all topics."""

@@ -3,7 +3,7 @@
 A hold is ended exactly once, whatever becomes of the request. While a log worker is away that waits: what
 other workers have of the request may still be under way. A coordinator's holds die with it; its successor
 lets no transaction of that kind end before each handler has said that what its predecessors let through has
-come to its end (HoldsEnded). The coordinator's side: `coordinator/transactions/holds.py`.
+come to its end (HoldsEnded). The coordinator's side: `coordinator/transactions/marker_holds.py`.
 """
 
 from __future__ import annotations

@@ -23,6 +23,13 @@ class ProducerIds:
         self._end = 0
         self._waiting: deque[Then] = deque()
 
+    def take_now(self) -> int | None:
+        """Return an id of the block that is here, None if it is used up: `take` waits for the next one."""
+        if self._next == self._end:
+            return None
+        self._next += 1
+        return self._next - 1
+
     def take(self, then: Then) -> None:
         """Gives an id to `then`, at once or when a block has come; None: there is none now."""
         self._waiting.append(then)

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinator.tree import Tree
+from tests.support.coordinator_tree import CoordinatorTree
 
 
 @pytest.fixture
-def make_tree(tmp_path: Path) -> Iterator[Callable[..., Tree]]:
+def make_tree(tmp_path: Path) -> Iterator[Callable[..., CoordinatorTree]]:
     """Makes trees that are gone at the end of the test."""
     public = Path(tempfile.mkdtemp(prefix="mpbroker-test-", dir="/dev/shm"))
-    trees: list[Tree] = []
+    trees: list[CoordinatorTree] = []
 
-    def make(**options: object) -> Tree:
-        trees.append(Tree(tmp_path, public / f"public-{len(trees)}", **options))  # type: ignore[arg-type]
+    def make(**options: object) -> CoordinatorTree:
+        trees.append(CoordinatorTree(tmp_path, public / f"public-{len(trees)}", **options))  # type: ignore[arg-type]
         return trees[-1]
 
     yield make
@@ -29,7 +29,7 @@ def make_tree(tmp_path: Path) -> Iterator[Callable[..., Tree]]:
 
 
 @pytest.fixture
-def tree(make_tree: Callable[..., Tree]) -> Tree:
+def tree(make_tree: Callable[..., CoordinatorTree]) -> CoordinatorTree:
     """A tree whose coordinator serves."""
     made = make_tree()
     made.start()

@@ -18,7 +18,7 @@ from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, Waiting
 from mpbroker.ipc.calls import Acknowledged, CreateTopic, CreateTopics, DeleteTopics
 from mpbroker.ipc.slots import SlotKind, kind_of
 from mpbroker.ipc.topology import handler, processor
-from tests.coordinator.tree import Tree
+from tests.support.coordinator_tree import CoordinatorTree
 
 TOPIC_ID = bytes(range(16))
 IDLE = Now({TOPIC_ID: Topic("t", TOPIC_ID, 8)}, [], 0, None)
@@ -32,7 +32,7 @@ class Link:
         return self.owes if topic_id == TOPIC_ID else set()
 
 
-class World:
+class DelaysRig:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "mpbroker")
         self.caplog = caplog
@@ -55,31 +55,31 @@ class World:
 
 
 @pytest.fixture
-def world(caplog: pytest.LogCaptureFixture) -> World:
-    return World(caplog)
+def rig(caplog: pytest.LogCaptureFixture) -> DelaysRig:
+    return DelaysRig(caplog)
 
 
-def test_who_has_not_opened_a_topic_is_named_once(world: World) -> None:
-    world.link.owes = {0, 2}
-    world.wait(1, (Awaited.USABLE, TOPIC_ID))
-    assert world.pass_s(TOLD_AFTER_S) == []
-    (told,) = world.pass_s(60)
+def test_who_has_not_opened_a_topic_is_named_once(rig: DelaysRig) -> None:
+    rig.link.owes = {0, 2}
+    rig.wait(1, (Awaited.USABLE, TOPIC_ID))
+    assert rig.pass_s(TOLD_AFTER_S) == []
+    (told,) = rig.pass_s(60)
     assert told == (
         "Acknowledged for handler 1 has waited for 5 s: partitions of topic t are not opened by log 0, log 2"
         ". `mpbroker ctl status` tells what each process is at"
     )
-    world.waiting.settle({(Awaited.USABLE, TOPIC_ID)})
-    (told,) = world.pass_s(3)
+    rig.waiting.settle({(Awaited.USABLE, TOPIC_ID)})
+    (told,) = rig.pass_s(3)
     assert told == "what was waited for has come, after 65 s at most"
-    assert world.pass_s(10) == []
+    assert rig.pass_s(10) == []
 
 
-def test_what_comes_in_time_is_not_told(world: World) -> None:
+def test_what_comes_in_time_is_not_told(rig: DelaysRig) -> None:
     for _ in range(10):
-        world.wait(0, (Awaited.GONE, TOPIC_ID))
-        assert world.pass_s(TOLD_AFTER_S - 1) == []
-        world.waiting.settle({(Awaited.GONE, TOPIC_ID)})
-        assert world.pass_s(1) == []
+        rig.wait(0, (Awaited.GONE, TOPIC_ID))
+        assert rig.pass_s(TOLD_AFTER_S - 1) == []
+        rig.waiting.settle({(Awaited.GONE, TOPIC_ID)})
+        assert rig.pass_s(1) == []
 
 
 @pytest.mark.parametrize(
@@ -107,37 +107,37 @@ def test_what_comes_in_time_is_not_told(world: World) -> None:
     ],
 )
 def test_every_wait_has_its_reason(
-    world: World, token: Token, owes: set[int], behind: list[int], why: str
+    rig: DelaysRig, token: Token, owes: set[int], behind: list[int], why: str
 ) -> None:
-    world.link.owes, world.behind = owes, behind
-    world.wait(0, token)
-    (told,) = world.pass_s(20)
+    rig.link.owes, rig.behind = owes, behind
+    rig.wait(0, token)
+    (told,) = rig.pass_s(20)
     assert why in told
 
 
-def test_many_that_wait_are_one_line(world: World) -> None:
+def test_many_that_wait_are_one_line(rig: DelaysRig) -> None:
     for number in range(3):
-        world.wait(number, (Awaited.USABLE, TOPIC_ID))
-    (told,) = world.pass_s(20)
+        rig.wait(number, (Awaited.USABLE, TOPIC_ID))
+    (told,) = rig.pass_s(20)
     assert "has waited for 5 s, as 2 more:" in told
 
 
-def test_a_log_that_is_away_keeps_all_waiting(world: World) -> None:
+def test_a_log_that_is_away_keeps_all_waiting(rig: DelaysRig) -> None:
     away = Now({}, ["DeleteTopics", "CreateTopics", "CreateTopics"], 7, "waiting for a log process")
-    (told,) = world.pass_s(20, away)
+    (told,) = rig.pass_s(20, away)
     assert told.startswith(
         "CreateTopics, DeleteTopics has waited for 5 s, as 1 more: waiting for a log process"
     )
-    world.pass_s(5)
-    (told,) = world.pass_s(20, Now({}, [], 7, "waiting for a log process"))
+    rig.pass_s(5)
+    (told,) = rig.pass_s(20, Now({}, [], 7, "waiting for a log process"))
     assert told.startswith("what clients ask the coordinator for (7 calls) has waited for 5 s: waiting for")
 
 
-def test_a_coordinator_that_was_stopped_itself_tells_of_nothing(world: World) -> None:
-    world.wait(0, (Awaited.USABLE, TOPIC_ID))
-    world.pass_s(1)
-    world.time_s += 60
-    assert world.pass_s(1) == []
+def test_a_coordinator_that_was_stopped_itself_tells_of_nothing(rig: DelaysRig) -> None:
+    rig.wait(0, (Awaited.USABLE, TOPIC_ID))
+    rig.pass_s(1)
+    rig.time_s += 60
+    assert rig.pass_s(1) == []
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
 
 
 def test_a_coordinator_names_the_log_process_that_does_not_answer(
-    make_tree: Callable[..., Tree], written: Callable[[], str]
+    make_tree: Callable[..., CoordinatorTree], written: Callable[[], str]
 ) -> None:
     tree = make_tree()
     tree.start()

@@ -26,7 +26,7 @@ from mpbroker.ipc.calls import (
 )
 from mpbroker.ipc.metadata import PartitionImage, Places, QuotaImage, TopicImage
 from mpbroker.ipc.topology import SharedMemory
-from tests.coordinator.tree import Tree
+from tests.support.coordinator_tree import CoordinatorTree
 
 POLICY_VIOLATION = 44
 texts = st.text(max_size=300)
@@ -117,7 +117,7 @@ def test_names_of_quotas_have_a_bound() -> None:
 
 
 def test_a_create_beyond_the_bound_is_answered(
-    make_tree: Callable[..., Tree], monkeypatch: pytest.MonkeyPatch
+    make_tree: Callable[..., CoordinatorTree], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what there is goes on: the successor of the coordinator announces it all."""
     monkeypatch.setattr(SharedMemory, "BULLETIN_BYTES", 4096 + 2 * 8192)

@@ -23,7 +23,7 @@ from mpbroker.ipc.calls import (
 )
 from mpbroker.ipc.slots import SlotKind, pack_produce, unpack_call
 from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, SharedMemory
-from tests.coordinator.tree import Tree
+from tests.support.coordinator_tree import CoordinatorTree
 
 
 def create(*names: str, partitions: int = 1) -> CreateTopics:
@@ -35,7 +35,7 @@ def errors(answer: Message) -> dict[str | None, int]:
     return {topic.name: topic.error for topic in answer.topics}
 
 
-def test_an_empty_broker_becomes_ready(tree: Tree) -> None:
+def test_an_empty_broker_becomes_ready(tree: CoordinatorTree) -> None:
     tree.until(lambda: tree.handlers[0].bases == 1)
     assert tree.handlers[0].topics == {}
     assert tree.handlers[0].cluster_id == "MkU3OEVBNTcwNTJENDM2Qg"
@@ -43,7 +43,7 @@ def test_an_empty_broker_becomes_ready(tree: Tree) -> None:
     assert tree.stop() == 0
 
 
-def test_create_is_seen_by_all_before_it_is_answered(tree: Tree) -> None:
+def test_create_is_seen_by_all_before_it_is_answered(tree: CoordinatorTree) -> None:
     answer = tree.ask(CreateTopics([CreateTopic("a", 2, configs={"retention.ms": "7"})]))
     assert errors(answer) == {"a": 0}
     tree.pump()
@@ -56,7 +56,7 @@ def test_create_is_seen_by_all_before_it_is_answered(tree: Tree) -> None:
         assert (image.configs, image.config_version, image.internal) == ({"retention.ms": "7"}, 1, False)
 
 
-def test_delete_is_seen_by_all_before_the_log_process_removes(tree: Tree) -> None:
+def test_delete_is_seen_by_all_before_the_log_process_removes(tree: CoordinatorTree) -> None:
     tree.ask(create("a", "b"))
     topic_id = tree.handlers[0].topics["a"].topic_id
     seen = []
@@ -75,7 +75,7 @@ def test_delete_is_seen_by_all_before_the_log_process_removes(tree: Tree) -> Non
     assert tree.handlers[0].topics["a"].topic_id != topic_id
 
 
-def test_calls_of_several_handlers_are_decided_one_after_the_other(tree: Tree) -> None:
+def test_calls_of_several_handlers_are_decided_one_after_the_other(tree: CoordinatorTree) -> None:
     """Both want the same name, in one round: one gets it."""
     requests = [fake.call(create("a")) for fake in tree.handlers]
     tree.until(lambda: all(r in fake.answers for r, fake in zip(requests, tree.handlers, strict=True)))
@@ -83,7 +83,7 @@ def test_calls_of_several_handlers_are_decided_one_after_the_other(tree: Tree) -
     assert sorted(codes) == [0, 36]
 
 
-def test_delete_and_create_again_in_one_go(tree: Tree) -> None:
+def test_delete_and_create_again_in_one_go(tree: CoordinatorTree) -> None:
     fake = tree.handlers[0]
     requests = [fake.call(message) for message in (create("a"), DeleteTopics(["a"]), create("a"))]
     tree.until(lambda: requests[-1] in fake.answers and len(fake.answers) == 3)
@@ -92,7 +92,7 @@ def test_delete_and_create_again_in_one_go(tree: Tree) -> None:
     assert list(fake.topics) == ["a"]
 
 
-def test_automatic_creation_by_two_at_once_gives_one_topic(tree: Tree) -> None:
+def test_automatic_creation_by_two_at_once_gives_one_topic(tree: CoordinatorTree) -> None:
     call = CreateTopics([CreateTopic("a")], automatic=True)
     requests = [fake.call(call) for fake in tree.handlers]
     tree.until(lambda: all(r in fake.answers for r, fake in zip(requests, tree.handlers, strict=True)))
@@ -101,7 +101,7 @@ def test_automatic_creation_by_two_at_once_gives_one_topic(tree: Tree) -> None:
     assert len({answer.topics[0].topic_id for answer in answers}) == 1
 
 
-def test_nothing_is_answered_before_it_is_durable(tree: Tree) -> None:
+def test_nothing_is_answered_before_it_is_durable(tree: CoordinatorTree) -> None:
     fake = tree.handlers[0]
     request = fake.call(create("a"))
     tree.until(tree.append_waits, pump_log=False)
@@ -110,7 +110,7 @@ def test_nothing_is_answered_before_it_is_durable(tree: Tree) -> None:
     tree.until(lambda: request in fake.answers)
 
 
-def test_a_refused_append_was_never_believed(tree: Tree) -> None:
+def test_a_refused_append_was_never_believed(tree: CoordinatorTree) -> None:
     tree.log.refuse = 56
     answer = tree.ask(create("a"))
     assert isinstance(answer, Failed)
@@ -118,17 +118,17 @@ def test_a_refused_append_was_never_believed(tree: Tree) -> None:
     assert errors(tree.ask(create("a"))) == {"a": 0}
 
 
-def test_an_append_of_unknown_outcome_is_looked_up(tree: Tree) -> None:
+def test_an_append_of_unknown_outcome_is_looked_up(tree: CoordinatorTree) -> None:
     tree.log.refuse = 7
     assert errors(tree.ask(create("a"))) == {"a": 0}
 
 
-def test_producer_ids(tree: Tree) -> None:
+def test_producer_ids(tree: CoordinatorTree) -> None:
     assert tree.ask(AllocateProducerIds(), 0) == ProducerIds(0, 1000)
     assert tree.ask(AllocateProducerIds(), 1) == ProducerIds(1000, 1000)
 
 
-def test_more_to_open_than_a_ring_holds(tree: Tree) -> None:
+def test_more_to_open_than_a_ring_holds(tree: CoordinatorTree) -> None:
     """The log process need not queue answers: no more is asked than its ring back has room for."""
     fake = tree.handlers[0]
     request = fake.call(create(*(f"t{i}" for i in range(600))))
@@ -142,7 +142,7 @@ def test_more_to_open_than_a_ring_holds(tree: Tree) -> None:
     assert len(fake.topics) == 600
 
 
-def test_more_answers_than_a_ring_holds(tree: Tree) -> None:
+def test_more_answers_than_a_ring_holds(tree: CoordinatorTree) -> None:
     """A handler that takes nothing for a while: the others are served, and nothing is lost."""
     slow = tree.handlers[0]
     slow.sleeps = True
@@ -157,7 +157,7 @@ def test_more_answers_than_a_ring_holds(tree: Tree) -> None:
     assert len({answer.first for answer in slow.answers.values()}) == calls
 
 
-def test_a_partition_that_cannot_be_opened_is_tried_again(tree: Tree) -> None:
+def test_a_partition_that_cannot_be_opened_is_tried_again(tree: CoordinatorTree) -> None:
     tree.log.broken.add("a")
     assert errors(tree.ask(create("a"))) == {"a": 0}
     tree.pump()
@@ -166,7 +166,7 @@ def test_a_partition_that_cannot_be_opened_is_tried_again(tree: Tree) -> None:
     tree.until(lambda: tree.handlers[0].topics["a"].partitions[0].slot_generation == 1)
 
 
-def test_an_offline_partition_keeps_the_slot_that_says_so(tree: Tree) -> None:
+def test_an_offline_partition_keeps_the_slot_that_says_so(tree: CoordinatorTree) -> None:
     tree.log.offline.add("a")
     assert errors(tree.ask(create("a"))) == {"a": 0}
     tree.pump()
@@ -176,7 +176,7 @@ def test_an_offline_partition_keeps_the_slot_that_says_so(tree: Tree) -> None:
 
 
 def test_why_a_partition_is_offline_is_said_by_its_log_worker_alone(
-    make_tree: Callable[..., Tree], tmp_path: Path
+    make_tree: Callable[..., CoordinatorTree], tmp_path: Path
 ) -> None:
     tree = make_tree()
     log, written = logging.getLogger("mpbroker"), tmp_path / "log"
@@ -197,7 +197,7 @@ def test_why_a_partition_is_offline_is_said_by_its_log_worker_alone(
 
 
 def test_a_full_bulletin_gets_a_new_base(
-    make_tree: Callable[..., Tree], monkeypatch: pytest.MonkeyPatch
+    make_tree: Callable[..., CoordinatorTree], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SharedMemory, "BULLETIN_BYTES", 4096 + 2 * 8192)
     tree = make_tree()
@@ -211,7 +211,7 @@ def test_a_full_bulletin_gets_a_new_base(
     assert all(fake.bases > 2 and set(fake.topics) == {"last"} for fake in tree.handlers)
 
 
-def test_a_base_waits_for_a_reader_that_is_behind(tree: Tree) -> None:
+def test_a_base_waits_for_a_reader_that_is_behind(tree: CoordinatorTree) -> None:
     slow, other = tree.handlers
     tree.ask(create("a"))
     slow.follows = False
@@ -232,7 +232,7 @@ def test_a_base_waits_for_a_reader_that_is_behind(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("kind", [SlotKind.ANSWER, SlotKind.PRODUCED])
-def test_an_answer_to_what_nobody_asked_is_dropped(tree: Tree, kind: SlotKind) -> None:
+def test_an_answer_to_what_nobody_asked_is_dropped(tree: CoordinatorTree, kind: SlotKind) -> None:
     """And its block is given back: the coordinator and what it waits for go on."""
     stale, log = 7, tree.log
     if kind == SlotKind.ANSWER:
@@ -246,7 +246,7 @@ def test_an_answer_to_what_nobody_asked_is_dropped(tree: Tree, kind: SlotKind) -
     assert tree.stop() == 0
 
 
-def test_a_successor_asks_with_numbers_of_its_own(make_tree: Callable[..., Tree]) -> None:
+def test_a_successor_asks_with_numbers_of_its_own(make_tree: Callable[..., CoordinatorTree]) -> None:
     """An answer to its predecessor, had a fence let it through, would be taken for one to it."""
     tree = make_tree()
     numbers = []
@@ -259,7 +259,7 @@ def test_a_successor_asks_with_numbers_of_its_own(make_tree: Callable[..., Tree]
     assert not numbers[0] & numbers[1]
 
 
-def test_a_dead_handler_gets_no_answer_and_its_successor_does(tree: Tree) -> None:
+def test_a_dead_handler_gets_no_answer_and_its_successor_does(tree: CoordinatorTree) -> None:
     dead = tree.handlers[0]
     dead.call(create("a"))
     tree.until(tree.append_waits, pump_log=False)
@@ -274,7 +274,7 @@ def test_a_dead_handler_gets_no_answer_and_its_successor_does(tree: Tree) -> Non
 
 
 @pytest.mark.parametrize("step", ["taken", "written", "published", "ensuring"])
-def test_the_log_process_dies_under_a_create(tree: Tree, step: str) -> None:
+def test_the_log_process_dies_under_a_create(tree: CoordinatorTree, step: str) -> None:
     """Whatever was written: the answer is success, there is one topic, and it is in the successor's slots."""
     tree.ask(create("before"))
     tree.log.dies_at = step
@@ -287,7 +287,7 @@ def test_the_log_process_dies_under_a_create(tree: Tree, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["taken", "written", "published", "removing"])
-def test_the_log_process_dies_under_a_delete(tree: Tree, step: str) -> None:
+def test_the_log_process_dies_under_a_delete(tree: CoordinatorTree, step: str) -> None:
     tree.ask(create("a"))
     topic_id = tree.handlers[0].topics["a"].topic_id
     tree.log.dies_at = step
@@ -297,7 +297,7 @@ def test_the_log_process_dies_under_a_delete(tree: Tree, step: str) -> None:
     assert errors(tree.ask(DeleteTopics(["a"]))) == {"a": 3}
 
 
-def test_a_successor_knows_everything(tree: Tree) -> None:
+def test_a_successor_knows_everything(tree: CoordinatorTree) -> None:
     tree.ask(CreateTopics([CreateTopic("a", 3, configs={"segment.ms": "9"}), CreateTopic("b")]))
     tree.ask(DeleteTopics(["b"]))
     tree.ask(AllocateProducerIds())
@@ -310,7 +310,7 @@ def test_a_successor_knows_everything(tree: Tree) -> None:
     assert tree.ask(AllocateProducerIds()) == ProducerIds(1000, 1000)
 
 
-def test_a_successor_removes_what_its_predecessor_could_not(tree: Tree) -> None:
+def test_a_successor_removes_what_its_predecessor_could_not(tree: CoordinatorTree) -> None:
     """The removal is durable, the log process was never told."""
     tree.ask(create("a"))
     topic_id = tree.handlers[0].topics["a"].topic_id
@@ -323,7 +323,7 @@ def test_a_successor_removes_what_its_predecessor_could_not(tree: Tree) -> None:
     tree.until(tree.is_ready)
 
 
-def test_what_may_yet_become_durable_is_waited_for(tree: Tree) -> None:
+def test_what_may_yet_become_durable_is_waited_for(tree: CoordinatorTree) -> None:
     """A predecessor's round is written but not on disk: neither believed nor forgotten."""
     tree.ask(create("a"))
     durable = (tree.log.end, tree.log.path.stat().st_size)
@@ -339,7 +339,7 @@ def test_what_may_yet_become_durable_is_waited_for(tree: Tree) -> None:
     assert errors(tree.handlers[1].answers[request]) == {"b": 36}
 
 
-def test_stop_finishes_what_is_under_way(tree: Tree) -> None:
+def test_stop_finishes_what_is_under_way(tree: CoordinatorTree) -> None:
     fake = tree.handlers[0]
     request = fake.call(create("a"))
     tree.until(tree.append_waits, pump_log=False)
@@ -349,7 +349,7 @@ def test_stop_finishes_what_is_under_way(tree: Tree) -> None:
 
 
 def test_damaged_metadata_stops_the_broker(
-    make_tree: Callable[..., Tree], capfd: pytest.CaptureFixture[str]
+    make_tree: Callable[..., CoordinatorTree], capfd: pytest.CaptureFixture[str]
 ) -> None:
     tree = make_tree()
     tree.start()
@@ -366,7 +366,7 @@ def test_damaged_metadata_stops_the_broker(
     assert "restore it from a copy" in capfd.readouterr().err
 
 
-def test_a_topic_is_new_until_it_is_open_or_the_log_process_dies(tree: Tree) -> None:
+def test_a_topic_is_new_until_it_is_open_or_the_log_process_dies(tree: CoordinatorTree) -> None:
     """Of a new one nothing can be missing; of any other an empty partition would replace what was acked."""
     tree.log.broken.add("a")
     tree.ask(create("a", "b"))
@@ -380,7 +380,7 @@ def test_a_topic_is_new_until_it_is_open_or_the_log_process_dies(tree: Tree) -> 
     assert tree.log.new == ["a", "b", "a"]
 
 
-def test_the_log_process_is_told_of_every_topic_that_there_is(tree: Tree) -> None:
+def test_the_log_process_is_told_of_every_topic_that_there_is(tree: CoordinatorTree) -> None:
     tree.ask(create("a", "b"))
     ids = {name: topic.topic_id for name, topic in tree.handlers[0].topics.items()}
     seen = tree.log.recovered
@@ -391,7 +391,7 @@ def test_the_log_process_is_told_of_every_topic_that_there_is(tree: Tree) -> Non
     assert tree.log.existing == ids
 
 
-def test_an_answer_that_there_is_no_memory_for(tree: Tree) -> None:
+def test_an_answer_that_there_is_no_memory_for(tree: CoordinatorTree) -> None:
     """A handler that stands still has all of it. Who asked meanwhile is told, and nobody else notices."""
     pid, (fake, still) = tree.pid, tree.handlers
     assert errors(tree.ask(create("a"))) == {"a": 0}

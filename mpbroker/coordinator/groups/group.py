@@ -1,4 +1,4 @@
-"""A group of the classic protocol: its members, their protocols and who waits for what. No clock, no I/O.
+"""A group of the classic protocol: members, their protocols and their requests that wait. No clock, no I/O.
 
 (Kafka: ClassicGroup, ClassicGroupMember, ClassicGroupState.)
 
@@ -17,13 +17,13 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
-from mpbroker.coordinator.runtime.answers import Waiter
+from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
 from mpbroker.protocol.wire import MalformedMessage
 
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
-"""Name and metadata of each protocol that a member supports, the one it likes best first."""
+"""Name and metadata of each protocol that a member supports, the best liked first."""
 
 CONSUMER_PROTOCOL: Final = "consumer"
 NO_MEMBER: Final = ""
@@ -44,7 +44,7 @@ REBALANCES_FROM: Final = (GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, Gro
 
 @dataclass(eq=False)
 class Member:
-    """`is_new`: in the group since the last rebalance began, without an answer to its join yet.
+    """`is_new`: the member came after the last rebalance began, and its join was not answered yet.
 
     `knows_its_id`: the client was told its member id before it joined (KIP-394).
     """
@@ -64,7 +64,10 @@ class Member:
 
     @property
     def is_alive_without_heartbeats(self) -> bool:
-        """Whoever waits for a rebalance is not expected to send heartbeats; a new member may be gone."""
+        """True for a member that waits for a rebalance and cannot send heartbeats.
+
+        A new member may be gone.
+        """
         return not self.is_new and (self.awaits_join is not None or self.awaits_sync is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -76,11 +79,11 @@ class Member:
 
 @dataclass(eq=False)
 class Group:
-    """`state_ms`: wall clock time of the last change of state, None if that is not known.
+    """`state_ms`: time of the last change of state, in milliseconds since 1970, None if it is not known.
 
-    `pending_joins`: ids that were given out (MEMBER_ID_REQUIRED) and have not joined yet. `pending_syncs`:
-    members that have not sent SyncGroup in this generation yet. `subscribed`: the topics of all members, None
-    if that cannot be said.
+    `pending_joins`: ids that were given out (MEMBER_ID_REQUIRED) and have not joined yet.
+    `pending_syncs`: members that have not sent SyncGroup in this generation yet.
+    `subscribed`: the topics of all members, None if their subscriptions cannot be read.
     """
 
     group_id: str
@@ -101,7 +104,7 @@ class Group:
 
     @classmethod
     def from_record(cls, group_id: str, value: GroupValue) -> Group:
-        """As a replay finds it: with members it is stable, as its last record says."""
+        """Make a group from its last record. A group with members is stable."""
         group = cls(
             group_id,
             state=GroupState.STABLE if value.members else GroupState.EMPTY,
@@ -127,7 +130,7 @@ class Group:
         return group
 
     def to_record(self, assignments: dict[str, bytes], state_ms: int) -> GroupValue:
-        """The generation with its assignment."""
+        """Return the record of the generation with these assignments."""
         return GroupValue(
             self.protocol_type or "",
             self.generation,
@@ -164,11 +167,11 @@ class Group:
         self.pending_joins.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """A member, or an id that is pending; another member leads if the leader goes."""
+        """Remove a member, or an id that is pending. If the leader goes another member leads."""
         member = self.members.pop(member_id, None)
         if member is not None:
             assert (member.awaits_join, member.awaits_sync) == (None, None)
-            self._forget_protocols(member)
+            self._remove_protocols(member)
             if member.instance_id is not None:
                 del self.static_members[member.instance_id]
         if self.leader == member_id:
@@ -179,14 +182,14 @@ class Group:
     def update(
         self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int
     ) -> None:
-        self._forget_protocols(member)
+        self._remove_protocols(member)
         member.protocols = protocols
         self._supported.update(name for name, _ in protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
     def replace_static(self, member: Member, new_id: str) -> None:
-        """The same instance under a new member id; whoever used the old one is fenced from now on."""
+        """Give a static member a new member id. Clients that use the old one are fenced from now on."""
         assert member.instance_id is not None
         assert (member.awaits_join, member.awaits_sync) == (None, None)
         self.members = {
@@ -198,12 +201,12 @@ class Group:
         self.static_members[member.instance_id] = new_id
         member.member_id = new_id
 
-    def _forget_protocols(self, member: Member) -> None:
+    def _remove_protocols(self, member: Member) -> None:
         self._supported.subtract(name for name, _ in member.protocols)
         self._supported = +self._supported
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
-        """The member of that id. Raises ApiError."""
+        """Return the member of that id. Raises ApiError."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
@@ -231,7 +234,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_leader_who_joined(self) -> bool:
-        """A leader that did not come back loses its place to one that did; False if there is none."""
+        """Replace a leader that did not join again by a member that did. Returns False if none did."""
         if self.leader is None:
             return False
         if self.members[self.leader].awaits_join is not None:
@@ -246,14 +249,16 @@ class Group:
     # --- protocols
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether one who brings these protocols can be a member."""
+        """Return whether a client with these protocols can be a member."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         count = len(self.members)
         return self.protocol_type == protocol_type and any(self._supported[name] == count for name in names)
 
     def select_protocol(self) -> str:
-        """What all members support and most like best; of several, the one that the first member named."""
+        """Return the protocol that all members support and most like best, of several the first that was
+        voted for.
+        """
         count = len(self.members)
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -261,7 +266,9 @@ class Group:
         return max(votes, key=lambda name: votes[name])
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """From the members' subscriptions, if they are of Kafka's consumer protocol and can be read."""
+        """Return the topics of the members' subscriptions, None if these are not of Kafka's consumer
+        protocol.
+        """
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -283,7 +290,7 @@ class Group:
     # --- states
 
     def enter(self, state: GroupState, now_ms: int) -> None:
-        """`now_ms`: of the wall clock."""
+        """Change the state. `now_ms` is milliseconds since 1970."""
         self.previous_state, self.state, self.state_ms = self.state, state, now_ms
 
     @property
@@ -291,7 +298,7 @@ class Group:
         return self.state in REBALANCES_FROM
 
     def next_generation(self, now_ms: int) -> None:
-        """After the join phase."""
+        """Begin the generation that the join phase has led to."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.subscribed = self.subscribed_topics()
@@ -299,7 +306,7 @@ class Group:
         self.pending_syncs.clear()
 
     def for_leader(self) -> list[JoinGroupResponse.JoinGroupResponseMember]:
-        """All that a leader needs to assign partitions."""
+        """Return the members as the leader is told of them, to assign partitions."""
         return [
             JoinGroupResponse.JoinGroupResponseMember(m.member_id, m.instance_id, m.metadata(self.protocol))
             for m in self.members.values()
@@ -307,7 +314,7 @@ class Group:
 
 
 def topics_in(subscription: bytes) -> list[str]:
-    """The topics of a ConsumerProtocolSubscription, whose version 0 is the beginning of all later ones.
+    """Return the topics of a ConsumerProtocolSubscription. All versions begin as version 0 does.
 
     Raises MalformedMessage or UnicodeDecodeError.
 

@@ -1,6 +1,6 @@
 """Committed offsets: what is durable, on its way, or pending in a transaction, and when one expires.
 
-Decisions that delete look at all of them; clients are told of what is durable and counts. (Kafka:
+Deletions take all of them; clients see the durable ones that count. (Kafka:
 OffsetMetadataManager, OffsetExpirationConditionImpl; KIP-211 for the expiry.)
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, Group, GroupState
-from mpbroker.coordinator.groups.pending import PendingOffsets, Transaction
+from mpbroker.coordinator.groups.pending import PendingOffsets, TransactionKey
 from mpbroker.coordinator.groups.records import NO_TIME, OffsetKey, OffsetValue
 
 NO_OFFSET: Final = -1
 
 
 class Offsets:
-    """By group, topic and partition."""
+    """Offsets by group, topic and partition."""
 
     def __init__(self) -> None:
         self._durable: dict[str, dict[tuple[str, int], OffsetValue]] = {}
@@ -29,7 +29,7 @@ class Offsets:
         return sum(len(offsets) for offsets in self._durable.values())
 
     def of(self, group_id: str) -> dict[tuple[str, int], OffsetValue]:
-        """By topic and partition."""
+        """Return the group's durable offsets by topic and partition. Not a copy."""
         return self._durable.get(group_id, {})
 
     def has_any(self, group_id: str) -> bool:
@@ -40,12 +40,12 @@ class Offsets:
         return group_id in self._under_way
 
     def begin(self, keys: Iterable[OffsetKey]) -> None:
-        """Records of these keys are being appended."""
+        """Note that records of these keys are being appended."""
         for key in keys:
             self._under_way.setdefault(key.group, Counter())[key.topic, key.partition] += 1
 
     def end(self, keys: Iterable[OffsetKey]) -> None:
-        """They are durable, or refused."""
+        """Note that the records are durable, or refused."""
         for key in keys:
             under_way = self._under_way[key.group]
             under_way[key.topic, key.partition] -= 1
@@ -55,7 +55,7 @@ class Offsets:
                 del self._under_way[key.group]
 
     def apply(self, key: OffsetKey, value: OffsetValue | None) -> None:
-        """A durable record."""
+        """Apply a durable record, None for a tombstone."""
         if value is not None:
             self._pending.overtake(key)
             self._believe(key, value)
@@ -69,12 +69,12 @@ class Offsets:
     def _believe(self, key: OffsetKey, value: OffsetValue) -> None:
         self._durable.setdefault(key.group, {})[key.topic, key.partition] = value
 
-    def pend(self, transaction: Transaction, key: OffsetKey, value: OffsetValue) -> None:
-        """A durable record that counts when the transaction is committed."""
+    def pend(self, transaction: TransactionKey, key: OffsetKey, value: OffsetValue) -> None:
+        """Keep a durable record that counts when its transaction is committed."""
         self._pending.add(transaction, key, value)
 
-    def end_transaction(self, transaction: Transaction, is_commit: bool) -> None:
-        """A durable marker. Sent again, or for a transaction that is not known here, it ends nothing."""
+    def end_transaction(self, transaction: TransactionKey, is_commit: bool) -> None:
+        """Apply a durable marker. Idempotent; does nothing for a transaction that is not known here."""
         ended = self._pending.end(transaction)
         for key, value, order in ended if is_commit else ():
             self._pending.overtake(key, order)
@@ -84,35 +84,35 @@ class Offsets:
         return self._pending.has(key)
 
     def is_in_transaction(self, group_id: str) -> bool:
-        """Whether the end of a transaction may yet bring the group an offset."""
+        """Return whether the end of a transaction may yet bring the group an offset."""
         return self._pending.is_open(group_id)
 
-    def forget(self, group_id: str) -> None:
-        """The group is no longer ours."""
+    def drop_group(self, group_id: str) -> None:
+        """Drop the durable offsets of a group whose partition was unloaded."""
         self._durable.pop(group_id, None)
 
-    def forget_transactions(self, partition: int | None = None) -> None:
-        """Those of a partition are no longer ours; None: none is."""
+    def drop_transactions(self, partition: int | None = None) -> None:
+        """Drop the pending offsets of a partition that was unloaded, by default of all."""
         if partition is None:
             self._pending.clear()
         else:
-            self._pending.forget(partition)
+            self._pending.drop_partition(partition)
 
     def groups(self) -> list[str]:
         return list(self._durable.keys() | self._pending.groups())
 
     def topics(self) -> set[str]:
-        """All of which somebody has committed an offset."""
+        """Return the topics of all offsets."""
         return {key.topic for group_id in self.groups() for key in self.keys_of(group_id)}
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
-        """All that has to be deleted for none to be left."""
+        """Return the keys that have to be deleted for no offset of the group to be left."""
         found = dict.fromkeys(self.of(group_id)) | dict.fromkeys(self._under_way.get(group_id, ()))
         keys = [OffsetKey(group_id, topic, partition) for topic, partition in found]
         return list(dict.fromkeys([*keys, *self._pending.keys_of(group_id)]))
 
     def keys_of_topics(self, topics: Iterable[str]) -> Iterator[tuple[str, list[OffsetKey]]]:
-        """What has to be deleted with the topics, group by group."""
+        """Yield each group that has offsets of these topics, with their keys."""
         gone = frozenset(topics)
         for group_id in self._durable.keys() | self._under_way.keys() | self._pending.groups():
             keys = [key for key in self.keys_of(group_id) if key.topic in gone]
@@ -120,7 +120,10 @@ class Offsets:
                 yield group_id, keys
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[OffsetKey]:
-        """Offsets of topics that nobody is subscribed to, retention after the group or commit went idle."""
+        """Return the group's offsets of topics without subscribers that are older than the retention.
+
+        The age counts from the commit, for a group without members from when it became empty.
+        """
         is_idle = group.protocol_type is not None and group.state is GroupState.EMPTY
         is_simple = group.protocol_type is None
         is_watched = (

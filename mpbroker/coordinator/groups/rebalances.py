@@ -1,8 +1,8 @@
-"""How a group gets from one generation to the next: join phase, sync phase, and what ends either.
+"""The way of a group from one generation to the next: join phase, sync phase, and what ends either.
 
 (Kafka: GroupMetadataManager.prepareRebalance, completeClassicGroupJoin, expireClassicGroupMemberHeartbeat,
-expirePendingSync.) Whoever waits is answered exactly once: by the phase's end, by the member's removal, or by
-a later request of the same member that takes its place.
+expirePendingSync.) A request that waits is answered exactly once: at the end of the phase, when its member is
+removed, or when a later request of the member takes its place.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member
 from mpbroker.coordinator.groups.records import Entry, GroupKey
-from mpbroker.coordinator.runtime.answers import Then, Waiter, response_error
-from mpbroker.coordinator.runtime.batches import NOBODY, Marker, Producer
+from mpbroker.coordinator.runtime.requests import Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse, Message, SyncGroupResponse
 
@@ -27,47 +27,25 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
 log = logging.getLogger("mpbroker")
 
 
-class Writer(Protocol):
-    def write(
-        self,
-        group_id: str,
-        entries: list[Entry],
-        then: Then,
-        waiter: Waiter | None = None,
-        producer: Producer = NOBODY,
-    ) -> None:
-        """Appends to the group's partition; `then` follows, in order, when that is durable or refused.
-        `waiter`: who is answered then. `producer`: in whose transaction.
-        """
-
-    def write_marker(
-        self,
-        partition: int,
-        marker: Marker,
-        then: Then,
-    ) -> None:
-        """The same for the end of a producer's transaction in that partition."""
-
-
 def refused_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=error, member_id=member_id)
 
 
 class Rebalances:
-    """`answer(waiter, response)` ends a wait."""
+    """`answer(waiter, response)` answers a request that waited."""
 
     def __init__(
         self,
         config: BrokerConfig,
         timers: Timers,
         clock: Clock,
-        writer: Writer,
+        queue: WriteQueue[Entry],
         answer: Callable[[Waiter, Message], None],
     ) -> None:
         self._config = config
         self._timers = timers
         self._clock = clock
-        self._writer = writer
+        self._queue = queue
         self._answer = answer
         self._waiting: dict[Waiter, tuple[Group, Member]] = {}
 
@@ -78,6 +56,7 @@ class Rebalances:
         return len(self._waiting)
 
     def waiters(self) -> list[Waiter]:
+        """Return the requests that wait for others."""
         return list(self._waiting)
 
     def wait_for_join(self, group: Group, member: Member, waiter: Waiter) -> None:
@@ -99,7 +78,7 @@ class Rebalances:
         return self._end(waiter, response)
 
     def fence_sync(self, member: Member) -> None:
-        """Somebody else is this static member now."""
+        """End the wait of a static member whose place another client has taken."""
         self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.FENCED_INSTANCE_ID))
 
     def _end(self, waiter: Waiter | None, response: Message) -> bool:
@@ -110,10 +89,10 @@ class Rebalances:
         return True
 
     def abandon(self, waiter: Waiter) -> None:
-        """Its connection is gone. The member has its session's time to come back with a new one.
+        """End the wait of a request whose connection is gone. The member may come back within its session.
 
-        A member that was never told its id cannot come back: it goes at once, or the others would wait for
-        it. (Kafka does not see that a connection is gone and lets such members pile up for five minutes.)
+        A member that was never told its id cannot come back and is removed at once, or the others would wait
+        for it. (Kafka does not notice closed connections and lets such members pile up for five minutes.)
         """
         found = self._waiting.get(waiter)
         if found is None:
@@ -130,7 +109,7 @@ class Rebalances:
             self.remove_and_update(group, member, f"the connection of {member.member_id} is closed")
 
     def end_waits(self, group: Group, error: ErrorCode) -> None:
-        """Whoever waits is told so, and may come back; a join phase begins its time anew."""
+        """End all waits of the group with an error that clients retry. A join phase begins its time anew."""
         patience_ms = 0
         if group.state is GroupState.PREPARING_REBALANCE:
             self._end_join_after(group)
@@ -140,8 +119,8 @@ class Rebalances:
             if self.end_sync(member, SyncGroupResponse(error_code=error)) or join_ended:
                 self.keep_alive(group, member, patience_ms + member.session_timeout_ms)
 
-    def forget(self, group: Group, error: ErrorCode) -> None:
-        """The group is no longer ours: whoever waits is told so."""
+    def end_group(self, group: Group, error: ErrorCode) -> None:
+        """End all waits and timers of a group that is dropped."""
         for member in group.members.values():
             self.end_join(member, refused_join(member.member_id, error))
             self.end_sync(member, SyncGroupResponse(error_code=error))
@@ -154,12 +133,12 @@ class Rebalances:
     # --- sessions
 
     def keep_alive(self, group: Group, member: Member, timeout_ms: int | None = None) -> None:
-        """The member was heard of."""
+        """Begin the member's session anew. `timeout_ms`: another time than its session timeout."""
         patience_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         self.expect(group, member.member_id, patience_ms)
 
     def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """If the member, or whoever was given this id, is not heard of in time it is removed."""
+        """Remove the member, or the client that was given this id, unless it is heard of in time."""
         self._timers.set(
             ("member", group.group_id, member_id),
             self._clock.monotonic_ms() + timeout_ms,
@@ -189,7 +168,7 @@ class Rebalances:
             self.complete_join_if_all_are_there(group)
 
     def remove(self, group: Group, member: Member) -> None:
-        """Whoever waits for the member's answer is told to join anew."""
+        """Remove a member. Its requests that wait are answered with UNKNOWN_MEMBER_ID, so it joins anew."""
         self.end_join(member, refused_join(NO_MEMBER, ErrorCode.UNKNOWN_MEMBER_ID))
         self.end_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         self.expect_no_more(group, member.member_id)
@@ -204,7 +183,7 @@ class Rebalances:
             self.complete_join_phase_if_due(group)
 
     def prepare(self, group: Group, reason: str) -> None:
-        """Asks all members to join again: they learn of it from their heartbeats."""
+        """Ask all members to join again: they learn of it from their heartbeats."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.reset_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()
@@ -240,7 +219,7 @@ class Rebalances:
         )
 
     def _first_join_delayed(self, group: Group, delay_ms: int, remaining_ms: int) -> None:
-        """Each newcomer extends the delay, up to the rebalance timeout."""
+        """Extend the delay if somebody joined meanwhile, up to the rebalance timeout."""
         if not (group.member_joined_meanwhile and remaining_ms):
             self.complete_join(group)
             return
@@ -253,12 +232,18 @@ class Rebalances:
             self.complete_join(group)
 
     def complete_join_phase_if_due(self, group: Group) -> None:
-        """The first rebalance of a group lasts its delay even if all are there."""
+        """Complete the join phase if all have joined.
+
+        The first rebalance of a group lasts its delay in any case.
+        """
         if group.previous_state is not GroupState.EMPTY:
             self.complete_join_if_all_are_there(group)
 
     def complete_join(self, group: Group) -> None:
-        """All have joined, or the time is up: dynamic members that did not come are out."""
+        """End the join phase: all have joined, or the time is up.
+
+        Dynamic members that did not join are removed.
+        """
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         self._timers.cancel(("join", group.group_id))
@@ -291,7 +276,7 @@ class Rebalances:
         )
 
     def joined(self, group: Group, member: Member) -> JoinGroupResponse:
-        """The generation as of now, for a member; the leader hears of all of them."""
+        """Return the response that tells a member of the generation. The leader's lists all members."""
         return JoinGroupResponse(
             generation_id=group.generation,
             protocol_type=group.protocol_type,
@@ -302,28 +287,34 @@ class Rebalances:
         )
 
     def _write_empty(self, group: Group) -> None:
-        """If this is lost the generation before comes back at a replay, and its sessions expire again."""
+        """Write that the group is empty.
+
+        If the record is lost, a replay brings back the generation before, whose sessions expire again.
+        """
 
         def written(error: ErrorCode) -> None:
             if error:
                 log.warning("group %s: that it is empty was not written: %s", group.group_id, error.name)
 
-        self.write(group, {}, written)
+        self._queue.append(group.group_id, [self.entry(group, {})], written)
 
-    def write(self, group: Group, assignments: dict[str, bytes], then: Then) -> None:
-        value = group.to_record(assignments, self._clock.wall_ms())
-        self._writer.write(group.group_id, [(GroupKey(group.group_id), value)], then)
+    def entry(self, group: Group, assignments: dict[str, bytes]) -> Entry:
+        """Return the record of the generation with these assignments, by member id."""
+        return GroupKey(group.group_id), group.to_record(assignments, self._clock.wall_ms())
 
     # --- the sync phase
 
     def synced(self, group: Group, member_id: str) -> None:
-        """The member has sent its SyncGroup."""
+        """Note that the member has sent its SyncGroup."""
         group.pending_syncs.discard(member_id)
         if not group.pending_syncs:
             self._timers.cancel(("sync", group.group_id))
 
     def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
-        """The leader's assignment is true when it is durable, unless the group has moved on by then."""
+        """Write the leader's assignment.
+
+        It counts when it is durable, unless the group has moved on by then.
+        """
         generation = group.generation
 
         def written(error: ErrorCode) -> None:
@@ -339,7 +330,7 @@ class Rebalances:
             self._propagate(group)
             group.enter(GroupState.STABLE, self._clock.wall_ms())
 
-        self.write(group, assignments, written)
+        self._queue.append(group.group_id, [self.entry(group, assignments)], written)
 
     def _propagate(self, group: Group) -> None:
         for member in group.members.values():
@@ -356,7 +347,7 @@ class Rebalances:
                 self.keep_alive(group, member)
 
     def _expire_syncs(self, group: Group, generation: int) -> None:
-        """Members that joined and then never asked for their assignment are out."""
+        """Remove members that joined and then did not ask for their assignment."""
         late = [group.members[member_id] for member_id in group.pending_syncs if member_id in group.members]
         if group.generation != generation or not late or not group.can_rebalance:
             return

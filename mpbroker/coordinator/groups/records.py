@@ -1,20 +1,21 @@
 """The records of `__consumer_offsets`, as Kafka's GroupCoordinatorRecordSerde writes and reads them.
 
-A key begins with its type, a value with its version; a value that is null is a tombstone.
+A key begins with its type, a value with its version; a null value is a tombstone.
 
     key 0, 1   OffsetCommitKey    group, topic, partition
     key 2      GroupMetadataKey   group
 
 Values are written in version 3, the last before the flexible ones, as Kafka 4.3 does; an offset with an
 expiry of its own (OffsetCommit v2-4) in version 1. Versions 0-4 are read. Other types of keys belong to kinds
-of groups that are not built; they are stepped over, as Kafka does with types it does not know.
+of groups that this broker does not have; their records are skipped, as Kafka does with types it does not
+know.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
-from mpbroker.coordinator.runtime.records import (
+from mpbroker.coordinator.runtime.field_reader import (
     INT,
     LONG,
     SHORT,
@@ -43,7 +44,7 @@ class GroupKey(NamedTuple):
 
 
 class OffsetValue(NamedTuple):
-    """Times are of the wall clock; `expire_ms` is NO_TIME unless the client asked for a retention."""
+    """Times are milliseconds since 1970; `expire_ms` is NO_TIME unless the client asked for a retention."""
 
     offset: int
     leader_epoch: int
@@ -77,11 +78,11 @@ class GroupValue(NamedTuple):
 Key: TypeAlias = OffsetKey | GroupKey
 Value: TypeAlias = OffsetValue | GroupValue
 Entry: TypeAlias = tuple[Key, Value | None]
-"""A record before it is bytes."""
+"""A record before it is encoded, None for the value of a tombstone."""
 
 
 def encode(entry: Entry) -> tuple[bytes, bytes | None]:
-    """-> key and value of the record."""
+    """Return key and value of the record."""
     key, value = entry
     if isinstance(key, OffsetKey):
         name = SHORT.pack(OFFSET_KEY) + _string(key.group) + _string(key.topic) + INT.pack(key.partition)
@@ -141,7 +142,7 @@ def _string(text: str | None) -> bytes:
 
 
 def decode(key: bytes | None, value: bytes | None) -> Entry | None:
-    """None for a record of a kind that is not known. Raises UnreadableRecord."""
+    """Decode a record. Returns None if its kind is not known. Raises UnreadableRecord."""
     if key is None:
         raise UnreadableRecord("a record without a key")
     try:

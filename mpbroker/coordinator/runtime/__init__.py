@@ -1,4 +1,4 @@
-"""What every coordinator over a compacted topic of the broker's own needs: a journal, a loader, timers.
+"""The parts that coordinators share: requests, a topic of their own, a queue of writes, a loader, timers.
 
-The coordinators are state machines; this is between them and the log. (Kafka: CoordinatorRuntime.)
+The coordinators are state machines; these parts stand between them and the log. (Kafka: CoordinatorRuntime.)
 """

@@ -1,4 +1,4 @@
-"""Batches that coordinators append: records, also those of a producer's transaction, and what ends one."""
+"""Batches that coordinators append: records, also of a producer's transaction, and markers that end one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpbroker.records.markers import ABORT, COMMIT
 
 
 class Producer(NamedTuple):
-    """Whose transaction records belong to."""
+    """The producer whose transaction records belong to."""
 
     producer_id: int
     epoch: int
@@ -29,7 +29,7 @@ class PartitionBatch(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """What ends a transaction in each of its partitions (Kafka: TxnMarkerEntry)."""
+    """The end of a transaction, written to each of its partitions (Kafka: TxnMarkerEntry)."""
 
     producer_id: int
     producer_epoch: int

@@ -1,7 +1,7 @@
-"""Reading a coordinator's topic in place, up to the durable end that the partition table names.
+"""Reading a coordinator's topic from its files, up to the durable end that the partition table names.
 
-A piece at a time, so that the coordinator goes on with everything else meanwhile. What lies behind the high
-watermark is not there for us; a partition is read only when all of it is durable. Read-only.
+The loader reads a piece at a time, so that the coordinator serves everything else meanwhile. It reads a
+partition only when all of it is durable: records above the high watermark may yet be lost. It writes nothing.
 (Kafka: CoordinatorLoaderImpl.)
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mpbroker.coordinator.durable import batches_below
-from mpbroker.coordinator.runtime.records import UnreadableRecord
+from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.log.format.names import partition_name
@@ -25,27 +25,28 @@ log = logging.getLogger("mpbroker")
 
 
 class Contents(Protocol):
-    """What becomes of what is read: one partition after the other, each batch by batch."""
+    """Takes in what is read: one partition after the other, each batch by batch."""
 
     def begin(self) -> None:
-        """A partition is read from its beginning. What came since the last end was of one that is not read
-        to its own: the log process died over it.
+        """Begin a partition. Drop the batches since the last `end`: a log worker died before their partition
+        was read as a whole.
         """
 
     def read(self, partition: int, batch: Batch) -> None:
-        """The next batch. Raises UnreadableRecord or CorruptBatch."""
+        """Take in the next batch. Raises UnreadableRecord or CorruptBatch."""
 
-    def read_all(self, end: Partition) -> None:
-        """That was the last one of this partition."""
+    def end(self, end: Partition) -> None:
+        """Believe what was read since `begin`: the partition was read as a whole."""
 
-    def failed(self, partition: int) -> None:
-        """The partition cannot be read; what was read of it does not count."""
+    def fail(self, partition: int) -> None:
+        """Note that the partition cannot be read; what was read of it does not count."""
 
 
 class Loader:
-    """Loads the partitions of a topic one after the other; `images` says in which slots they are.
+    """Loads the partitions of a topic one after the other.
 
-    `lost` says what is unavailable when one of them cannot be read.
+    `images` has their slots of the table. `lost` is a sentence for the operator: what is unavailable when one
+    of the partitions cannot be read.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Loader:
         return not self._waiting
 
     def step(self) -> bool:
-        """Reads one batch, or begins or ends a partition. False: a partition is not ready to be read yet."""
+        """Read one batch, or begin or end a partition. Returns False if a partition cannot be read yet."""
         image = self._waiting[-1]
         if self._reading is None:
             if image.slot_generation == 0:
@@ -103,7 +104,7 @@ class Loader:
         )
         self._reading = None
         self._waiting.pop()
-        self._contents.failed(image.partition)
+        self._contents.fail(image.partition)
 
     def _ready(self, image: PartitionImage) -> Partition | None:
         try:
@@ -123,4 +124,4 @@ class Loader:
         for batch in batches_below(directory, end):
             self._contents.read(end.partition, batch)
             yield
-        self._contents.read_all(end)
+        self._contents.end(end)

@@ -1,22 +1,81 @@
-"""The partitions of a coordinator's topic: which one a name belongs to, and how far each is."""
+"""The partitions of a coordinator's topic: which one a name belongs to, and how far each has been read."""
 
 from __future__ import annotations
 
 from enum import Enum
 from functools import lru_cache
 
+from mpbroker.protocol.errors import ApiError, ErrorCode
+
 
 class PartitionState(Enum):
-    """How far a partition of the topic is."""
-
     LOADING = 0
     LOADED = 1
     OFFLINE = 2
 
 
+class TopicPartitions:
+    """`states`: None while it is not known whether there is a topic, empty while there is none."""
+
+    def __init__(self) -> None:
+        self.states: list[PartitionState] | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """True if it is certain that there is no topic."""
+        return self.states == []
+
+    def open(self, count: int) -> None:
+        """Note that the topic has this many partitions, and that none was read yet. 0: there is no topic."""
+        self.states = [PartitionState.LOADING] * count
+
+    def close(self) -> None:
+        """Note that nothing is known any more."""
+        self.states = None
+
+    def set(self, partition: int, state: PartitionState) -> None:
+        assert self.states is not None
+        self.states[partition] = state
+
+    def reopen(self, partition: int) -> bool:
+        """Let an offline partition load once more. Returns False if it was not offline."""
+        if self.states is None or self.states[partition] is not PartitionState.OFFLINE:
+            return False
+        self.states[partition] = PartitionState.LOADING
+        return True
+
+    def is_loaded(self, partition: int) -> bool:
+        known = self.states or []
+        return partition < len(known) and known[partition] is PartitionState.LOADED
+
+    def partition_for(self, name: str) -> int:
+        """Return the partition that has the records of a group or transactional id."""
+        return java_hash(name) % len(self.states) if self.states else 0
+
+    def check_loaded(self, name: str) -> None:
+        """Raise ApiError unless the partition of the name is loaded, or there is no topic.
+
+        (Kafka answers NOT_COORDINATOR for a partition that another broker leads.)
+        """
+        if self.states is None:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if not self.states:
+            return
+        state = self.states[self.partition_for(name)]
+        if state is PartitionState.LOADING:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if state is PartitionState.OFFLINE:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def check_none_is_loading(self) -> None:
+        """Raise ApiError while a list of all names would be half a list that looks like a whole one."""
+        if self.states is None or PartitionState.LOADING in self.states:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
 @lru_cache(maxsize=4096)
 def java_hash(text: str) -> int:
-    """String.hashCode, and Utils.abs of it."""
+    """Return Utils.abs(text.hashCode()), as Kafka computes it."""
     value = 0
     data = text.encode("utf-16-le", "surrogatepass")
     for at in range(0, len(data), 2):

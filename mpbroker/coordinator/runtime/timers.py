@@ -1,7 +1,7 @@
-"""Deadlines by name: what somebody waits for ends when its time has come (Kafka: CoordinatorTimer).
+"""Deadlines by name, each with an action (Kafka: CoordinatorTimer).
 
-Setting a timer anew moves it. An entry of the heap whose timer was moved or cancelled is left where it is
-until it comes up; the heap is built again when most of its entries are such.
+Setting a timer anew moves it. The heap keeps the entry of a timer that was moved or cancelled until it comes
+up; the heap is built again when most of its entries are of that kind.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Protocol, TypeAlias
 
 Action: TypeAlias = Callable[[], None]
 
-MOST_DEAD = 1024
+DEAD_ENTRIES_MAX = 1024
 
 log = logging.getLogger("mpbroker")
 
 
 class Clock(Protocol):
-    """Time for timers, and time for records."""
+    def monotonic_ms(self) -> int:
+        """Return the time for timers, which never goes back."""
 
-    def monotonic_ms(self) -> int: ...
-
-    def wall_ms(self) -> int: ...
+    def wall_ms(self) -> int:
+        """Return the time for records, in milliseconds since 1970."""
 
 
 class Timers:
@@ -44,7 +44,7 @@ class Timers:
         return name in self._live
 
     def count(self, kind: str) -> int:
-        """Timers whose name is that, or begins with it."""
+        """Return how many timers have this name, or a name that begins with it."""
         return self._kinds[kind]
 
     def set(self, name: Hashable, deadline_ms: int, action: Action) -> None:
@@ -53,7 +53,7 @@ class Timers:
             self._kinds[_kind_of(name)] += 1
         self._live[name] = deadline_ms, number, action
         heapq.heappush(self._heap, (deadline_ms, number, name))
-        if len(self._heap) > MOST_DEAD + 2 * len(self._live):
+        if len(self._heap) > DEAD_ENTRIES_MAX + 2 * len(self._live):
             self._heap = [(at, number, name) for name, (at, number, _) in self._live.items()]
             heapq.heapify(self._heap)
 
@@ -66,7 +66,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> list[tuple[Hashable, Action]]:
-        """Ends the timers whose time has come; their names and actions, the earliest first."""
+        """End the timers whose time has come. Returns their names and actions, the earliest first."""
         actions = []
         while self._heap and self._heap[0][0] <= now_ms:
             entry = heapq.heappop(self._heap)
@@ -75,9 +75,11 @@ class Timers:
                 self._pop(entry[2])
         return actions
 
-    def run(self, now_ms: int, noun: str, went_wrong: Callable[[str], None]) -> None:
-        """Does what is due; what goes wrong with one is no other's affair. A timer's name is a kind, or a
-        kind and whose it is: a `noun`, of which `went_wrong` hears.
+    def run(self, now_ms: int, noun: str, on_fault: Callable[[str], None]) -> None:
+        """Do what is due. A fault in one action must not keep others from being done.
+
+        A timer's name is a kind, or a tuple of a kind and the name of what it is for, which log messages call
+        a `noun`. `on_fault` is called with that name if the action raised.
         """
         for name, action in self.due(now_ms):
             try:
@@ -85,7 +87,7 @@ class Timers:
             except Exception:
                 if isinstance(name, tuple):
                     log.exception("%s %s: what was due failed (%s)", noun, name[1], name[0])
-                    went_wrong(name[1])
+                    on_fault(name[1])
                 else:
                     log.exception("what was due for every %s failed (%s)", noun, name)
 

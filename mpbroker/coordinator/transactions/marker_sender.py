@@ -1,9 +1,9 @@
-"""Markers on their way into the partitions of transactions that have been decided.
+"""Markers on their way into the partitions of transactions whose end was decided.
 
-One round is under way; what is decided meanwhile goes into the next, so that the markers of all that ends at
-once cost one append. A transaction is complete when each of its partitions has its marker or is no more. What
-cannot be appended now, since a log directory is offline or a disk full, is tried again until it can: readers
-of what is committed wait for it. (Kafka: TransactionMarkerChannelManager.)
+One round is under way at a time; what is decided meanwhile goes into the next, so that the markers of many
+ends cost one append. A transaction is complete when each of its partitions has its marker or is deleted. A
+marker that cannot be appended, since a log directory is offline or a disk full, is tried again until it can:
+readers of committed records wait for it. (Kafka: TransactionMarkerChannelManager.)
 """
 
 from __future__ import annotations
@@ -14,40 +14,43 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from mpbroker.coordinator.runtime.answers import Then
 from mpbroker.coordinator.runtime.batches import Marker, PartitionBatch, marker_batch
+from mpbroker.coordinator.runtime.requests import Then
 from mpbroker.coordinator.transactions.records import TopicPartition
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import GROUP_TOPIC
 
-# Of one round: some hundred kilobytes.
+# The most markers in a round: some hundred kilobytes.
 ROUND_MARKERS: Final = 5_000
 RETRY_MS: Final = 100
-# The partition has heard of the producer's, or the coordinator's, next life: an older word is void there.
+# The partition knows a later epoch of the producer or the coordinator: this marker is void there.
 OUTDATED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-TOLD_EVERY_MS: Final = 60_000
+LOG_EVERY_MS: Final = 60_000
 
 TopicBatch: TypeAlias = tuple[str, PartitionBatch]
-"""With the name of the topic."""
+"""A batch with the name of its topic."""
 
 log = logging.getLogger("mpbroker")
 
 
 class Partitions(Protocol):
-    """What the coordinator process knows of partitions, and does to them."""
+    """The partitions of all topics, as the coordinator process knows and writes them."""
 
     def exists(self, topic: str, partition: int) -> bool: ...
 
     def append_markers(self, batches: Sequence[TopicBatch], done: Callable[[list[ErrorCode]], None]) -> None:
-        """`done` hears an error for each when they are durable or refused; never if a log worker dies."""
+        """Append batches.
+
+        `done` hears an error for each when all are durable or refused, never if a log worker dies.
+        """
 
     def write_offsets_marker(self, partition: int, marker: Marker, done: Then) -> None:
-        """The same for a partition of `__consumer_offsets`, behind the offsets on their way to it."""
+        """Append a marker to a partition of `__consumer_offsets`, behind the offsets on their way to it."""
 
 
 @dataclass(eq=False)
 class _Ending:
-    """A transaction that ends: how many of its partitions lack their marker."""
+    """A transaction that ends. `missing` counts its partitions that lack the marker."""
 
     marker: Marker
     missing: int
@@ -63,50 +66,53 @@ class MarkerSender:
         self._partitions = partitions
         self._now_ms = now_ms
         self._monotonic_ms = monotonic_ms
-        self._wanted: deque[tuple[_Ending, TopicPartition]] = deque()
+        self._waiting: deque[tuple[_Ending, TopicPartition]] = deque()
         self._refused: list[tuple[_Ending, TopicPartition]] = []
         self._retry_at_ms = 0
-        self._tell_at_ms = 0
+        self._log_at_ms = 0
         self._is_under_way = False
-        # Answers of a life before `forget` are nobody's.
+        # Counts calls of `unload`: the outcome of a round that began before the last one is void.
         self._life = 0
 
     @property
     def is_idle(self) -> bool:
-        return not (self._wanted or self._refused or self._is_under_way)
+        return not (self._waiting or self._refused or self._is_under_way)
 
     @property
     def retry_at_ms(self) -> int | None:
-        """When to look again at what was refused; None: nothing was."""
+        """When to try the refused markers again, None if there are none."""
         return self._retry_at_ms if self._refused else None
 
     def send(self, marker: Marker, partitions: frozenset[TopicPartition], then: Callable[[], None]) -> None:
-        """`then` is called when each has its marker, durably, or is gone; at once if there are none."""
+        """Call `then` when each partition has its marker, durably, or is gone; at once if there are none."""
         ending = _Ending(marker, len(partitions), then)
         if not partitions:
             then()
         for partition in sorted(partitions):
-            self._wanted.append((ending, partition))
+            self._waiting.append((ending, partition))
 
-    def forget(self) -> None:
-        """Nobody knows what became of what is under way: whoever reads the log again sends it again."""
+    def unload(self) -> None:
+        """Drop all markers: nobody knows what became of the round.
+
+        They are sent again when the log is read.
+        """
         self._life += 1
-        self._wanted.clear()
+        self._waiting.clear()
         self._refused.clear()
         self._is_under_way = False
 
     def step(self) -> None:
-        """Begins a round, if none is under way and something waits for one."""
+        """Begin a round, if none is under way and markers wait for one."""
         if self._refused and self._monotonic_ms() >= self._retry_at_ms:
-            self._wanted.extend(self._refused)
+            self._waiting.extend(self._refused)
             self._refused.clear()
-        if self._is_under_way or not self._wanted:
+        if self._is_under_way or not self._waiting:
             return
         now_ms = self._now_ms()
         ours: list[tuple[_Ending, TopicPartition]] = []
         batches: list[TopicBatch] = []
-        while self._wanted and len(batches) < ROUND_MARKERS:
-            ending, partition = self._wanted.popleft()
+        while self._waiting and len(batches) < ROUND_MARKERS:
+            ending, partition = self._waiting.popleft()
             if not self._partitions.exists(*partition):
                 self._done(ending)
             elif partition[0] == GROUP_TOPIC:
@@ -157,8 +163,8 @@ class MarkerSender:
         if not self._refused:
             self._retry_at_ms = now_ms + RETRY_MS
         self._refused.append((ending, partition))
-        if now_ms >= self._tell_at_ms:
-            self._tell_at_ms = now_ms + TOLD_EVERY_MS
+        if now_ms >= self._log_at_ms:
+            self._log_at_ms = now_ms + LOG_EVERY_MS
             log.warning(
                 "the end of a transaction cannot be written to %s-%d now (%s): it is tried again, and "
                 "whoever reads what is committed waits for it",

@@ -1,15 +1,15 @@
 """The records of `__transaction_state`, as Kafka's TransactionLogKey and TransactionLogValue have them.
 
-A key of version 0 is a transactional id; keys of other versions are stepped over, as Kafka does. A value that
-is null is a tombstone. Values are written in version 1, the flexible one, as a Kafka with transaction.version
-1 or 2 does; version 0 is read, too.
+A key of version 0 is a transactional id; records with keys of other versions are skipped, as Kafka does. A
+null value is a tombstone. Values are written in version 1, the flexible one, as a Kafka with
+transaction.version 1 or 2 does; version 0 is read as well.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
-from mpbroker.coordinator.runtime.records import (
+from mpbroker.coordinator.runtime.field_reader import (
     BYTE,
     INT,
     LONG,
@@ -39,10 +39,10 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 
 class TransactionValue(NamedTuple):
-    """Times are of the wall clock; `start_ms` is NO_TIME before the first transaction.
+    """Times are milliseconds since 1970; `start_ms` is NO_TIME before the first transaction.
 
-    `next_producer_id`: the one that the client has been told, while the markers of the old one are on their
-    way. `client_version`: TV2 if the last step was taken by a client that has its epoch bumped with each
+    `next_producer_id`: the id that the client has been told, while the markers of the old one are on their
+    way. `client_version`: TV2 if the client that caused the record has its epoch bumped with each
     transaction.
     """
 
@@ -59,11 +59,11 @@ class TransactionValue(NamedTuple):
 
 
 Entry: TypeAlias = tuple[str, TransactionValue | None]
-"""Transactional id and what is to be known of it, before they are bytes."""
+"""A record before it is encoded: a transactional id and its value, None for a tombstone."""
 
 
 def encode(entry: Entry) -> tuple[bytes, bytes | None]:
-    """-> key and value of the record."""
+    """Return key and value of the record."""
     transactional_id, value = entry
     name = transactional_id.encode()
     key = SHORT.pack(KEY_VERSION) + SHORT.pack(len(name)) + name
@@ -102,7 +102,7 @@ def _encode_partitions(value: TransactionValue) -> bytes:
 
 
 def _encode_tags(value: TransactionValue) -> bytes:
-    """A field that has its default is left out."""
+    """Encode the tagged fields that do not have their default."""
     tags: list[tuple[int, bytes]] = []
     if value.previous_producer_id != NO_PRODUCER_ID:
         tags.append((PREVIOUS_PRODUCER_ID_TAG, LONG.pack(value.previous_producer_id)))
@@ -117,7 +117,7 @@ def _encode_tags(value: TransactionValue) -> bytes:
 
 
 def decode(key: bytes | None, value: bytes | None) -> Entry | None:
-    """None for a record of a kind that is not known. Raises UnreadableRecord."""
+    """Decode a record. Returns None if its kind is not known. Raises UnreadableRecord."""
     if key is None:
         raise UnreadableRecord("a record without a key")
     try:

@@ -6,9 +6,9 @@
       │          │
       └──────────┴──────► PrepareAbort ───► CompleteAbort
 
-From CompleteCommit and CompleteAbort it goes on as from Empty. Dead, about to be forgotten, is entered from
-where no transaction is open, and never written. Nor is PrepareEpochFence, in which Kafka has an Ongoing one
-whose epoch it bumps before it aborts it; here both are one step.
+CompleteCommit and CompleteAbort lead where Empty leads. A transactional id that is about to be deleted is
+Dead; no record says so. PrepareEpochFence is not written either: Kafka enters it to bump the epoch of an
+Ongoing transaction before it aborts that, and here both are one step.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class TransactionState(Enum):
 
     @property
     def is_preparing(self) -> bool:
-        """Decided, and its markers are on their way."""
+        """True while the end is decided and the markers are on their way."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_over(self) -> bool:
-        """No transaction is open."""
+        """True while no transaction is open."""
         return self in _OVER
 
     @property
@@ -63,4 +63,4 @@ ALLOWED_FROM: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
     TransactionState.DEAD: _OVER,
 }
-"""From which states each can be entered, of those that are."""
+"""The states from which each state can be entered."""

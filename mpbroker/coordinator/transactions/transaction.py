@@ -1,12 +1,12 @@
-"""What is known of a transactional id, and the steps that it can take. No clock, no I/O.
+"""The state of a transactional id, and the steps that it can take. No clock, no I/O.
 
 (Kafka: TransactionMetadata, and the rules of TransactionCoordinator that need nothing else.) A step is what
-the next record will say; it counts when that is durable. One step is under way at a time.
+the next record will say; it counts when that record is durable. One step is under way at a time.
 
-Producers are told apart by (producer id, epoch). TV1: the epoch is bumped by InitProducerId, and when a
-transaction is aborted behind its producer's back. TV2 (KIP-890): with each end of a transaction as well, in
-the record that decides it, so that whatever comes late has an old epoch. Nobody is ever told the epoch 32767:
-it is the one that fences the last that somebody was told.
+A producer is identified by (producer id, epoch). With TV1, InitProducerId bumps the epoch, and so does the
+abort of a transaction that its producer did not ask for. With TV2 (KIP-890) each end of a transaction bumps
+it as well, in the record that decides the end, so that a batch that comes late has an old epoch. No producer
+is ever told the epoch 32767: it fences the last epoch that one was told.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from mpbroker.coordinator.runtime.batches import Marker, Producer
-from mpbroker.coordinator.transactions.queue import Turn
+from mpbroker.coordinator.transactions.pending_step import PendingStep
 from mpbroker.coordinator.transactions.records import (
     NO_TIME,
     TV1,
@@ -34,69 +34,78 @@ EXHAUSTED_FROM: Final = LAST_EPOCH - 1
 
 
 class Step(NamedTuple):
-    """`last_epoch`: the one that whoever asks again for the epoch of `value` still has; no record has it."""
+    """(Kafka: TxnTransitMetadata.) `last_epoch` is the epoch that a client still has which did not get the
+    answer with the epoch of `value`, and asks again. No record has it.
+    """
 
     value: TransactionValue
     last_epoch: int
 
 
 @dataclass(eq=False)
-class Transaction:
-    """`value`: what is durable, None before the first record; `pending`: the state it is about to enter.
+class TransactionMetadata:
+    """`value` is what is durable, None before the first record.
 
-    `takes_id`: a producer id for it is on its way. `is_held`: its markers wait for batches. `bumps`: its
-    producer is known to end transactions as TV2 does. `is_granted`: handlers let batches of this epoch pass
-    without asking, so that nothing but another one keeps them out of the next transaction. `turns`: who waits
-    for the end of what is under way.
+    `pending_state`: the state that the step under way will enter.
+    `takes_id`: a producer id for the next step is being allocated.
+    `is_held`: its markers wait for batches.
+    `bumps`: its producer is known to end transactions as TV2 does.
+    `is_epoch_verified`: handlers let batches of this epoch pass without asking, so only another epoch keeps
+    them out of the next transaction.
+    `pending_steps`: what waits for the end of the step under way.
     """
 
     transactional_id: str
     value: TransactionValue | None = None
     last_epoch: int = NO_PRODUCER_EPOCH
-    pending: TransactionState | None = None
+    pending_state: TransactionState | None = None
     takes_id: bool = False
     is_held: bool = False
     bumps: bool = False
-    is_granted: bool = False
-    turns: deque[Turn] = field(default_factory=deque)
+    is_epoch_verified: bool = False
+    pending_steps: deque[PendingStep] = field(default_factory=deque)
 
     @property
     def is_changing(self) -> bool:
-        """Whether `value` may be another one soon."""
-        return self.pending is not None or self.takes_id
+        """True while a step is under way: `value` may be replaced soon."""
+        return self.pending_state is not None or self.takes_id
 
     @property
     def is_busy(self) -> bool:
-        """Whether the next step has to wait."""
+        """True while the next step has to wait."""
         return self.is_changing or (self.value is not None and self.value.state.is_preparing)
 
     @property
     def is_ending(self) -> bool:
-        """Whether its end is decided, or about to be."""
-        if self.pending is not None and self.pending.is_preparing:
+        """True while its end is decided, or is being decided."""
+        if self.pending_state is not None and self.pending_state.is_preparing:
             return True
         return self.value is not None and self.value.state.is_preparing
 
-    def assume_granted(self) -> None:
-        """Handlers may have been told so by an earlier coordinator."""
+    def assume_verified(self) -> None:
+        """Assume that an earlier coordinator let handlers verify the epoch, if the record does not exclude
+        that.
+        """
         value = self.value
         assert value is not None
-        self.is_granted = value.state is TransactionState.ONGOING and value.client_version == TV2
+        self.is_epoch_verified = value.state is TransactionState.ONGOING and value.client_version == TV2
 
     def begin(self, state: TransactionState) -> None:
-        assert self.pending is None, f"{self.transactional_id}: {self.pending} is under way, not {state}"
+        assert self.pending_state is None, (
+            f"{self.transactional_id}: {self.pending_state} is under way, not {state}"
+        )
         before = TransactionState.EMPTY if self.value is None else self.value.state
         assert before in ALLOWED_FROM[state], f"{self.transactional_id}: from {before} to {state}"
-        self.pending = state
+        self.pending_state = state
 
     def done(self, step: Step) -> None:
-        self.pending = None
+        self.pending_state = None
         if self.value is not None and self.value.producer_epoch != step.value.producer_epoch:
-            self.is_granted = False
+            self.is_epoch_verified = False
         self.value, self.last_epoch = step
 
     def undo(self) -> None:
-        self.pending = None
+        self.pending_state = None
 
 
 def is_exhausted(epoch: int) -> bool:
@@ -104,9 +113,9 @@ def is_exhausted(epoch: int) -> bool:
 
 
 def check_producer(value: TransactionValue, producer: Producer) -> None:
-    """Raises ApiError unless the producer is the one that is known, and has been told so.
+    """Raise ApiError unless this is the producer of the transactional id, with an epoch that it was told.
 
-    A client whose epochs are used up has been told its next id while the old one's markers are on their way.
+    A client whose epochs are used up has its next id while the markers of the old one are on their way.
     """
     if value.next_producer_id != NO_PRODUCER_ID and producer == (value.next_producer_id, 0):
         return
@@ -120,10 +129,10 @@ def check_producer(value: TransactionValue, producer: Producer) -> None:
 
 
 class Bump(Enum):
-    """What becomes of the epoch when a producer begins anew."""
+    """A way to change the epoch at InitProducerId."""
 
     NEXT = 0
-    SAME = 1  # the answer to an earlier request was lost
+    SAME = 1  # The answer to an earlier request was lost.
     NEW_ID = 2
 
 
@@ -133,7 +142,10 @@ def new_producer(producer_id: int, timeout_ms: int, now_ms: int) -> Step:
 
 
 def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None) -> Bump:
-    """Raises ApiError if `expected`, what the producer believes itself to be, is not what it is."""
+    """Return what InitProducerId does.
+
+    Raises ApiError if the producer is not `expected`, who it says it is.
+    """
     epoch = value.producer_epoch
     if expected is None or expected == (value.producer_id, epoch):
         return Bump.NEW_ID if is_exhausted(epoch) else Bump.NEXT
@@ -144,8 +156,10 @@ def bump_for(value: TransactionValue, last_epoch: int, expected: Producer | None
     raise ApiError(ErrorCode.PRODUCER_FENCED)
 
 
-def begin_anew(transaction: Transaction, timeout_ms: int, expected: Producer | None, now_ms: int) -> Step:
-    """The same producer id, with the next epoch. Raises ApiError."""
+def begin_anew(
+    transaction: TransactionMetadata, timeout_ms: int, expected: Producer | None, now_ms: int
+) -> Step:
+    """Keep the producer id and bump the epoch. Raises ApiError."""
     value = transaction.value
     assert value is not None
     is_retry = bump_for(value, transaction.last_epoch, expected) is Bump.SAME
@@ -157,7 +171,7 @@ def begin_anew(transaction: Transaction, timeout_ms: int, expected: Producer | N
 def rotate(
     value: TransactionValue, producer_id: int, timeout_ms: int, expected: Producer | None, now_ms: int
 ) -> Step:
-    """Another producer id: the epochs of this one are used up."""
+    """Replace the producer id, whose epochs are used up."""
     emptied = _emptied(value, timeout_ms, now_ms)
     return Step(
         emptied._replace(producer_id=producer_id, producer_epoch=0, previous_producer_id=value.producer_id),
@@ -179,7 +193,7 @@ def _emptied(value: TransactionValue, timeout_ms: int, now_ms: int) -> Transacti
 
 
 def add(
-    transaction: Transaction, partitions: frozenset[TopicPartition], client_version: int, now_ms: int
+    transaction: TransactionMetadata, partitions: frozenset[TopicPartition], client_version: int, now_ms: int
 ) -> Step:
     value = transaction.value
     assert value is not None
@@ -190,7 +204,7 @@ def add(
             partitions=value.partitions | partitions if is_open else partitions,
             update_ms=now_ms,
             start_ms=value.start_ms if is_open else now_ms,
-            # Of all that was added: once a part of it was added as TV2 it may be granted.
+            # Once one partition was added as TV2, handlers may have verified the epoch.
             client_version=max(value.client_version, client_version) if is_open else client_version,
         ),
         transaction.last_epoch,
@@ -201,15 +215,15 @@ def add(
 
 
 class Verdict(Enum):
-    """What an EndTxn comes to."""
+    """An answer to an EndTxn."""
 
     END = 0
     WAIT = 1
-    RETRY = 2  # it was done: the answer was lost
+    RETRY = 2  # It was done: the answer was lost.
 
 
 def judge_end(value: TransactionValue, producer: Producer, is_commit: bool, client_version: int) -> Verdict:
-    """Raises ApiError."""
+    """Return what to do about an EndTxn. Raises ApiError if it must be refused."""
     return (_judge_end_v2 if client_version == TV2 else _judge_end_v1)(value, producer, is_commit)
 
 
@@ -224,7 +238,7 @@ def _judge_end_v1(value: TransactionValue, producer: Producer, is_commit: bool) 
 
 
 def _judge_end_v2(value: TransactionValue, producer: Producer, is_commit: bool) -> Verdict:
-    """An ABORT of nothing is allowed: the client may not know whether what it sent came to something."""
+    """Allow an abort of nothing: the client may not know whether anything that it sent has arrived."""
     state = value.state
     if _is_retry(value, producer):
         if state.is_commit != is_commit:
@@ -239,7 +253,7 @@ def _judge_end_v2(value: TransactionValue, producer: Producer, is_commit: bool) 
 
 
 def _is_retry(value: TransactionValue, producer: Producer) -> bool:
-    """Whether it has the epoch that its EndTxn v5 has left behind. Nobody has the one that a fence did."""
+    """Return whether the producer has the epoch that its own EndTxn v5 has bumped. A fence is no such end."""
     if value.client_version != TV2 or value.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return False
     if producer == (value.producer_id, value.producer_epoch - 1):
@@ -253,9 +267,12 @@ def needs_next_id(value: TransactionValue, client_version: int) -> bool:
 
 
 def prepare(
-    transaction: Transaction, is_commit: bool, client_version: int, next_producer_id: int, now_ms: int
+    transaction: TransactionMetadata, is_commit: bool, client_version: int, now_ms: int, next_producer_id: int
 ) -> Step:
-    """The decision; `next_producer_id` if the epochs are used up."""
+    """Decide the end.
+
+    `next_producer_id`: the producer's next id if its epochs are used up, else NO_PRODUCER_ID.
+    """
     value = transaction.value
     assert value is not None
     is_open = value.state is TransactionState.ONGOING
@@ -274,10 +291,11 @@ def prepare(
 
 
 def fence(value: TransactionValue, expected: Producer | None, now_ms: int) -> Step:
-    """An abort without the producer: its epoch is no longer valid. (Kafka: PrepareEpochFence.)
+    """Abort without the producer, whose epoch is no longer valid then. (Kafka: PrepareEpochFence.)
 
-    `expected`: who asks for that knows the epoch, and may ask for its successor. The record is one of TV1:
-    else the fenced producer's EndTxn would look like a retry of the request that has bumped its epoch.
+    `expected` is the producer that asks for this, if one does: it may ask again with this epoch. The record
+    says TV1: else the fenced producer's EndTxn would look like a retry of the request that has bumped its
+    epoch.
     """
     assert value.state is TransactionState.ONGOING
     return Step(
@@ -291,8 +309,8 @@ def fence(value: TransactionValue, expected: Producer | None, now_ms: int) -> St
     )
 
 
-def complete(transaction: Transaction, now_ms: int) -> Step:
-    """All markers are written."""
+def complete(transaction: TransactionMetadata, now_ms: int) -> Step:
+    """End the transaction: all markers are durable."""
     value = transaction.value
     assert value is not None
     assert value.state.is_preparing
@@ -319,8 +337,8 @@ def marker_for(value: TransactionValue, coordinator_epoch: int) -> Marker:
     return Marker(value.producer_id, value.producer_epoch, coordinator_epoch, value.state.is_commit)
 
 
-def told(value: TransactionValue) -> Producer:
-    """What a client that has ended its transaction is from then on."""
+def producer_after_end(value: TransactionValue) -> Producer:
+    """Return the producer id and epoch that a client has after it has ended its transaction."""
     if value.next_producer_id != NO_PRODUCER_ID:
         return Producer(value.next_producer_id, 0)
     return Producer(value.producer_id, value.producer_epoch)

@@ -1,0 +1,118 @@
+"""DeleteGroups, and the deletion of what is too old. (Kafka: GroupCoordinatorShard.cleanupGroupMetadata.)"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from mpbroker.config.broker import MINUTE_MS, BrokerConfig
+from mpbroker.coordinator.groups.group import Group, GroupState
+from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.offset_manager import OffsetMetadataManager
+from mpbroker.coordinator.groups.offsets import Offsets
+from mpbroker.coordinator.groups.rebalances import Rebalances
+from mpbroker.coordinator.groups.records import Entry, GroupKey
+from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
+from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
+
+log = logging.getLogger("mpbroker")
+
+
+class DeleteGroups:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        timers: Timers,
+        queue: WriteQueue[Entry],
+        manager: GroupMetadataManager,
+        offset_manager: OffsetMetadataManager,
+        rebalances: Rebalances,
+        answers: Answers,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._timers = timers
+        self._queue = queue
+        self._manager = manager
+        self._offset_manager = offset_manager
+        self._offsets: Offsets = offset_manager.offsets
+        self._rebalances = rebalances
+        self._answers = answers
+        self._set_cleanup()
+
+    def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse | None:
+        """Delete groups without members. Errors of a group are in its result."""
+        names = list(dict.fromkeys(request.groups_names))
+        results = [DeleteGroupsResponse.DeletableGroupResult(name) for name in names]
+        missing = 0
+
+        def written(result: DeleteGroupsResponse.DeletableGroupResult, error: ErrorCode) -> None:
+            nonlocal missing
+            missing -= 1
+            result.error_code = response_error(error)
+            if not missing:
+                self._answers.answer(context.waiter, DeleteGroupsResponse(results=results))
+
+        doomed: list[tuple[Group, DeleteGroupsResponse.DeletableGroupResult]] = []
+        for result in results:
+            try:
+                group = self._manager.existing(result.group_id)
+                if group.state is not GroupState.EMPTY:
+                    raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+                doomed.append((group, result))
+            except ApiError as error:
+                result.error_code = error.code
+        missing = len(doomed)
+        for group, result in doomed:
+            self._bury(group, partial(written, result), context.waiter)
+        return None if doomed else DeleteGroupsResponse(results=results)
+
+    def _bury(self, group: Group, then: Then, waiter: Waiter | None = None) -> None:
+        """Delete the group with all its offsets. Until that is durable it is dead, and nobody can join."""
+        group.enter(GroupState.DEAD, self._clock.wall_ms())
+        self._rebalances.end_group(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        group.pending_joins.clear()
+        keys = self._offsets.keys_of(group.group_id)
+
+        def written(error: ErrorCode) -> None:
+            self._offsets.end(keys)
+            if error:
+                group.enter(GroupState.EMPTY, self._clock.wall_ms())
+            else:
+                for key in keys:
+                    self._offsets.apply(key, None)
+                self._manager.remove(group)
+            then(error)
+
+        self._offsets.begin(keys)
+        entries: list[Entry] = [*((key, None) for key in keys), (GroupKey(group.group_id), None)]
+        self._queue.append(group.group_id, entries, written, waiter)
+
+    # --- what nobody asks for
+
+    def _set_cleanup(self) -> None:
+        at = self._clock.monotonic_ms() + self._config.offsets_retention_check_interval_ms
+        self._timers.set("cleanup", at, self._cleanup)
+
+    def _cleanup(self) -> None:
+        """Delete offsets that are too old, and groups that have neither members nor offsets any more."""
+        self._set_cleanup()
+        now_ms, retention_ms = self._clock.wall_ms(), self._config.offsets_retention_minutes * MINUTE_MS
+        for group in list(self._manager.groups.values()):
+            keys = self._offsets.expired(group, now_ms, retention_ms)
+            if len(keys) < len(self._offsets.keys_of(group.group_id)):
+                if keys:
+                    self._offset_manager.expire(group.group_id, keys)
+            elif group.state is GroupState.EMPTY and not self._is_awaited(group):
+                log.info("group %s: empty and without offsets, it is deleted", group.group_id)
+                self._bury(group, lambda _error: None)
+            elif keys:
+                self._offset_manager.expire(group.group_id, keys)
+
+    def _is_awaited(self, group: Group) -> bool:
+        """Return whether somebody is about to use the group, though no record says so yet."""
+        return bool(group.pending_joins) or self._offsets.is_in_transaction(group.group_id)

@@ -1,0 +1,85 @@
+"""DescribeGroups and ListGroups. (Kafka: GroupMetadataManager.describeGroups, listGroups.)"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mpbroker.coordinator.groups.group import GroupState
+from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+CLASSIC: Final = "classic"
+FIRST_DESCRIBE_VERSION_WITH_ERRORS: Final = 6
+# The most that one response has of members' metadata and assignments, which can be large.
+DESCRIBED_BYTES: Final = 1 << 20
+
+
+class DescribeGroups:
+    def __init__(self, manager: GroupMetadataManager) -> None:
+        self._manager = manager
+
+    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        """Describe the first groups, at least one and as many as fit.
+
+        The handler process asks for the rest.
+        """
+        described: list[DescribeGroupsResponse.DescribedGroup] = []
+        size = 0
+        for name in request.groups:
+            if size >= DESCRIBED_BYTES:
+                break
+            group = self._describe(name, context.version)
+            size += sum(len(m.member_metadata) + len(m.member_assignment) for m in group.members)
+            described.append(group)
+        return DescribeGroupsResponse(groups=described)
+
+    def _describe(self, group_id: str, version: int) -> DescribeGroupsResponse.DescribedGroup:
+        described = DescribeGroupsResponse.DescribedGroup(group_id=group_id)
+        try:
+            self._manager.partitions.check_loaded(group_id)
+        except ApiError as error:
+            described.error_code, described.error_message = error.code, error.code.message
+            return described
+        group = self._manager.find(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            described.group_state = GroupState.DEAD.value
+            if version >= FIRST_DESCRIBE_VERSION_WITH_ERRORS:
+                described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+                described.error_message = f"Group {group_id} not found."
+            return described
+        is_stable = group.state is GroupState.STABLE
+        described.group_state = group.state.value
+        described.protocol_type = group.protocol_type or ""
+        described.protocol_data = group.protocol or "" if is_stable else ""
+        described.members = [
+            DescribeGroupsResponse.DescribedGroupMember(
+                m.member_id,
+                m.instance_id,
+                m.client_id,
+                m.client_host,
+                m.metadata(group.protocol) if is_stable else b"",
+                m.assignment,
+            )
+            for m in group.members.values()
+        ]
+        return described
+
+    def list(self, _context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+        self._manager.partitions.check_none_is_loading()
+        states = {state.strip().lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+        groups = self._manager.groups.values() if not types or CLASSIC in types else ()
+        return ListGroupsResponse(
+            groups=[
+                ListGroupsResponse.ListedGroup(g.group_id, g.protocol_type or "", g.state.value, CLASSIC)
+                for g in groups
+                if g.state is not GroupState.DEAD and (not states or g.state.value.lower() in states)
+            ]
+        )

@@ -1,0 +1,110 @@
+"""The groups there are, as the records of `__consumer_offsets` say and members have changed since.
+
+(Kafka: GroupMetadataManager.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.groups.group import Group, GroupState
+from mpbroker.coordinator.groups.offsets import Offsets
+from mpbroker.coordinator.groups.rebalances import Rebalances
+from mpbroker.coordinator.groups.records import GroupValue
+from mpbroker.coordinator.runtime.partitions import PartitionState, TopicPartitions
+from mpbroker.coordinator.runtime.timers import Clock
+from mpbroker.protocol.errors import ApiError, ErrorCode
+
+
+class GroupMetadataManager:
+    """`groups` has them by id. `offsets` has what they have committed, also what of it has no group left."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        partitions: TopicPartitions,
+        offsets: Offsets,
+        rebalances: Rebalances,
+    ) -> None:
+        self.groups: dict[str, Group] = {}
+        self.partitions = partitions
+        self._config = config
+        self._clock = clock
+        self._offsets = offsets
+        self._rebalances = rebalances
+
+    def find(self, group_id: str) -> Group | None:
+        return self.groups.get(group_id)
+
+    def new_group(self, group_id: str) -> Group:
+        """Make an empty group. It counts when it is added."""
+        return Group(group_id, state_ms=self._clock.wall_ms())
+
+    def add(self, group: Group) -> None:
+        """Add a group. Idempotent."""
+        self.groups.setdefault(group.group_id, group)
+
+    def remove(self, group: Group) -> None:
+        """Remove a group, unless another one of that id has taken its place."""
+        if self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]
+
+    def live(self, group_id: str) -> Group:
+        """Return a group for one of its members. Raises ApiError if it has none or is being deleted."""
+        group = self._find_loaded(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        if group.state is GroupState.DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return group
+
+    def existing(self, group_id: str) -> Group:
+        """Return a group. Raises ApiError if there is none, or if it is being deleted."""
+        group = self._find_loaded(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
+        return group
+
+    def _find_loaded(self, group_id: str) -> Group | None:
+        """Raise ApiError unless it is known whether there is such a group."""
+        if not group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        self.partitions.check_loaded(group_id)
+        return self.groups.get(group_id)
+
+    # --- loading and unloading
+
+    def load(self, partition: int, values: dict[str, GroupValue | None]) -> None:
+        """Believe the records of a partition: `values` has the last of each group, offsets are applied."""
+        # Groups of other partitions are known, or not read yet; there may be very many of them.
+        new = (name for name in self._offsets.groups() if name not in self.groups)
+        names = {name for name in new if self.partitions.partition_for(name) == partition}
+        for name, value in values.items():
+            if value is not None:
+                names.discard(name)
+                group = self.groups[name] = Group.from_record(name, value)
+                for member in group.members.values():
+                    self._rebalances.keep_alive(group, member)
+                if len(group.members) > self._config.group_max_size:
+                    self._rebalances.prepare(group, "more members than group.max.size allows")
+        for name in names:
+            self.groups[name] = Group(name)
+        self.partitions.set(partition, PartitionState.LOADED)
+
+    def fail(self, partition: int) -> None:
+        """Note that the partition cannot be read, and drop what was read of it."""
+        for name in self._offsets.groups():
+            if self.partitions.partition_for(name) == partition:
+                self._offsets.drop_group(name)
+        self._offsets.drop_transactions(partition)
+        self.partitions.set(partition, PartitionState.OFFLINE)
+
+    def unload(self) -> None:
+        """Forget all that the topic says, and end all waits."""
+        for group in self.groups.values():
+            self._rebalances.end_group(group, ErrorCode.NOT_COORDINATOR)
+        for name in self._offsets.groups():
+            self._offsets.drop_group(name)
+        self._offsets.drop_transactions()
+        self.groups.clear()
+        self.partitions.close()

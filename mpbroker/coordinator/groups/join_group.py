@@ -1,0 +1,276 @@
+"""JoinGroup: makes clients members of a group under an id, and starts a rebalance where that is needed.
+
+(Kafka: GroupMetadataManager.classicGroupJoinToClassicGroup and what it calls; KIP-345 static members, KIP-394
+member ids, KIP-814 static leaders that keep their assignment.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member, Protocols
+from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.offsets import Offsets
+from mpbroker.coordinator.groups.rebalances import (
+    NEW_MEMBER_JOIN_TIMEOUT_MS,
+    Rebalances,
+    refused_join,
+)
+from mpbroker.coordinator.groups.records import Entry
+from mpbroker.coordinator.runtime.requests import RequestContext, Waiter, response_error
+from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import JoinGroupRequest, Message
+
+FIRST_VERSION_WITH_REQUIRED_ID: Final = 4
+FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT: Final = 9
+REASON_LENGTH_MAX: Final = 255
+# A member id is a string of the protocol, which has a limit.
+MEMBER_NAME_LENGTH_MAX: Final = 1024
+
+log = logging.getLogger("mpbroker")
+
+
+@dataclass(frozen=True)
+class Join:
+    """A JoinGroup request with its context."""
+
+    context: RequestContext
+    request: JoinGroupRequest
+
+    @property
+    def protocols(self) -> Protocols:
+        return tuple((p.name, p.metadata) for p in self.request.protocols)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The session timeout for version 0, which has no field for it."""
+        asked = self.request.rebalance_timeout_ms
+        return self.request.session_timeout_ms if asked < 0 else asked
+
+    @property
+    def reason(self) -> str:
+        return (self.request.reason or "not provided")[:REASON_LENGTH_MAX]
+
+
+class JoinGroup:
+    """`new_id` makes the random part of a member id."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        queue: WriteQueue[Entry],
+        manager: GroupMetadataManager,
+        offsets: Offsets,
+        rebalances: Rebalances,
+        new_id: Callable[[], str],
+        answer: Callable[[Waiter, Message], None],
+    ) -> None:
+        self._config = config
+        self._queue = queue
+        self._manager = manager
+        self._offsets = offsets
+        self._rebalances = rebalances
+        self._new_id = new_id
+        self._answer = answer
+
+    def join(self, context: RequestContext, request: JoinGroupRequest) -> None:
+        """Serve a request. It is answered when the join phase ends, or at once. Raises ApiError."""
+        group, join = self._group_for(request), Join(context, request)
+        if group.state is GroupState.DEAD:
+            self._refuse(join, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif not self._has_room(group, request.member_id):
+            self._turn_away(group, join)
+        elif not group.supports(request.protocol_type, [p.name for p in request.protocols]):
+            self._refuse(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        elif request.member_id == NO_MEMBER:
+            self._join_without_id(group, join)
+        else:
+            self._join_with_id(group, join)
+        never_used = group.generation == 0 and not group.members and not group.pending_joins
+        if never_used and group.state is GroupState.EMPTY and not self._offsets.has_any(group.group_id):
+            self._manager.remove(group)
+
+    def _group_for(self, request: JoinGroupRequest) -> Group:
+        """Return the group, a new one if there is none. Raises ApiError."""
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID)
+        shortest_ms = self._config.group_min_session_timeout_ms
+        longest_ms = self._config.group_max_session_timeout_ms
+        if not shortest_ms <= request.session_timeout_ms <= longest_ms:
+            raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        self._manager.partitions.check_loaded(request.group_id)
+        group = self._manager.find(request.group_id)
+        if group is None:
+            if request.member_id != NO_MEMBER:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+            group = self._manager.new_group(request.group_id)
+            self._manager.add(group)
+        return group
+
+    def _refuse(self, join: Join, error: ErrorCode) -> None:
+        self._answer(join.context.waiter, refused_join(join.request.member_id, error))
+
+    def _turn_away(self, group: Group, join: Join) -> None:
+        member = group.members.get(join.request.member_id)
+        if member is not None:
+            self._rebalances.remove(group, member)
+        else:
+            self._rebalances.expect_no_more(group, join.request.member_id)
+            group.remove(join.request.member_id)
+        self._answer(join.context.waiter, refused_join(NO_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED))
+
+    def _has_room(self, group: Group, member_id: str) -> bool:
+        """Return whether one more can join.
+
+        While a group rebalances only members that have joined again count.
+        """
+        most = self._config.group_max_size
+        member = group.members.get(member_id)
+        if group.state is GroupState.EMPTY:
+            return True
+        if group.state is GroupState.PREPARING_REBALANCE:
+            is_counted = member is not None and member.awaits_join is not None
+            return is_counted or group.awaiting_join < most
+        return member is not None or len(group.members) < most
+
+    # --- without a member id
+
+    def _join_without_id(self, group: Group, join: Join) -> None:
+        instance_id = join.request.group_instance_id
+        name = join.context.client_id if instance_id is None else instance_id
+        member_id = f"{name[:MEMBER_NAME_LENGTH_MAX]}-{self._new_id()}"
+        if instance_id is not None:
+            old_id = group.static_members.get(instance_id)
+            if old_id is None:
+                self._add(group, join, member_id)
+            else:
+                self._replace(group, join, group.members[old_id], member_id)
+        elif join.context.version < FIRST_VERSION_WITH_REQUIRED_ID:
+            self._add(group, join, member_id, knows_its_id=False)
+        else:
+            group.pending_joins.add(member_id)
+            self._rebalances.expect(group, member_id, join.request.session_timeout_ms)
+            self._answer(join.context.waiter, refused_join(member_id, ErrorCode.MEMBER_ID_REQUIRED))
+
+    def _add(self, group: Group, join: Join, member_id: str, *, knows_its_id: bool = True) -> None:
+        request = join.request
+        member = Member(
+            member_id,
+            request.group_instance_id,
+            join.context.client_id,
+            join.context.client_host,
+            join.rebalance_timeout_ms,
+            request.session_timeout_ms,
+            join.protocols,
+            is_new=True,
+            knows_its_id=knows_its_id,
+        )
+        if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
+            group.member_joined_meanwhile = True
+        group.add(member, request.protocol_type)
+        self._rebalances.wait_for_join(group, member, join.context.waiter)
+        self._rebalances.keep_alive(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalances.rebalance_or_complete(group, f"{member_id} joins: {join.reason}")
+
+    # --- static members that come back
+
+    def _replace(self, group: Group, join: Join, member: Member, new_id: str) -> None:
+        """Give an instance that was started anew the place of its former self, which is fenced."""
+        old_id, old_leader = member.member_id, group.leader
+        log.info(
+            "group %s: instance %s was %s and is %s now", group.group_id, member.instance_id, old_id, new_id
+        )
+        rebalances, request = self._rebalances, join.request
+        rebalances.end_join(member, refused_join(old_id, ErrorCode.FENCED_INSTANCE_ID))
+        rebalances.fence_sync(member)
+        rebalances.expect_no_more(group, old_id)
+        before = member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms
+        group.replace_static(member, new_id)
+        group.update(member, join.protocols, join.rebalance_timeout_ms, request.session_timeout_ms)
+        rebalances.wait_for_join(group, member, join.context.waiter)
+        rebalances.keep_alive(group, member)
+        if group.state is GroupState.STABLE and group.protocol == group.select_protocol():
+            self._store_replaced(group, join, member, old_id, old_leader, before)
+        elif group.state is GroupState.PREPARING_REBALANCE:
+            rebalances.complete_join_phase_if_due(group)
+        else:
+            rebalances.prepare(group, f"instance {member.instance_id} joins anew: {join.reason}")
+
+    def _store_replaced(
+        self,
+        group: Group,
+        join: Join,
+        member: Member,
+        old_id: str,
+        old_leader: str | None,
+        before: tuple[Protocols, int, int],
+    ) -> None:
+        """Write the group with the new id, without a rebalance: nothing changes for the other members."""
+        new_id = member.member_id
+
+        def written(error: ErrorCode) -> None:
+            is_replaced = group.members.get(new_id) is not member or member.awaits_join != join.context.waiter
+            if is_replaced or group.state is not GroupState.STABLE:
+                return
+            if error:
+                code = response_error(error)
+                response = self._rebalances.joined(group, member)
+                response.error_code, response.member_id = code, NO_MEMBER
+                response.leader, response.members = old_leader or NO_MEMBER, []
+                self._rebalances.end_join(member, response)
+                self._rebalances.expect_no_more(group, new_id)
+                group.replace_static(member, old_id)
+                group.update(member, *before)
+                self._rebalances.keep_alive(group, member)
+                return
+            response = self._rebalances.joined(group, member)
+            if join.context.version >= FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT:
+                response.skip_assignment = group.leader == new_id
+            else:
+                # The client must not believe that it leads: it would assign partitions that nobody asked for.
+                response.leader, response.members = old_leader or NO_MEMBER, []
+            self._rebalances.end_join(member, response)
+
+        assignments = {m.member_id: m.assignment for m in group.members.values()}
+        self._queue.append(group.group_id, [self._rebalances.entry(group, assignments)], written)
+
+    # --- with a member id
+
+    def _join_with_id(self, group: Group, join: Join) -> None:
+        request = join.request
+        if request.member_id in group.pending_joins and request.group_instance_id is None:
+            self._add(group, join, request.member_id)
+            return
+        try:
+            member = group.check_member(request.member_id, request.group_instance_id)
+        except ApiError as error:
+            self._refuse(join, error.code)
+            return
+        changed = member.protocols != join.protocols
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._rejoin(group, join, member, "during a rebalance")
+        elif group.state is GroupState.EMPTY:
+            self._refuse(join, ErrorCode.UNKNOWN_MEMBER_ID)
+        elif changed:
+            self._rejoin(group, join, member, "with other protocols")
+        elif group.state is GroupState.STABLE and group.leader == member.member_id:
+            # A leader that joins again wants a rebalance, for instance because a topic has grown.
+            self._rejoin(group, join, member, "as leader")
+        else:
+            # The answer to its join got lost, or it asks for nothing new.
+            response = self._rebalances.joined(group, member)
+            if group.state is GroupState.STABLE:
+                response.members = []
+            self._answer(join.context.waiter, response)
+
+    def _rejoin(self, group: Group, join: Join, member: Member, how: str) -> None:
+        request = join.request
+        group.update(member, join.protocols, join.rebalance_timeout_ms, request.session_timeout_ms)
+        self._rebalances.wait_for_join(group, member, join.context.waiter)
+        reason = f"{member.member_id} joins again {how}: {join.reason}"
+        self._rebalances.rebalance_or_complete(group, reason)

@@ -1,0 +1,115 @@
+"""SyncGroup, Heartbeat and LeaveGroup: the requests of a group's members.
+
+(Kafka: GroupMetadataManager.classicGroupSync, classicGroupHeartbeat, classicGroupLeave.)
+"""
+
+from __future__ import annotations
+
+import logging
+
+from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState
+from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.rebalances import Rebalances
+from mpbroker.coordinator.runtime.requests import RequestContext
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+log = logging.getLogger("mpbroker")
+
+
+class Members:
+    def __init__(self, manager: GroupMetadataManager, rebalances: Rebalances) -> None:
+        self._manager = manager
+        self._rebalances = rebalances
+
+    def sync(self, context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | None:
+        """Return the member's assignment, None if it has to wait for the leader's. Raises ApiError."""
+        group = self._manager.live(request.group_id)
+        if group.state is GroupState.EMPTY:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        member = group.check_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        for asked, ours in (
+            (request.protocol_type, group.protocol_type),
+            (request.protocol_name, group.protocol),
+        ):
+            if asked is not None and ours is not None and asked != ours:
+                raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._rebalances.synced(group, member.member_id)
+        if group.state is GroupState.STABLE:
+            return SyncGroupResponse(
+                protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
+            )
+        self._rebalances.wait_for_sync(group, member, context.waiter)
+        if group.leader == member.member_id:
+            assignments = {a.member_id: a.assignment for a in request.assignments}
+            self._rebalances.store_assignment(group, assignments)
+        return None
+
+    def heartbeat(self, _context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Extend the member's session. Raises ApiError, also to tell the member that it has to join again."""
+        try:
+            group = self._manager.live(request.group_id)
+        except ApiError as error:
+            if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                # The member cannot be known yet; that it lives is all it wanted to say.
+                return HeartbeatResponse()
+            raise
+        member = group.check_member(request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        self._rebalances.keep_alive(group, member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+        return HeartbeatResponse()
+
+    def leave(self, _context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """Remove members.
+
+        Raises ApiError if the group cannot be asked; errors of a member are in its result.
+        """
+        asked = request.members
+        results = [LeaveGroupResponse.MemberResponse(m.member_id, m.group_instance_id) for m in asked]
+        try:
+            group = self._manager.live(request.group_id)
+        except ApiError as error:
+            if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
+                raise
+            for result in results:
+                result.error_code = ErrorCode.UNKNOWN_MEMBER_ID
+            return LeaveGroupResponse(members=results)
+        for identity, result in zip(asked, results, strict=True):
+            try:
+                self._leave_one(group, identity)
+            except ApiError as error:
+                result.error_code = error.code
+        gone = [r.member_id or f"instance {r.group_instance_id}" for r in results if not r.error_code]
+        if gone and group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self._rebalances.rebalance_or_complete(group, f"{', '.join(gone)} left")
+        elif gone:
+            self._rebalances.complete_join_phase_if_due(group)
+        return LeaveGroupResponse(members=results)
+
+    def _leave_one(self, group: Group, identity: LeaveGroupRequest.MemberIdentity) -> None:
+        """Remove a member. Raises ApiError. Operators name static members without knowing their member id."""
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        if member_id == NO_MEMBER and instance_id is not None:
+            member_id = group.static_members.get(instance_id, NO_MEMBER)
+        if member_id in group.pending_joins:
+            self._rebalances.expect_no_more(group, member_id)
+            group.remove(member_id)
+            return
+        member = group.check_member(member_id, instance_id)
+        reason = identity.reason or "not provided"
+        log.info("group %s: %s leaves (%s)", group.group_id, member_id, reason)
+        self._rebalances.remove(group, member)

@@ -1,0 +1,289 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete. (Kafka: OffsetMetadataManager, and KafkaApis for the topics.)
+
+A commit is answered when it is durable. Records have topics by name; from version 10 on requests have their
+ids, which are translated here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.keys import LONG_MAX
+from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState
+from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.offsets import NO_OFFSET, Offsets
+from mpbroker.coordinator.groups.rebalances import Rebalances
+from mpbroker.coordinator.groups.records import NO_EPOCH, NO_TIME, Entry, OffsetKey, OffsetValue
+from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter, response_error
+from mpbroker.coordinator.runtime.timers import Clock
+from mpbroker.coordinator.runtime.topic_index import TopicIndex
+from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import (
+    ZERO_UUID,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+FIRST_COMMIT_VERSION_WITH_GROUP_ERROR: Final = 9
+
+FetchedGroup: TypeAlias = OffsetFetchResponse.OffsetFetchResponseGroup
+FetchedTopic: TypeAlias = OffsetFetchResponse.OffsetFetchResponseTopics
+FetchedPartition: TypeAlias = OffsetFetchResponse.OffsetFetchResponsePartitions
+CommittedPartition: TypeAlias = OffsetCommitResponse.OffsetCommitResponsePartition
+
+
+class OffsetMetadataManager:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        queue: WriteQueue[Entry],
+        offsets: Offsets,
+        topics: TopicIndex,
+        manager: GroupMetadataManager,
+        rebalances: Rebalances,
+        answers: Answers,
+    ) -> None:
+        self.offsets = offsets
+        self._config = config
+        self._clock = clock
+        self._queue = queue
+        self._topics = topics
+        self._manager = manager
+        self._rebalances = rebalances
+        self._answers = answers
+
+    def _write(
+        self,
+        group_id: str,
+        offsets: list[tuple[OffsetKey, OffsetValue | None]],
+        then: Then,
+        waiter: Waiter | None = None,
+    ) -> None:
+        """Append offsets, None for a tombstone, and believe them when they are durable."""
+        keys = [key for key, _ in offsets]
+
+        def written(error: ErrorCode) -> None:
+            self.offsets.end(keys)
+            if not error:
+                for key, value in offsets:
+                    self.offsets.apply(key, value)
+            then(error)
+
+        self._queue.append(group_id, list(offsets), written, waiter)
+        self.offsets.begin(keys)
+
+    def expire(self, group_id: str, keys: list[OffsetKey]) -> None:
+        """Delete offsets of a group."""
+        self._write(group_id, [(key, None) for key in keys], lambda _error: None)
+
+    # --- commit
+
+    def commit(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | None:
+        """Commit offsets.
+
+        Raises ApiError if the client may commit none; errors of a partition are in its result.
+        """
+        self._manager.partitions.check_loaded(request.group_id)
+        group = self._group_for(request, context.version)
+        self._manager.add(group)
+        response = OffsetCommitResponse()
+        entries: list[tuple[OffsetKey, OffsetValue | None]] = []
+        accepted: list[CommittedPartition] = []
+        now_ms = self._clock.wall_ms()
+        retention_ms = request.retention_time_ms
+        expire_ms = NO_TIME if retention_ms < 0 else min(now_ms + retention_ms, LONG_MAX)
+        for topic in request.topics:
+            name, unknown = self._resolve(topic.name, topic.topic_id)
+            results = []
+            for asked in topic.partitions:
+                result = CommittedPartition(asked.partition_index)
+                results.append(result)
+                metadata = asked.committed_metadata or ""
+                result.error_code = unknown or self.problem_with(name, asked.partition_index, metadata)
+                if not result.error_code:
+                    key = OffsetKey(group.group_id, name, asked.partition_index)
+                    epoch = asked.committed_leader_epoch
+                    value = OffsetValue(asked.committed_offset, epoch, metadata, now_ms, expire_ms)
+                    entries.append((key, value))
+                    accepted.append(result)
+            response.topics.append(
+                OffsetCommitResponse.OffsetCommitResponseTopic(topic.name, topic.topic_id, results)
+            )
+        if not entries:
+            return response
+
+        def written(error: ErrorCode) -> None:
+            for result in accepted:
+                result.error_code = response_error(error)
+            self._answers.answer(context.waiter, response)
+
+        self._write(group.group_id, entries, written, context.waiter)
+        return None
+
+    def _group_for(self, request: OffsetCommitRequest, version: int) -> Group:
+        """Return the group, a new one for a consumer that assigns its partitions itself. Raises ApiError."""
+        group = self._manager.find(request.group_id)
+        if group is not None:
+            self._check_commit(group, request)
+            return group
+        if request.generation_id_or_member_epoch < 0:
+            return self._manager.new_group(request.group_id)
+        knows_it = version >= FIRST_COMMIT_VERSION_WITH_GROUP_ERROR
+        raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND if knows_it else ErrorCode.ILLEGAL_GENERATION)
+
+    def _check_commit(self, group: Group, request: OffsetCommitRequest) -> None:
+        """Raise ApiError unless the client may commit offsets of the group now."""
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
+        if group.state is GroupState.DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if generation < 0 and group.state is GroupState.EMPTY:
+            return
+        if generation < 0 and member_id == NO_MEMBER and request.group_instance_id is None:
+            # The client is no member, and the group has members.
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
+        member = group.check_member(member_id, request.group_instance_id)
+        if generation != group.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._rebalances.keep_alive(group, member)
+
+    def problem_with(self, name: str, partition: int, metadata: str) -> ErrorCode:
+        """Return why no offset of that partition can be committed, NONE if one can."""
+        if not 0 <= partition < self._topics.partitions_of(name):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if _java_length(metadata) > self._config.offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def _resolve(self, name: str, topic_id: bytes) -> tuple[str, ErrorCode]:
+        """Return the name of a topic, and why there is none."""
+        if topic_id != ZERO_UUID:
+            found = self._topics.name_of(topic_id)
+            return (found, ErrorCode.NONE) if found is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
+        known = self._topics.partitions_of(name) > 0
+        return name, ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    # --- fetch
+
+    def fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse | None:
+        """Fetch offsets of the request's `groups`. Errors of a group are in its result.
+
+        With `require_stable` the answer waits for the commits that are under way, and has no offset that a
+        transaction is about to replace.
+        """
+        by_id = any(t.topic_id != ZERO_UUID for g in request.groups for t in g.topics or ())
+        missing = 0
+
+        def fetch_all() -> OffsetFetchResponse:
+            found = [self._fetch_group(g, by_id, request.require_stable) for g in request.groups]
+            return OffsetFetchResponse(groups=found)
+
+        def settled(_error: ErrorCode) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                self._answers.answer(context.waiter, fetch_all())
+
+        unsettled = [g.group_id for g in request.groups if self.offsets.is_under_way(g.group_id)]
+        if not request.require_stable or not unsettled:
+            return fetch_all()
+        missing = len(unsettled)
+        for group_id in unsettled:
+            self._queue.append(group_id, [], settled, context.waiter)
+        return None
+
+    def _fetch_group(
+        self,
+        asked: OffsetFetchRequest.OffsetFetchRequestGroup,
+        by_id: bool,
+        require_stable: bool,
+    ) -> FetchedGroup:
+        found = FetchedGroup(asked.group_id)
+        try:
+            self._manager.partitions.check_loaded(asked.group_id)
+        except ApiError as error:
+            found.error_code = error.code
+            return found
+        offsets = self.offsets.of(asked.group_id)
+        if asked.topics is None:
+            found.topics = self._all_topics(asked.group_id, offsets, require_stable)
+            return found
+        for topic in asked.topics:
+            name, unknown = topic.name, ErrorCode.NONE
+            if by_id:
+                name, unknown = self._resolve(topic.name, topic.topic_id)
+            partitions = []
+            for index in topic.partition_indexes:
+                problem = unknown or self._instability(asked.group_id, name, index, require_stable)
+                partitions.append(_fetched(index, offsets.get((name, index)), problem))
+            found.topics.append(FetchedTopic(topic.name, topic.topic_id, partitions))
+        return found
+
+    def _instability(self, group_id: str, topic: str, partition: int, require_stable: bool) -> ErrorCode:
+        if require_stable and self.offsets.is_pending(OffsetKey(group_id, topic, partition)):
+            return ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return ErrorCode.NONE
+
+    def _all_topics(
+        self, group_id: str, offsets: dict[tuple[str, int], OffsetValue], require_stable: bool
+    ) -> list[FetchedTopic]:
+        topics: dict[str, FetchedTopic] = {}
+        for (name, index), value in offsets.items():
+            if name not in topics:
+                topics[name] = FetchedTopic(name, self._topics.id_of(name) or ZERO_UUID)
+            error = self._instability(group_id, name, index, require_stable)
+            topics[name].partitions.append(_fetched(index, value, error))
+        return list(topics.values())
+
+    # --- delete
+
+    def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse | None:
+        """Delete offsets, but for topics that members are subscribed to. Raises ApiError."""
+        group = self._manager.existing(request.group_id)
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+            raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+        response = OffsetDeleteResponse()
+        known = set(self.offsets.keys_of(group.group_id))
+        doomed: list[OffsetKey] = []
+        for topic in request.topics:
+            results = []
+            for asked in topic.partitions:
+                result = OffsetDeleteResponse.OffsetDeleteResponsePartition(asked.partition_index)
+                results.append(result)
+                key = OffsetKey(group.group_id, topic.name, asked.partition_index)
+                if not 0 <= asked.partition_index < self._topics.partitions_of(topic.name):
+                    result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif group.is_subscribed_to(topic.name):
+                    result.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                elif key in known:
+                    doomed.append(key)
+            response.topics.append(OffsetDeleteResponse.OffsetDeleteResponseTopic(topic.name, results))
+        if not doomed:
+            return response
+
+        def written(error: ErrorCode) -> None:
+            response.error_code = response_error(error)
+            if error:
+                response.topics.clear()
+            self._answers.answer(context.waiter, response)
+
+        self._write(group.group_id, [(key, None) for key in doomed], written, context.waiter)
+        return None
+
+
+def _fetched(index: int, value: OffsetValue | None, error: ErrorCode) -> FetchedPartition:
+    if value is None or error:
+        return FetchedPartition(index, NO_OFFSET, NO_EPOCH, "", error)
+    return FetchedPartition(index, value.offset, value.leader_epoch, value.metadata, error)
+
+
+def _java_length(text: str) -> int:
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2

@@ -1,0 +1,183 @@
+"""A coordinator's topic: created when it is first needed, followed, read, and written in rounds.
+
+If a log worker dies nobody knows what became of a round that was under way: whoever waits is told so, and
+the partitions are read again, as after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from mpbroker.coordinator.runtime.host import Host
+from mpbroker.coordinator.runtime.loading import Contents, Loader
+from mpbroker.coordinator.runtime.partitions import TopicPartitions
+from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics, Message
+from mpbroker.ipc.metadata import PartitionImage, Places
+from mpbroker.protocol.errors import ErrorCode
+
+# How long reading the log may keep everything else waiting, and how soon a partition is looked at again.
+LOAD_SECONDS: Final = 0.02
+LOAD_RETRY_MS: Final = 20
+ONE_REPLICA: Final = 1
+
+log = logging.getLogger("mpbroker")
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """How a topic is created, and how messages to operators name what is in it.
+
+    `held` names what is lost with the topic, `kept_by` those who cannot do without it.
+    """
+
+    name: str
+    partitions: int
+    segment_bytes: int
+    held: str
+    kept_by: str
+
+
+class TopicState(Protocol):
+    """The state that the topic's records describe."""
+
+    @property
+    def partitions(self) -> TopicPartitions: ...
+
+    @property
+    def queue(self) -> WriteQueue[Any]: ...
+
+    @property
+    def contents(self) -> Contents: ...
+
+    def unload(self) -> None:
+        """Forget all that the topic says, and fail all who wait for something of it."""
+
+
+class TopicListener(Protocol):
+    def creation_failed(self) -> None: ...
+
+    def topic_loaded(self) -> None:
+        """Act on a topic, or on more of its partitions, having been read."""
+
+
+class InternalTopic:
+    def __init__(self, spec: TopicSpec, host: Host, state: TopicState, listener: TopicListener) -> None:
+        self._spec = spec
+        self._host = host
+        self._state = state
+        self._listener = listener
+        self._topic_id: bytes | None = None
+        self._images = Places()
+        self._loader: Loader | None = None
+        self._is_stuck = False
+        # Counts calls of `unload`: the outcome of a round that began before the last one is void.
+        self._life = 0
+
+    def create(self) -> None:
+        """Have the topic created. It is read as soon as it is there."""
+        configs: dict[str, str | None] = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(self._spec.segment_bytes),
+        }
+        topic = CreateTopic(self._spec.name, self._spec.partitions, ONE_REPLICA, {}, configs)
+        self._host.ask(CreateTopics([topic], automatic=True), self._created)
+
+    def _created(self, answer: Message) -> None:
+        problem = str(answer)
+        if isinstance(answer, CreatedTopics):
+            problem = answer.topics[0].message or ""
+            if not answer.topics[0].error:
+                return
+        log.error(
+            "%s cannot be created, %s are unavailable: %s", self._spec.name, self._spec.kept_by, problem
+        )
+        self._listener.creation_failed()
+
+    # --- following and reading it
+
+    def unload(self) -> None:
+        """Drop all that is known of the topic: a log worker died, or the topic is gone."""
+        self._life += 1
+        self._state.queue.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._state.unload()
+        self._loader = None
+        self._topic_id = None
+
+    def load(self) -> None:
+        """Look for the topic, and read on in it for a moment if it is not read yet."""
+        self._follow()
+        if self._loader is None:
+            return
+        until = time.monotonic() + LOAD_SECONDS
+        self._is_stuck = False
+        while not self._loader.done:
+            if not self._loader.step():
+                self._is_stuck = True
+                return
+            if time.monotonic() >= until:
+                return
+        self._loader = None
+        self._listener.topic_loaded()
+
+    @property
+    def is_loading(self) -> bool:
+        return self._loader is not None
+
+    def load_delay_ms(self, most_ms: int) -> int:
+        """Return when to call `load` again."""
+        return min(most_ms, LOAD_RETRY_MS if self._is_stuck else 0)
+
+    def _follow(self) -> None:
+        """Find out whether the topic has come or gone since the last look."""
+        topic_id = self._host.metadata.ids.get(self._spec.name)
+        images = None if topic_id is None else self._host.images_of(topic_id)
+        if topic_id == self._topic_id and self._state.partitions.states is not None:
+            if images is not None and images is not self._images and self._loader is None:
+                self._load_changed(images)
+            return
+        if topic_id is not None and images is None:
+            return
+        if self._topic_id is not None:
+            log.error("%s is gone, and with it all %s", self._spec.name, self._spec.held)
+            self.unload()
+        self._topic_id = topic_id
+        self._images = images if images is not None else Places()
+        self._state.partitions.open(len(self._images))
+        if images is not None:
+            self._begin_loading(list(images.values()))
+
+    def _load_changed(self, images: Places) -> None:
+        """Read partitions that were offline and that the log workers could open since."""
+        changed = [image for number, image in images.items() if self._images.get(number, image) != image]
+        self._images = images
+        offline = [image for image in changed if self._state.partitions.reopen(image.partition)]
+        if offline:
+            self._begin_loading(offline)
+
+    def _begin_loading(self, images: list[PartitionImage]) -> None:
+        lost = f"The {self._spec.held} in it are unavailable"
+        table, log_dirs = self._host.table, self._host.log_dirs
+        self._loader = Loader(self._spec.name, lost, self._state.contents, table, log_dirs, images)
+
+    # --- writing it
+
+    def append_round(self) -> None:
+        """Append a round of records, if some wait and no round is under way."""
+        queue = self._state.queue
+        if self._topic_id is None or not queue.has_work:
+            return
+        batches = queue.next_round()
+        if not batches:
+            return
+        life = self._life
+
+        def appended(errors: list[ErrorCode]) -> None:
+            if life == self._life:
+                queue.finish(errors)
+
+        self._host.append_for_us(self._host.metadata.topics[self._topic_id], batches, appended)

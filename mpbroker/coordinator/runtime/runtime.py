@@ -1,0 +1,161 @@
+"""A coordinator within the coordinator process: its requests, its topic, and the loop's view of both.
+
+(Kafka: CoordinatorRuntime, which runs a CoordinatorShard.) A decoded request goes straight to the method that
+serves its API, so a debugger's stack from the ring to the queued record fits on a screen; the test
+`tests/coordinator/test_request_paths.py` holds that to eight calls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Set
+from typing import Any, Protocol
+
+from mpbroker.coordinator.runtime.envelope import MALFORMED, Envelopes
+from mpbroker.coordinator.runtime.host import Host
+from mpbroker.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
+from mpbroker.coordinator.runtime.loading import Contents
+from mpbroker.coordinator.runtime.partitions import TopicPartitions
+from mpbroker.coordinator.runtime.requests import Handler, RequestContext, Waiter
+from mpbroker.coordinator.runtime.timers import Timers
+from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.ipc.calls import ForwardedRequest
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from shm import clock
+
+log = logging.getLogger("mpbroker")
+
+
+class Shard(Protocol):
+    """A coordinator's state machine: no I/O, no clock but the one it was given."""
+
+    @property
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """The method that serves each API."""
+
+    @property
+    def creators(self) -> Set[ApiKey]:
+        """The APIs whose requests may write a first record: those wait until there is a topic for it."""
+
+    @property
+    def timers(self) -> Timers: ...
+
+    @property
+    def partitions(self) -> TopicPartitions: ...
+
+    @property
+    def queue(self) -> WriteQueue[Any]: ...
+
+    @property
+    def contents(self) -> Contents: ...
+
+    def tick(self) -> None:
+        """Do what is due."""
+
+    def topic_loaded(self) -> None:
+        """Act on a topic that was read as a whole."""
+
+    def unload(self) -> None:
+        """Forget all that the topic says, and fail all who wait for something of it."""
+
+    def abandon(self, waiter: Waiter) -> None:
+        """End the wait of a request whose client is gone. What it has changed stays."""
+
+    def waiters(self) -> list[Waiter]:
+        """Return the requests that wait for others."""
+
+
+class CoordinatorRuntime:
+    def __init__(self, spec: TopicSpec, host: Host, shard: Shard, envelopes: Envelopes) -> None:
+        self._shard = shard
+        self._envelopes = envelopes
+        self._topic = InternalTopic(spec, host, shard, self)
+        # Requests for which the topic has to be created.
+        self._held: list[tuple[Waiter, ForwardedRequest]] = []
+
+    # --- requests
+
+    def receive(self, waiter: Waiter, request: ForwardedRequest) -> None:
+        """Serve a request. One that cannot be served is answered with an error and harms no other."""
+        if self._shard.partitions.is_missing and request.api_key in self._shard.creators:
+            self._hold(waiter, request)
+            return
+        try:
+            serve = self._shard.handlers[ApiKey(request.api_key)]
+            context = RequestContext(waiter, request.version, request.client_id, request.client_host)
+            response = serve(context, self._envelopes.open(request))
+        except MALFORMED as error:
+            self._envelopes.refuse(waiter, str(error))
+        except ApiError as error:
+            self._envelopes.fail(waiter, error.code)
+        except Exception:
+            log.exception("a forwarded request failed: API key %d", request.api_key)
+            self._envelopes.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
+        else:
+            if response is not None:
+                self._envelopes.answer(waiter, response)
+
+    def _hold(self, waiter: Waiter, request: ForwardedRequest) -> None:
+        if not self._held:
+            self._topic.create()
+        self._held.append((waiter, request))
+
+    def abandon(self, waiter: Waiter) -> None:
+        """Answer a request whose client is gone, to end it."""
+        if any(held == waiter for held, _ in self._held):
+            self._held = [entry for entry in self._held if entry[0] != waiter]
+            self._envelopes.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
+        self._shard.abandon(waiter)
+
+    def abandon_all(self, is_gone: Callable[[Waiter], bool]) -> None:
+        """Drop the requests of a handler that died."""
+        self._held = [entry for entry in self._held if not is_gone(entry[0])]
+        for waiter in filter(is_gone, self._shard.waiters()):
+            self._shard.abandon(waiter)
+
+    # --- what became of the topic
+
+    def creation_failed(self) -> None:
+        held, self._held = self._held, []
+        for waiter, _ in held:
+            self._envelopes.fail(waiter, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def topic_loaded(self) -> None:
+        self._shard.topic_loaded()
+        held, self._held = self._held, []
+        for waiter, request in held:
+            self.receive(waiter, request)
+
+    # --- the loop's view
+
+    def log_died(self) -> None:
+        """Tell all who wait NOT_COORDINATOR: nobody knows what became of what was under way."""
+        self._topic.unload()
+
+    def step(self, is_serving: bool) -> None:
+        """Do all that can be done now. `is_serving`: the log workers are there and have opened all topics."""
+        if is_serving:
+            self._topic.load()
+        self._shard.tick()
+        if is_serving:
+            self._topic.append_round()
+
+    def sleep_ms(self, most_ms: int) -> int:
+        """Return how long there is nothing to do, at most `most_ms`."""
+        if self._topic.is_loading:
+            return self._topic.load_delay_ms(most_ms)
+        deadline_ms = self._shard.timers.next_deadline_ms()
+        if deadline_ms is None:
+            return most_ms
+        return max(0, min(most_ms, deadline_ms - clock.monotonic_ms()))
+
+    @property
+    def has_work(self) -> bool:
+        """True if a round of records can begin."""
+        return self._shard.queue.has_work
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is on its way to the log. Requests that wait for others may wait in vain."""
+        return self._shard.queue.is_idle

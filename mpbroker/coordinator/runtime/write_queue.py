@@ -1,0 +1,226 @@
+"""Records on their way into a coordinator's topic: rounds of batches, several for a partition, in order.
+
+One round is under way at a time; what is appended meanwhile goes into the next. Within a partition appends
+end in the order in which they came, and a batch that is refused does not keep others from the log. Records of
+a producer's transaction have a batch of their own, and so has the marker that ends it. (Kafka:
+CoordinatorRuntime with its one pending batch per partition.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from mpbroker.coordinator.runtime.batches import NOBODY, Marker, PartitionBatch, Producer, marker_batch
+from mpbroker.coordinator.runtime.requests import Then, Waiter
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.records.batch import TRANSACTIONAL_BIT
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+
+# The most of one partition in a round, below the largest batch that a log accepts; a round with all
+# partitions stays within what the log takes at once.
+BATCH_BYTES: Final = 1 << 19
+ROUND_BYTES: Final = 4 << 20
+RECORD_OVERHEAD_BYTES: Final = 32
+BATCH_OVERHEAD_BYTES: Final = 61
+
+EntryT = TypeVar("EntryT")
+
+log = logging.getLogger("mpbroker")
+
+
+@dataclass(eq=False)
+class _Append:
+    """Records that are written together or not at all, or a marker.
+
+    Without either it keeps a place in the order: it ends when everything before it has ended.
+    """
+
+    name: str | None
+    records: list[NewRecord]
+    size: int
+    then: Then
+    waiter: Waiter | None = None
+    producer: Producer = NOBODY
+    marker: PartitionBatch | None = None
+
+    @property
+    def is_place(self) -> bool:
+        return not (self.records or self.marker)
+
+
+class WriteQueue(Generic[EntryT]):
+    """`noun` and a name identify an append in log messages. `encode` makes key and value of an entry.
+
+    `partition_for` returns the partition of a name. `most_bytes` returns the largest batch that the topic
+    takes. `on_fault` is called with a name, and the waiter of its append, when `then` of that append raised.
+    """
+
+    def __init__(
+        self,
+        noun: str,
+        encode: Callable[[EntryT], tuple[bytes, bytes | None]],
+        partition_for: Callable[[str], int],
+        now_ms: Callable[[], int],
+        most_bytes: Callable[[], int],
+        on_fault: Callable[[str, Waiter | None], None],
+    ) -> None:
+        self._noun = noun
+        self._encode = encode
+        self._partition_for = partition_for
+        self._now_ms = now_ms
+        self._most_bytes = most_bytes
+        self._on_fault = on_fault
+        # By partition.
+        self._waiting: dict[int, deque[_Append]] = {}
+        # What is in each batch of the round that is under way.
+        self._round: list[list[_Append]] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self._waiting or self._round)
+
+    @property
+    def has_work(self) -> bool:
+        """True if a round can begin."""
+        return bool(self._waiting and not self._round)
+
+    def append(
+        self,
+        name: str,
+        entries: Sequence[EntryT],
+        then: Then,
+        waiter: Waiter | None = None,
+        producer: Producer = NOBODY,
+    ) -> None:
+        """Append entries to the partition of a name; `then` is called when they are durable or refused.
+
+        `waiter`: the request that is answered then. `producer`: whose transaction the records belong to.
+        """
+        stamp = self._now_ms()
+        records = [NewRecord(value, key, stamp) for key, value in map(self._encode, entries)]
+        size = sum(len(r.key or b"") + len(r.value or b"") + RECORD_OVERHEAD_BYTES for r in records)
+        append = _Append(name, records, size, then, waiter, producer)
+        self._waiting.setdefault(self._partition_for(name), deque()).append(append)
+
+    def append_marker(self, partition: int, marker: Marker, then: Then) -> None:
+        """End a producer's transaction in the partition, behind all that was appended before."""
+        batch = marker_batch(partition, marker, self._now_ms())
+        size = len(batch.batch) - BATCH_OVERHEAD_BYTES
+        append = _Append(None, [], size, then, producer=batch.producer, marker=batch)
+        self._waiting.setdefault(partition, deque()).append(append)
+
+    def next_round(self) -> list[PartitionBatch]:
+        """Return the batches to append now, none if nothing waits. What is too large for one is refused."""
+        assert not self._round
+        batches: list[PartitionBatch] = []
+        total = 0
+        for partition in list(self._waiting):
+            if total >= ROUND_BYTES:
+                break
+            total += self._take_some(partition, batches)
+            if not self._waiting[partition]:
+                del self._waiting[partition]
+        return batches
+
+    def _take_some(self, partition: int, batches: list[PartitionBatch]) -> int:
+        """Add batches of one partition, as many as a round may have. Returns their bytes."""
+        queue = self._waiting[partition]
+        size = 0
+        while queue and size < BATCH_BYTES:
+            if self._is_too_large(queue[0]):
+                if size:
+                    break  # It is refused when those before it have ended.
+                self._refuse(queue.popleft())
+                continue
+            taken = self._take(queue, BATCH_BYTES - size)
+            if all(append.is_place for append in taken):
+                self._end(taken, ErrorCode.NONE)
+                continue
+            size += BATCH_OVERHEAD_BYTES + sum(append.size for append in taken)
+            self._round.append(taken)
+            batches.append(self._batch(partition, taken))
+        return size
+
+    def _take(self, queue: deque[_Append], most_bytes: int) -> list[_Append]:
+        """Take from the queue what goes into the next batch, at least one append."""
+        taken: list[_Append] = []
+        size = BATCH_OVERHEAD_BYTES
+        filled: _Append | None = None
+        while queue:
+            append = queue[0]
+            if not append.is_place and filled is not None:
+                has_marker = append.marker is not None or filled.marker is not None
+                is_of_another = has_marker or append.producer != filled.producer
+                if is_of_another or size + append.size > most_bytes:
+                    break
+            if self._is_too_large(append):
+                break
+            taken.append(queue.popleft())
+            size += append.size
+            if not append.is_place:
+                filled = append
+        return taken
+
+    def _is_too_large(self, append: _Append) -> bool:
+        return BATCH_OVERHEAD_BYTES + append.size > self._most_bytes()
+
+    def _refuse(self, append: _Append) -> None:
+        log.error(
+            "%s %s: %d bytes of records are more than message.max.bytes allows",
+            self._noun,
+            append.name,
+            append.size,
+        )
+        self._end([append], ErrorCode.MESSAGE_TOO_LARGE)
+
+    def _batch(self, partition: int, taken: list[_Append]) -> PartitionBatch:
+        records = [record for append in taken for record in append.records]
+        first = next(append for append in taken if not append.is_place)
+        if first.marker is not None:
+            return first.marker
+        producer = first.producer
+        bits = TRANSACTIONAL_BIT if producer != NOBODY else 0
+        batch = build_batch(
+            records,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            transactional=bool(bits),
+        )
+        stamp = max(record.timestamp for record in records)
+        return PartitionBatch(partition, bytes(batch), len(records), stamp, producer, bits)
+
+    def finish(self, errors: list[ErrorCode]) -> None:
+        """End the round that is under way. `errors` has the outcome of each batch, NONE if it is durable."""
+        done, self._round = self._round, []
+        for taken, error in zip(done, errors, strict=True):
+            self._end(taken, error)
+
+    def fail_all(self, error: ErrorCode) -> None:
+        """End everything with an error: nobody knows what became of the round."""
+        while self._round or self._waiting:
+            done, self._round = self._round, []
+            waiting, self._waiting = self._waiting, {}
+            for taken in done:
+                self._end(taken, error)
+            for queue in waiting.values():
+                self._end(list(queue), error)
+
+    def _end(self, done: list[_Append], error: ErrorCode) -> None:
+        """Tell the outcome. A fault in one `then` must not keep others from hearing theirs."""
+        for append in done:
+            try:
+                append.then(error)
+            except Exception:
+                if append.name is None:
+                    log.exception(
+                        "what follows the end of a transaction failed: producer %d",
+                        append.producer.producer_id,
+                    )
+                    continue
+                log.exception("%s %s: what follows a record of it failed", self._noun, append.name)
+                self._on_fault(append.name, append.waiter)

@@ -1,0 +1,164 @@
+"""The end of a transaction: EndTxn, aborts that no producer asks for, markers, and the record that it is
+over.
+
+(Kafka: TransactionCoordinator.endTransaction, TransactionMarkerChannelManager.) The client is answered when
+the decision is durable; markers follow, and the next transaction waits until all of them are durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from mpbroker.coordinator.runtime.batches import Marker, Producer
+from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter
+from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.coordinator.transactions import transaction as steps
+from mpbroker.coordinator.transactions.marker_holds import MarkerHolds
+from mpbroker.coordinator.transactions.pending_step import Action, PendingStep
+from mpbroker.coordinator.transactions.records import TV1, TV2, TopicPartition
+from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
+from mpbroker.coordinator.transactions.transaction import TransactionMetadata, Verdict
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import EndTxnRequest, EndTxnResponse
+from mpbroker.records.batch import NO_PRODUCER_ID
+
+FIRST_BUMPING_VERSION: Final = 5
+# How soon the record that a transaction is over is tried again.
+RETRY_MS: Final = 100
+
+log = logging.getLogger("mpbroker")
+
+
+class Markers(Protocol):
+    def send(self, marker: Marker, partitions: frozenset[TopicPartition], then: Callable[[], None]) -> None:
+        """Call `then` when each partition has the marker, durably, or is gone; never after `unload`."""
+
+
+class EndTxn:
+    """`holds` keeps markers back; see there."""
+
+    def __init__(
+        self,
+        state: TransactionStateManager,
+        markers: Markers,
+        timers: Timers,
+        clock: Clock,
+        answers: Answers,
+    ) -> None:
+        self.holds = MarkerHolds(self._released)
+        self._state = state
+        self._markers = markers
+        self._timers = timers
+        self._clock = clock
+        self._answers = answers
+
+    # --- EndTxn
+
+    def end(self, context: RequestContext, request: EndTxnRequest) -> None:
+        attempt = partial(self._attempt_end, context, request)
+        refuse = partial(self._answers.fail, context.waiter)
+        self._state.submit(PendingStep(request.transactional_id, attempt, refuse, context.waiter))
+
+    def _attempt_end(self, context: RequestContext, request: EndTxnRequest) -> Action | None:
+        """Return what to do about the request, None if it has to wait. Raises ApiError."""
+        transaction, value = self._state.existing(request.transactional_id)
+        if transaction.is_changing:
+            return None
+        producer = Producer(request.producer_id, request.producer_epoch)
+        client_version = TV2 if context.version >= FIRST_BUMPING_VERSION else TV1
+        verdict = steps.judge_end(value, producer, request.committed, client_version)
+        if verdict is Verdict.WAIT:
+            return None
+        if verdict is Verdict.RETRY:
+            return partial(self._answer, context.waiter, transaction, client_version)
+        # A client that changes back to TV1 has to begin anew; readers of what it has written do not.
+        ends_as = TV2 if transaction.is_epoch_verified else client_version
+        decided = partial(self._decided, context.waiter, transaction, client_version)
+        now_ms = self._clock.wall_ms()
+        prepare = partial(steps.prepare, transaction, request.committed, ends_as, now_ms)
+        if steps.needs_next_id(value, ends_as):
+            return partial(self._state.append_with_new_id, transaction, prepare, decided, context.waiter)
+        step = prepare(NO_PRODUCER_ID)
+        return partial(self._state.append, transaction, step, decided, context.waiter)
+
+    def _decided(
+        self, waiter: Waiter, transaction: TransactionMetadata, client_version: int, error: ErrorCode
+    ) -> None:
+        if error:
+            self._answers.fail(waiter, error)
+            return
+        transaction.bumps = client_version == TV2
+        self.send_markers(transaction)
+        self._answer(waiter, transaction, client_version)
+
+    def _answer(self, waiter: Waiter, transaction: TransactionMetadata, client_version: int) -> None:
+        assert transaction.value is not None
+        if client_version == TV2:
+            response = EndTxnResponse(0, ErrorCode.NONE, *steps.producer_after_end(transaction.value))
+        else:
+            response = EndTxnResponse()
+        self._answers.answer(waiter, response)
+
+    # --- aborts that the producer did not ask for
+
+    def fence(self, transaction: TransactionMetadata, expected: Producer | None, then: Then) -> None:
+        """Abort the transaction and bump its epoch; `then` hears when that is decided, or why it could not
+        be.
+
+        `expected` is the producer that asks for this, None if the coordinator does.
+        """
+        assert transaction.value is not None
+        step = steps.fence(transaction.value, expected, self._clock.wall_ms())
+
+        def decided(error: ErrorCode) -> None:
+            then(error)
+            if not error:
+                self._send(transaction)
+
+        self._state.append(transaction, step, decided)
+
+    # --- markers
+
+    def send_markers(self, transaction: TransactionMetadata) -> None:
+        """Send the markers of a transaction whose end is durable, when nothing holds them back."""
+        assert transaction.value is not None
+        bumped = transaction.value.client_version == TV2
+        transaction.is_held = not bumped and self.holds.must_wait(transaction.transactional_id)
+        if not transaction.is_held:
+            self._send(transaction)
+
+    def _released(self, transactional_id: str) -> None:
+        transaction = self._state.find(transactional_id)
+        if transaction is not None and transaction.is_held:
+            transaction.is_held = False
+            self._send(transaction)
+
+    def _send(self, transaction: TransactionMetadata) -> None:
+        """Send the markers: each batch that is appended later has another epoch, or there is none."""
+        assert transaction.value is not None
+        epoch = self._state.coordinator_epoch(transaction.transactional_id)
+        marker = steps.marker_for(transaction.value, epoch)
+        self._markers.send(marker, transaction.value.partitions, partial(self._complete, transaction))
+
+    def _complete(self, transaction: TransactionMetadata) -> None:
+        """Record that all markers are durable. Without the record a restart would send them again."""
+        if not self._state.is_current(transaction):
+            return
+
+        def completed(error: ErrorCode) -> None:
+            if not error:
+                return
+            log.warning(
+                "transactional id %s: that its transaction is over cannot be written now: %s",
+                transaction.transactional_id,
+                error.name,
+            )
+            again_ms = self._clock.monotonic_ms() + RETRY_MS
+            again = partial(self._complete, transaction)
+            self._timers.set(("complete", transaction.transactional_id), again_ms, again)
+
+        step = steps.complete(transaction, self._clock.wall_ms())
+        self._state.append(transaction, step, completed)

@@ -1,0 +1,76 @@
+"""Holds of batches on their way into the log: the markers of their transaction wait until they are there.
+
+A client of TV1 has the same epoch in its next transaction, so only the order in the log says to which
+transaction a batch belongs. A handler that was told that it may append therefore holds the markers back until
+it has appended. This includes producers that append as TV2 does and have not ended a transaction as TV2 does:
+they may end it as TV1 does. A hold belongs to a request, not to what is known of its transactional id, so it
+stays while the log is read again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+
+from mpbroker.coordinator.runtime.requests import Waiter
+
+
+class MarkerHolds:
+    """`released` is called with a transactional id whose markers had to wait when its last hold has ended."""
+
+    def __init__(self, released: Callable[[str], None]) -> None:
+        self._released = released
+        self._numbers = itertools.count(1)
+        self._open: dict[int, tuple[str, Waiter]] = {}
+        self._counts: Counter[str] = Counter()
+        self._all_wait = False
+        self._awaited: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, transactional_id: str, waiter: Waiter) -> int:
+        """Open a hold for a request. Returns its number, which is never 0."""
+        number = next(self._numbers)
+        self._open[number] = transactional_id, waiter
+        self._counts[transactional_id] += 1
+        return number
+
+    def must_wait(self, transactional_id: str) -> bool:
+        """Return whether the markers of this id must wait. If so, `released` is called when they need not."""
+        held = self._all_wait or self._counts[transactional_id] > 0
+        if held:
+            self._awaited[transactional_id] = None
+        return held
+
+    def end(self, number: int) -> None:
+        """End a hold. Idempotent; an unknown number is a hold of an earlier coordinator."""
+        found = self._open.pop(number, None)
+        if found is None:
+            return
+        transactional_id, _ = found
+        self._counts[transactional_id] -= 1
+        if not self._counts[transactional_id]:
+            del self._counts[transactional_id]
+            self._release(transactional_id)
+
+    def end_all_of(self, is_gone: Callable[[Waiter], bool]) -> None:
+        """End the holds of handlers that died: all that they had published is in the log."""
+        for number in [number for number, (_, waiter) in self._open.items() if is_gone(waiter)]:
+            self.end(number)
+
+    def expect_earlier(self) -> None:
+        """Make all markers wait: an earlier coordinator may have opened holds for any id."""
+        self._all_wait = True
+
+    def earlier_ended(self) -> None:
+        """Note that no hold of an earlier coordinator is left."""
+        self._all_wait = False
+        for transactional_id in list(self._awaited):
+            self._release(transactional_id)
+
+    def _release(self, transactional_id: str) -> None:
+        if transactional_id in self._awaited and not self._all_wait and not self._counts[transactional_id]:
+            del self._awaited[transactional_id]
+            self._released(transactional_id)

@@ -1,0 +1,291 @@
+"""The transactional ids there are, and what happens to them one step after the other.
+
+(Kafka: TransactionStateManager.) A step is written first and believed when it is durable; a step that is
+refused leaves the transactional id as it was. Requests for an id with a step under way wait in its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol
+
+from mpbroker.coordinator.runtime.partitions import PartitionState, TopicPartitions
+from mpbroker.coordinator.runtime.requests import Then, Waiter, response_error
+from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.coordinator.runtime.write_queue import WriteQueue
+from mpbroker.coordinator.transactions.pending_step import PATIENCE_MS, PendingStep
+from mpbroker.coordinator.transactions.records import Entry, TransactionValue
+from mpbroker.coordinator.transactions.states import TransactionState
+from mpbroker.coordinator.transactions.transaction import Step, TransactionMetadata
+from mpbroker.protocol.errors import ApiError, ErrorCode
+
+log = logging.getLogger("mpbroker")
+
+
+class ProducerIds(Protocol):
+    def take_now(self) -> int | None:
+        """Return an id that nobody else has, None if there is none at the moment."""
+
+    def take(self, then: Callable[[int | None], None]) -> None:
+        """Pass an id that nobody else has to `then`, when there is one; None if none can be had."""
+
+
+class TransactionStateManager:
+    """`epochs` has the leader epoch of each partition that is loaded."""
+
+    def __init__(
+        self,
+        partitions: TopicPartitions,
+        queue: WriteQueue[Entry],
+        timers: Timers,
+        clock: Clock,
+        producer_ids: ProducerIds,
+    ) -> None:
+        self.partitions = partitions
+        self.epochs: dict[int, int] = {}
+        self._queue = queue
+        self._timers = timers
+        self._clock = clock
+        self._producer_ids = producer_ids
+        self._transactions: dict[str, TransactionMetadata] = {}
+        # The steps in the queues of all transactions. (A dict for its order.)
+        self._waiting: dict[PendingStep, None] = {}
+
+    # --- which there are
+
+    def __iter__(self) -> Iterator[TransactionMetadata]:
+        """Iterate over a copy of those that have a record."""
+        return iter([one for one in self._transactions.values() if one.value is not None])
+
+    def __len__(self) -> int:
+        return len(self._transactions)
+
+    def coordinator_epoch(self, transactional_id: str) -> int:
+        return self.epochs[self.partitions.partition_for(transactional_id)]
+
+    def find(self, transactional_id: str) -> TransactionMetadata | None:
+        return self._transactions.get(transactional_id)
+
+    def existing(self, transactional_id: str) -> tuple[TransactionMetadata, TransactionValue]:
+        """Return the transaction and its value. Raises ApiError if there is none, or none with a record."""
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None or transaction.value is None:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return transaction, transaction.value
+
+    def is_current(self, transaction: TransactionMetadata) -> bool:
+        """Return whether the transaction was neither dropped nor read anew meanwhile."""
+        return self._transactions.get(transaction.transactional_id) is transaction
+
+    def put(self, transaction: TransactionMetadata) -> None:
+        self._transactions[transaction.transactional_id] = transaction
+
+    # --- one after the other
+
+    def submit(self, step: PendingStep) -> None:
+        """Take the step now, or when the steps before it are done."""
+        try:
+            if not step.transactional_id:
+                raise ApiError(ErrorCode.INVALID_REQUEST)
+            self.partitions.check_loaded(step.transactional_id)
+            transaction = self.find(step.transactional_id)
+            has_to_queue = transaction is not None and transaction.pending_steps
+            action = None if has_to_queue else step.attempt()
+            if action is None:
+                self._wait(step)
+            else:
+                action()
+        except Exception as error:
+            _refuse(step.transactional_id, step.refuse, error)
+
+    def _wait(self, step: PendingStep) -> None:
+        transaction = self._transactions[step.transactional_id]
+        transaction.pending_steps.append(step)
+        self._waiting[step] = None
+        if step.deadline_ms is None:
+            step.deadline_ms = self._clock.monotonic_ms() + PATIENCE_MS
+        give_up = partial(self._give_up, step, ErrorCode.CONCURRENT_TRANSACTIONS)
+        self._timers.set(("wait", step.transactional_id, step), step.deadline_ms, give_up)
+
+    def _give_up(self, step: PendingStep, error: ErrorCode) -> None:
+        self._transactions[step.transactional_id].pending_steps.remove(step)
+        self._end_wait(step)
+        step.refuse(error)
+
+    def _end_wait(self, step: PendingStep) -> None:
+        del self._waiting[step]
+        self._timers.cancel(("wait", step.transactional_id, step))
+
+    def _take_pending_steps(self, transaction: TransactionMetadata) -> None:
+        """Take the steps that wait, as far as nothing is under way any more."""
+        while transaction.pending_steps and self.is_current(transaction):
+            step = transaction.pending_steps.popleft()
+            try:
+                action = step.attempt()
+                if action is None:
+                    transaction.pending_steps.appendleft(step)
+                    return
+                action()
+            except Exception as error:
+                _refuse(step.transactional_id, step.refuse, error)
+            self._end_wait(step)
+
+    def refuse_pending_steps(self, transaction: TransactionMetadata, error: ErrorCode) -> None:
+        for step in list(transaction.pending_steps):
+            self._give_up(step, error)
+
+    def waiters(self) -> list[Waiter]:
+        """Return the requests that wait for others."""
+        return [step.waiter for step in self._waiting if step.waiter is not None]
+
+    def abandon(self, waiter: Waiter) -> None:
+        """End the wait of a request whose client is gone. What is under way for it goes on."""
+        for step in [step for step in self._waiting if step.waiter == waiter]:
+            self._give_up(step, ErrorCode.NETWORK_EXCEPTION)
+
+    # --- steps
+
+    def append(
+        self, transaction: TransactionMetadata, step: Step, then: Then, waiter: Waiter | None = None
+    ) -> None:
+        """Write a step. `then` hears what to tell a client, when the step is durable or undone.
+
+        (Kafka: TransactionStateManager.appendTransactionToLog.)
+        """
+        transaction.begin(step.value.state)
+        written = partial(self._step_written, transaction, step, then)
+        try:
+            name = transaction.transactional_id
+            self._queue.append(name, [(name, step.value)], written, waiter)
+        except Exception:
+            # Nothing is under way: the next step must not wait for it.
+            transaction.undo()
+            self._drop_if_unused(transaction)
+            raise
+
+    def _step_written(
+        self, transaction: TransactionMetadata, step: Step, then: Then, error: ErrorCode
+    ) -> None:
+        if not self.is_current(transaction):
+            then(response_error(error) or ErrorCode.NOT_COORDINATOR)
+            return
+        if error:
+            transaction.undo()
+        else:
+            transaction.done(step)
+        then(response_error(error))
+        self._take_pending_steps(transaction)
+        self._drop_if_unused(transaction)
+
+    def append_with_new_id(
+        self,
+        transaction: TransactionMetadata,
+        make_step: Callable[[int], Step],
+        then: Then,
+        waiter: Waiter | None,
+    ) -> None:
+        """Write the step that `make_step` makes of a new producer id.
+
+        While the id has to be allocated nothing else happens to the transaction.
+        """
+        producer_id = self._producer_ids.take_now()
+        if producer_id is not None:
+            self.append(transaction, make_step(producer_id), then, waiter)
+            return
+        transaction.takes_id = True
+
+        def taken(producer_id: int | None) -> None:
+            transaction.takes_id = False
+            if not self.is_current(transaction):
+                then(ErrorCode.NOT_COORDINATOR)
+                return
+            try:
+                if producer_id is None:
+                    raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                self.append(transaction, make_step(producer_id), then, waiter)
+            except Exception as error:
+                _refuse(transaction.transactional_id, then, error)
+            self._take_pending_steps(transaction)
+            self._drop_if_unused(transaction)
+
+        self._producer_ids.take(taken)
+
+    def _drop_if_unused(self, transaction: TransactionMetadata) -> None:
+        """Drop a transaction whose first record was refused, unless somebody waits to try again."""
+        unused = transaction.value is None and not transaction.is_busy and not transaction.pending_steps
+        if unused and self.is_current(transaction):
+            del self._transactions[transaction.transactional_id]
+
+    def bury(self, transaction: TransactionMetadata) -> None:
+        """Write a tombstone for a transactional id that nobody has used for long, and drop it."""
+        transaction.begin(TransactionState.DEAD)
+
+        def written(error: ErrorCode) -> None:
+            if not self.is_current(transaction):
+                return
+            transaction.undo()
+            if error:
+                self._take_pending_steps(transaction)
+                return
+            for step in self._drop(transaction):
+                self.submit(step)
+
+        self._queue.append(transaction.transactional_id, [(transaction.transactional_id, None)], written)
+
+    # --- loading and unloading
+
+    def load(
+        self, partition: int, values: dict[str, TransactionValue | None], coordinator_epoch: int
+    ) -> list[TransactionMetadata]:
+        """Believe the records of a partition: `values` has the last of each id. Returns its transactions."""
+        self._unload_partition(partition)
+        found = [TransactionMetadata(name, value) for name, value in values.items() if value is not None]
+        for transaction in found:
+            transaction.assume_verified()
+            self.put(transaction)
+        self.epochs[partition] = coordinator_epoch
+        self.partitions.set(partition, PartitionState.LOADED)
+        return found
+
+    def fail(self, partition: int) -> None:
+        """Note that the partition cannot be read."""
+        self._unload_partition(partition)
+        self.partitions.set(partition, PartitionState.OFFLINE)
+
+    def _unload_partition(self, partition: int) -> None:
+        if not self.partitions.is_loaded(partition):
+            return
+        for transaction in list(self._transactions.values()):
+            if self.partitions.partition_for(transaction.transactional_id) == partition:
+                self._unload(transaction)
+
+    def _unload(self, transaction: TransactionMetadata) -> None:
+        for step in self._drop(transaction):
+            step.refuse(ErrorCode.NOT_COORDINATOR)
+
+    def _drop(self, transaction: TransactionMetadata) -> list[PendingStep]:
+        """Drop the transaction, and end all waits for it. Returns the steps that waited."""
+        del self._transactions[transaction.transactional_id]
+        steps = list(transaction.pending_steps)
+        transaction.pending_steps.clear()
+        for step in steps:
+            self._end_wait(step)
+        return steps
+
+    def unload(self) -> None:
+        """Forget all that the topic says, and refuse all that waits."""
+        for transaction in list(self._transactions.values()):
+            self._unload(transaction)
+        self.epochs.clear()
+        self.partitions.close()
+
+
+def _refuse(transactional_id: str, refuse: Then, error: Exception) -> None:
+    """Tell `refuse` about an error that ended a step. One request's failure must not affect the others."""
+    if isinstance(error, ApiError):
+        refuse(error.code)
+    else:
+        log.error("transactional id %s: a request failed", transactional_id, exc_info=error)
+        refuse(ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -1,0 +1,143 @@
+"""A coordinator's requests around its state machine: held until there is a topic, failed, abandoned."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpbroker.coordinator.runtime.requests import Waiter
+from mpbroker.coordinator.waiting import Caller
+from mpbroker.ipc.calls import (
+    Abandon,
+    Acknowledged,
+    CreatedTopic,
+    CreatedTopics,
+    CreateTopics,
+    Failed,
+    MalformedRequest,
+)
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import (
+    ApiVersionsRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    SyncGroupRequest,
+)
+from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
+from tests.support.services_rig import PARTITIONS, ServicesRig
+
+
+def commit() -> OffsetCommitRequest:
+    asked = OffsetCommitRequest.OffsetCommitRequestPartition(0, 5)
+    return OffsetCommitRequest(
+        "g", topics=[OffsetCommitRequest.OffsetCommitRequestTopic("t", partitions=[asked])]
+    )
+
+
+def created(rig: ServicesRig) -> str:
+    """Return the name of the only topic that is being created."""
+    ((call, _),) = rig.asked
+    assert isinstance(call, CreateTopics)
+    assert call.automatic
+    (topic,) = call.topics
+    return topic.name
+
+
+def test_the_first_requests_wait_for_one_topic() -> None:
+    rig = ServicesRig(has_topics=False)
+    sent = [rig.send(commit(), 9) for _ in range(2)]
+    assert created(rig) == GROUP_TOPIC
+    assert rig.heard(rig.send(ListGroupsRequest(), 4)).groups == []
+    rig.open(rig.groups.partitions, PARTITIONS)
+    rig.services.groups.topic_loaded()
+    assert rig.answers.keys().isdisjoint(sent)
+    rig.settle()
+    assert [rig.heard(number).topics[0].partitions[0].error_code for number in sent] == [0, 0]
+
+
+def test_the_first_producer_waits_for_the_topic_of_transactions() -> None:
+    rig = ServicesRig(has_topics=False)
+    rig.send(InitProducerIdRequest("x", 60_000), 5)
+    assert created(rig) == TRANSACTION_TOPIC
+
+
+def test_a_topic_that_cannot_be_created_fails_the_requests_that_wait_and_is_tried_again() -> None:
+    rig = ServicesRig(has_topics=False)
+    sent = [rig.send(commit(), 9) for _ in range(2)]
+    ((_, done),) = rig.asked
+    refused = CreatedTopic(GROUP_TOPIC, error=ErrorCode.POLICY_VIOLATION, message="no room")
+    done(CreatedTopics([refused]))
+    assert [rig.heard(number) for number in sent] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+    rig.asked.clear()
+    again = rig.send(commit(), 9)
+    assert created(rig) == GROUP_TOPIC
+    rig.asked[0][1](Failed(ErrorCode.UNKNOWN_SERVER_ERROR, "a fault"))
+    assert rig.heard(again) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_request_whose_client_is_gone_waits_for_no_topic() -> None:
+    rig = ServicesRig(has_topics=False)
+    gone, stays = rig.send(commit(), 9), rig.send(commit(), 9)
+    rig.services.receive(Caller(0, 0, 99), Abandon(gone))
+    assert rig.heard(gone) is ErrorCode.NETWORK_EXCEPTION
+    assert rig.answers[99] == Acknowledged()
+    assert stays not in rig.answers
+
+
+def test_requests_of_a_dead_handler_are_dropped() -> None:
+    rig = ServicesRig(has_topics=False)
+    sent = rig.send(commit(), 9)
+
+    def is_gone(waiter: Waiter) -> bool:
+        return waiter == rig.caller(sent)
+
+    rig.services.groups.abandon_all(is_gone)
+    rig.open(rig.groups.partitions, PARTITIONS)
+    rig.services.groups.topic_loaded()
+    rig.settle()
+    assert sent not in rig.answers
+
+
+def test_a_request_that_is_refused_has_its_error() -> None:
+    rig = ServicesRig()
+    assert rig.heard(rig.send(HeartbeatRequest("g", 1, "m"), 4)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize(
+    ("version", "body"), [(4, b"\x05grp"), (0, b"\x00\x01\xff" + bytes(4) + b"\x00\x01m")]
+)
+def test_bytes_that_are_no_request_are_told_as_such(version: int, body: bytes) -> None:
+    rig = ServicesRig()
+    answer = rig.answers[rig.send_bytes(ApiKey.HEARTBEAT, body, version)]
+    assert isinstance(answer, MalformedRequest)
+    assert answer.reason
+
+
+def test_a_value_that_the_version_forbids_is_refused() -> None:
+    rig = ServicesRig()
+    sent = rig.send(SyncGroupRequest("g", 1, "m"), 5)
+    assert rig.heard(sent) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_fault_fails_one_request_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = ServicesRig()
+
+    def broken(_group_id: str) -> None:
+        raise RuntimeError("it is broken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.groups.manager, "live", broken)
+        sent = rig.send(HeartbeatRequest("g", 1, "m"), 4)
+    assert rig.heard(sent) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert f"a forwarded request failed: API key {ApiKey.HEARTBEAT}" in caplog.text
+    assert rig.heard(rig.send(ListGroupsRequest(), 4)).groups == []
+
+
+def test_a_request_that_nobody_serves_fails(caplog: pytest.LogCaptureFixture) -> None:
+    rig = ServicesRig()
+    assert rig.heard(rig.send(ApiVersionsRequest(), 0)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert f"a forwarded request failed: API key {ApiKey.API_VERSIONS}" in caplog.text

@@ -1,0 +1,146 @@
+"""A coordinator and a log process, either of which can be killed, and handlers that forward requests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from mpbroker.handlers.apis import all_apis
+from mpbroker.ipc.calls import (
+    CreateTopic,
+    CreateTopics,
+    Failed,
+    ForwardedRequest,
+    ForwardedResponse,
+)
+from mpbroker.ipc.topology import LOG
+from mpbroker.protocol.codec import decode_response, encode_bytes, encode_request
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import (
+    AddPartitionsToTxnRequest,
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+    JoinGroupRequest,
+    ListGroupsRequest,
+    Message,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from tests.support.coordinator_tree import CoordinatorTree
+from tests.support.group_rig import subscription
+from tests.support.real_log import RealLog
+
+KEYS = {
+    OffsetCommitRequest: 8,
+    OffsetFetchRequest: 9,
+    JoinGroupRequest: 11,
+    HeartbeatRequest: 12,
+    SyncGroupRequest: 14,
+    ListGroupsRequest: 16,
+    InitProducerIdRequest: 22,
+    AddPartitionsToTxnRequest: 24,
+    EndTxnRequest: 26,
+    DescribeTransactionsRequest: 65,
+}
+VERSIONS = {8: 9, 9: 9, 14: 4}
+RETRIED = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+)
+
+
+def version_of(key: int) -> int:
+    return VERSIONS.get(key, all_apis()[key].latest)
+
+
+def forwarded(key: int, version: int, request: Message) -> ForwardedRequest:
+    """Return a request as a handler passes it on."""
+    return ForwardedRequest(key, version, "c", "/h", encode_bytes(encode_request(key, version, request)))
+
+
+class CoordinatorParty:
+    """A coordinator and a log process, either of which can be killed, and handlers that ask about groups."""
+
+    def __init__(self, make_tree: Callable[..., CoordinatorTree], **options: int) -> None:
+        settings = {"group_initial_rebalance_delay_ms": 0, "offsets_topic_num_partitions": 3, **options}
+        self.tree = make_tree(real_log=True, **settings)
+        self.lives = itertools.count(2)
+        self.log = RealLog(self.tree, 1)
+        self.tree.until(self.log.is_ready)
+        self.tree.start()
+        self.tree.until(self.tree.is_ready)
+        self.tree.ask(CreateTopics([CreateTopic("t", 2)]))
+
+    def call(self, request: Message, number: int = 0) -> int:
+        key = KEYS[type(request)]  # type: ignore[index]
+        sent: int = self.tree.handlers[number].call(forwarded(key, version_of(key), request))
+        return sent
+
+    def heard(self, request: int, key: int, number: int = 0) -> Any:
+        """The response, or the error code of the whole request; None if there is no answer yet."""
+        answer = self.tree.handlers[number].answers.get(request)
+        if isinstance(answer, ForwardedResponse):
+            return decode_response(key, version_of(key), answer.body)[0]
+        return ErrorCode(answer.error) if isinstance(answer, Failed) else None  # type: ignore[call-arg]
+
+    def ask(self, request: Message, number: int = 0) -> Any:
+        """Asks until the coordinator can say something, as clients do."""
+        key = KEYS[type(request)]  # type: ignore[index]
+        while True:
+            sent = self.call(request, number)
+            self.tree.until(lambda sent=sent: self.heard(sent, key, number) is not None)
+            answer = self.heard(sent, key, number)
+            if answer not in RETRIED:
+                return answer
+
+    def commit(
+        self, offset: int, partition: int = 0, group: str = "g", topic: str = "t"
+    ) -> OffsetCommitRequest:
+        partitions = [OffsetCommitRequest.OffsetCommitRequestPartition(partition, offset)]
+        topics = [OffsetCommitRequest.OffsetCommitRequestTopic(topic, partitions=partitions)]
+        return OffsetCommitRequest(group, topics=topics)
+
+    def committed(self, group: str = "g", topic: str = "t") -> list[int]:
+        asked = OffsetFetchRequest.OffsetFetchRequestGroup(
+            group, topics=[OffsetFetchRequest.OffsetFetchRequestTopics(topic, partition_indexes=[0, 1])]
+        )
+        answers: list[Any] = []
+
+        def is_loaded() -> bool:
+            answers.append(self.ask(OffsetFetchRequest(groups=[asked])).groups[0])
+            return not answers[-1].error_code
+
+        self.tree.until(is_loaded)
+        return [p.committed_offset for p in answers[-1].topics[0].partitions]
+
+    def join(self, member_id: str = "", protocol: str = "range") -> JoinGroupRequest:
+        protocols = [JoinGroupRequest.JoinGroupRequestProtocol(protocol, subscription("t"))]
+        return JoinGroupRequest("g", 10_000, 10_000, member_id, None, "consumer", protocols)
+
+    def stable_member(self) -> str:
+        """The only member of a stable group."""
+        member_id: str = self.ask(self.join()).member_id
+        generation = self.ask(self.join(member_id)).generation_id
+        share = SyncGroupRequest.SyncGroupRequestAssignment(member_id, b"all")
+        answer = self.ask(SyncGroupRequest("g", generation, member_id, assignments=[share]))
+        assert answer.assignment == b"all"
+        return member_id
+
+    def kill_coordinator(self) -> None:
+        self.tree.kill(self.log.fence)
+        self.tree.start()
+        self.tree.until(self.tree.is_ready)
+
+    def kill_log(self) -> None:
+        self.log.kill()
+        self.tree.fence(LOG, 0)
+        self.tree.memory.reset_rings_of(LOG)
+        life = next(self.lives)
+        self.log = RealLog(self.tree, life)
+        self.tree.until(self.log.is_ready)
+        self.tree.fence(LOG, life)

@@ -1,0 +1,44 @@
+"""A decider whose decisions become true at once, as records that were encoded and decoded."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.metadata_records import decode_record, encode_record
+from mpbroker.coordinator.state import Decider, MetadataState
+from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics, DeletedTopics, DeleteTopics, Message
+
+
+def counting_ids() -> Callable[[], bytes]:
+    """Ids in order, beyond those that Kafka reserves."""
+    numbers = iter(range(1000, 1 << 30))
+    return lambda: uuid.UUID(int=next(numbers)).bytes
+
+
+class DeciderRig:
+    """`state` is what the decider's answers have made true."""
+
+    def __init__(self, limit: int = 100, **settings: object) -> None:
+        self.state = MetadataState()
+        self.decider = Decider(BrokerConfig(**settings), limit, counting_ids())  # type: ignore[arg-type]
+
+    def call(self, message: Message) -> Message:
+        before = self.state.draft()
+        decision = self.decider.decide(self.state, message)
+        assert self.state == before, "deciding must not change the state"
+        self.state.apply_all([decode_record(encode_record(record)) for record in decision.records])
+        return decision.answer
+
+    def create(self, *topics: CreateTopic, **options: bool) -> list[tuple[str, int, str | None]]:
+        answer = self.call(CreateTopics(list(topics), **options))
+        assert isinstance(answer, CreatedTopics)
+        return [(topic.name, topic.error, topic.message) for topic in answer.topics]
+
+    def delete(
+        self, names: list[str] | None = None, ids: list[bytes] | None = None
+    ) -> list[tuple[str | None, int, str | None]]:
+        answer = self.call(DeleteTopics(names or [], ids or []))
+        assert isinstance(answer, DeletedTopics)
+        return [(topic.name, topic.error, topic.message) for topic in answer.topics]
