@@ -21,7 +21,8 @@ INTO ?= .openssl
 NEWER := $(if $(wildcard .openssl/lib/libssl.so.3),env LD_LIBRARY_PATH="$(CURDIR)/.openssl/lib$(LD_LIBRARY_PATH:%=:%)")
 RUN := $(strip $(NEWER) $(BIN))
 
-.PHONY: help setup openssl run test demo pipeline bench bench-kafka bench-network bench-tls bench-quotas bench-transactions bench-compaction bench-moving bench-start bench-cold bench-spark bench-spark-stream spark-checkpoints spark-cluster spark-sink-kills chaos fuzz explore flips power-cuts adopt lint fmt clean
+# Every target that help lists is a command, not a file.
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' Makefile)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -43,6 +44,14 @@ $(BUILT): $(SYNCED) $(NATIVE)
 $(JAR): $(SYNCED) $(JAVA) ops/setup/jvm_reader.py
 	@$(BIN)/python -m ops.setup.jvm_reader
 	@touch $@
+
+# From .venv, whose versions uv.lock says; the wheel is built from the sdist, which proves that it is whole.
+dist: setup ## dist/: the sdist, and from it the wheel with native modules and the jar of the JVM reader
+	@rm -rf dist *.egg-info
+	$(BIN)/uv build --no-build-isolation --python $(BIN)/python --out-dir dist -C=--global-option=--quiet
+
+test-dist: dist ## a broker from each file of dist/, in virtual environments of their own; compiles once more
+	$(BIN)/python -m pytest tests/ops/dist_files.py $(ARGS)
 
 openssl: $(SYNCED) ## a newer OpenSSL for this checkout, where the system's is old (ARCHIVE=its source, INTO=directory)
 	@$(BIN)/python -m ops.setup.openssl --into "$(INTO)" $(if $(ARCHIVE),--archive "$(ARCHIVE)")
@@ -98,6 +107,9 @@ bench-spark: setup ## Spark's readers beside its own connector on Apache Kafka; 
 bench-spark-stream: setup ## streaming queries: micro-batches, latency, idle CPU, beside Spark's own connector
 	$(RUN)/python -m ops.bench.spark_stream $(ARGS)
 
+bench-spark-values: setup ## values decoded in Spark's source beside functions on columns (ARGS="--records 100000")
+	$(RUN)/python -m ops.bench.spark_values $(ARGS)
+
 spark-checkpoints: setup ## a query that changes between Spark's Kafka source and ours (downloads PySpark 4.0.0 once)
 	MPBROKER_TEST_CHECKPOINTS=1 $(RUN)/python -m pytest tests/spark/test_stream_checkpoints.py $(ARGS)
 
@@ -121,7 +133,7 @@ explore: setup ## the property tests with new examples each time
 	$(RUN)/python -m pytest --hypothesis-profile=explore -m hypothesis $(ARGS)
 
 flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
-	$(RUN)/python -m tests.log.flips $(ARGS)
+	$(RUN)/python -m tests.support.flips $(ARGS)
 
 power-cuts: setup ## the power fails at any moment, and again in the starts behind it, in other workloads (CRASH_SEEDS=1-20)
 	CRASH_SEEDS="$(CRASH_SEEDS)" $(RUN)/python -m pytest tests/log/test_power_cut.py --show-capture=no $(ARGS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import (
     ArrayType,
@@ -18,6 +18,12 @@ from pyspark.sql.types import (
 
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import chosen_columns
+
+if TYPE_CHECKING:
+    from spark_integration.decoding import Decoding
+    from spark_integration.value_format import ValueFormat
+
+VALUE: Final = "value"
 
 HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())]), containsNull=True
@@ -37,22 +43,49 @@ FIELDS: Final = {
 }
 
 
-def schema_for(options: Mapping[str, str]) -> StructType:
-    """Returns all columns, or those of the option `columns`. Raises OptionError."""
-    return StructType([FIELDS[name] for name in chosen_columns(options, tuple(FIELDS))])
+def schema_for(options: Mapping[str, str]) -> StructType | str:
+    """Returns all columns, or those of the option `columns`; as DDL where Spark has to parse `valueSchema`.
 
-
-def check_schema(schema: StructType) -> None:
-    """Checks that a user's schema is a choice of columns.
-
-    Types are fixed, NOT NULL is allowed. Raises OptionError.
+    Asks a registry if one has the schema of the values. Raises OptionError, RegistryUnavailable.
     """
+    names = chosen_columns(options, tuple(FIELDS))
+    values = value_format(options)
+    if values is None or VALUE not in names:
+        return StructType([FIELDS[name] for name in names])
+    decoded = values.column_type()
+    if isinstance(decoded, str):
+        types = {name: field.dataType.simpleString() for name, field in FIELDS.items()} | {VALUE: decoded}
+        return ", ".join(f"`{name}` {types[name]}" for name in names)
+    fields = {**FIELDS, VALUE: StructField(VALUE, decoded)}
+    return StructType([fields[name] for name in names])
+
+
+def check_schema(schema: StructType, options: Mapping[str, str]) -> Decoding | None:
+    """Checks that a schema, which a user may have given, is a choice of columns.
+
+    Types are fixed, NOT NULL is allowed. Returns how values are decoded, None if they stay bytes.
+    Raises OptionError, RegistryUnavailable.
+    """
+    values, decoding = value_format(options), None
     for field in schema.fields:
         known = FIELDS.get(field.name)
         if known is None:
             raise OptionError(f"schema: there is no column '{field.name}', only {', '.join(FIELDS)}")
-        if field.dataType != known.dataType:
+        if field.name == VALUE and values is not None:
+            decoding = values.decoding(field.dataType)
+        elif field.dataType != known.dataType:
             raise OptionError(
                 f"schema: column '{field.name}' is {known.dataType.simpleString()}, "
                 f"not {field.dataType.simpleString()}; cast it in the query"
             )
+    return decoding
+
+
+def value_format(options: Mapping[str, str]) -> ValueFormat | None:
+    """Returns what the options say of decoded values; None if values stay bytes. Raises OptionError."""
+    if not any(key.lower().startswith(VALUE) for key in options):
+        # Most queries do without what is imported here, and each of Spark's processes would pay for it.
+        return None
+    from spark_integration.value_format import parse_value_format
+
+    return parse_value_format(options)

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from mpbroker.reading.options import ReadOptions, parse_options, pushes_filters
-from spark_integration.schema import check_schema, schema_for
+from spark_integration.schema import VALUE, check_schema, schema_for
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from mpbroker.reading.conditions import Condition
     from mpbroker.reading.plan import TaskRange
+    from spark_integration.decoding import Decoding
 
 
 class MpbrokerDataSource(DataSource):
@@ -38,11 +39,10 @@ class MpbrokerDataSource(DataSource):
     def name(cls) -> str:
         return "mpbroker"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         return schema_for(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        check_schema(schema)
         # Spark refuses a reader with pushFilters unless spark.sql.python.filterPushdown.enabled is true.
         if pushes_filters(self.options):
             return FilteringReader(self.options, schema)
@@ -53,7 +53,6 @@ class MpbrokerDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from spark_integration.stream import MpbrokerStreamReader
 
-        check_schema(schema)
         return MpbrokerStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -81,10 +80,11 @@ class SparkTask(InputPartition):
 class MpbrokerReader(DataSourceReader):
     """Plans and reads a batch query.
 
-    It travels to every task, so it holds options and schema and nothing else.
+    It travels to every task, so it holds options, schema, how to decode values, and nothing else.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._decoding = check_schema(schema, options)
         self._options = parse_options(dict(options))
         self._schema = schema
 
@@ -100,7 +100,7 @@ class MpbrokerReader(DataSourceReader):
             return [SparkTask(one) for one in plan(catalog, self._options, pruning_of(conditions)[0])]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return read_task(partition, self._schema, self._options)
+        return read_task(partition, self._schema, self._options, self._decoding)
 
 
 class FilteringReader(MpbrokerReader):
@@ -126,7 +126,7 @@ class FilteringReader(MpbrokerReader):
 
 
 def read_task(
-    partition: InputPartition | None, schema: StructType, options: ReadOptions
+    partition: InputPartition | None, schema: StructType, options: ReadOptions, decoding: Decoding | None
 ) -> Iterator[pa.RecordBatch]:
     """Yields the records of a task; none for a partition that is not ours, which Spark makes for the one task
     that it runs for an empty plan.
@@ -139,4 +139,24 @@ def read_task(
     if isinstance(partition, SparkTask):
         # Spark compares it, NOT NULL included, with the one that it makes of its schema itself.
         chosen = pa.schema([SCHEMA.field(one.name).with_nullable(one.nullable) for one in schema.fields])
-        yield from read_range(partition.range, chosen, options)
+        batches = read_range(partition.range, chosen, options)
+        yield from batches if decoding is None else _decoded(batches, chosen, decoding, partition)
+
+
+def _decoded(
+    batches: Iterator[pa.RecordBatch], raw: pa.Schema, decoding: Decoding, task: SparkTask
+) -> Iterator[pa.RecordBatch]:
+    """Yields the batches with their values decoded. Raises MalformedRecord."""
+    import pyarrow as pa
+
+    from spark_integration.values import MalformedRecord
+
+    place = raw.get_field_index(VALUE)
+    schema = raw.set(place, raw.field(place).with_type(decoding.arrow))
+    for batch in batches:
+        columns = batch.columns
+        try:
+            columns[place] = decoding.decode(columns[place])
+        except MalformedRecord as error:
+            raise MalformedRecord(f"{task}: {error}") from error
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)

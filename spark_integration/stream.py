@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from mpbroker.reading.options import ReadOptions, parse_options
+from spark_integration.schema import check_schema
 from spark_integration.source import SparkTask, read_task
 
 try:
@@ -43,6 +44,7 @@ class MpbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One run of a query, in a process beside the driver. Tasks get a copy that has the options only."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._decoding = check_schema(schema, options)
         self._options = parse_options(dict(options), streaming=True)
         self._schema = schema
         self._run: Stream | None = None
@@ -82,7 +84,7 @@ class MpbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SparkTask(one) for one in self._stream().plan(start, end)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        return read_task(partition, self._schema, _patient(self._options))
+        return read_task(partition, self._schema, _patient(self._options), self._decoding)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._stream().committed(end)

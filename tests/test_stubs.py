@@ -18,15 +18,15 @@ CYTHON_ADDS = r""".*\.__reduce_cython__
 """
 # What modules import or define for themselves alone.
 FOR_THEMSELVES = (
-    "mpbroker.handlers.turn.COORDINATOR",
-    "mpbroker.handlers.turn.FIRST_HANDLER",
-    "mpbroker.handlers.turn.LOG",
+    "mpbroker.handlers.hot_path.turn.COORDINATOR",
+    "mpbroker.handlers.hot_path.turn.FIRST_HANDLER",
+    "mpbroker.handlers.hot_path.turn.LOG",
     "mpbroker.ipc.session.INDEX_MASK",
-    "mpbroker.log.journal.NO_ROOM",
-    "mpbroker.log.places.INDEX_SUFFIX",
-    "mpbroker.log.places.LOG_SUFFIX",
-    "mpbroker.log.scan.ChunkBuffer",
-    "mpbroker.network.turn.Api",
+    "mpbroker.log.append.journal.NO_ROOM",
+    "mpbroker.log.read.fetch_positions.INDEX_SUFFIX",
+    "mpbroker.log.read.fetch_positions.LOG_SUFFIX",
+    "mpbroker.log.format.scan.ChunkBuffer",
+    "mpbroker.network.processor.turn.Api",
     "mpbroker.records.arrow.DEFAULT_LIMIT_BYTES",
     "mpbroker.records.arrow.HEADER_KEY_GROWTH",
 )

@@ -29,7 +29,7 @@ def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
         for path, file in _opened(directory, end.high_watermark_segment, stack):
             is_last = int(path.stem) == end.high_watermark_segment
             limit = end.high_watermark_position if is_last else os.fstat(file.fileno()).st_size
-            for batch in _batches_of(path, file, limit):
+            for batch in batches_of(path, file, limit):
                 # A segment that is being replaced may be there with those that it already holds.
                 if batch.header.base_offset >= next_offset:
                     next_offset = batch.last_offset + 1
@@ -47,7 +47,8 @@ def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[Pat
     raise OSError(f"the segments in {directory} are others each time they are looked for")
 
 
-def _batches_of(path: Path, file: BinaryIO, limit: int) -> Iterator[Batch]:
+def batches_of(path: Path, file: BinaryIO, limit: int) -> Iterator[Batch]:
+    """The batches in the first `limit` bytes of a segment. Raises CorruptBatch or OSError."""
     carried = b""
     left = limit
     while left:

@@ -43,7 +43,7 @@ from mpbroker.ipc.topology import (
     log_worker,
     log_worker_of_slot,
 )
-from mpbroker.log.names import log_worker_of
+from mpbroker.log.format.names import log_worker_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from shm.arena import ArenaFull

@@ -6,9 +6,10 @@ log; their keys are null. One batch is one atomic step: it is in the log as a wh
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
-from mpbroker.protocol.codec import prepare_data
+from mpbroker.protocol.codec import data_key, prepare_data
 from mpbroker.protocol.messages import (
     ClientQuotaRecord,
     ConfigRecord,
@@ -19,8 +20,8 @@ from mpbroker.protocol.messages import (
     TopicRecord,
     UserScramCredentialRecord,
 )
-from mpbroker.protocol.metadata_records import decode_metadata_record, encode_metadata_record
-from mpbroker.protocol.wire import Buffer, MalformedMessage
+from mpbroker.protocol.metadata_records import decode_metadata_record, encode_metadata_record, read_frame
+from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 
@@ -46,6 +47,8 @@ _VERSIONS: Final[dict[type[MetadataRecord], int]] = {
     ProducerIdsRecord: 0,
     RemoveUserScramCredentialRecord: 0,
 }
+
+_TYPES: Final = {data_key(record): record for record in _VERSIONS}
 
 
 class UnreadableMetadata(Exception):
@@ -73,6 +76,27 @@ def decode_record(value: Buffer) -> MetadataRecord:
         raise UnreadableMetadata(f"{type(record).__name__} is none of the records that a broker alone has")
     known: MetadataRecord = record
     return known
+
+
+def check_type(value: Buffer) -> None:
+    """Raises UnreadableMetadata for types and versions that `decode_record` refuses; reads no fields."""
+    try:
+        api_key, version, _ = read_frame(value)
+        _check_type(api_key, version)
+    except MalformedMessage as error:
+        raise UnreadableMetadata(str(error)) from error
+
+
+@cache
+def _check_type(api_key: int, version: int) -> None:
+    """Raises UnreadableMetadata."""
+    record = _TYPES.get(api_key)
+    if record is None:
+        raise UnreadableMetadata(f"a broker alone has no records of type {api_key}")
+    try:
+        prepare_data(record, version)
+    except UnsupportedVersion as error:
+        raise UnreadableMetadata(f"{record.__name__} of version {version} is not known") from error
 
 
 def build_metadata_batch(

@@ -12,7 +12,7 @@ from mpbroker.coordinator.metadata_records import UnreadableMetadata, decode_rec
 from mpbroker.coordinator.state import InconsistentMetadata, MetadataState
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition
-from mpbroker.log.names import partition_name
+from mpbroker.log.format.names import partition_name
 from mpbroker.protocol.messages import RemoveTopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.errors import CorruptBatch

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from mpbroker.handlers.forwarding import Forwarding
     from mpbroker.handlers.readers import Readers
     from mpbroker.handlers.transactions import Transactions
-    from mpbroker.log.places import SegmentPlaces
-    from mpbroker.log.reader import PartitionReader
+    from mpbroker.log.read.fetch_positions import SegmentPlaces
+    from mpbroker.log.read.reader import PartitionReader
 
 ANY_EPOCH = -1
 

@@ -2,8 +2,8 @@
 
 A processor that sends a part of a file which is not in the page cache waits for the disk, and with it all its
 connections; so does a handler that reads one. So a handler asks whether a part is resident before it reads it
-or answers with it (`mpbroker.log.residency`), and has the rest brought here, where only who wants it waits.
-(Kafka has no counterpart: its network threads wait.)
+or answers with it (`mpbroker.log.io.residency`), and has the rest brought here, where only who wants it
+waits. (Kafka has no counterpart: its network threads wait.)
 
 Pages are moved through a pipe to /dev/null, so that nobody copies them. The kernel reads them as for any
 sequential reader, in large folios; asked for by POSIX_FADV_WILLNEED they would come as single pages, which

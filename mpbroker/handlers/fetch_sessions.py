@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
-from mpbroker.handlers.sessions import (
+from mpbroker.handlers.hot_path.session_table import (
     IDS_PER_HANDLER,
     NAMELESS,
     FetchSession,

@@ -15,13 +15,13 @@ from mpbroker.handlers.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetches import Fetches
 from mpbroker.handlers.forwarding import Forwarding
 from mpbroker.handlers.holds import Holds
+from mpbroker.handlers.hot_path.turn import Turn
 from mpbroker.handlers.jobs import Jobs
 from mpbroker.handlers.metadata import Metadata
 from mpbroker.handlers.outbox import Outbox
 from mpbroker.handlers.readers import Readers
 from mpbroker.handlers.throttling import Throttling
 from mpbroker.handlers.transactions import Transactions
-from mpbroker.handlers.turn import Turn
 from mpbroker.handlers.waiting import Waiting
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.process import ProcessContext

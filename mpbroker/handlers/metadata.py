@@ -12,7 +12,7 @@ import msgspec
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
-from mpbroker.handlers.topics import TopicTable
+from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.ipc.metadata import (
     MetadataBase,
     MetadataDelta,
@@ -45,7 +45,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     policy: TopicPolicy
     partitions: Places
 
-    # What the produce turn wants to know (mpbroker.handlers.topics.Policy).
+    # What the produce turn wants to know (mpbroker.handlers.hot_path.topic_table.Policy).
     @property
     def fast(self) -> bool:
         return not self.internal and self.config.compression_type in _STORED_AS_SENT

@@ -14,10 +14,10 @@ from collections import deque
 from functools import partial
 
 from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.hot_path.topic_table import TopicTable
+from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, Turn
 from mpbroker.handlers.making import make_broker, session_slots
 from mpbroker.handlers.outbox import Outbox
-from mpbroker.handlers.topics import TopicTable
-from mpbroker.handlers.turn import ANY_PROCESSOR, Turn
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (

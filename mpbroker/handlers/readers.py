@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mpbroker.ipc.table import Partition
-from mpbroker.log.names import partition_name
-from mpbroker.log.reader import Bound, PartitionReader
+from mpbroker.log.format.names import partition_name
+from mpbroker.log.read.reader import Bound, PartitionReader
 
 # Each may hold eight files open.
 OPEN_PARTITIONS = 256

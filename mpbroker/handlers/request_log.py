@@ -1,7 +1,7 @@
 """What the request log says of a request, as far as a handler knows it (Kafka: RequestConvertToJson).
 
-The processor adds the times when the last byte is written, and writes the line: see network/request_log.py.
-Record data is told by its size alone, and what is secret by nothing.
+The processor adds the times when the last byte is written, and writes the line: see
+network/processor/request_log.py. Record data is told by its size alone, and what is secret by nothing.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.partition import Partition
-from mpbroker.log.checkpoints import CheckpointCorrupt, read_offsets
-from mpbroker.log.log_dir import directories_in
-from mpbroker.log.names import (
+from mpbroker.log.directories.directory_layout import directories_in
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_offsets
+from mpbroker.log.format.names import (
     CLEAN_SHUTDOWN,
     DURABLE_MARK,
     HIGH_WATERMARKS,
@@ -22,7 +22,7 @@ from mpbroker.log.names import (
     NotAPartition,
     parse_partition,
 )
-from mpbroker.log.there import is_there as is_there
+from mpbroker.log.io.strict_stat import is_there as is_there
 
 
 class NotALogDirectory(ValueError):

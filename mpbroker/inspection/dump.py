@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mpbroker.inspection.segment import batches, mapped
-from mpbroker.log.aborted import TransactionIndexCorrupt, read_aborted
-from mpbroker.log.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
-from mpbroker.log.index import read_offset_entries, read_time_entries
-from mpbroker.log.journal import Extent, JournalDamaged, JournalFile, worker_of
-from mpbroker.log.names import (
+from mpbroker.log.append.journal import Extent, JournalDamaged, JournalFile, worker_of
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
+from mpbroker.log.format.index import read_offset_entries, read_time_entries
+from mpbroker.log.format.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
@@ -27,8 +26,9 @@ from mpbroker.log.names import (
     parse_segment,
     segment_name,
 )
-from mpbroker.log.producers import Producers, SnapshotCorrupt
-from mpbroker.log.there import is_there
+from mpbroker.log.format.producer_state import Producers, SnapshotCorrupt
+from mpbroker.log.format.transaction_index import TransactionIndexCorrupt, read_aborted
+from mpbroker.log.io.strict_stat import is_there
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import (
     CONTROL_BIT,

@@ -20,10 +20,10 @@ from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
-from mpbroker.log.checkpoints import fsync_directory, read_offsets, write_offsets
-from mpbroker.log.journal import JournalDamaged, JournalFile, worker_of
-from mpbroker.log.log_dir import lock_log_dirs
-from mpbroker.log.names import (
+from mpbroker.log.append.journal import JournalDamaged, JournalFile, worker_of
+from mpbroker.log.directories.directory_layout import lock_log_dirs
+from mpbroker.log.format.checkpoints import fsync_directory, read_offsets, write_offsets
+from mpbroker.log.format.names import (
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
     META_PROPERTIES,
@@ -33,7 +33,7 @@ from mpbroker.log.names import (
     parse_segment,
     segment_name,
 )
-from mpbroker.log.there import is_there
+from mpbroker.log.io.strict_stat import is_there
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.errors import CorruptBatch
 

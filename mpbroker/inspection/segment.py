@@ -16,9 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.inspection.findings import Finding, Severity, finding
-from mpbroker.log.epochs import NO_EPOCH, Epochs, epoch_of
-from mpbroker.log.index import read_offset_entries, read_time_entries
-from mpbroker.log.names import INDEX_SUFFIX, OFFSET_SPAN, TIME_INDEX_SUFFIX, parse_segment, segment_name
+from mpbroker.log.format.index import read_offset_entries, read_time_entries
+from mpbroker.log.format.leader_epochs import NO_EPOCH, Epochs, epoch_of
+from mpbroker.log.format.names import (
+    INDEX_SUFFIX,
+    OFFSET_SPAN,
+    TIME_INDEX_SUFFIX,
+    parse_segment,
+    segment_name,
+)
 from mpbroker.records.batch import BATCH_HEADER_BYTES, CURRENT_MAGIC, MAGIC_AT, BatchFrame, frame_at
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.legacy import entry_at, is_old

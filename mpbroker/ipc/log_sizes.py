@@ -1,9 +1,9 @@
 """What log workers say of log directories and partitions: how large they are, and whether a directory works.
 
 A record per log directory and two words per partition slot, in the public region. Sizes are as of the last
-look that their log worker took (`mpbroker.log.sizes`), and not there before each has taken one; whether the
-directory works, and its name, the first log worker says at once. How many partitions are in it, the partition
-table says (`partition_counts`).
+look that their log worker took (`mpbroker.log.manager.size_metrics`), and not there before each has taken
+one; whether the directory works, and its name, the first log worker says at once. How many partitions are in
+it, the partition table says (`partition_counts`).
 """
 
 from __future__ import annotations

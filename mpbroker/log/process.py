@@ -31,27 +31,27 @@ from mpbroker.ipc.topology import (
     is_processor,
     log_worker_number,
 )
-from mpbroker.log.active_producers import producers_of
-from mpbroker.log.append import append_batch
-from mpbroker.log.attaching import give_back_memory
-from mpbroker.log.compaction import Compaction
-from mpbroker.log.deletion import Deletion
-from mpbroker.log.disk_errors import PASSING
-from mpbroker.log.flushing import Flushing
-from mpbroker.log.helper import Helper
-from mpbroker.log.manager import LogManager
-from mpbroker.log.measuring import Measuring
-from mpbroker.log.moving import Moving
-from mpbroker.log.moving_turn import hold_job
-from mpbroker.log.names import LogWorker
-from mpbroker.log.opening import Opening
-from mpbroker.log.pool import Recovery, fork_pools
-from mpbroker.log.refusals import RefusedProduces, room_advice
-from mpbroker.log.reserve import keep_room_behind
-from mpbroker.log.sizes import SizeLook
-from mpbroker.log.snapshots import snapshotting
-from mpbroker.log.takeover import TakeOver
-from mpbroker.log.turn import Pause, Turn
+from mpbroker.log.append.append_batch import append_batch
+from mpbroker.log.append.relocation import hold_job
+from mpbroker.log.append.turn import Pause, Turn
+from mpbroker.log.append.turn_partitions import give_back_memory
+from mpbroker.log.compaction.cleaner_manager import Compaction
+from mpbroker.log.directories.reserve import keep_room_behind
+from mpbroker.log.directories.startup_state import TakeOver
+from mpbroker.log.format.names import LogWorker
+from mpbroker.log.io.disk_errors import PASSING
+from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.manager.flush_interval import Flushing
+from mpbroker.log.manager.log_manager import LogManager
+from mpbroker.log.manager.measuring import Measuring
+from mpbroker.log.manager.refusals import RefusedProduces, room_advice
+from mpbroker.log.manager.size_metrics import SizeLook
+from mpbroker.log.partition.active_producers import producers_of
+from mpbroker.log.partition.producer_snapshots import snapshotting
+from mpbroker.log.recovery.scheduler import Opening
+from mpbroker.log.recovery.workers import Recovery, fork_pools
+from mpbroker.log.replica_move.replica_mover import Moving
+from mpbroker.log.retention.deletion import Deletion
 from mpbroker.protocol.errors import ErrorCode
 from shm.arena import ArenaFull
 from shm.ring import Ring

@@ -13,7 +13,7 @@ from mpbroker.protocol.codec import data_key, decode_data, encode_bytes, encode_
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion, read_uvarint, uvarint
 
-__all__ = ["FRAME_VERSION", "decode_metadata_record", "encode_metadata_record"]
+__all__ = ["FRAME_VERSION", "decode_metadata_record", "encode_metadata_record", "read_frame"]
 
 FRAME_VERSION = 1
 
@@ -23,8 +23,8 @@ def encode_metadata_record(record: Message, version: int) -> bytes:
     return frame + encode_bytes(encode_data(record, version))
 
 
-def decode_metadata_record(value: Buffer) -> Any:
-    """Raises MalformedMessage, also for a record that this version of the program does not know."""
+def read_frame(value: Buffer) -> tuple[int, int, int]:
+    """Returns a record's api key, its version, and where its fields begin. Raises MalformedMessage."""
     try:
         frame_version, pos = read_uvarint(value, 0)
         api_key, pos = read_uvarint(value, pos)
@@ -33,6 +33,12 @@ def decode_metadata_record(value: Buffer) -> Any:
         raise MalformedMessage("metadata record: cut off") from e
     if frame_version != FRAME_VERSION:
         raise MalformedMessage(f"metadata record: frame version {frame_version}, not {FRAME_VERSION}")
+    return api_key, version, pos
+
+
+def decode_metadata_record(value: Buffer) -> Any:
+    """Raises MalformedMessage, also for a record that this version of the program does not know."""
+    api_key, version, pos = read_frame(value)
     try:
         record, end = decode_data(api_key, version, value, pos)
     except UnsupportedVersion as e:

@@ -80,6 +80,10 @@ def read(
 
 def open_reader(given: Mapping[str, str]) -> pa.RecordBatchReader:
     """Plans by the options of the Spark source, and reads as batches are taken. Raises as `read` does."""
+    if any(name.lower() == "valueformat" for name in given):
+        raise OptionError(
+            "valueFormat is an option of Spark queries. Leave it out and decode the column value, binary here"
+        )
     schema = arrow_schema(given)
     options = parse_options(given)
     with closing(open_catalog(options)) as catalog:

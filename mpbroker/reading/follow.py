@@ -3,18 +3,21 @@ something does.
 
 Files are watched in the broker's shared memory, which readers may only read: they cannot ask to be woken, so
 they look at the versions of their partitions' slots, with pauses that grow with the time in which nothing
-came. Brokers are asked over connections that stay.
+came. Brokers are asked over connections that stay. After a second of quiet somebody else watches: the kernel
+the files (`file_alarm`), a broker its log (a fetch that waits).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Mapping
 from typing import Protocol
 
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
+from mpbroker.reading.file_alarm import FileAlarm
 from mpbroker.reading.local import LocalCatalog
 from mpbroker.reading.log_dirs import warn_once
 from mpbroker.reading.options import ReadOptions, TopicPartition
@@ -23,6 +26,8 @@ from mpbroker.reading.remote import RemoteCatalog
 from mpbroker.reading.watch import Watch
 
 Bounds = Mapping[TopicPartition, PartitionBounds]
+
+_LOG = logging.getLogger("mpbroker.spark")
 
 # New topics and partitions are found within this time.
 _METADATA_AGE_S = 1.0
@@ -36,6 +41,14 @@ _DIRECTORIES_AGE_S = 0.1
 # Asking brokers costs them something too.
 _SHORTEST_REMOTE_PAUSE_S = 0.005
 _LONGEST_REMOTE_PAUSE_S = 0.05
+# After so long without anything new it is worth to have somebody else watch: pauses are at their longest.
+_QUIET_S = _QUIET_TO_PAUSE * _LONGEST_PAUSE_S
+# The alarm may have missed the write of what is published within this time after it was set.
+_ALARM_SETS_IN_S = 0.1
+# Each partition is a directory to watch, and users have a limit of these.
+_ALARM_PARTITIONS_MAX = 256
+# The answer of a fetch that waited holds for so long: the next fetch would tell of what came since.
+_FETCH_HOLDS_S = 0.05
 # A pause is at least so many times as long as the look before it took: 1 % of a CPU.
 _PAUSE_TO_LOOK = 100
 
@@ -94,7 +107,11 @@ class LocalFollower:
         self._watch = Watch(self.catalog, ())
         self._seen = self._watch.state()
         self._bounds: Bounds = {}
-        self._changed_at = 0.0
+        # When something was published or written last, or may have been.
+        self._stirred_at = 0.0
+        self._alarm: FileAlarm | None = None
+        self._alarm_set_at = 0.0
+        self._has_alarms = True
         self._take(catalog)
 
     @property
@@ -119,8 +136,10 @@ class LocalFollower:
             self._take_if_not_behind(self._opened())
         elif state.versions != self._seen.versions:
             if self.catalog.refresh(self._bounds):
-                self._bounds, self._seen = self.catalog.bounds(list(self._bounds)), state
-                self._changed_at = time.monotonic()
+                bounds = self.catalog.bounds(list(self._bounds))
+                self._check_alarm(bounds)
+                self._bounds, self._seen = bounds, state
+                self._stir()
             else:
                 self._take_if_not_behind(self._opened())
 
@@ -136,13 +155,49 @@ class LocalFollower:
             now = time.monotonic()
             if has_changed or now >= deadline:
                 return
-            quiet = min((now - self._changed_at) / _QUIET_TO_PAUSE, _LONGEST_PAUSE_S)
-            pause = max(_SHORTEST_PAUSE_S, quiet, _PAUSE_TO_LOOK * (now - begun))
-            time.sleep(min(pause, deadline - now))
+            if self._alarm_watches(now):
+                assert self._alarm is not None
+                if self._alarm.wait(deadline - now):
+                    # What was written is published soon.
+                    self._stir()
+            else:
+                quiet = min((now - self._stirred_at) / _QUIET_TO_PAUSE, _LONGEST_PAUSE_S)
+                pause = max(_SHORTEST_PAUSE_S, quiet, _PAUSE_TO_LOOK * (now - begun))
+                time.sleep(min(pause, deadline - now))
             now = time.monotonic()
 
     def close(self) -> None:
+        self._stir()
         self.catalog.close()
+
+    def _stir(self) -> None:
+        """Begins to look often, without an alarm: more may come."""
+        self._stirred_at = time.monotonic()
+        if self._alarm is not None:
+            self._alarm.close()
+            self._alarm = None
+
+    def _alarm_watches(self, now: float) -> bool:
+        """Sets the alarm after a while of quiet. Tells whether it can be relied on."""
+        if self._alarm is None:
+            is_worth_it = now - self._stirred_at >= _QUIET_S and len(self._bounds) <= _ALARM_PARTITIONS_MAX
+            if not (is_worth_it and self._has_alarms and self._watch.is_served):
+                return False
+            try:
+                self._alarm = FileAlarm(self.catalog.directories(self._bounds))
+            except OSError as error:
+                _LOG.debug("no alarm: %s", error)
+                self._stir()
+                return False
+            self._alarm_set_at = now
+        return now - self._alarm_set_at >= _ALARM_SETS_IN_S
+
+    def _check_alarm(self, found: Bounds) -> None:
+        """Does without alarms from now on if one did not hear of new records."""
+        if self._alarm is None or not self._alarm_watches(time.monotonic()) or self._alarm.wait(0):
+            return
+        if any(found[one].end != known.end for one, known in self._bounds.items()):
+            self._has_alarms = False
 
     def _has_changed(self) -> bool:
         """Whether a look is worth it. What a broker said last before it died is not: nobody says so now."""
@@ -186,7 +241,7 @@ class LocalFollower:
         catalog.refresh(wanted)
         self.catalog, self._watch, self._seen = catalog, watch, seen
         self._bounds = catalog.bounds(wanted)
-        self._changed_at = time.monotonic()
+        self._stir()
 
 
 class RemoteFollower:
@@ -199,6 +254,10 @@ class RemoteFollower:
         self._read_at = -_METADATA_AGE_S
         self._pause_s = _SHORTEST_REMOTE_PAUSE_S
         self._look_s = 0.0
+        # When something came last, or may have.
+        self._stirred_at = 0.0
+        # Until then a fetch that waited in vain says that nothing came.
+        self._holds_until = 0.0
 
     @property
     def is_at_rest(self) -> bool:
@@ -209,15 +268,28 @@ class RemoteFollower:
         if begun - self._read_at >= _METADATA_AGE_S:
             found = self.catalog.bounds(selected(self.catalog, self._options))
             self._read_at = begun
+        elif begun < self._holds_until:
+            return self._bounds
         else:
             ends = self.catalog.ends(list(self._bounds))
             found = {one: known._replace(end=ends[one]) for one, known in self._bounds.items()}
         if found != self._bounds:
             self._bounds, self._pause_s = found, _SHORTEST_REMOTE_PAUSE_S
+            self._stirred_at = begun
         self._look_s = time.monotonic() - begun
         return self._bounds
 
     def wait(self, timeout_s: float) -> None:
+        self._holds_until = 0.0
+        if time.monotonic() - self._stirred_at >= _QUIET_S:
+            ends = {one: known.end for one, known in self._bounds.items()}
+            match self.catalog.await_records(ends, timeout_s):
+                case True:
+                    self._stirred_at = time.monotonic()
+                    return
+                case False:
+                    self._holds_until = time.monotonic() + _FETCH_HOLDS_S
+                    return
         time.sleep(min(timeout_s, max(self._pause_s, _PAUSE_TO_LOOK * self._look_s)))
         self._pause_s = min(2 * self._pause_s, _LONGEST_REMOTE_PAUSE_S)
 

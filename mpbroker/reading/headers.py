@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from mpbroker.inspection.segment import batches, mapped
-from mpbroker.log.checkpoints import read_offsets
-from mpbroker.log.names import CLEANER_OFFSETS, segment_name
+from mpbroker.log.format.checkpoints import read_offsets
+from mpbroker.log.format.names import CLEANER_OFFSETS, segment_name
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import SourceUnavailable
 from mpbroker.reading.options import ReadOptions

@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.ipc.topology import attach_table
-from mpbroker.log.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
-from mpbroker.log.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
-from mpbroker.log.reader import Bound, PartitionReader, SegmentGone
-from mpbroker.log.scan import batches, find_offset
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
+from mpbroker.log.format.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
+from mpbroker.log.format.scan import batches, find_offset
+from mpbroker.log.read.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.protocol.messages import ZERO_UUID
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.reading.committed import AbortedRange
@@ -144,6 +144,10 @@ class LocalCatalog:
         """Returns the slots in which the running broker publishes these; none for partitions at rest."""
         found = (self._partitions[one].slot for one in wanted)
         return [slot for slot in found if slot is not None]
+
+    def directories(self, wanted: Iterable[TopicPartition]) -> list[Path]:
+        """Returns where the files of these partitions are."""
+        return [self._partitions[one].directory for one in wanted]
 
     @property
     def unserved(self) -> Mapping[TopicPartition, str]:

@@ -1,9 +1,9 @@
 """Looks at log directories from outside: whose they are, which belong together, whether a broker runs.
 
 A broker locks the `.lock` of each of its log directories, and its runtime directory, for as long as it lives
-(mpbroker.log.log_dir, mpbroker.supervisor.runtime_dir). A lock is seen by whoever sees the file, also from
-another container, where the broker's process id means nothing; and a copied directory is not locked, though
-its `mpbroker.json` still leads to the broker that has the original.
+(mpbroker.log.directories.directory_layout, mpbroker.supervisor.runtime_dir). A lock is seen by whoever sees
+the file, also from another container, where the broker's process id means nothing; and a copied directory is
+not locked, though its `mpbroker.json` still leads to the broker that has the original.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 
 from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, read_pointer
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC
-from mpbroker.log.names import ALL_DIRS, LOCK, META_PROPERTIES, MOVED, STAYED
+from mpbroker.log.format.names import ALL_DIRS, LOCK, META_PROPERTIES, MOVED, STAYED
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
 from shm.region import LayoutMismatch, Region
 
@@ -250,7 +250,7 @@ def _broker_of(log_dir: Path) -> RunningBroker:
 def one_that_counts(paths: Sequence[Path]) -> Path:
     """Picks the directory that counts of one partition's in several log directories, by the marks of a move.
 
-    (mpbroker.log.futures.) Raises SourceUnavailable if no mark tells.
+    (mpbroker.log.directories.future_replica.) Raises SourceUnavailable if no mark tells.
     """
     if len(paths) == 1:
         return paths[0]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpbroker.log.reader import SegmentGone
+from mpbroker.log.read.reader import SegmentGone
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.reading.committed import AbortedRange
 from mpbroker.reading.errors import LOSS_ADVICE, SourceUnavailable

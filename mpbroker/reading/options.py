@@ -1,7 +1,8 @@
 """Parses the options of the source; names, defaults and errors are those of Spark's Kafka source.
 
 (Spark: KafkaSourceProvider.) Our own: log.dir, readMode, columns, maxBytesPerTask, maxBytesPerTrigger,
-commitGroupId, filterPushdown, check.crcs. Spark hands options over with lower-cased keys.
+commitGroupId, filterPushdown, check.crcs, and those that only Spark's side looks at: accelerated, and what
+begins with `value`. Spark hands options over with lower-cased keys.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _NAMES = {
         *("minPartitions", "maxRecordsPerPartition", "maxBytesPerTask"),
         *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay"),
         *("commitGroupId", "groupIdPrefix"),
-        *("log.dir", "kafka.bootstrap.servers", "readMode", "check.crcs"),
+        *("log.dir", "kafka.bootstrap.servers", "readMode", "check.crcs", "accelerated"),
+        *("valueFormat", "valueSchema", "valueMode", "valueReaderSchema"),
+        *("valueRegistry", "valueRegistryHeaders", "valueSubject", "valueVersion"),
         *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
     )
 }

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from mpbroker.log.reader import Bound
+from mpbroker.log.read.reader import Bound
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 from mpbroker.reading.committed import AbortedRange

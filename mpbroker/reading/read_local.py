@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpbroker.log.checkpoints import read_topic_id
-from mpbroker.log.names import segment_name
-from mpbroker.log.reader import SegmentGone
+from mpbroker.log.format.checkpoints import read_topic_id
+from mpbroker.log.format.names import segment_name
+from mpbroker.log.read.reader import SegmentGone
 from mpbroker.reading.columns import Columns
 from mpbroker.reading.errors import CorruptLog
 from mpbroker.reading.log_dirs import is_of, permission_needed

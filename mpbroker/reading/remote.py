@@ -75,6 +75,11 @@ class Brokers:
             raise ApiFailed(f"{topic}-{partition}", ErrorCode.LEADER_NOT_AVAILABLE)
         return node.id
 
+    def known_leader(self, topic: str, partition: int) -> int | None:
+        """Returns the node id of the partition's leader by the last metadata."""
+        node = self._cluster.metadata.leader(topic, partition)
+        return None if node is None else node.id
+
     def topic_id(self, topic: str) -> bytes | None:
         """Asks for the id of the topic that has the name now.
 
@@ -170,6 +175,36 @@ class RemoteCatalog:
     def ends(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Asks for the ends alone, with one request to each leader."""
         return self._list_offsets(dict.fromkeys(wanted, LATEST))
+
+    def await_records(self, ends: Mapping[TopicPartition, int], timeout_s: float) -> bool | None:
+        """Has the leader of all partitions wait for records from these offsets on, with a fetch.
+
+        True if there are some, or if only a look can tell; False after the timeout. None at once if the
+        partitions have several leaders, or none: nobody can wait for all of them.
+        """
+        leaders = {self._brokers.known_leader(topic, number) for topic, number in ends}
+        if len(leaders) != 1 or (leader := leaders.pop()) is None:
+            return None
+        fetched = {topic: m.FetchRequest.FetchTopic(topic=topic) for topic, _ in ends}
+        for (topic, number), end in ends.items():
+            fetched[topic].topic_id = self._topic_id(topic) or m.ZERO_UUID
+            fetched[topic].partitions.append(
+                m.FetchRequest.FetchPartition(partition=number, fetch_offset=end, partition_max_bytes=1)
+            )
+        request = m.FetchRequest(
+            max_wait_ms=int(timeout_s * 1000),
+            min_bytes=1,
+            max_bytes=1,
+            isolation_level=self._brokers.isolation_level,
+            topics=list(fetched.values()),
+        )
+        try:
+            response: m.FetchResponse = self._brokers.ask(leader, request)
+        except ClientError as error:
+            _LOG.debug("a fetch that should wait has failed: %s", error)
+            return True
+        found = [part for topic in response.responses for part in topic.partitions]
+        return bool(response.error_code) or any(part.error_code or part.records for part in found)
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         found = self._list_offsets(wanted)

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.log.index import offset_floor
-from mpbroker.log.names import INDEX_SUFFIX, LOG_SUFFIX, parse_segment, segment_name
-from mpbroker.log.reader import Bound, SegmentGone
-from mpbroker.log.scan import batches, find_offset
+from mpbroker.log.format.index import offset_floor
+from mpbroker.log.format.names import INDEX_SUFFIX, LOG_SUFFIX, parse_segment, segment_name
+from mpbroker.log.format.scan import batches, find_offset
+from mpbroker.log.read.reader import Bound, SegmentGone
 from mpbroker.reading.errors import CorruptLog
 
 _LARGEST_RELATIVE_OFFSET = (1 << 31) - 1

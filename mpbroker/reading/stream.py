@@ -19,9 +19,13 @@ from mpbroker.reading.options import AtOffset, AtOffsets, Limit, ReadOptions, To
 from mpbroker.reading.plan import OffsetRange, TaskRange, report_loss, resolve, split
 from mpbroker.reading.stream_offsets import Json, StreamOffsets, parse_offsets
 
-# A trigger that finds nothing new waits so long for something before it says so.
+# A trigger that finds nothing new waits so long for something before it says so. What comes ends the wait;
+# only other sources of the same query have to wait for its end.
 IDLE_WAIT_S = 0.15
+QUIET_WAIT_S = 0.3
 LONGEST_IDLE_WAIT_S = 0.5
+# Quiet begins when nothing has come for so long.
+QUIET_AFTER_S = 1.0
 _WAIT_TO_LOOK = 200
 # Both sides turn the offsets into JSON and back each time.
 _WAIT_S_PER_PARTITION = 0.0003
@@ -79,6 +83,7 @@ class Stream:
         self._is_available_now = False
         self._target: StreamOffsets | None = None
         self._last_end: StreamOffsets | None = None
+        self._moved_at = self._clock.monotonic()
 
     def initial(self) -> Json:
         """Returns where a new query begins.
@@ -185,9 +190,13 @@ class Stream:
             if deadline is None:
                 # A look at thousands of partitions costs more: it comes less often.
                 for_partitions = _WAIT_S_PER_PARTITION * len(self._bounds)
-                wait_s = max(IDLE_WAIT_S, _WAIT_TO_LOOK * (now - begun_at), for_partitions)
+                idle_s = IDLE_WAIT_S if now - self._moved_at < QUIET_AFTER_S else QUIET_WAIT_S
+                wait_s = max(idle_s, _WAIT_TO_LOOK * (now - begun_at), for_partitions)
                 deadline = now + min(wait_s, LONGEST_IDLE_WAIT_S)
-            if end != begun or now >= deadline:
+            if end != begun:
+                self._moved_at = now
+                return end
+            if now >= deadline:
                 return end
             if self._follower is None:
                 self._clock.sleep(deadline - now)

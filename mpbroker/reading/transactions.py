@@ -5,7 +5,7 @@ the newest snapshot of producers at or below the high watermark has the transact
 the batches behind it tell of all later ones. What was aborted stands in `.txnindex` files. A stop that was
 not clean, or a power cut, may have taken their last entries, but none before a snapshot, for which they are
 synced: so behind the snapshot the markers in the log itself count. (Kafka: ProducerStateManager,
-TransactionIndex; mpbroker.log.snapshots.)
+TransactionIndex; mpbroker.log.partition.producer_snapshots.)
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.log.aborted import (
+from mpbroker.log.format.checkpoints import read_whole
+from mpbroker.log.format.names import (
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment,
+    segment_name,
+)
+from mpbroker.log.format.producer_state import Producers, SnapshotCorrupt
+from mpbroker.log.format.scan import find_offset, transaction_steps
+from mpbroker.log.format.transaction_index import (
     AbortedTransaction,
     TransactionIndexCorrupt,
     aborted_between,
     read_aborted,
 )
-from mpbroker.log.checkpoints import read_whole
-from mpbroker.log.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, parse_segment, segment_name
-from mpbroker.log.producers import Producers, SnapshotCorrupt
-from mpbroker.log.reader import Bound, SegmentGone
-from mpbroker.log.scan import find_offset, transaction_steps
+from mpbroker.log.read.reader import Bound, SegmentGone
 from mpbroker.reading.committed import AbortedRange
 from mpbroker.reading.errors import CorruptLog
 from mpbroker.reading.segments import opened, pieces, position_by_offset, windows

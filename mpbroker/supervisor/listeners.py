@@ -25,7 +25,9 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.listeners import AddedListener, ListenerCount, ListenerState
 from mpbroker.ipc.process import LISTENER_REMOVED, FatalError, ProcessContext
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.network import acceptor, handover, listener_orders, processor
+from mpbroker.network import handover
+from mpbroker.network.acceptor import acceptor, listener_orders
+from mpbroker.network.processor import processor
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
 from mpbroker.supervisor import sockets

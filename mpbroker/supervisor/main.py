@@ -28,9 +28,10 @@ from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.log import cleaner_process, scrub_process
 from mpbroker.log import process as log_process
-from mpbroker.log.log_dir import LogDirLocks, check_log_dirs, name_log_dirs, remove_empty
+from mpbroker.log.compaction import cleaner_process
+from mpbroker.log.directories.directory_layout import LogDirLocks, check_log_dirs, name_log_dirs, remove_empty
+from mpbroker.log.scrub import scrub_process
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.security import library
@@ -40,6 +41,7 @@ from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
+from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
 from mpbroker.supervisor.reload import Changes, NoFile, ReadAgain, Reload, ReloadError
@@ -150,6 +152,8 @@ class Supervisor:
         security = security_of(config)
         check_size(config)
         runtime_dir.check(config)
+        # Before a lock file is made in what is somebody else's.
+        refuse_foreign_metadata(config.log_dirs)
         locks = LogDirLocks(config)
         undo.callback(locks.undo)
         self.locks = locks.fds

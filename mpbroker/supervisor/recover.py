@@ -25,14 +25,20 @@ from mpbroker.coordinator.replay import replay
 from mpbroker.coordinator.state import MetadataState
 from mpbroker.inspection.directory import is_locked
 from mpbroker.ipc.process import FatalError
-from mpbroker.log import names
-from mpbroker.log.checkpoints import CheckpointCorrupt, Offsets, TopicPartition, read_offsets, read_topic_id
-from mpbroker.log.helper import Helper
-from mpbroker.log.home import Home
-from mpbroker.log.log_dir import lock_log_dirs, write_clean_shutdown
-from mpbroker.log.partition_log import PartitionLog, segments_of
-from mpbroker.log.recovery import Known, PartitionDamaged, load
-from mpbroker.log.there import is_there
+from mpbroker.log.directories.directory_layout import lock_log_dirs, write_clean_shutdown
+from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import (
+    CheckpointCorrupt,
+    Offsets,
+    TopicPartition,
+    read_offsets,
+    read_topic_id,
+)
+from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.strict_stat import is_there
+from mpbroker.log.partition.partition_log import PartitionLog, segments_of
+from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 
 METADATA: TopicPartition = (METADATA_TOPIC, 0)

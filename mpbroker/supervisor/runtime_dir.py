@@ -14,7 +14,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import PATH_BYTES_MAX
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.log_dir import LOCK_POLL_S, READERS_PATIENCE_S, make_directory
+from mpbroker.log.directories.directory_layout import LOCK_POLL_S, READERS_PATIENCE_S, make_directory
 from shm.region import refuse_disk
 
 RETRY_S = 2.0

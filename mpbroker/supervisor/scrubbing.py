@@ -13,9 +13,9 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.log.checkpoints import CheckpointCorrupt
-from mpbroker.log.damage import read_scrubbed
-from mpbroker.log.scrub_process import ASKED, BEGUN, GOES_ON
+from mpbroker.log.format.checkpoints import CheckpointCorrupt
+from mpbroker.log.format.damage import read_scrubbed
+from mpbroker.log.scrub.scrub_process import ASKED, BEGUN, GOES_ON
 
 # An answer is one message (control.ANSWER_BYTES_MAX); whoever has more than that has lost a disk.
 FINDINGS_BYTES = 128 << 10

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.hot_path.topic_table import TopicTable
+from mpbroker.handlers.hot_path.turn import Turn
 from mpbroker.handlers.metadata import Metadata
-from mpbroker.handlers.topics import TopicTable
-from mpbroker.handlers.turn import Turn
 from mpbroker.ipc import slots, topology
 from mpbroker.ipc.metadata import MetadataBase, PartitionImage, Places, TopicImage
 from mpbroker.ipc.slots import SlotKind

@@ -21,7 +21,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind, job_bytes, pack_produce, write_job_batch, write_job_header
 from mpbroker.ipc.topology import LOG, SharedMemory, Sizes, handler, processor
-from mpbroker.log.log_dir import prepare_log_dirs
+from mpbroker.log.directories.directory_layout import prepare_log_dirs
 from mpbroker.log.process import LogProcess
 from mpbroker.records.batch import scan_batch
 from mpbroker.records.builder import build_batch

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
-from mpbroker.log.partition_log import PartitionLog
-from mpbroker.log.prepared import Prepared
+from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.partition.prepared_segment import Prepared
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 

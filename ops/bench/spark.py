@@ -25,15 +25,15 @@ from typing import Any
 
 import psutil
 
-from mpbroker.log.checkpoints import write_offsets, write_topic_id
-from mpbroker.log.names import (
+from mpbroker.log.format.checkpoints import write_offsets, write_topic_id
+from mpbroker.log.format.names import (
     HIGH_WATERMARKS,
     INDEX_SUFFIX,
     META_PROPERTIES,
     SNAPSHOT_SUFFIX,
     segment_name,
 )
-from mpbroker.log.producers import Producers
+from mpbroker.log.format.producer_state import Producers
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord

@@ -22,7 +22,7 @@ class ReadyBatches(DataSource):
     def name(cls) -> str:
         return "ready"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         return schema_for({"columns": self.options["columns"]} if "columns" in self.options else {})
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -58,7 +58,9 @@ class Source:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def options(self, **more: str) -> dict[str, str]:
-        """For `spark.read.format("mpbroker")`."""
+        """For `spark.read.format("mpbroker")`. Raises OptionError."""
+        if any(name.lower() == "valueformat" for name in self.extra):
+            raise OptionError("valueFormat is no option of jobs: they take values as they are. Leave it out")
         chosen = {
             "subscribe": self.topics,
             "subscribePattern": self.pattern,

@@ -53,7 +53,7 @@ def with_jvm_reader(wanted: Mapping[str, str], running: Mapping[str, str] | None
     if jar is None:
         _LOG.warning(
             "accelerated=True: this installation has no JVM reader, Python reads instead. A wheel has it if "
-            "it was built in a checkout after make setup on a machine with a JDK (openjdk-17-jdk-headless)"
+            "make dist built it on a machine with a JDK (openjdk-17-jdk-headless)"
         )
         return dict(wanted)
     if running is not None and not (_has(running, JARS, str(jar)) and _has(running, EXTENSIONS, EXTENSION)):

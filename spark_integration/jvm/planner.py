@@ -15,6 +15,7 @@ from pyspark.sql.worker.utils import worker_run
 
 from mpbroker.reading.manifest import manifest_of
 from mpbroker.reading.options import parse_options
+from spark_integration.schema import value_format
 from spark_integration.source import MpbrokerDataSource, SparkTask
 
 _LENGTH = struct.Struct(">i")
@@ -26,6 +27,8 @@ def manifest(request: dict[str, Any]) -> dict[str, Any]:
     {"declined": why} if only Python can read it. Raises what the Python source raises.
     """
     options = parse_options(request["options"])
+    if value_format(request["options"]) is not None:
+        return {"declined": "valueFormat is set, and Python decodes values"}
     if options.read_mode == "remote":
         return {"declined": "readMode is remote"}
     if options.bootstrap_servers is not None and not request["executorsAreHere"]:

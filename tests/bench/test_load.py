@@ -14,8 +14,8 @@ import pytest
 
 from ops.bench import frames, scenarios
 from ops.bench.frames import CORRELATION_ID
-from tests.polling import PATIENCE_S
-from tests.security.certificates import Authority
+from tests.support.certificates import Authority
+from tests.support.polling import PATIENCE_S
 
 Answer = Callable[[bytes], bytes]
 

@@ -17,9 +17,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.chaos.exactly_once import Copied, Copies, Outcome, Seen, Transaction
-from tests.polling import PATIENCE_S, until
-from tests.real_clients.tools import kafka_tool
-from tests.real_clients.transactional import (
+from tests.support.client_tools import kafka_tool
+from tests.support.polling import PATIENCE_S, until
+from tests.support.transactional_clients import (
     Confluent,
     Fenced,
     Open,

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 
 from ops.bench import frames
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 TOPIC = "crowd"
 CONNECTIONS = 150

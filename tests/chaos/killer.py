@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import psutil
 
 from ops.bench.brokers import Broker, Kafka
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 # Process titles begin with these; the supervisor is the process that was started.
 ROLES = ("handler", "processor", "log", "coordinator", "acceptor", "cleaner", "scrubber")

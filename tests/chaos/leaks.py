@@ -23,7 +23,7 @@ from mpbroker.ipc.topology import (
 )
 from ops.bench.brokers import Broker, Mpbroker
 from shm.region import Region
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 NAMED = (ACCEPTOR, COORDINATOR, *LOG_WORKERS, *PROCESSORS, *HANDLERS)
 QUIET_WITHIN_S = PATIENCE_S

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ops.bench.brokers import Broker, Mpbroker
 from tests.chaos.groups import PARTITIONS, TOPIC, Members
 from tests.chaos.killer import await_progress, kill
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 SEED = 1
 # The coordinator dies in rebalances too: it is what moves the members.

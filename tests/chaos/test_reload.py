@@ -20,8 +20,8 @@ from tests.chaos.history import violations
 from tests.chaos.killer import ROLES, await_progress, members
 from tests.chaos.workload import Workload, create_topic
 from tests.real_clients.conftest import stop_cleanly
-from tests.real_clients.tools import eventually
-from tests.supervisor.configured import FIRST, Configured, control, described, pids
+from tests.support.client_tools import eventually
+from tests.support.configured_tree import FIRST, Configured, control, described, pids
 
 SEED = 3
 ROUNDS = 1

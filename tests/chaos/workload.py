@@ -19,7 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.chaos.history import OFFSET_UNKNOWN, History, Read, RecordId
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 TOPIC = "chaos"
 PARTITIONS = 4

@@ -15,8 +15,8 @@ from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_request_header, encode_response_frame
 from mpbroker.records.batch import assign_offset_and_epoch, frame_at
-from tests.polling import PATIENCE_S
-from tests.threaded_server import ThreadedServer
+from tests.support.polling import PATIENCE_S
+from tests.support.threaded_server import ThreadedServer
 
 NODE_ID = 7
 SPOKEN = (

@@ -12,7 +12,7 @@ import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.cli.conftest import FakeBroker

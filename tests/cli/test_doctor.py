@@ -14,8 +14,8 @@ import pytest
 
 from mpbroker.cli import doctor
 from spark_integration.doctor import Check, examine
-from tests.polling import PATIENCE_S
-from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
+from tests.support.polling import PATIENCE_S
+from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.test_client_commands import ROOT, run
 from tests.inspection import conftest as of_inspection
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.cli.conftest import FakeBroker

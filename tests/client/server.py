@@ -16,7 +16,7 @@ from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.headers import decode_request_header, encode_response_frame
 from mpbroker.security.mechanism import Mechanism
 from mpbroker.security.sasl import Failure, Offer, SaslServer, State
-from tests.threaded_server import HOST, ThreadedServer
+from tests.support.threaded_server import HOST, ThreadedServer
 
 APIS = (
     ApiKey.API_VERSIONS,

@@ -16,7 +16,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import HOST
 from tests.real_clients.conftest import served
-from tests.security.broker import PLAIN_PASSWORD, PROTOCOLS, REAUTH_MS, SecureBroker
+from tests.support.secure_broker import PLAIN_PASSWORD, PROTOCOLS, REAUTH_MS, SecureBroker
 
 
 @pytest.fixture(scope="module")

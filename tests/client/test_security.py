@@ -36,7 +36,7 @@ from mpbroker.security.scram import (
     salted_password,
 )
 from tests.client.server import HOST, Listener, offer
-from tests.security.certificates import Authority
+from tests.support.certificates import Authority
 
 USER, PASSWORD = "alice, the =1st", 'se"cret'
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -8,8 +8,8 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.keys import ConfigError
 from mpbroker.config.limits import ListenerLimits, limits_by_address, resolved_overrides
 from mpbroker.config.load import load
-from mpbroker.network.connection_limits import limits_of
-from mpbroker.network.connection_quotas import Limits
+from mpbroker.network.acceptor.connection_limits import limits_of
+from mpbroker.network.acceptor.connection_quotas import Limits
 
 TWO = (
     "listeners=A://127.0.0.1:1,B://127.0.0.1:2",

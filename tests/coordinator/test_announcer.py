@@ -11,7 +11,7 @@ from mpbroker.coordinator.state import MetadataState
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.quotas.entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, entity_of
-from tests.handlers.shared import shared_memory
+from tests.support.handler_rig import shared_memory
 
 ANN, BOB = entity_of([("user", "ann")]), entity_of([("user", "bob")])
 

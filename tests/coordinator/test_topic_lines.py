@@ -11,7 +11,7 @@ from mpbroker.protocol.uuids import uuid_text
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.real_clients.conftest import served
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
 
 OLD, NEW = b"o" * 16, b"n" * 16
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ops.bench.brokers import Mpbroker
-from tests.handlers.shared import Rig
-from tests.handlers.shared import rig as make_rig
+from tests.support.handler_rig import Rig
+from tests.support.handler_rig import rig as make_rig
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from mpbroker.protocol.messages import (
     InitProducerIdRequest,
     MetadataRequest,
 )
-from tests.handlers.shared import (
+from tests.support.handler_rig import (
     CLUSTER,
     Rig,
     delta,

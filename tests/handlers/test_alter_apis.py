@@ -20,7 +20,7 @@ from mpbroker.protocol.messages import (
     CreatePartitionsRequest,
     IncrementalAlterConfigsRequest,
 )
-from tests.handlers.shared import Rig, request_frame, topic_image
+from tests.support.handler_rig import Rig, request_frame, topic_image
 
 ALTER, CREATE_PARTITIONS, INCREMENTAL = 33, 37, 44
 TOPIC, BROKER, GROUP = 2, 4, 32

@@ -30,10 +30,10 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from shm.table import slot_bytes
 from shm.word import Words
-from tests.handlers.fetch_logs import PARTITIONS, Logs, decoded, logs, topics_of, wanted
-from tests.handlers.shared import request_frame
 from tests.handlers.test_log_apis import answer_from_log, calls_to_log
-from tests.log.test_scrub_process import Busy
+from tests.log.scrub.test_scrub_process import Busy
+from tests.support.fetch_logs import PARTITIONS, Logs, decoded, logs, topics_of, wanted
+from tests.support.handler_rig import request_frame
 
 BUSY, OTHER = 1, 2
 NAME = "logged"

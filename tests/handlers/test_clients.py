@@ -17,8 +17,8 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc.calls import AllocateProducerIds, ProducerIds
 from mpbroker.ipc.slots import SlotKind
-from tests.handlers.shared import Rig, rig, topic_image
-from tests.polling import PATIENCE_S
+from tests.support.handler_rig import Rig, rig, topic_image
+from tests.support.polling import PATIENCE_S
 
 TOPIC = topic_image("orders", 1, partitions=2)
 

@@ -21,18 +21,18 @@ from mpbroker.handlers.apis import k01_fetch
 from mpbroker.handlers.cold_reads import ColdReads, Drain
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotKind
-from mpbroker.log import reader as log_reader
-from mpbroker.log.reader import Bound, NotResident, PartitionReader
-from mpbroker.log.residency import resident
+from mpbroker.log.io.residency import resident
+from mpbroker.log.read import reader as log_reader
+from mpbroker.log.read.reader import Bound, NotResident, PartitionReader
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.handlers.logged import two_segments
-from tests.handlers.shared import Rig, partition_payload, request_frame, rig, topic_image
 from tests.handlers.test_fetch import FETCH, Logged, answer, fetch, partition_of
-from tests.page_cache import evict
-from tests.polling import PATIENCE_S, until
+from tests.support.handler_logs import two_segments
+from tests.support.handler_rig import Rig, partition_payload, request_frame, rig, topic_image
+from tests.support.page_cache import evict
+from tests.support.polling import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MIB = 1 << 20

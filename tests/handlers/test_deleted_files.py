@@ -9,15 +9,15 @@ from pathlib import Path
 
 from mpbroker.handlers.readers import LOOKED_AT_ONCE, Readers
 from mpbroker.ipc.table import Partition
-from mpbroker.log.places import SegmentPlaces
-from mpbroker.log.reader import Bound
+from mpbroker.log.read.fetch_positions import SegmentPlaces
+from mpbroker.log.read.reader import Bound
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.real_clients.conftest import stop_cleanly
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
 
 SEGMENT = f"{0:020d}"
 

@@ -9,7 +9,7 @@ import pytest
 from mpbroker.handlers import exchange as handlers_exchange
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.messages import ElectLeadersRequest, MetadataRequest
-from tests.handlers.shared import Rig, delta, partition_payload, request_frame, topic_image
+from tests.support.handler_rig import Rig, delta, partition_payload, request_frame, topic_image
 
 METADATA, ELECT = 3, 43
 PREFERRED, UNCLEAN = 0, 1

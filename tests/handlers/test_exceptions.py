@@ -20,7 +20,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from mpbroker.handlers.apis import all_apis
-from mpbroker.log.names import FUTURE_SUFFIX, renamed
+from mpbroker.log.format.names import FUTURE_SUFFIX, renamed
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -31,10 +31,10 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
-from tests.handlers import faulty_broker as faults
-from tests.handlers.forwarded import errors_in
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import served
+from tests.support import faulty_broker as faults
+from tests.support.forwarded_requests import errors_in
+from tests.support.polling import PATIENCE_S
 
 # Less than a hung handler has until it is replaced.
 WITHIN_S = 20.0
@@ -44,7 +44,7 @@ APIS = all_apis()
 # log_questions, coordinator_questions
 WHOM = ("owners", "workers", "all", "coordinator")
 COMMAND = (
-    f"{shlex.quote(sys.executable)} -m tests.handlers.faulty_broker serve --listeners PLAINTEXT://{HOST}:{{port}}"
+    f"{shlex.quote(sys.executable)} -m tests.support.faulty_broker serve --listeners PLAINTEXT://{HOST}:{{port}}"
     " --log-dirs {log_dir} --processors 1 --handlers 2"
 )
 

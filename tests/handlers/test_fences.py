@@ -22,7 +22,7 @@ from mpbroker.protocol.messages import (
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
-from tests.handlers.shared import HANDLER, PROCESSOR, Rig, fence, request_frame, topic_image
+from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, request_frame, topic_image
 
 TOPIC = topic_image("t", 1)
 

@@ -14,7 +14,7 @@ from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest
-from tests.handlers.logged import (
+from tests.support.handler_logs import (
     FETCH,
     LIST_OFFSETS,
     T0,
@@ -29,7 +29,7 @@ from tests.handlers.logged import (
     replies,
     whole,
 )
-from tests.handlers.shared import (
+from tests.support.handler_rig import (
     PROCESSOR,
     delta,
     fence,

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from mpbroker.handlers.fetch_sessions import MIN_EVICTION_MS, FetchSessionCache
+from mpbroker.handlers.hot_path.session_table import FetchSession, SessionPlaces, handler_of
 from mpbroker.handlers.process import Handler
-from mpbroker.handlers.sessions import FetchSession, SessionPlaces, handler_of
 from mpbroker.ipc import settings as settings_block
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
-from tests.handlers.fetch_logs import (
+from tests.support.fetch_logs import (
     FETCH,
     PARTITIONS,
     TOPIC,
@@ -32,7 +32,7 @@ from tests.handlers.fetch_logs import (
     topics_of,
     wanted,
 )
-from tests.handlers.shared import (
+from tests.support.handler_rig import (
     base,
     delta,
     order_settings,

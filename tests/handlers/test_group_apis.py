@@ -38,9 +38,9 @@ from mpbroker.protocol.messages import (
     OffsetFetchResponse,
     SyncGroupRequest,
 )
-from tests.handlers.forwarded import answered, errors_in, hand_on
-from tests.handlers.shared import Rig, request_frame, topic_image
 from tests.handlers.test_fences import fence
+from tests.support.forwarded_requests import answered, errors_in, hand_on
+from tests.support.handler_rig import Rig, request_frame, topic_image
 
 ID = b"i" * 16
 REQUEST: dict[ApiKey, Callable[[int], Message]] = {

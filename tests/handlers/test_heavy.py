@@ -17,8 +17,8 @@ from mpbroker.protocol.messages import CreateTopicsRequest, ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
-from tests.handlers.shared import HANDLER, PROCESSOR, Rig, request_frame, topic_image
 from tests.handlers.test_fences import fence
+from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, request_frame, topic_image
 
 PARTITIONS = 4
 TOPIC = topic_image("t", 1, PARTITIONS)

@@ -23,7 +23,7 @@ from mpbroker.protocol.messages import (
     Message,
     MetadataRequest,
 )
-from tests.handlers.shared import Rig, delta, request_frame, topic_image
+from tests.support.handler_rig import Rig, delta, request_frame, topic_image
 
 METADATA, CREATE, DELETE, CONFIGS, CLUSTERS = 3, 19, 20, 32, 60
 

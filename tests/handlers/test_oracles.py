@@ -23,7 +23,7 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.handlers.shared import Rig, request_frame, topic_image
+from tests.support.handler_rig import Rig, request_frame, topic_image
 
 TOPIC = topic_image("orders", 1, partitions=2)
 

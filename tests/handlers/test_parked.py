@@ -19,9 +19,9 @@ from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.chaos.leaks import held
 from tests.metrics.conftest import Meter
-from tests.polling import is_soon
 from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
+from tests.support.polling import is_soon
 
 WAIT_MS = 2_000
 # Fetch v4: replica_id, max_wait_ms behind the header.

@@ -20,7 +20,7 @@ from mpbroker.ipc.topology import COORDINATOR, LOG, SharedMemory
 from mpbroker.protocol.messages import ApiVersionsRequest, FetchRequest, MetadataRequest, ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.handlers.shared import (
+from tests.support.handler_rig import (
     HANDLER,
     PROCESSOR,
     LogEnd,
@@ -31,7 +31,7 @@ from tests.handlers.shared import (
     shared_memory,
     topic_image,
 )
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 TOPIC = topic_image("t", 1)
 

@@ -13,7 +13,7 @@ from mpbroker.protocol.messages import (
     SaslHandshakeRequest,
 )
 from mpbroker.security.scram import ScramType, credential_of
-from tests.handlers.shared import Rig, request_frame, topic_image
+from tests.support.handler_rig import Rig, request_frame, topic_image
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE, DESCRIBE, ALTER = 17, 36, 50, 51
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion

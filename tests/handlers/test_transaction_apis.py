@@ -37,8 +37,8 @@ from mpbroker.protocol.messages import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from tests.handlers.forwarded import answered, errors_in, hand_on
-from tests.handlers.shared import Rig, fence, request_frame, topic_image
+from tests.support.forwarded_requests import answered, errors_in, hand_on
+from tests.support.handler_rig import Rig, fence, request_frame, topic_image
 
 Offset = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
 Offsets = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic

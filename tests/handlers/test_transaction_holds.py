@@ -13,8 +13,8 @@ from mpbroker.ipc.topology import COORDINATOR, log_worker
 from mpbroker.protocol.errors import ErrorCode
 from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
-from tests.handlers.shared import PROCESSOR, Rig, fence, rig
-from tests.handlers.transactional import (
+from tests.support.handler_rig import PROCESSOR, Rig, fence, rig
+from tests.support.handler_transactions import (
     HOLD,
     TOPIC,
     TV1,

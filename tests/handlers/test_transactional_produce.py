@@ -12,8 +12,8 @@ from mpbroker.ipc.process import LOG_FENCE_CLOSE
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, log_worker
 from mpbroker.protocol.errors import ErrorCode
-from tests.handlers.shared import Rig, fence, rig
-from tests.handlers.transactional import (
+from tests.support.handler_rig import Rig, fence, rig
+from tests.support.handler_transactions import (
     HOLD,
     TOPIC,
     TV1,

@@ -9,10 +9,10 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
-from mpbroker.log.checkpoints import write_offsets
-from mpbroker.log.log_dir import prepare_log_dirs
-from mpbroker.log.names import DURABLE_MARK, HIGH_WATERMARKS
-from mpbroker.log.partition_log import PartitionLog
+from mpbroker.log.directories.directory_layout import prepare_log_dirs
+from mpbroker.log.format.checkpoints import write_offsets
+from mpbroker.log.format.names import DURABLE_MARK, HIGH_WATERMARKS
+from mpbroker.log.partition.partition_log import PartitionLog
 from tests.log import conftest as of_the_log
 from tests.log.conftest import T0, TOPIC_ID, Writer
 

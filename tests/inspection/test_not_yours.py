@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PR_CAPBSET_DROP = 24

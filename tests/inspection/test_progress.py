@@ -24,12 +24,12 @@ from mpbroker.inspection.directory import open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check, segment_paths
 from mpbroker.inspection.segment import SEEN_BYTES, Segment, inspect
-from mpbroker.log.log_dir import prepare_log_dirs
-from mpbroker.log.names import segment_name
-from mpbroker.log.partition_log import PartitionLog
+from mpbroker.log.directories.directory_layout import prepare_log_dirs
+from mpbroker.log.format.names import segment_name
+from mpbroker.log.partition.partition_log import PartitionLog
 from tests.inspection.conftest import BATCHES, RECORDS
 from tests.log.conftest import TOPIC_ID, Writer
-from tests.polling import PATIENCE_S, is_readable
+from tests.support.polling import PATIENCE_S, is_readable
 
 LONG = "a-topic-with-a-name-that-is-longer-than-a-line-of-a-terminal" * 3
 SEGMENTS = 3

@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.main import app
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.log.checkpoints import read_offsets, write_offsets
-from mpbroker.log.log_dir import lock_log_dirs
-from mpbroker.log.names import (
+from mpbroker.log.directories.directory_layout import lock_log_dirs
+from mpbroker.log.format.checkpoints import read_offsets, write_offsets
+from mpbroker.log.format.names import (
     CLEAN_SHUTDOWN,
     DRY_RUN,
     DURABLE_MARK,
@@ -26,8 +26,8 @@ from mpbroker.log.names import (
 )
 from mpbroker.records.iterate import iterate_batches
 from tests.inspection.conftest import BATCHES, RECORDS
-from tests.log.rig import Rig
-from tests.log.test_turn import Broker
+from tests.log.append.test_turn import Broker
+from tests.support.log_rig import Rig
 
 END = BATCHES * RECORDS
 JOURNAL = "mpbroker.journal"

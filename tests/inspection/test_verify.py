@@ -19,18 +19,18 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check
-from mpbroker.log.checkpoints import write_epochs, write_offsets
-from mpbroker.log.index import read_offset_entries
-from mpbroker.log.journal_making import JournalMaking
-from mpbroker.log.log_dir import lock_log_dirs, prepare_log_dirs
-from mpbroker.log.names import HIGH_WATERMARKS
-from mpbroker.log.partition_log import PartitionLog
+from mpbroker.log.directories.directory_layout import lock_log_dirs, prepare_log_dirs
+from mpbroker.log.directories.journal_creation import JournalMaking
+from mpbroker.log.format.checkpoints import write_epochs, write_offsets
+from mpbroker.log.format.index import read_offset_entries
+from mpbroker.log.format.names import HIGH_WATERMARKS
+from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from tests.inspection.conftest import BATCHES, RECORDS
 from tests.log.conftest import TOPIC_ID, Writer
-from tests.log.test_scrub import flip
+from tests.log.scrub.test_scrubber import flip
 
 
 def run(*arguments: str) -> Result:

@@ -14,12 +14,12 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
-from mpbroker.log.partition_log import PartitionLog
+from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.log.node import Journaled, Node, nodes
-from tests.log.rig import Rig
+from tests.support.log_node import Journaled, Node, nodes
+from tests.support.log_rig import Rig
 
 # In the future, so that no producer has expired.
 T0 = 4_000_000_000_000

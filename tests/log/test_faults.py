@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.fault_serving import SERVING
+from tests.support.fault_serving import SERVING
 
 ROOT = Path(__file__).parents[2]
-SOURCE = Path(__file__).with_name("native") / "fault.c"
+SOURCE = ROOT / "tests" / "support" / "native" / "fault.c"
 STRIDE = os.environ.get("FAULT_STRIDE", "7")
 # Of these phases each read is another one.
 FEW = dict.fromkeys(("scrub", "clean", "retain", "move"), "1")
@@ -74,7 +74,7 @@ def test_read_ahead_that_meets_a_bad_sector_does_not_hide_what_lies_in_front(
     faults: Path, tmp_path: Path, is_whole: bool
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.log.bad_sector", str(tmp_path), str(int(is_whole))],
+        [sys.executable, "-m", "tests.support.bad_sector", str(tmp_path), str(int(is_whole))],
         env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults)},
         capture_output=True,
         text=True,
@@ -86,7 +86,7 @@ def test_read_ahead_that_meets_a_bad_sector_does_not_hide_what_lies_in_front(
 def test_write_back_that_fails_takes_the_directory_with_it(faults: Path, tmp_path: Path) -> None:
     """No sync tells of it any more; on ext4 what was to be written is gone."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.log.lost_write_back", str(tmp_path)],
+        [sys.executable, "-m", "tests.support.lost_write_back", str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults)},
         capture_output=True,
         text=True,
@@ -100,7 +100,7 @@ def try_calls(faults: Path, tmp_path: Path, phase: str, kind: str, error: int, *
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults), "FAULT_STRIDE": STRIDE}
     environment |= more
     done = subprocess.run(
-        [sys.executable, "-m", "tests.log.fault_workload", str(tmp_path), phase, kind, str(error)],
+        [sys.executable, "-m", "tests.support.fault_workload", str(tmp_path), phase, kind, str(error)],
         env=environment,
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Some of the flips of `tests.log.flips`, which makes thousands; and those that hit what is rarely hit."""
+"""Some of the flips of `tests.support.flips`, which makes thousands; and those that hit rare places."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.measuring import measure
-from mpbroker.log.names import TIME_INDEX_SUFFIX
-from mpbroker.log.segments import Sealed
-from tests.log import flips
-from tests.log.test_scrub import flip
+from mpbroker.log.format.names import TIME_INDEX_SUFFIX
+from mpbroker.log.format.segments import Sealed
+from mpbroker.log.manager.measuring import measure
+from tests.log.scrub.test_scrubber import flip
+from tests.support import flips
 
 SEEDS = 80
 
@@ -25,7 +25,7 @@ def place() -> Iterator[tuple[Path, list[flips.Image]]]:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 40))
 def test_one_flipped_bit_is_found_or_harmless(place: tuple[Path, list[flips.Image]], first: int) -> None:
-    """A failure names the seed: `python -m tests.log.flips --first SEED --seeds 1`."""
+    """A failure names the seed: `python -m tests.support.flips --first SEED --seeds 1`."""
     scratch, images = place
     came = {flips.trial(images, seed, scratch) for seed in range(first, first + 40)}
     assert len(came) > 1, "nothing was ever flipped that matters"

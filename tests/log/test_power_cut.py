@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.crash_checks import (
+from tests.support.crash_checks import (
     Partition,
     Promises,
     Recover,
@@ -35,7 +35,7 @@ from tests.log.crash_checks import (
     trace_of,
     traced,
 )
-from tests.log.crash_images import MARK, Disk, write_image
+from tests.support.crash_images import MARK, Disk, write_image
 
 FIRST, _, LAST = os.environ.get("CRASH_SEEDS", "1").partition("-")
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
@@ -177,7 +177,7 @@ def test_nor_is_it_when_the_power_fails_again(
     chance = random.Random(seed)
     made = power_cuts(run, chance)
     (tmp_path / "tasks").write_bytes(pickle.dumps([task for task, _ in made]))
-    events = trace_of(tracer, tmp_path, "again", "tests.log.crash_again", *how)
+    events = trace_of(tracer, tmp_path, "again", "tests.support.crash_again", *how)
     again = Run(events, (tmp_path / "again").stat().st_ino, {})
     begun = [n for n, event in enumerate(events) if event.kind == MARK and b'"begun"' in event.data]
     ended = [n for n, event in enumerate(events) if event.kind == MARK and b'"ended"' in event.data]

@@ -20,12 +20,12 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.process import pack_fence
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR
-from mpbroker.log.log_dir import lock_log_dirs
-from mpbroker.log.reader import Bound, PartitionReader
+from mpbroker.log.directories.directory_layout import lock_log_dirs
+from mpbroker.log.read.reader import Bound, PartitionReader
 from mpbroker.records.iterate import iterate_batches
-from tests.log.rig import TOPIC_ID, Rig, ensure
-from tests.log.test_turn import settle
-from tests.polling import until
+from tests.log.append.test_turn import settle
+from tests.support.log_rig import TOPIC_ID, Rig, ensure
+from tests.support.polling import until
 
 Target = tuple[int, int, int]
 
@@ -223,7 +223,7 @@ def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offl
         raise OSError(number, os.strerror(number), str(path))
 
     with monkeypatch.context() as full:
-        full.setattr("mpbroker.log.checkpoints.write_whole", refuse)
+        full.setattr("mpbroker.log.format.checkpoints.write_whole", refuse)
         process.manager.checkpoint_high_watermarks()
         problems: list[Any] = []
         until(lambda: problems.extend(process.helper.failures()) or problems, "the helper fails")

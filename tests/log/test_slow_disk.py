@@ -15,7 +15,7 @@ from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.real_clients.conftest import create_topic, stop_cleanly
 
-SOURCE = Path(__file__).with_name("native") / "slow_disk.c"
+SOURCE = Path(__file__).parents[1] / "support" / "native" / "slow_disk.c"
 TIMED_OUT = 7
 TIMEOUT_AT = struct.calcsize(">i hhi h") + len(frames.CLIENT_ID) + struct.calcsize(">hh")
 TIMEOUT_MS = 300

@@ -17,7 +17,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
 from ops.bench.brokers import Mpbroker
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 _SIZE = struct.Struct(">i")
 TIMEOUT_S = PATIENCE_S

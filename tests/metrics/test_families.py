@@ -13,8 +13,8 @@ from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from tests.metrics.conftest import Client, Meter
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
-from tests.real_clients.tools import eventually
-from tests.security.broker import SecureBroker
+from tests.support.client_tools import eventually
+from tests.support.secure_broker import SecureBroker
 
 METER = {"Count", "MeanRate", "IntervalRate"}
 HISTOGRAM = set(NOTHING.attributes(1))

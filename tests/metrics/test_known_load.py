@@ -29,8 +29,8 @@ from tests.metrics.test_with_broker import (
     fetch,
     produce,
 )
-from tests.real_clients.tools import eventually
-from tests.security.broker import Closed, RawClient, SecureBroker
+from tests.support.client_tools import eventually
+from tests.support.secure_broker import Closed, RawClient, SecureBroker
 
 SELECTOR = "kafka.server:type=socket-server-metrics,networkProcessor=0"
 SOCKETS = "kafka.network:type=SocketServer,name="

@@ -12,15 +12,15 @@ import pytest
 
 from mpbroker.cli.control import ControlClient
 from mpbroker.handlers.request_log import HIDDEN, as_json
-from mpbroker.network.request_log import Ended, line
+from mpbroker.network.processor.request_log import Ended, line
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.records.compression import Codec
 from ops.bench.brokers import Mpbroker
 from tests.metrics.conftest import Client, Meter
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
-from tests.real_clients.tools import eventually
-from tests.security.broker import PLAIN_PASSWORD, SecureBroker
+from tests.support.client_tools import eventually
+from tests.support.secure_broker import PLAIN_PASSWORD, SecureBroker
 
 PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"
 STAGES = ("requestQueueTimeMs", "localTimeMs", "remoteTimeMs", "responseQueueTimeMs", "sendTimeMs")

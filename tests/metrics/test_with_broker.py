@@ -27,8 +27,8 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.metrics.conftest import Client, Meter
-from tests.polling import PATIENCE_S, TRIES
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S, TRIES
 
 REQUESTS = "kafka.network:type=RequestMetrics,name="
 TOPICS = "kafka.server:type=BrokerTopicMetrics,name="

@@ -27,9 +27,9 @@ import psutil
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Mpbroker, running
 from tests.chaos.leaks import held
-from tests.network.doors import Door, OpenBroker
 from tests.network.fuzz_inputs import Input, Leaves, inputs
-from tests.polling import PATIENCE_S
+from tests.support.broker_doors import Door, OpenBroker
+from tests.support.polling import PATIENCE_S
 
 AT_ONCE = 64
 ENDS_WITHIN_S = PATIENCE_S

@@ -9,9 +9,9 @@ from mpbroker.cli.control import ControlClient
 from ops.bench import frames
 from ops.bench.brokers import running
 from tests.network import fuzz
-from tests.network.doors import OpenBroker
 from tests.network.fuzz import Holdings, differences
 from tests.network.fuzz_inputs import KINDS, inputs
+from tests.support.broker_doors import OpenBroker
 
 INPUTS = 3_000
 SEED = 20

@@ -21,11 +21,11 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
-from tests.acceptor.tools import counted
 from tests.chaos.leaks import held
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.real_clients.tools import eventually
+from tests.support.acceptor_tools import counted
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
 
 LARGE = 100_000_000
 CHUNK = 1_000_000
@@ -36,7 +36,7 @@ SMALL_BLOCK = 2048
 SMALL_WITHIN_S = 20.0
 IDLE_MS = 2_000
 # With processors that soon lose patience.
-IMPATIENT = MPBROKER_COMMAND.replace("-m mpbroker ", "-m tests.handlers.full_broker ")
+IMPATIENT = MPBROKER_COMMAND.replace("-m mpbroker ", "-m tests.support.full_broker ")
 LOOK_EVERY_S, ASK_EVERY_S, DRIP_EVERY_S = 0.001, 0.05, 0.2
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_clients import tools
+from tests.support import client_tools
 
 ROOT = Path(__file__).parents[2]
 SETUP = Path("ops/setup/setup.sh")
@@ -94,13 +94,13 @@ def test_the_tests_take_the_same_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "executable", str(venv.with_name("python")))
     go(system, "1.19.8")
     go(venv, "1.27.3")
-    assert tools.go() == str(venv)
+    assert client_tools.go() == str(venv)
     go(system, "1.26.8")
-    assert tools.go() == str(system)
+    assert client_tools.go() == str(system)
     go(system, "1.19.8")
     venv.unlink()
     with pytest.raises(pytest.fail.Exception, match=r"make setup puts one into \.venv"):
-        tools.go()
+        client_tools.go()
 
 
 @pytest.mark.parametrize("version", ["", "11.0.20", "1.8.0_392"])

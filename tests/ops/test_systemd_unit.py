@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, parse_listeners
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 UNIT = Path(__file__).parents[2] / "ops/systemd/mpbroker.service"
 SOCKET = UNIT.with_suffix(".socket")

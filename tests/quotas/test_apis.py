@@ -18,7 +18,7 @@ from mpbroker.protocol.messages import (
     DescribeClientQuotasRequest,
 )
 from mpbroker.quotas.entities import InvalidQuota, entity_of
-from tests.handlers.shared import Rig, base, delta, request_frame, rig, topic_image
+from tests.support.handler_rig import Rig, base, delta, request_frame, rig, topic_image
 
 DESCRIBE, ALTER = 48, 49
 ALICE, DEFAULT_CLIENT = [("user", "alice")], [("client-id", None)]

@@ -25,7 +25,7 @@ from mpbroker.ipc.calls import (
 from mpbroker.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest
 from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, Limit, QuotaTable
 from mpbroker.quotas.mutations import BUCKETS_MAX, Mutations, TokenBucket
-from tests.handlers.shared import Rig, request_frame, rig
+from tests.support.handler_rig import Rig, request_frame, rig
 
 EXCEEDED = 89
 BURST_S = 11
@@ -238,7 +238,7 @@ def test_create_topics_passes_the_account_on(version: int, strict: bool) -> None
 
 @pytest.mark.parametrize(("version", "strict"), [(4, False), (5, True)])
 def test_delete_topics_passes_the_account_on(version: int, strict: bool) -> None:
-    from tests.handlers.shared import topic_image
+    from tests.support.handler_rig import topic_image
 
     with rig() as made:
         made.publish(topic_image("old", 1))

@@ -22,7 +22,15 @@ from mpbroker.quotas.clients import Clients
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from shm.clock import monotonic_ms
-from tests.handlers.shared import Rig, channel_of, delta, partition_payload, request_frame, rig, topic_image
+from tests.support.handler_rig import (
+    Rig,
+    channel_of,
+    delta,
+    partition_payload,
+    request_frame,
+    rig,
+    topic_image,
+)
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 PLAIN = topic_image("plain", 1)

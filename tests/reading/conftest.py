@@ -9,7 +9,7 @@ import pytest
 
 from ops.bench.brokers import Broker
 from tests.real_clients.conftest import make_broker, served
-from tests.spark.logs import FakeBroker, new_log_dir
+from tests.support.spark_logs import FakeBroker, new_log_dir
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 import mpbroker
 from mpbroker.reading.errors import DataLoss, OptionError
 from mpbroker.records.record import NewRecord
-from tests.spark.logs import PartitionWriter, checkpoint, fill, new_log_dir
+from tests.support.spark_logs import PartitionWriter, checkpoint, fill, new_log_dir
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/ARROW.md"

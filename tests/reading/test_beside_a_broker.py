@@ -19,9 +19,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mpbroker.reading.errors import FilesUnavailable
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
-from tests.polling import PATIENCE_S, until
-from tests.reading.queries import UNCOMMITTED, read
 from tests.real_clients.conftest import end
+from tests.support.polling import PATIENCE_S, until
+from tests.support.reading_queries import UNCOMMITTED, read
 
 ROOT = Path(__file__).parents[2]
 IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"
@@ -110,7 +110,7 @@ def test_committed_records_of_all_directories(log_dirs: list[Path], written: int
         assert len(read(log_dir, **UNCOMMITTED)) == PARTITIONS * (20 + 20 + 5 + 3)
 
 
-COUNTS = "import sys; from tests.reading.queries import read; print(len(read(sys.argv[1])))"
+COUNTS = "import sys; from tests.support.reading_queries import read; print(len(read(sys.argv[1])))"
 
 
 def _elsewhere(namespace: list[str], program: str, log_dir: Path) -> subprocess.CompletedProcess[str]:

@@ -11,9 +11,9 @@ import pytest
 from mpbroker.client.config import ClientConfig
 from mpbroker.protocol.messages import FetchRequest, MetadataRequest
 from mpbroker.reading.connections import IDLE_S_MAX, KEPT_MAX, Connections, Lent
-from tests.polling import PATIENCE_S
-from tests.reading.kafka_server import HangUp, KafkaServer
-from tests.threaded_server import HOST
+from tests.support.kafka_server import HangUp, KafkaServer
+from tests.support.polling import PATIENCE_S
+from tests.support.threaded_server import HOST
 
 CONFIG = ClientConfig(metadata_max_age_ms=300_000)
 

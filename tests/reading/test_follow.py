@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.reading import follow as follow_module
 from mpbroker.reading.errors import OptionError, SourceUnavailable
+from mpbroker.reading.file_alarm import FileAlarm
 from mpbroker.reading.follow import LocalFollower, follow
 from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import OffsetRange
-from tests.polling import PATIENCE_S, until
-from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill
+from tests.support.polling import PATIENCE_S, until
+from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill
 
 
 @pytest.fixture
@@ -90,6 +93,64 @@ def test_a_wait_ends_with_what_is_published(
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     assert ends(follower) == {"t-0": 20}
+
+
+@pytest.fixture
+def quiet(follower: LocalFollower, monkeypatch: pytest.MonkeyPatch) -> LocalFollower:
+    """A follower for which nothing has come for long; alarms can be relied on at once."""
+    monkeypatch.setattr(follow_module, "_ALARM_SETS_IN_S", 0.0)
+    follower.look()
+    monkeypatch.setattr(follower, "_stirred_at", -60.0)
+    return follower
+
+
+def test_after_a_while_the_files_wake_who_waits(
+    quiet: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker
+) -> None:
+    waiting = threading.Thread(target=quiet.wait, args=(10 * PATIENCE_S,))
+    waiting.start()
+    until(lambda: quiet._alarm is not None, "the alarm is set")
+    fill(writer, 1)
+    until(lambda: quiet._alarm is None, "the write is heard of")
+    fake_broker.publish(writer)
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    assert ends(quiet) == {"t-0": 20}
+    assert quiet._has_alarms
+
+
+def test_an_alarm_that_hears_nothing_is_not_set_again(
+    quiet: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Deaf(FileAlarm):
+        def wait(self, timeout_s: float) -> bool:
+            del timeout_s
+            return False
+
+    monkeypatch.setattr(follow_module, "FileAlarm", Deaf)
+    quiet.wait(0.001)
+    assert quiet._alarm is not None
+    fill(writer, 1)
+    fake_broker.publish(writer)
+    assert ends(quiet) == {"t-0": 20}
+    monkeypatch.setattr(quiet, "_stirred_at", -60.0)
+    quiet.wait(0.001)
+    assert quiet._alarm is None
+
+
+def test_without_watches_of_the_kernel_it_looks_as_before(
+    quiet: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_directories: object) -> FileAlarm:
+        raise OSError(errno.ENOSPC, "no more watches")
+
+    monkeypatch.setattr(follow_module, "FileAlarm", refused)
+    waiting = threading.Thread(target=quiet.wait, args=(10 * PATIENCE_S,))
+    waiting.start()
+    fill(writer, 1)
+    fake_broker.publish(writer)
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
 
 
 def test_while_no_broker_runs_what_it_published_holds(

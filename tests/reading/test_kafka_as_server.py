@@ -8,13 +8,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mpbroker.log.checkpoints import read_offsets
-from mpbroker.log.names import HIGH_WATERMARKS
+from mpbroker.log.format.checkpoints import read_offsets
+from mpbroker.log.format.names import HIGH_WATERMARKS
 from ops.bench.brokers import Broker, Kafka
-from tests.polling import PATIENCE_S
 from tests.reading.read_all import read_all
 from tests.real_clients.conftest import end
-from tests.real_clients.tools import SMALL_JVM
+from tests.support.client_tools import SMALL_JVM
+from tests.support.polling import PATIENCE_S
 
 TOPIC = "served"
 PARTITIONS = 2

@@ -23,8 +23,8 @@ from mpbroker.reading.local import LocalCatalog
 from mpbroker.reading.log_dirs import is_locked, running_broker
 from mpbroker.reading.plan import Catalog
 from mpbroker.reading.remote import RemoteCatalog
-from tests.reading.queries import offsets_of, planned, query, read
-from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
+from tests.support.reading_queries import offsets_of, planned, query, read
+from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir
 
 ROOT = Path(__file__).parents[2]
 # Nobody is asked there: a catalog connects when it is first used.
@@ -187,7 +187,7 @@ def test_from_another_namespace_of_processes(log_dir: Path, fake_broker: FakeBro
     writer = PartitionWriter(log_dir, "t")
     fill(writer, 3)
     fake_broker.publish(writer)
-    program = "import sys; from tests.reading.queries import read; print(len(read(sys.argv[1])))"
+    program = "import sys; from tests.support.reading_queries import read; print(len(read(sys.argv[1])))"
     namespace = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", program, str(log_dir)]
     done = subprocess.run(namespace, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "30\n"

@@ -17,12 +17,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from mpbroker.log.checkpoints import read_offsets
-from mpbroker.log.names import HIGH_WATERMARKS
+from mpbroker.log.format.checkpoints import read_offsets
+from mpbroker.log.format.names import HIGH_WATERMARKS
 from ops.bench.brokers import ROOT, Mpbroker
-from tests.polling import PATIENCE_S, until
 from tests.real_clients.conftest import end, stop_cleanly
-from tests.spark.cluster import contained, may_unshare
+from tests.support.polling import PATIENCE_S, until
+from tests.support.spark_cluster import contained, may_unshare
 
 TOPIC = "places"
 PARTITIONS = 2

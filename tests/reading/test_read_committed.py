@@ -10,8 +10,8 @@ import pytest
 
 from mpbroker.reading import transactions
 from mpbroker.reading.errors import CorruptLog
-from tests.reading.queries import UNCOMMITTED, TransactionalWriter, offsets_of, planned, query, read
-from tests.spark.logs import FakeBroker, checkpoint
+from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter, offsets_of, planned, query, read
+from tests.support.spark_logs import FakeBroker, checkpoint
 
 
 @pytest.fixture

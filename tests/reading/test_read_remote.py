@@ -18,9 +18,9 @@ from mpbroker.reading.remote import servers_of
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import COMMIT
-from tests.reading.kafka_server import HangUp, KafkaServer
-from tests.reading.rows import planned, rows_of, rows_with
-from tests.spark.logs import numbered
+from tests.support.kafka_server import HangUp, KafkaServer
+from tests.support.reading_rows import planned, rows_of, rows_with
+from tests.support.spark_logs import numbered
 
 
 def batches_of(count: int, per_batch: int = 10, codec: Codec = Codec.NONE) -> list[tuple[int, int, bytes]]:

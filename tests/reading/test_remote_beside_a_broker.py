@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import closing
+
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.reading.errors import DataLoss, OptionError
+from mpbroker.reading.follow import RemoteFollower, follow
+from mpbroker.reading.options import parse_options
 from ops.bench.brokers import Broker
-from tests.polling import PATIENCE_S
-from tests.reading.rows import planned, rows_of, rows_with
 from tests.real_clients.conftest import create_topic
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
+from tests.support.kafka_server import HangUp, KafkaServer
+from tests.support.polling import PATIENCE_S
+from tests.support.reading_rows import planned, rows_of, rows_with
 
 
 def produce(broker: Broker, topic: str, value: bytes, count: int, partitions: int = 1) -> None:
@@ -84,3 +91,45 @@ def test_each_record_of_many_partitions_comes_once(broker: Broker) -> None:
     assert len(tasks) in range(100, 301)
     found = rows_of(tasks, options)
     assert len({(row["partition"], row["offset"]) for row in found}) == len(found) == 300
+
+
+def test_who_follows_waits_at_the_broker_after_a_while(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch waits for the next record, a timeout says that there was none, and old records wake nobody."""
+    create_topic(broker.bootstrap, "followed", 2)
+    produce(broker, "followed", b"v", 10, partitions=2)
+    given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "followed"}
+    follower = follow(parse_options(given, streaming=True))
+    assert isinstance(follower, RemoteFollower)
+    with closing(follower):
+        ends = {one: bounds.end for one, bounds in follower.look().items()}
+        assert ends == {("followed", 0): 5, ("followed", 1): 5}
+        assert follower.catalog.await_records(ends, 0.01) is False
+        assert follower.catalog.await_records({**ends, ("followed", 1): 4}, PATIENCE_S) is True
+        assert follower.catalog.await_records({**ends, ("nowhere", 0): 0}, PATIENCE_S) is None
+        monkeypatch.setattr(follower, "_stirred_at", -60.0)
+        follower.wait(0.01)
+        waiting = threading.Thread(target=follower.wait, args=(10 * PATIENCE_S,))
+        monkeypatch.setattr(follower, "_stirred_at", -60.0)
+        waiting.start()
+        produce(broker, "followed", b"v", 1)
+        waiting.join(PATIENCE_S)
+        assert not waiting.is_alive()
+        assert sum(bounds.end for bounds in follower.look().values()) == 11
+
+
+def test_a_fetch_that_waits_and_fails_leads_to_a_look() -> None:
+    def hang_up(_nth: int, _offset: int) -> ErrorCode | None:
+        raise HangUp
+
+    with KafkaServer("t", [(0, 5, b"")]) as server:
+        given = {"kafka.bootstrap.servers": server.address, "subscribe": "t"}
+        follower = follow(parse_options(given, streaming=True))
+        assert isinstance(follower, RemoteFollower)
+        with closing(follower):
+            ends = {one: bounds.end for one, bounds in follower.look().items()}
+            server.fault = lambda _nth, _offset: ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert follower.catalog.await_records(ends, 0.01) is True
+            server.fault = hang_up
+            assert follower.catalog.await_records(ends, 0.01) is True

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.index import offset_floor
-from mpbroker.log.names import CLEANED_FILE_SUFFIX, segment_name
-from mpbroker.log.partition_log import remove_segment
-from mpbroker.log.scan import batches
-from mpbroker.log.swap import begin_swap, swap_in
+from mpbroker.log.format.index import offset_floor
+from mpbroker.log.format.names import CLEANED_FILE_SUFFIX, segment_name
+from mpbroker.log.format.scan import batches
+from mpbroker.log.partition.partition_log import remove_segment
+from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.reading import columns, read_local
 from mpbroker.reading.errors import CorruptLog
 from mpbroker.reading.read import read_range
-from tests.reading.queries import OFFSETS, offsets_of, planned, query, read
-from tests.spark.logs import FakeBroker, PartitionWriter, fill, numbered
+from tests.support.reading_queries import OFFSETS, offsets_of, planned, query, read
+from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
 
 
 @pytest.fixture

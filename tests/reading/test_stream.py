@@ -12,7 +12,7 @@ from mpbroker.reading.errors import DataLoss, OptionError, SourceUnavailable
 from mpbroker.reading.follow import Bounds
 from mpbroker.reading.options import TopicPartition, parse_options
 from mpbroker.reading.plan import OffsetRange, PartitionBounds, TaskRange
-from mpbroker.reading.stream import IDLE_WAIT_S, TRY_S, Stream
+from mpbroker.reading.stream import IDLE_WAIT_S, QUIET_AFTER_S, QUIET_WAIT_S, TRY_S, Stream
 
 OLD, NEW = b"o" * 16, b"n" * 16
 BYTES_EACH = 10
@@ -157,6 +157,23 @@ def test_nothing_new_is_the_start_again_after_a_short_wait(topics: Topics, time:
     assert time.now == pytest.approx(1000 + IDLE_WAIT_S)
     time.while_asleep = lambda: topics.put(101)
     assert run.next_end(at(100)) == at(101)
+
+
+def test_after_a_while_of_quiet_waits_are_longer_until_something_comes(topics: Topics, time: Time) -> None:
+    def waited() -> float:
+        begun = time.now
+        assert run.next_end(at(100)) == at(100)
+        return time.now - begun
+
+    run = stream(topics)
+    assert waited() == pytest.approx(IDLE_WAIT_S)
+    time.now += QUIET_AFTER_S
+    assert waited() == pytest.approx(QUIET_WAIT_S)
+    time.while_asleep = lambda: topics.put(101)
+    assert run.next_end(at(100)) == at(101)
+    time.while_asleep = lambda: None
+    topics.put(100)
+    assert waited() == pytest.approx(IDLE_WAIT_S)
 
 
 def test_a_checkpoint_of_the_kafka_source_gets_ids(topics: Topics) -> None:

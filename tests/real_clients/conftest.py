@@ -17,10 +17,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.brokers import Broker, Kafka, Mpbroker
-from tests.polling import PATIENCE_S
-from tests.real_clients.adapters import READERS, WRITERS, Franz, Reader, Writer
-from tests.real_clients.tools import SMALL_JVM, eventually
-from tests.real_clients.transactional import IN_PYTHON, Open, Program, java_program, program
+from tests.support.client_adapters import READERS, WRITERS, Franz, Reader, Writer
+from tests.support.client_tools import SMALL_JVM, eventually
+from tests.support.polling import PATIENCE_S
+from tests.support.transactional_clients import IN_PYTHON, Open, Program, java_program, program
 
 SHARED_MEMORY = ("/dev/shm/", "/run/")
 ADMIN_TIMEOUT_S = PATIENCE_S

@@ -26,25 +26,25 @@ from mpbroker.config.topic_config import resolve
 from mpbroker.inspection import repair
 from mpbroker.inspection.findings import Severity
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.checkpoints import read_topic_id, write_topic_id
-from mpbroker.log.names import INDEX_SUFFIX, METADATA_TOPIC, PARTITION_METADATA, TIME_INDEX_SUFFIX
-from mpbroker.log.partition_log import PartitionLog
-from mpbroker.log.recovery import Known, load
+from mpbroker.log.format.checkpoints import read_topic_id, write_topic_id
+from mpbroker.log.format.names import INDEX_SUFFIX, METADATA_TOPIC, PARTITION_METADATA, TIME_INDEX_SUFFIX
+from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.records.compression import Codec
 from ops.bench.brokers import Mpbroker
-from tests.log import flips
-from tests.log.crash_checks import built_tracer, recovered, traced
-from tests.log.crash_images import Disk, write_image
-from tests.log.segments import Segments
+from tests.log.scrub.test_scrubber import flip
 from tests.log.test_faults import CASES, ROOT, built_faults
-from tests.log.test_scrub import flip
-from tests.real_clients.adapters import CODECS, confluent_write_idempotent
-from tests.real_clients.adoption import Adopting, complaints
 from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.real_clients.samples import sample_records
 from tests.real_clients.test_compaction import COMPACTED, Load, pid_of, swaps
 from tests.real_clients.test_compaction import FLAGS as COMPACTING
-from tests.real_clients.tools import eventually
+from tests.support import flips
+from tests.support.adoption import Adopting, complaints
+from tests.support.client_adapters import CODECS, confluent_write_idempotent
+from tests.support.client_samples import sample_records
+from tests.support.client_tools import eventually
+from tests.support.compacted_segments import Segments
+from tests.support.crash_checks import built_tracer, recovered, traced
+from tests.support.crash_images import Disk, write_image
 
 # A call that fails is one of the first so many of its kind.
 CALLS = 40
@@ -128,7 +128,7 @@ def after_a_failed_call(kafka: Adopting, faults: Path, scratch: Path, seed: int)
         "LD_PRELOAD": str(faults),
         "FAULT_CALL": str(call),
     }
-    command = [sys.executable, "-m", "tests.log.fault_workload", str(scratch), phase, kind, str(error)]
+    command = [sys.executable, "-m", "tests.support.fault_workload", str(scratch), phase, kind, str(error)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     for home in sorted(scratch.glob("*/data?")):

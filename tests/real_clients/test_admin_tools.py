@@ -9,7 +9,7 @@ import pytest
 
 from ops.bench.brokers import Broker
 from tests.real_clients.conftest import TopicMaker
-from tests.real_clients.tools import ToolError, kafka_tool
+from tests.support.client_tools import ToolError, kafka_tool
 
 ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.log.checkpoints import read_offsets, write_offsets
-from mpbroker.log.names import HIGH_WATERMARKS, LOG_STARTS, PARTITION_METADATA, RECOVERY_POINTS
+from mpbroker.log.format.checkpoints import read_offsets, write_offsets
+from mpbroker.log.format.names import HIGH_WATERMARKS, LOG_STARTS, PARTITION_METADATA, RECOVERY_POINTS
 from ops.bench.brokers import Broker, Kafka
-from tests.real_clients.committed import ends, is_pending, offset_of, read
 from tests.real_clients.conftest import (
     TRANSACTIONS,
     create_topic,
@@ -24,8 +23,17 @@ from tests.real_clients.conftest import (
     stop_cleanly,
     with_settings,
 )
-from tests.real_clients.tools import eventually, kafka_tool
-from tests.real_clients.transactional import IN_PYTHON, Fenced, Open, Program, Transactional, commits, sends
+from tests.support.client_tools import eventually, kafka_tool
+from tests.support.committed_offsets import ends, is_pending, offset_of, read
+from tests.support.transactional_clients import (
+    IN_PYTHON,
+    Fenced,
+    Open,
+    Program,
+    Transactional,
+    commits,
+    sends,
+)
 
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 # By what becomes of a topic's transaction. Its group and its transactional id have the same name.

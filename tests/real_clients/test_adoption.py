@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.log import flips
-from tests.log.test_scrub import flip
+from tests.log.scrub.test_scrubber import flip
 from tests.real_clients import left_behind
-from tests.real_clients.adoption import Adopting, complaints, dump_complaints
+from tests.support import flips
+from tests.support.adoption import Adopting, complaints, dump_complaints
 
 
 def test_kafka_adopts_what_is_left(tmp_path: Path) -> None:

@@ -16,12 +16,12 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from ops.bench.brokers import Broker
-from tests.polling import PATIENCE_S
-from tests.real_clients import adapters
-from tests.real_clients.adapters import confluent_write
 from tests.real_clients.conftest import TopicMaker
-from tests.real_clients.samples import CREATE_TIME_MS, Record, by_partition, sample_records, stored_in
-from tests.real_clients.tools import eventually
+from tests.support import client_adapters
+from tests.support.client_adapters import confluent_write
+from tests.support.client_samples import CREATE_TIME_MS, Record, by_partition, sample_records, stored_in
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S
 WAIT_MS = 60_000
@@ -76,7 +76,7 @@ def test_a_name_used_again_begins_anew(broker: Broker, admin: AdminClient, new_t
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT_S)
     records = sample_records(1, 5, seed=2)
     assert confluent_write(broker.bootstrap, topic, records, "none") == [0, 1, 2, 3, 4]
-    assert by_partition(adapters.confluent_read(broker.bootstrap, topic, 1, 5)) == stored_in(records)
+    assert by_partition(client_adapters.confluent_read(broker.bootstrap, topic, 1, 5)) == stored_in(records)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_record_of_nothing(broker: Broker, new_topic: TopicMaker) -> None:
     """Neither key nor value: a tombstone for nobody, which Kafka stores."""
     topic, records = new_topic(1), [Record(0, None, None, (), CREATE_TIME_MS)]
     confluent_write(broker.bootstrap, topic, records, "none")
-    assert by_partition(adapters.confluent_read(broker.bootstrap, topic, 1, 1)) == stored_in(records)
+    assert by_partition(client_adapters.confluent_read(broker.bootstrap, topic, 1, 1)) == stored_in(records)
 
 
 def test_a_too_large_record_is_refused_and_the_next_one_is_taken(
@@ -155,7 +155,7 @@ def test_a_too_large_record_is_refused_and_the_next_one_is_taken(
 def test_every_kind_of_ack(broker: Broker, new_topic: TopicMaker, acks: str) -> None:
     topic = new_topic(1)
     assert delivery_error(broker, topic, b"value", acks=acks) is None
-    (stored,) = adapters.confluent_read(broker.bootstrap, topic, 1, 1)
+    (stored,) = client_adapters.confluent_read(broker.bootstrap, topic, 1, 1)
     assert stored.record.value == b"value"
 
 

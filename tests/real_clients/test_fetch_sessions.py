@@ -17,12 +17,12 @@ from confluent_kafka import Producer
 
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.chaos.killer import members
-from tests.polling import PATIENCE_S
-from tests.real_clients import adapters
-from tests.real_clients.adapters import Franz
 from tests.real_clients.conftest import create_topic, served
-from tests.real_clients.samples import Stored
-from tests.real_clients.tools import eventually, kafka_tool
+from tests.support import client_adapters
+from tests.support.client_adapters import Franz
+from tests.support.client_samples import Stored
+from tests.support.client_tools import eventually, kafka_tool
+from tests.support.polling import PATIENCE_S
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PARTITIONS = 3
@@ -128,7 +128,7 @@ def by_franz(broker: Mpbroker, franz: Franz, count: int) -> Reader:
 
 
 def by_confluent(broker: Mpbroker, count: int) -> Reader:
-    return Reader(lambda: grouped(adapters.confluent_read(broker.bootstrap, TOPIC, PARTITIONS, count)))
+    return Reader(lambda: grouped(client_adapters.confluent_read(broker.bootstrap, TOPIC, PARTITIONS, count)))
 
 
 def grouped(stored: Sequence[Stored]) -> Offsets:

@@ -1,8 +1,8 @@
 """franz-go's administration; its records are in test_round_trip.py."""
 
 from ops.bench.brokers import Broker
-from tests.real_clients.adapters import Franz
-from tests.real_clients.tools import eventually
+from tests.support.client_adapters import Franz
+from tests.support.client_tools import eventually
 
 
 def topics(franz: Franz, broker: Broker) -> dict[str, int]:

@@ -19,12 +19,12 @@ from typer.testing import CliRunner, Result
 
 from mpbroker.cli.main import app
 from ops.bench.brokers import Broker, Mpbroker
-from tests.polling import PATIENCE_S
-from tests.real_clients import adapters
-from tests.real_clients.adapters import Franz
 from tests.real_clients.conftest import TopicMaker, create_topic, make_broker, served, stop_cleanly
-from tests.real_clients.samples import sample_records
-from tests.real_clients.tools import java_command, kafka_tool
+from tests.support import client_adapters
+from tests.support.client_adapters import Franz
+from tests.support.client_samples import sample_records
+from tests.support.client_tools import java_command, kafka_tool
+from tests.support.polling import PATIENCE_S
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -48,7 +48,7 @@ def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def write(broker: Broker, topic: str, count: int, partitions: int = 1) -> None:
     records = sample_records(partitions, count, seed=count)
-    adapters.confluent_write(broker.bootstrap, topic, records, "none")
+    client_adapters.confluent_write(broker.bootstrap, topic, records, "none")
 
 
 @contextmanager

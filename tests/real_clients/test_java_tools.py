@@ -5,10 +5,10 @@ import re
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.real_clients import adapters
 from tests.real_clients.conftest import TopicMaker, create_topic, stop_cleanly
-from tests.real_clients.samples import Record, by_partition, sample_records, stored_in
-from tests.real_clients.tools import ToolError, kafka_tool
+from tests.support import client_adapters
+from tests.support.client_samples import Record, by_partition, sample_records, stored_in
+from tests.support.client_tools import ToolError, kafka_tool
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
@@ -49,7 +49,7 @@ def test_producer_performance_with_its_default_settings(broker: Broker, new_topi
     assert f"{count} records sent" in printed
     ends = end_offsets(broker, topic)
     assert sum(ends.values()) == count
-    stored = by_partition(adapters.confluent_read(broker.bootstrap, topic, 2, count))
+    stored = by_partition(client_adapters.confluent_read(broker.bootstrap, topic, 2, count))
     for partition, end in ends.items():
         records = stored.get(partition, [])
         assert [each.offset for each in records] == list(range(end))
@@ -76,9 +76,9 @@ def test_the_written_files_are_kafkas_own(own_broker: Broker) -> None:
     """Every file of a partition with several segments, read by Kafka's tool after a clean stop."""
     create_topic(own_broker.bootstrap, "dumped", 1, {"segment.bytes": str(SEGMENT_BYTES)})
     records: list[Record] = []
-    for seed, codec in enumerate(adapters.CODECS * 2):
+    for seed, codec in enumerate(client_adapters.CODECS * 2):
         batch = sample_records(1, 500, seed)
-        adapters.confluent_write_idempotent(own_broker.bootstrap, "dumped", batch, codec)
+        client_adapters.confluent_write_idempotent(own_broker.bootstrap, "dumped", batch, codec)
         records += batch
     stored = stored_in(records)[0]
     stop_cleanly(own_broker)
@@ -94,7 +94,7 @@ def test_the_written_files_are_kafkas_own(own_broker: Broker) -> None:
     assert offsets == [each.offset for each in stored]
     times = [int(found) for found in re.findall(r"^\| offset: .*CreateTime: (\d+) ", printed, re.MULTILINE)]
     assert times == [each.record.timestamp_ms for each in stored]
-    assert set(re.findall(r"compresscodec: (\w+)", printed)) == set(adapters.CODECS)
+    assert set(re.findall(r"compresscodec: (\w+)", printed)) == set(client_adapters.CODECS)
     assert "isvalid: false" not in printed
 
     bases = {path.stem for path in segments}

@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 from ops.bench.brokers import HOST, Broker
-from tests.real_clients import adapters, tools
 from tests.real_clients.conftest import TopicMaker
+from tests.support import client_adapters, client_tools
 
 
 def kcat(broker: Broker, *arguments: str, stdin: bytes = b"") -> bytes:
-    return tools.run([tools.program("kcat"), "-q", "-b", broker.bootstrap, *arguments], stdin)
+    return client_tools.run([client_tools.program("kcat"), "-q", "-b", broker.bootstrap, *arguments], stdin)
 
 
 def test_lines_with_keys_and_headers(broker: Broker, new_topic: TopicMaker) -> None:
@@ -19,7 +19,7 @@ def test_lines_with_keys_and_headers(broker: Broker, new_topic: TopicMaker) -> N
     before_ms = int(time.time() * 1000)
     kcat(broker, "-P", "-t", topic, "-p", "0", "-K", ":", "-H", "from=kcat", "-z", "lz4", stdin=lines)
     after_ms = int(time.time() * 1000)
-    stored = adapters.kcat_read(broker.bootstrap, topic, 1, 100)
+    stored = client_adapters.kcat_read(broker.bootstrap, topic, 1, 100)
     for number, each in enumerate(stored):
         assert (each.offset, each.record.key, each.record.value) == (
             number,

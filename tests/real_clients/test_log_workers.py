@@ -19,15 +19,15 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mpbroker.log.names import log_worker_of
+from mpbroker.log.format.names import log_worker_of
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Mpbroker
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, end, stop_cleanly
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
 
 PARTITIONS = 24
 TIMEOUT_S = PATIENCE_S

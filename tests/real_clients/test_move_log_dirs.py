@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from mpbroker.log.names import log_worker_of
+from mpbroker.log.format.names import log_worker_of
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import (
     AlterReplicaLogDirsRequest,
@@ -26,10 +26,10 @@ from mpbroker.protocol.messages import (
 )
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_log_workers import kill_worker
-from tests.real_clients.tools import eventually, java_command, kafka_tool
+from tests.support.client_tools import eventually, java_command, kafka_tool
+from tests.support.polling import PATIENCE_S
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.real_clients.committed import ends, is_pending, offset_of, read
 from tests.real_clients.conftest import (
     TRANSACTIONS,
     create_topic,
@@ -20,8 +19,9 @@ from tests.real_clients.conftest import (
     stop_cleanly,
     with_settings,
 )
-from tests.real_clients.tools import eventually
-from tests.real_clients.transactional import GENERATIONS, Open, sends
+from tests.support.client_tools import eventually
+from tests.support.committed_offsets import ends, is_pending, offset_of, read
+from tests.support.transactional_clients import GENERATIONS, Open, sends
 
 GONE: Mapping[str, Callable[[Broker], None]] = {"stopped": stop_cleanly, "killed": Broker.kill}
 

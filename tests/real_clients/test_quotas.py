@@ -30,9 +30,9 @@ from mpbroker.protocol.messages import (
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Broker
-from tests.polling import PATIENCE_S, is_readable
 from tests.real_clients.conftest import TopicMaker, create_topic, stop_cleanly
-from tests.real_clients.tools import eventually, kafka_tool
+from tests.support.client_tools import eventually, kafka_tool
+from tests.support.polling import PATIENCE_S, is_readable
 
 CONFIGS = "kafka.admin.ConfigCommand"
 PRODUCE, FETCH, METADATA, CREATE_TOPICS, DESCRIBE, ALTER = 0, 1, 3, 19, 48, 49

@@ -3,10 +3,10 @@
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.real_clients import adapters
-from tests.real_clients.adapters import CODECS, READERS, WRITERS, Reader, Writer
 from tests.real_clients.conftest import TopicMaker
-from tests.real_clients.samples import by_partition, expected_offsets, sample_records, stored_in
+from tests.support import client_adapters
+from tests.support.client_adapters import CODECS, READERS, WRITERS, Reader, Writer
+from tests.support.client_samples import by_partition, expected_offsets, sample_records, stored_in
 
 PARTITIONS = 3
 COUNT = 150
@@ -20,7 +20,7 @@ def test_what_is_written_is_acked_with_its_offset_and_read_back(
     topic = new_topic(PARTITIONS)
     records = sample_records(PARTITIONS, COUNT, seed=CODECS.index(codec))
     assert writer(broker.bootstrap, topic, records, codec) == expected_offsets(records)
-    stored = adapters.confluent_read(broker.bootstrap, topic, PARTITIONS, COUNT)
+    stored = client_adapters.confluent_read(broker.bootstrap, topic, PARTITIONS, COUNT)
     assert by_partition(stored) == stored_in(records)
 
 
@@ -31,7 +31,7 @@ def test_every_client_reads_the_same(
 ) -> None:
     topic = new_topic(PARTITIONS)
     records = sample_records(PARTITIONS, COUNT, seed=10 + CODECS.index(codec))
-    adapters.confluent_write(broker.bootstrap, topic, records, codec, {"linger.ms": 20})
+    client_adapters.confluent_write(broker.bootstrap, topic, records, codec, {"linger.ms": 20})
     assert by_partition(reader(broker.bootstrap, topic, PARTITIONS, COUNT)) == stored_in(records)
 
 
@@ -45,4 +45,6 @@ def test_many_small_batches_and_one_topic_written_by_several_clients(
         expected += records
         offsets = WRITERS[name](broker.bootstrap, topic, records, "none")
         assert offsets == list(range(40 * seed, 40 * seed + 40))
-    assert by_partition(adapters.kcat_read(broker.bootstrap, topic, 1, len(expected))) == stored_in(expected)
+    assert by_partition(client_adapters.kcat_read(broker.bootstrap, topic, 1, len(expected))) == stored_in(
+        expected
+    )

@@ -15,8 +15,6 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from ops.bench.brokers import Broker
-from tests.polling import PATIENCE_S
-from tests.real_clients.committed import read
 from tests.real_clients.conftest import (
     TRANSACTIONS,
     create_topic,
@@ -25,7 +23,9 @@ from tests.real_clients.conftest import (
     stop_cleanly,
     with_settings,
 )
-from tests.real_clients.tools import eventually, java_command
+from tests.support.client_tools import eventually, java_command
+from tests.support.committed_offsets import read
+from tests.support.polling import PATIENCE_S
 
 SOURCE = Path(__file__).parent / "java" / "Streams.java"
 WORDS, COUNTS = "words", "counts"

@@ -21,9 +21,6 @@ import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
 from ops.bench.brokers import HOST, Broker, free_port
-from tests.real_clients import tools
-from tests.real_clients.adapters import READ_TIMEOUT_S, Franz
-from tests.real_clients.committed import ends, read
 from tests.real_clients.conftest import (
     TRANSACTIONS,
     TopicMaker,
@@ -32,9 +29,12 @@ from tests.real_clients.conftest import (
     served,
     with_settings,
 )
-from tests.real_clients.relay import relaying
-from tests.real_clients.tools import eventually, kafka_tool
-from tests.real_clients.transactional import (
+from tests.support import client_tools
+from tests.support.client_adapters import READ_TIMEOUT_S, Franz
+from tests.support.client_tools import eventually, kafka_tool
+from tests.support.committed_offsets import ends, read
+from tests.support.tcp_relay import relaying
+from tests.support.transactional_clients import (
     IN_PYTHON,
     WITH_OFFSETS,
     Open,
@@ -67,7 +67,7 @@ def kcat(broker: Broker, topic: str, _: int) -> Sequence[str]:
     """To the end."""
     settings = ("-X", "isolation.level=read_committed", "-X", "check.crcs=true")
     asked = ("-q", "-C", "-b", broker.bootstrap, "-t", topic, "-o", "beginning", "-e")
-    return tools.run([tools.program("kcat"), *asked, *settings]).decode().split()
+    return client_tools.run([client_tools.program("kcat"), *asked, *settings]).decode().split()
 
 
 def java(broker: Broker, topic: str, count: int) -> Sequence[str]:

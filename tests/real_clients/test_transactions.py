@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from ops.bench.brokers import Broker
-from tests.polling import PATIENCE_S
-from tests.real_clients.adapters import Franz
-from tests.real_clients.committed import UNCOMMITTED, ends, is_pending, offset_of, read
 from tests.real_clients.conftest import TRANSACTIONS, TopicMaker, make_broker, served, with_settings
-from tests.real_clients.tools import eventually
-from tests.real_clients.transactional import (
+from tests.support.client_adapters import Franz
+from tests.support.client_tools import eventually
+from tests.support.committed_offsets import UNCOMMITTED, ends, is_pending, offset_of, read
+from tests.support.polling import PATIENCE_S
+from tests.support.transactional_clients import (
     CLIENTS,
     GENERATIONS,
     IN_PYTHON,

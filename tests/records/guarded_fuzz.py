@@ -16,7 +16,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.errors import CorruptBatch, InvalidRecords
 from mpbroker.records.record import NewRecord
 from mpbroker.records.validation import TopicPolicy, validate
-from tests.records.reading import iterate_records
+from tests.support.record_reading import iterate_records
 
 PAGE = mmap.PAGESIZE
 NO_ACCESS = 0

@@ -8,7 +8,7 @@ from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord, Record
-from tests.records.reading import iterate_records
+from tests.support.record_reading import iterate_records
 
 T = 1700000000000
 

@@ -11,7 +11,7 @@ from mpbroker.records import legacy
 from mpbroker.records.compression import Codec, compress, decompress
 from mpbroker.records.errors import CompressionError, CorruptBatch
 from mpbroker.records.legacy import batch_of, entry_at, is_old
-from tests.records.reading import iterate_records
+from tests.support.record_reading import iterate_records
 
 TIME = 1_500_000_000_000
 FIELDS = [(b"k0", b"v0" * 50), (None, b"v1"), (b"k2", None), (b"", b""), (b"k4", b"x" * 3000)]

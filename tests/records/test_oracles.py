@@ -16,7 +16,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 from mpbroker.records.validation import TopicPolicy, validate
-from tests.records.reading import iterate_records
+from tests.support.record_reading import iterate_records
 
 NOW = 1700000000000
 BUILDERS = {"kafka-python": KafkaPythonBuilder, "aiokafka": AiokafkaBuilder}

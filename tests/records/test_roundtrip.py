@@ -17,7 +17,7 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import COMMIT
 from mpbroker.records.record import NewRecord, Record
 from mpbroker.records.validation import MAX_LONG, TopicPolicy, validate
-from tests.records.reading import iterate_records
+from tests.support.record_reading import iterate_records
 
 NOW = 1700000000000
 ANY_TIME = TopicPolicy(timestamp_after_max_ms=MAX_LONG)

@@ -30,7 +30,7 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import LOG_APPEND_TIME, NewRecord
 from mpbroker.records.stream import seal
 from mpbroker.records.validation import TopicPolicy, validate
-from tests.records.reading import iterate_records
+from tests.support.record_reading import iterate_records
 
 NOW = 1700000000000
 RECORDS = [NewRecord(b"one", b"k", NOW), NewRecord(b"two", b"l", NOW + 7), NewRecord(b"three", b"m", NOW + 3)]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.real_clients.conftest import served
-from tests.security.broker import SecureBroker
+from tests.support.secure_broker import SecureBroker
 
 
 @pytest.fixture(scope="module")

@@ -31,9 +31,9 @@ from mpbroker.protocol.messages import (
 from mpbroker.security.scram import ScramClient, ScramType
 from ops.bench.brokers import HOST
 from tests.chaos.leaks import complaints
-from tests.network.key_changes import TLS_1_2, TLS_1_3, KeyChanger
-from tests.polling import PATIENCE_S
-from tests.security.broker import PLAIN_PASSWORD, Closed, RawClient, SecureBroker
+from tests.support.polling import PATIENCE_S
+from tests.support.secure_broker import PLAIN_PASSWORD, Closed, RawClient, SecureBroker
+from tests.support.tls_key_changes import TLS_1_2, TLS_1_3, KeyChanger
 
 SEED = 20240117
 

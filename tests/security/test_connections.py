@@ -25,9 +25,9 @@ from mpbroker.protocol.messages import (
 )
 from mpbroker.security.scram import ScramType, salted_password
 from ops.bench.brokers import HOST
-from tests.polling import PATIENCE_S, TRIES, is_soon
-from tests.real_clients.tools import eventually
-from tests.security.broker import (
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S, TRIES, is_soon
+from tests.support.secure_broker import (
     FAILED_DELAY_MS,
     FRAME_BYTES_MAX,
     PLAIN_PASSWORD,

@@ -14,9 +14,9 @@ import pytest
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
 from mpbroker.security.scram import ScramType, salted_password
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import served
-from tests.security.broker import SCRAM_PASSWORD, Closed, SecureBroker
+from tests.support.polling import PATIENCE_S
+from tests.support.secure_broker import SCRAM_PASSWORD, Closed, SecureBroker
 
 SHA512 = ScramType.SCRAM_SHA_512
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion

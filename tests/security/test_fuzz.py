@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.security import fuzz
-from tests.security.broker import SecureBroker
+from tests.support.secure_broker import SecureBroker
 
 LAYERS = 9
 ROUNDS = 110 * LAYERS

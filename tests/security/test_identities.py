@@ -15,9 +15,9 @@ from cryptography.x509.oid import NameOID
 from mpbroker.cli.control import ControlClient
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest
-from tests.real_clients.tools import eventually
-from tests.security.broker import Closed, RawClient, SecureBroker
-from tests.security.certificates import Authority, Signed, name
+from tests.support.certificates import Authority, Signed, name
+from tests.support.client_tools import eventually
+from tests.support.secure_broker import Closed, RawClient, SecureBroker
 
 ANONYMOUS = "User:ANONYMOUS"
 

@@ -8,7 +8,7 @@ import pytest
 
 from mpbroker.security import library, openssl
 from mpbroker.security.library import VECTOR_AES_FLAGS, describe
-from tests.security.broker import SecureBroker
+from tests.support.secure_broker import SecureBroker
 
 OLDER, NEWER = ("OpenSSL 3.0.19 27 Jan 2026", (3, 0)), ("OpenSSL 3.5.7 9 Jun 2026", (3, 5))
 AVX512 = f"processor\t: 0\nflags\t\t: fpu aes {' '.join(sorted(VECTOR_AES_FLAGS))}\n\nprocessor\t: 1\n"

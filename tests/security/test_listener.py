@@ -13,7 +13,7 @@ from mpbroker.config.security import UNSECURED_VALIDATOR
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.security.principals import ANONYMOUS, NoRuleMatches, Principal
-from tests.security.certificates import Authority
+from tests.support.certificates import Authority
 
 AUTHORITY = Authority()
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -27,8 +27,8 @@ from mpbroker.security.scram import (
     credential_of,
     salted_password,
 )
-from tests.security import tokens
-from tests.security.tokens import segment
+from tests.support import tokens
+from tests.support.tokens import segment
 
 NOW_MS = 1_800_000_000_000
 SECRET = 'p=ä;, "x'

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mpbroker.security.names import MalformedCertificate, escape, subject_of
 from mpbroker.security.principals import NoRuleMatches, Principal, RuleError, map_subject, parse_rules
-from tests.security.certificates import Authority
+from tests.support.certificates import Authority
 
 AUTHORITY = Authority()
 SUBJECT = "CN=kafka1.example.com,OU=Dev,O=ACME,L=Berlin,ST=Berlin,C=DE"

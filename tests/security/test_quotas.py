@@ -12,7 +12,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest
 from tests.real_clients.conftest import create_topic
 from tests.real_clients.test_quotas import PRODUCE, VERSIONS, alter, produce_request
-from tests.security.broker import RawClient, SecureBroker
+from tests.support.secure_broker import RawClient, SecureBroker
 
 BOUND = 1000.0
 

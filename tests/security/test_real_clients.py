@@ -19,10 +19,10 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import stop_cleanly
-from tests.real_clients.tools import kafka_tool
-from tests.security.broker import (
+from tests.support.client_tools import kafka_tool
+from tests.support.polling import PATIENCE_S
+from tests.support.secure_broker import (
     JAAS,
     KEY_PASSWORD,
     PLAIN_PASSWORD,

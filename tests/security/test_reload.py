@@ -14,10 +14,10 @@ from mpbroker.cli.errors import CliError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest
 from ops.bench.brokers import HOST
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import served
-from tests.real_clients.tools import eventually
-from tests.security.broker import KEY_PASSWORD, PLAIN_PASSWORD, Closed, RawClient, SecureBroker
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
+from tests.support.secure_broker import KEY_PASSWORD, PLAIN_PASSWORD, Closed, RawClient, SecureBroker
 
 NEW_PASSWORD = "n3w-Pa55word"
 

@@ -23,13 +23,13 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import MetadataRequest, SaslAuthenticateRequest
 from mpbroker.security.scram import ScramType
 from ops.bench.brokers import ROOT
-from tests.polling import PATIENCE_S, is_readable
-from tests.real_clients.tools import eventually
-from tests.security.broker import KEY_PASSWORD, PLAIN_PASSWORD, SCRAM_PASSWORD, Closed, SecureBroker
-from tests.security.certificates import Authority
 from tests.security.test_connections import add_user
 from tests.security.test_real_clients import command
-from tests.security.tokens import Signer
+from tests.support.certificates import Authority
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S, is_readable
+from tests.support.secure_broker import KEY_PASSWORD, PLAIN_PASSWORD, SCRAM_PASSWORD, Closed, SecureBroker
+from tests.support.tokens import Signer
 
 STORE_PASSWORD, WRONG = "5t0re-Pa55word", "wr0ng-Pa55word"
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from mpbroker.config.keys import Secret
 from mpbroker.config.security import SecuritySettings
-from mpbroker.network.tls_pipe import TlsPipe
+from mpbroker.network.processor.tls_pipe import TlsPipe
 from mpbroker.security.openssl import ServerContext
 from mpbroker.security.tls import (
     TLS12_SUITES,
@@ -24,7 +24,7 @@ from mpbroker.security.tls import (
     load_client_context,
     load_context,
 )
-from tests.security.certificates import Authority, Signed
+from tests.support.certificates import Authority, Signed
 
 AUTHORITY = Authority()
 SERVER, CLIENT = AUTHORITY.sign("broker"), AUTHORITY.sign("client")

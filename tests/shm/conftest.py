@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from shm.region import file_system_of
-from tests.polling import is_readable
+from tests.support.polling import is_readable
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -29,7 +29,7 @@ from shm.region import sparse
 from shm.ring import Ring, ring_bytes
 from shm.table import SlotTable, slot_bytes
 from shm.word import Words, fence
-from tests.polling import is_readable
+from tests.support.polling import is_readable
 
 Fork = Callable[[Callable[[], None]], Any]
 ROUNDS = 100_000

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mpbroker.cli import main
-from tests.spark.logs import FakeBroker, new_log_dir
+from tests.support.spark_logs import FakeBroker, new_log_dir
 
 Here = Callable[..., int]
 ROOT = Path(__file__).parents[2]

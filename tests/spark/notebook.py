@@ -16,9 +16,9 @@ import nbformat
 from nbclient import NotebookClient
 
 from ops.bench.brokers import HOST, Mpbroker
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import end, stop_cleanly
 from tests.spark.conftest import ROOT
+from tests.support.polling import PATIENCE_S
 
 NOTEBOOK = ROOT / "docs" / "spark-walkthrough.ipynb"
 

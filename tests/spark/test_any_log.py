@@ -13,7 +13,7 @@ from mpbroker.reading import read_local
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import COMMIT
 from spark_integration.source import MpbrokerDataSource
-from tests.spark.logs import PartitionWriter, checkpoint, new_log_dir, numbered
+from tests.support.spark_logs import PartitionWriter, checkpoint, new_log_dir, numbered
 
 
 class Step(NamedTuple):

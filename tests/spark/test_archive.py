@@ -30,7 +30,7 @@ from spark_integration.jobs.compact import compact
 from spark_integration.jobs.frame import JobError, Silent, Source, sentence_of
 from spark_integration.jobs.iceberg import IcebergTarget
 from spark_integration.jobs.lake import Span
-from tests.spark.logs import FakeBroker, PartitionWriter, fill
+from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
 
 HOUR_MS = 3_600_000
 

@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ops.bench.brokers import Mpbroker
 from tests.metrics.conftest import Meter
-from tests.polling import PATIENCE_S, until
 from tests.real_clients.conftest import end, stop_cleanly
-from tests.spark.cluster import Cluster, executor_settings, hidden, may_unshare, running_cluster
+from tests.support.polling import PATIENCE_S, until
+from tests.support.spark_cluster import Cluster, executor_settings, hidden, may_unshare, running_cluster
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

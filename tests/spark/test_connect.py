@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.polling import PATIENCE_S
-from tests.spark.cluster import ROOT
-from tests.spark.logs import PartitionWriter, checkpoint, fill
+from tests.support.polling import PATIENCE_S
+from tests.support.spark_cluster import ROOT
+from tests.support.spark_logs import PartitionWriter, checkpoint, fill
 
 
 def test_a_batch_and_a_stream_through_connect(log_dir: Path, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import Mpbroker
-from tests.polling import until
 from tests.real_clients.conftest import TRANSACTIONS, served, with_settings
-from tests.spark.cluster import executor_settings, running_cluster
-from tests.spark.produced import make_topic, produce, records
+from tests.support.polling import until
+from tests.support.spark_cluster import executor_settings, running_cluster
+from tests.support.spark_produced import make_topic, produce, records
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -13,7 +13,7 @@ from pyspark.sql import datasource as spark_filters
 
 from mpbroker.records.record import NewRecord
 from spark_integration.source import FilteringReader, MpbrokerDataSource, MpbrokerReader
-from tests.spark.logs import PartitionWriter, checkpoint, new_log_dir
+from tests.support.spark_logs import PartitionWriter, checkpoint, new_log_dir
 
 AT = datetime(2024, 1, 1, tzinfo=UTC)
 SETTING = "spark.sql.python.filterPushdown.enabled"

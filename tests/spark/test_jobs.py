@@ -20,7 +20,7 @@ from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
 from mpbroker.cli import main, spark_jobs
-from mpbroker.log.checkpoints import write_offsets
+from mpbroker.log.format.checkpoints import write_offsets
 from mpbroker.records.builder import build_batch
 from ops.bench.brokers import Broker, Mpbroker
 from spark_integration.jobs import replay as replaying
@@ -30,11 +30,11 @@ from spark_integration.jobs.audit_svg import draw
 from spark_integration.jobs.compact import compact
 from spark_integration.jobs.frame import JobError, Source
 from spark_integration.jobs.replay import Progress, Replayed, ReplaySettings, replay
-from tests.polling import PATIENCE_S, is_readable
 from tests.real_clients.conftest import TRANSACTIONS, create_topic, served, with_settings
 from tests.spark.conftest import Here
-from tests.spark.logs import FakeBroker, PartitionWriter, fill, numbered
-from tests.spark.produced import records
+from tests.support.polling import PATIENCE_S, is_readable
+from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
+from tests.support.spark_produced import records
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 2

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
-from tests.spark.logs import FakeBroker, PartitionWriter, fill
+from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
 
 FULL_SCHEMA = [
     ("key", "binary"),

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.reader import Bound, SegmentGone
+from mpbroker.log.read.reader import Bound, SegmentGone
 from mpbroker.reading import read_local
 from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
 from mpbroker.reading.local import bound_at
@@ -30,7 +30,7 @@ from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
 from spark_integration.schema import HEADERS
 from spark_integration.source import MpbrokerDataSource
-from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill, numbered
+from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, numbered
 
 ROOT = Path(__file__).parents[2]
 
@@ -234,7 +234,7 @@ def test_a_pointer_to_the_region_of_a_dead_process(read: Read, log_dir: Path) ->
     writer = PartitionWriter(log_dir, "t")
     fill(writer, 2, 10)
     program = (
-        "import os, pathlib, sys; from tests.spark.logs import FakeBroker; "
+        "import os, pathlib, sys; from tests.support.spark_logs import FakeBroker; "
         "broker = FakeBroker(pathlib.Path(sys.argv[1])); os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, str(log_dir)], cwd=ROOT, check=True)

@@ -25,10 +25,10 @@ from spark_integration import session
 from spark_integration.environment import SparkSetupError
 from spark_integration.jvm import jar
 from spark_integration.jvm.planner import manifest
-from tests.polling import PATIENCE_S
-from tests.reading.queries import UNCOMMITTED, TransactionalWriter
-from tests.spark.jvm import end_jvm
-from tests.spark.logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir, numbered
+from tests.support.polling import PATIENCE_S
+from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
+from tests.support.spark_jvm import end_jvm
+from tests.support.spark_logs import FakeBroker, PartitionWriter, checkpoint, fill, new_log_dir, numbered
 
 ROOT = Path(__file__).parents[2]
 READERS = ("python", "jvm")
@@ -470,6 +470,10 @@ def test_queries_that_are_left_to_python(spark: SparkSession, log_dir: Path, fak
     assert [task["end"] for task in manifest(request)["tasks"]] == [10]
     elsewhere = manifest({**request, "executorsAreHere": False})
     assert elsewhere == {"declined": "tasks on other hosts may have to fetch"}
+    packed = {"subscribe": "t", "log.dir": str(log_dir), "valueFormat": "msgpack", "valueSchema": "id int"}
+    decoded = spark.read.format("mpbroker").options(**packed).load()
+    assert BY_JVM not in physical_plan(decoded)
+    assert decoded.where("value._corrupt IS NOT NULL").count() == 10
 
 
 def test_streams_and_writes_keep_the_python_source(

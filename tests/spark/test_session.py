@@ -13,7 +13,7 @@ import pytest
 from mpbroker.spark import SparkSetupError
 from spark_integration import environment, session
 from spark_integration.jvm.jar import jar_path
-from tests.spark.logs import PartitionWriter, checkpoint, fill
+from tests.support.spark_logs import PartitionWriter, checkpoint, fill
 
 ROOT = Path(__file__).parents[2]
 OTHER_PYTHON = "/nonexistent/python"

@@ -17,7 +17,7 @@ import pytest
 from ops.bench import connector
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.real_clients.conftest import end
-from tests.spark.produced import PARTITIONS, make_topic, produce
+from tests.support.spark_produced import PARTITIONS, make_topic, produce
 
 pytestmark = pytest.mark.skipif(
     "MPBROKER_TEST_CHECKPOINTS" not in os.environ,

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
 from ops.bench.brokers import Mpbroker
-from tests.polling import PATIENCE_S, until
 from tests.real_clients.conftest import end
-from tests.spark.logs import FakeBroker, PartitionWriter, fill
-from tests.spark.produced import PARTITIONS, make_topic, produce
+from tests.support.polling import PATIENCE_S, until
+from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
+from tests.support.spark_produced import PARTITIONS, make_topic, produce
 
 # What Spark's Kafka source left behind one batch of topic `events`, 300 records in each of three partitions.
 KAFKA_CHECKPOINT = Path(__file__).parent / "kafka_checkpoint"

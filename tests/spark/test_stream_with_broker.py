@@ -19,10 +19,10 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from spark_integration.stream import MpbrokerStreamReader
-from tests.polling import PATIENCE_S, until
 from tests.real_clients.conftest import end
-from tests.real_clients.tools import SMALL_JVM
-from tests.spark.produced import make_topic
+from tests.support.client_tools import SMALL_JVM
+from tests.support.polling import PATIENCE_S, until
+from tests.support.spark_produced import make_topic
 
 IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"
 SCHEMA = StructType([StructField("partition", IntegerType()), StructField("offset", LongType())])

@@ -28,6 +28,7 @@ from mpbroker.reading.errors import OptionError
 from mpbroker.spark.functions import drop_malformed, from_avro, from_msgpack
 from spark_integration import functions, schema_registry
 from spark_integration.avro import AvroSchemaError, AvroType, framed_decoder, plain_decoder
+from spark_integration.decoding import msgpack_decoding
 from spark_integration.schema_registry import (
     Directory,
     Registry,
@@ -41,22 +42,17 @@ NOON = datetime(2024, 5, 1, 12, 30, 0, 123456, UTC)
 
 
 def kind_of(schema: StructType, mode: Mode) -> Any:
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    fields = [*schema.fields, *([functions._CORRUPT_FIELD] if mode is Mode.PERMISSIVE else [])]
-    return to_arrow_type(StructType(fields), timezone="UTC")
+    return msgpack_decoding(schema, mode).arrow
 
 
 def unpacked(ddl: str, values: list[Any], mode: Mode = Mode.PERMISSIVE) -> list[Any]:
     """What `from_msgpack` gives for these; bytes are taken as they are, others packed."""
-    schema = functions._struct(ddl)
-    kind = kind_of(schema, mode)
     data = [
         value if value is None or isinstance(value, bytes) else msgspec.msgpack.encode(value)
         for value in values
     ]
-    decode = functions._MsgPack(schema.json()).decoder(kind)
-    rows: list[Any] = decode_column(pa.array(data, pa.binary()), decode, kind, mode).to_pylist()
+    decoding = msgpack_decoding(functions._struct(ddl), mode)
+    rows: list[Any] = decoding.decode(pa.array(data, pa.binary())).to_pylist()
     return rows
 
 

@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrameReader, SparkSession
 
 from ops.bench.brokers import Broker
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import end, make_broker, stop_cleanly
-from tests.spark.produced import AT, PARTITIONS, make_topic, produce
+from tests.support.polling import PATIENCE_S
+from tests.support.spark_produced import AT, PARTITIONS, make_topic, produce
 
 RECORDS = 5_000
 IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"

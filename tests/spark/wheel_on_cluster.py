@@ -11,10 +11,11 @@ import tarfile
 from pathlib import Path
 
 from ops.bench.brokers import HOST, Mpbroker
-from tests.spark.cluster import EXECUTOR_MEMORY, SPARK_HOME, running_cluster
-from tests.spark.packed import build_wheel, make_environment, pack
 from tests.spark.test_cluster import RECORDS, TOPIC
 from tests.spark.test_cluster import broker as broker
+from tests.support.distributions import build_sdist, build_wheel, make_environment
+from tests.support.packed_environment import BESIDE, pack
+from tests.support.spark_cluster import EXECUTOR_MEMORY, SPARK_HOME, running_cluster
 
 JOB = f"""
 import json, sys
@@ -38,7 +39,8 @@ print(json.dumps({{"keys": sorted(int(row.key) for row in rows), "modules": modu
 
 
 def test_the_wheel_reaches_executors_with_the_job(broker: Mpbroker, tmp_path: Path) -> None:
-    environment = make_environment(tmp_path, build_wheel(tmp_path))
+    wheel = build_wheel(build_sdist(tmp_path / "sdist"), tmp_path / "wheel")
+    environment = make_environment(tmp_path, wheel, BESIDE)
     archive = tmp_path / "env.tar.gz"
     pack(environment, archive)
     submit = tmp_path / "submit"

@@ -15,8 +15,7 @@ from mpbroker.protocol.messages import AlterConfigsRequest
 from mpbroker.protocol.numbers import ResourceType
 from ops.bench import frames
 from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.real_clients.tools import eventually
-from tests.supervisor.altering import (
+from tests.support.altered_settings import (
     DEFAULT,
     DYNAMIC_BROKER,
     DYNAMIC_DEFAULT,
@@ -28,7 +27,8 @@ from tests.supervisor.altering import (
     ask,
     settings_of,
 )
-from tests.supervisor.configured import FIRST, Configured, control, pids
+from tests.support.client_tools import eventually
+from tests.support.configured_tree import FIRST, Configured, control, pids
 
 TEXT = FIRST + "max.connections=1000\n"
 OK = (0, None)

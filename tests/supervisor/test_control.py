@@ -20,10 +20,10 @@ from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.damage import Damage, FileIdentity
+from mpbroker.log.format.damage import Damage, FileIdentity
 from mpbroker.supervisor import scrubbing
 from mpbroker.supervisor.control import ANSWER_BYTES_MAX, Command, ControlSocket
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 
 @pytest.mark.parametrize(

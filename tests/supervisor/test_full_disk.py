@@ -18,12 +18,12 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from mpbroker.log.names import CLEAN_SHUTDOWN
+from mpbroker.log.format.names import CLEAN_SHUTDOWN
 from ops.bench import frames, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
 
 KAFKA_STORAGE_ERROR = 56
 VALUE_BYTES = 100_000

@@ -19,8 +19,8 @@ from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.topology import SharedMemory, Sizes
-from mpbroker.network import listener_orders
-from mpbroker.network.listener_orders import AddListener, Orders, RemoveListener
+from mpbroker.network.acceptor import listener_orders
+from mpbroker.network.acceptor.listener_orders import AddListener, Orders, RemoveListener
 from mpbroker.supervisor import sockets
 from mpbroker.supervisor.listeners import Listeners
 

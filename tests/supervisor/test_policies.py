@@ -17,7 +17,7 @@ from mpbroker.ipc.process import (
     LOG_FENCE_RESUME,
     FatalError,
 )
-from mpbroker.log.log_dir import remove_empty
+from mpbroker.log.directories.directory_layout import remove_empty
 from mpbroker.supervisor import runtime_dir
 from mpbroker.supervisor.main import raise_file_limit
 from mpbroker.supervisor.plans import needed_to_start, peers_of, stages_of

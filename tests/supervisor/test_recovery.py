@@ -14,12 +14,12 @@ import pytest
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.ipc.topology import LOG
-from mpbroker.log.names import LOCK
+from mpbroker.log.format.names import LOCK
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import stop_cleanly
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
 
 TOPIC = "many"
 PARTITIONS = 250

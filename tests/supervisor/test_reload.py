@@ -22,9 +22,9 @@ from mpbroker.supervisor import reload
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.real_clients.tools import eventually
-from tests.supervisor.configured import FIRST, PATIENCE_S, Configured, control, described, pids
 from tests.supervisor.test_workers import Load
+from tests.support.client_tools import eventually
+from tests.support.configured_tree import FIRST, PATIENCE_S, Configured, control, described, pids
 
 CLIENTS = 6
 MESSAGE_TOO_LARGE = 10

@@ -22,11 +22,11 @@ from mpbroker.cli.errors import CliError
 from mpbroker.config.version import VERSION
 from mpbroker.supervisor.main import SAME_STOP_S
 from ops.bench.brokers import HOST, MPBROKER_COMMAND, Broker, Mpbroker, free_port
-from tests.polling import PATIENCE_S
-from tests.real_clients.adapters import confluent_read, confluent_write
 from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.real_clients.samples import sample_records, stored_in
-from tests.real_clients.tools import eventually
+from tests.support.client_adapters import confluent_read, confluent_write
+from tests.support.client_samples import sample_records, stored_in
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 IN_FLIGHT_MAX = 50

@@ -13,7 +13,7 @@ import pytest
 from mpbroker.supervisor.notify import Notifier
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S
 

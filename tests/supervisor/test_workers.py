@@ -29,9 +29,9 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
 
 HANG_TIMEOUT_S = 3
 HEAVY_BYTES = 1 << 18  # a frame of this size is taken for a heavy one before it is looked at

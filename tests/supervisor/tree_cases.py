@@ -24,7 +24,7 @@ from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.supervisor.child import Child, fork_child
 from mpbroker.supervisor.resize import Resize
 from mpbroker.supervisor.tree import BrokerStops, Tree
-from tests.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S
 
 HANDLER, PROCESSOR = topology.handler(0), topology.processor(0)
 

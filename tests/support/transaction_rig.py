@@ -27,8 +27,8 @@ from mpbroker.protocol.messages import (
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
-from tests.records.reading import iterate_records
 from tests.support.dispatch import dispatch
+from tests.support.record_reading import iterate_records
 
 PARTITIONS = 5
 COORDINATOR_EPOCH = 7

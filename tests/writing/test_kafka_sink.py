@@ -24,7 +24,6 @@ from mpbroker.writing.rows import open_cluster
 from mpbroker.writing.two_phase import Outcome, abort, commit
 from ops.bench.brokers import Broker
 from spark_integration.sink import StreamWriter, write_prepared
-from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import (
     ADMIN_TIMEOUT_S,
     TRANSACTIONS,
@@ -33,7 +32,8 @@ from tests.real_clients.conftest import (
     make_broker,
     with_settings,
 )
-from tests.real_clients.tools import eventually
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
 
 # Enough for tasks and driver on a busy machine, and waited for twice.
 TIMEOUT_MS = "5000"

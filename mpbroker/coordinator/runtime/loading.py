@@ -16,7 +16,7 @@ from mpbroker.coordinator.durable import batches_below
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
-from mpbroker.log.names import partition_name
+from mpbroker.log.format.names import partition_name
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
 from shm.table import SlotBusy, SlotTable

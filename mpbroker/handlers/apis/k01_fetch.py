@@ -1,6 +1,7 @@
 """Fetch (key 1), versions 4-18: slices of segment files, after at most `max_wait_ms` for `min_bytes`.
 
-What the turn could not answer at once (see mpbroker/handlers/fetch.pxd) comes here, and here only is waited.
+What the turn could not answer at once (see mpbroker/handlers/hot_path/fetch.pxd) comes here, and here only is
+waited.
 
 Topics by name up to v12, by id from v13. What a fetch asks for, and what of it its client is told, its
 session says from v7 on (mpbroker/handlers/fetch_sessions.py). Followers do not exist. A slice is whole
@@ -35,9 +36,9 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Request, SlotFlag
 from mpbroker.ipc.table import Partition, read_partition
-from mpbroker.log.aborted import AbortedTransaction
-from mpbroker.log.epochs import NO_EPOCH, NO_OFFSET, EpochEnd, end_of
-from mpbroker.log.reader import Bound, NotResident, OffsetOutOfRange, RangeDamaged, SegmentGone, Slice
+from mpbroker.log.format.leader_epochs import NO_EPOCH, NO_OFFSET, EpochEnd, end_of
+from mpbroker.log.format.transaction_index import AbortedTransaction
+from mpbroker.log.read.reader import Bound, NotResident, OffsetOutOfRange, RangeDamaged, SegmentGone, Slice
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import encode_response_frame

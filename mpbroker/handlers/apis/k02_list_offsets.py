@@ -18,8 +18,8 @@ from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
 from mpbroker.handlers.readers import bound_of
 from mpbroker.ipc.table import Partition
-from mpbroker.log.epochs import epoch_of
-from mpbroker.log.reader import NOTHING_FOUND, FoundOffset, SegmentGone
+from mpbroker.log.format.leader_epochs import epoch_of
+from mpbroker.log.read.reader import NOTHING_FOUND, FoundOffset, SegmentGone
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import ListOffsetsRequest, ListOffsetsResponse

@@ -15,7 +15,7 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import check_leader_epoch
 from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.metadata import Topic
-from mpbroker.log.epochs import EpochEnd, end_of
+from mpbroker.log.format.leader_epochs import EpochEnd, end_of
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse

@@ -14,7 +14,7 @@ from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.log_questions import ask_workers
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import MovePartition, MovePartitions, MovesBegun
-from mpbroker.log.names import LONGEST_TO_MOVE, log_worker_of, partition_name
+from mpbroker.log.format.names import LONGEST_TO_MOVE, log_worker_of, partition_name
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AlterReplicaLogDirsResponse

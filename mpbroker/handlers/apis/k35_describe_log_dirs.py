@@ -19,8 +19,8 @@ from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.log_questions import ask_all
 from mpbroker.handlers.metadata import Topic
 from mpbroker.ipc import calls
-from mpbroker.log.names import FUTURE_SUFFIX
-from mpbroker.log.reader import segment_bytes
+from mpbroker.log.format.names import FUTURE_SUFFIX
+from mpbroker.log.read.reader import segment_bytes
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeLogDirsResponse

@@ -20,7 +20,6 @@ JARS = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commo
 PIP_TIMEOUT_S = 1800
 # Of ours, and for Arrow.
 PACKAGES = (
-    "crc32c",
     "cramjam",
     "msgspec",
     "psutil",

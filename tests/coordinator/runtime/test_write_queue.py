@@ -10,7 +10,7 @@ from mpbroker.coordinator.runtime.write_queue import BATCH_BYTES, ROUND_BYTES, W
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from mpbroker.records.markers import COMMIT, marker_of
-from tests.records.reading import iterate_records
+from tests.support.record_reading import iterate_records
 
 NONE = ErrorCode.NONE
 SEVEN, EIGHT = Producer(7, 1), Producer(8, 0)

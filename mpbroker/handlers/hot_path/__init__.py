@@ -1,0 +1,1 @@
+"""The handler's native turn: common Produce and Fetch requests without Python."""

@@ -1,0 +1,40 @@
+"""The hot Fetch (v4-18) without Python: decoded, looked up and answered with slices of segment files.
+
+The answer stands in what the request's own block has left behind the frame:
+
+    | frame of the request | pad to 8 | bytes of the response frame | paths | pad to 8 | n times Part |
+
+Common is a fetch by a consumer of partitions that are live, with offsets in the log, in segments that the turn knows
+(mpbroker/log/read/fetch_positions.pxd), and with enough to send now; a full one that wants no session, or an incremental one of a session of
+some partitions by their ids that changes none but offsets (mpbroker/handlers/hot_path/session_table.pxd). All else is left to the slow path,
+which parks it, looks it up or refuses it, and nothing has been changed then but bytes behind the frame.
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from mpbroker.log.read.fetch_positions cimport PlacesRef
+from mpbroker.handlers.hot_path.session_table cimport SessionsRef
+from mpbroker.handlers.hot_path.topic_table cimport TopicsRef
+from mpbroker.ipc.slots cimport ReplySlot, RequestSlot
+from shm.table cimport TableRef
+
+cdef enum:
+    FETCH_KEY = 1
+    FIRST_FETCH_VERSION = 4
+    LAST_FETCH_VERSION = 18
+    MOST_COUNTED = 256
+
+cdef struct FetchCount:
+    uint32_t slot
+    uint32_t generation
+    uint64_t length             # bytes of records
+
+# What is counted when the answer is on its way; more partitions are for the slow path.
+cdef struct FetchCounts:
+    uint32_t count
+    bint incremental
+    FetchCount partitions[MOST_COUNTED]
+
+cdef bint try_fetch(
+    RequestSlot *request, uint8_t *arena, TopicsRef *topics, TableRef *table, PlacesRef *places,
+    SessionsRef *sessions, int64_t now_ms, int32_t fetch_bytes_max, ReplySlot *out, FetchCounts *counts
+) noexcept nogil

@@ -1,0 +1,191 @@
+"""Fetch sessions; `session_table.pxd` draws them."""
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memset
+
+from mpbroker.handlers.hot_path.session_table cimport CachedPartition, Session, link_last, move_to_end, unlink
+from mpbroker.ipc.fetch_sessions cimport SESSION_HANDLER_SHIFT, SESSION_PLACES, epoch_after, handler_of_session
+from mpbroker.protocol.messages import FetchRequest
+
+IDS_PER_HANDLER = 1 << SESSION_HANDLER_SHIFT
+NOT_TOLD = -1
+NAMELESS = bytes(16)
+
+
+def first_id(int32_t handler) -> int:
+    """The ids of a handler's sessions begin here; 0 is no id."""
+    return max(1, handler << SESSION_HANDLER_SHIFT)
+
+
+def handler_of(int32_t session_id) -> int:
+    return handler_of_session(session_id)
+
+
+cdef class FetchSession:
+    """One client's session. A `key` is (topic id, partition), or (topic name, partition) up to v12."""
+
+    def __cinit__(self, *_):
+        self.ref.cached = <CachedPartition *>calloc(1, sizeof(CachedPartition))
+        if self.ref.cached == NULL:
+            raise MemoryError("no memory for a fetch session")
+
+    def __init__(self, int32_t session_id, bint by_id, bint privileged, int64_t now_ms):
+        # Its first fetch, the full one, was epoch 0.
+        self.ref.id, self.ref.epoch, self.ref.used_ms, self.ref.by_id = session_id, epoch_after(0), now_ms, by_id
+        self.privileged, self.created_ms = privileged, now_ms
+        self.places, self.keys, self.free, self.names = {}, [None], [], {}
+
+    def __dealloc__(self):
+        free(self.ref.cached)
+
+    def __len__(self):
+        return self.ref.count
+
+    def __iter__(self):
+        """The keys, in the order in which they are read next."""
+        cdef uint32_t place = self.ref.cached[0].after
+        keys = []
+        while place:
+            keys.append(self.keys[place])
+            place = self.ref.cached[place].after
+        return iter(keys)
+
+    @property
+    def id(self):
+        return self.ref.id
+
+    @property
+    def epoch(self):
+        """What the next fetch has to have."""
+        return self.ref.epoch
+
+    @epoch.setter
+    def epoch(self, int32_t epoch):
+        self.ref.epoch = epoch
+
+    @property
+    def by_id(self):
+        return self.ref.by_id
+
+    @property
+    def used_ms(self):
+        return self.ref.used_ms
+
+    def use(self, int64_t now_ms) -> None:
+        """A fetch with the expected epoch has come."""
+        self.ref.used_ms, self.ref.epoch = now_ms, epoch_after(self.ref.epoch)
+
+    def follows(self, int32_t epoch) -> bool:
+        """Whether a fetch of this epoch was the last one that was taken."""
+        return epoch_after(epoch) == self.ref.epoch
+
+    def put(self, key, wanted) -> None:
+        """Adds a partition behind all others, or changes what is asked of it."""
+        cdef CachedPartition *cached
+        place = self.places.get(key)
+        if place is None:
+            place = self._place()
+            self.places[key], self.keys[place] = place, key
+            cached = &self.ref.cached[<uint32_t>place]
+            memset(cached, 0, sizeof(CachedPartition))
+            if self.ref.by_id:
+                memcpy(cached.topic_id, <const char *><bytes?>key[0], 16)
+            cached.partition, cached.high_watermark, cached.log_start_offset = key[1], NOT_TOLD, NOT_TOLD
+            link_last(&self.ref, place)
+            self.ref.count += 1
+        cached = &self.ref.cached[<uint32_t>place]
+        cached.fetch_offset, cached.bytes_max = wanted.fetch_offset, wanted.partition_max_bytes
+        cached.leader_epoch, cached.last_fetched_epoch = wanted.current_leader_epoch, wanted.last_fetched_epoch
+        cached.fetcher_log_start_offset = wanted.log_start_offset
+
+    cdef uint32_t _place(self) except 0:
+        cdef CachedPartition *grown
+        if self.free:
+            return self.free.pop()
+        grown = <CachedPartition *>realloc(self.ref.cached, (self.ref.room + 2) * sizeof(CachedPartition))
+        if grown == NULL:
+            raise MemoryError(f"no memory for {self.ref.room + 1} partitions of a fetch session")
+        self.ref.cached = grown
+        self.ref.room += 1
+        self.keys.append(None)
+        return self.ref.room
+
+    def forget(self, key) -> None:
+        place = self.places.pop(key, None)
+        if place is not None:
+            unlink(&self.ref, place)
+            self.keys[place] = None
+            self.free.append(place)
+            self.ref.count -= 1
+
+    def wanted(self, key):
+        """What is asked of a partition now."""
+        cdef CachedPartition *cached = &self.ref.cached[<uint32_t>self.places[key]]
+        return FetchRequest.FetchPartition(
+            partition=cached.partition, current_leader_epoch=cached.leader_epoch, fetch_offset=cached.fetch_offset,
+            last_fetched_epoch=cached.last_fetched_epoch, log_start_offset=cached.fetcher_log_start_offset,
+            partition_max_bytes=cached.bytes_max,
+        )
+
+    def is_news(
+        self, key, int64_t high_watermark, int64_t log_start_offset, bint records, bint error, bint diverging
+    ) -> bool:
+        """Whether an answer says anything that the client does not know."""
+        cdef CachedPartition *cached
+        place = self.places.get(key)
+        if place is None:
+            return True
+        cached = &self.ref.cached[<uint32_t>place]
+        return (
+            records or error or diverging or high_watermark != cached.high_watermark
+            or log_start_offset != cached.log_start_offset
+        )
+
+    def tell(
+        self, key, int64_t high_watermark, int64_t log_start_offset, bint records, bint error, bint diverging
+    ) -> bool:
+        """As `is_news`; the client knows it from now on. An error is told each time, and what comes after it is news."""
+        cdef CachedPartition *cached
+        news = self.is_news(key, high_watermark, log_start_offset, records, error, diverging)
+        place = self.places.get(key)
+        if place is not None:
+            cached = &self.ref.cached[<uint32_t>place]
+            cached.high_watermark = NOT_TOLD if error else high_watermark
+            cached.log_start_offset = log_start_offset
+            if records:
+                move_to_end(&self.ref, place)
+        return news
+
+    def untell(self) -> None:
+        """The client has not got the last answer: everything is news again."""
+        cdef uint32_t place = self.ref.cached[0].after
+        while place:
+            self.ref.cached[place].high_watermark = NOT_TOLD
+            place = self.ref.cached[place].after
+
+
+cdef class SessionPlaces:
+    """The sessions that the turn can find. It keeps them alive until they are dropped."""
+
+    def __cinit__(self):
+        self.keep = [None] * SESSION_PLACES
+
+    def close(self, bint closed) -> None:
+        """Whether nobody can have a session: then the turn says so itself."""
+        self.ref.none = closed
+
+    def is_free(self, int32_t session_id) -> bool:
+        return self.ref.places[session_id & (SESSION_PLACES - 1)] == NULL
+
+    def put(self, FetchSession session) -> None:
+        """If its place is free; one that has none is served by Python alone."""
+        cdef int place = session.ref.id & (SESSION_PLACES - 1)
+        if self.ref.places[place] == NULL:
+            self.keep[place] = session
+            self.ref.places[place] = &session.ref
+
+    def drop(self, FetchSession session) -> None:
+        cdef int place = session.ref.id & (SESSION_PLACES - 1)
+        if self.ref.places[place] == &session.ref:
+            self.ref.places[place] = NULL
+            self.keep[place] = None

@@ -1,0 +1,145 @@
+"""The native topic table of the produce turn; `topic_table.pxd` draws it and finds topics in it."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcmp, memcpy
+
+from mpbroker.handlers.hot_path.topic_table cimport Index, Place, Topic, hash_id, hash_name, topic_by_id, topic_by_name
+
+from mpbroker.ipc.topology import log_worker_of_slot
+
+
+cdef void insert(Index *index, uint64_t hashed, Topic *topic) noexcept nogil:
+    cdef uint64_t at = hashed & index.mask
+    while index.entries[at] != NULL:
+        at = (at + 1) & index.mask
+    index.entries[at] = topic
+
+
+cdef void free_topic(Topic *topic) noexcept:
+    if topic != NULL:
+        free(topic.name)
+        free(topic.places)
+        free(topic)
+
+
+cdef int new_index(Index *index, uint64_t size) except -1:
+    cdef Topic **entries = <Topic **>calloc(size, sizeof(Topic *))
+    if entries == NULL:
+        raise MemoryError(f"no memory for {size} topic index entries")
+    free(index.entries)
+    index.entries = entries
+    index.mask = size - 1
+    return 0
+
+
+cdef Topic *new_topic(policy, bytes packed, int log_workers) except NULL:
+    cdef bytes name = policy.name.encode(), topic_id = policy.topic_id
+    if len(topic_id) != 16:
+        raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
+    cdef Topic *topic = <Topic *>calloc(1, sizeof(Topic))
+    cdef uint32_t *places = <uint32_t *><char *>packed
+    cdef int32_t number, partitions = len(packed) // 8
+    if topic == NULL:
+        raise MemoryError("no memory for a topic")
+    topic.name = <uint8_t *>calloc(len(name) + 1, 1)
+    topic.places = <Place *>calloc(partitions + 1, sizeof(Place))
+    if topic.name == NULL or topic.places == NULL:
+        free_topic(topic)
+        raise MemoryError("no memory for a topic")
+    memcpy(topic.name, <const char *>name, len(name))
+    memcpy(topic.id, <const char *>topic_id, 16)
+    topic.name_length, topic.partitions = len(name), partitions
+    for number in range(partitions):
+        topic.places[number].slot, topic.places[number].generation = places[2 * number], places[2 * number + 1]
+        topic.places[number].worker = log_worker_of_slot(places[2 * number], log_workers)
+    topic.config_version, topic.max_message_bytes = policy.config_version, policy.max_message_bytes
+    topic.fast, topic.append_time, topic.keyed = policy.fast, policy.append_time, policy.keyed
+    topic.before_max_ms, topic.after_max_ms = policy.before_max_ms, policy.after_max_ms
+    return topic
+
+
+cdef class TopicTable:
+    """What Python tells the turn about topics."""
+
+    def __cinit__(self, *_):
+        new_index(&self.ref.names, 64)
+        new_index(&self.ref.ids, 64)
+
+    def __init__(self, int log_workers=1):
+        self.log_workers = log_workers
+
+    def __dealloc__(self):
+        self._free()
+        free(self.ref.names.entries)
+        free(self.ref.ids.entries)
+
+    cdef _free(self):
+        cdef uint64_t i
+        for i in range(self.count):
+            free_topic(self.all[i])
+        free(self.all)
+        self.all = NULL
+        self.count = self.room = 0
+
+    def __len__(self):
+        return self.count
+
+    def clear(self) -> None:
+        self._free()
+        self._reindex()
+
+    def update(self, changed=(), removed=()) -> None:
+        """Puts (policy, `Places.packed`) of each changed topic; drops the removed ids."""
+        cdef Topic *topic
+        changed = list(changed)
+        self._grow(self.count + len(changed))
+        try:
+            for topic_id in removed:
+                self._drop(topic_id)
+            for policy, places in changed:
+                topic = new_topic(policy, places, self.log_workers)
+                self._drop(policy.topic_id)
+                self.all[self.count] = topic
+                self.count += 1
+        finally:
+            # Whatever happened, no index may point to what was freed.
+            self._reindex()
+
+    cdef _grow(self, uint64_t room):
+        cdef Topic **grown
+        if room <= self.room:
+            return
+        grown = <Topic **>realloc(self.all, 2 * room * sizeof(Topic *))
+        if grown == NULL:
+            raise MemoryError(f"no memory for {room} topics")
+        self.all, self.room = grown, 2 * room
+
+    cdef _drop(self, bytes topic_id):
+        cdef uint64_t i
+        # By a walk, not by the indices: those are stale while an update is under way.
+        for i in range(self.count):
+            if memcmp(self.all[i].id, <const char *>topic_id, 16) == 0:
+                free_topic(self.all[i])
+                self.count -= 1
+                self.all[i] = self.all[self.count]
+                return
+
+    cdef int _reindex(self) except -1:
+        cdef uint64_t i, size = 64
+        cdef Topic *topic
+        while size < self.count * 3:
+            size *= 2
+        new_index(&self.ref.names, size)
+        new_index(&self.ref.ids, size)
+        for i in range(self.count):
+            topic = self.all[i]
+            insert(&self.ref.names, hash_name(topic.name, topic.name_length), topic)
+            insert(&self.ref.ids, hash_id(topic.id), topic)
+        return 0
+
+    def place(self, bytes topic_id, int32_t partition) -> tuple[int, int] | None:
+        """(slot, generation) of a partition."""
+        cdef Topic *topic = topic_by_id(&self.ref, <const uint8_t *><const char *>topic_id)
+        if topic == NULL or not 0 <= partition < topic.partitions or topic.places[partition].generation == 0:
+            return None
+        return topic.places[partition].slot, topic.places[partition].generation

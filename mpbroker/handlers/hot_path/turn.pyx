@@ -1,0 +1,597 @@
+"""A handler's turn: take all that waits, do the common produce requests without Python, hand back the rest.
+
+    1. sleep      arm the bell, look at every ring and watched word, sleep for at most the time given
+    2. take       copy each ring's slots and advance its head before acting on them
+    3. act        common Produce requests become jobs (produce.pyx), hot fetches are answered (fetch.pyx);
+                  all else is kept for Python
+    4. publish    each ring once, its bell once
+
+The rings to the log workers have one producer, this object: Python's own jobs go through `push_job`. A job for several
+workers goes to each of them and is answered here when all have returned it (shared_jobs.pxd). The rings to
+the processors are shared with Python's outboxes, in this one process: what is staged here is published here.
+This handler's word of `heavy` is set before a ring's head moves behind a heavy request, so who sees that it was
+taken sees what it does to the handler, and is cleared when no such request is left.
+(Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
+"""
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy
+
+from mpbroker.handlers.hot_path.fetch cimport FETCH_KEY, FetchCounts, try_fetch
+from mpbroker.log.read.fetch_positions cimport SegmentPlaces
+from mpbroker.handlers.hot_path.log_rings cimport LogPeer, SlotList, append, drain_to_log, publish_log, to_log
+from mpbroker.handlers.hot_path.metering cimport count_fetch, count_produce
+from mpbroker.handlers.hot_path.produce cimport PRODUCE_KEY, set_throttle, try_produce
+from mpbroker.handlers.hot_path.session_table cimport SessionPlaces
+from mpbroker.handlers.hot_path.shared_jobs cimport (
+    SharedJob, SharedJobs, shared_answer, shared_begin, shared_end, shared_free, shared_number, shared_returned,
+)
+from mpbroker.handlers.hot_path.topic_table cimport TopicTable
+from mpbroker.ipc.counters cimport (
+    COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
+    COUNT_WAKEUPS, REQUESTS_PER_TURN,
+)
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
+from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
+from mpbroker.ipc.session cimport SessionEntry, Sessions
+from mpbroker.ipc.jobs cimport is_shared
+from mpbroker.ipc.slots cimport (
+    AGAIN, HEAVY, NETWORK_UNIT_NS, PRODUCE, PRODUCE_BACK, PRODUCED, REQUEST, THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST,
+    JobHeader, ProduceSlot, ReplySlot, RequestSlot,
+)
+from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
+from shm.arena cimport Arena
+from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
+from shm.counters cimport (
+    CounterPage, CountersRef, counter_add, heartbeat, histogram_record, monotonic_ns,
+)
+from shm.doorbell cimport BellRef, Doorbell, bell_arm, bell_disarm, bell_ring, bell_sleep
+from shm.table cimport SlotTable
+from shm.ring cimport (
+    Ring, RingRef, Slot, ring_advance, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting,
+    ring_want_space,
+)
+
+from mpbroker.ipc.topology import COORDINATOR, FIRST_HANDLER, is_log_worker, is_processor, log_worker, log_worker_number, processors_of
+
+cdef extern from *:
+    """
+    #include <time.h>
+    static inline long long wall_clock_ms(void) {
+        struct timespec t; clock_gettime(CLOCK_REALTIME, &t); return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+        }
+    """
+    int64_t wall_clock_ms() nogil
+
+cdef enum:
+    NO_WORKER = -1
+    MOST_LOGS = 7               # mpbroker.config.workers.MAX_LOG_WORKERS
+    MOST_PEERS = 24             # processors, log workers, coordinator
+    MOST_WATCHED = 16
+    TAKEN_AT_ONCE = 1024
+    # The clock is read again after so many bytes of batches: a few microseconds of work.
+    CLOCK_EVERY_BYTES = 16384
+    SIZE_FIELD_BYTES = 4        # of a frame; a request's size is counted without it
+    CLIENT_ID_AT = 12           # in a frame: length i16 and text
+
+# Whose jobs are dropped or forgotten, beside the index of a processor.
+EVERYTHING, ANY_PROCESSOR = -1, -2
+
+cdef struct Peer:
+    RingRef *inbox              # NULL: not there
+    RingRef *answers            # NULL: not a processor
+    bint answered               # something is staged for it
+    BellRef *bell
+    uint8_t *arena
+    SessionEntry *sessions
+    uint16_t index
+    int worker                  # number of a log worker; NO_WORKER: it is none
+    bint requests               # a processor
+
+cdef struct Watched:
+    uint64_t *word
+    uint64_t seen
+
+
+cdef inline bint has_room(RingRef *ring) noexcept nogil:
+    """As `ring_stage` finds out: the consumer's word is looked at only if the ring was full when it last was."""
+    return ring.staged - ring.head_seen < ring.size or ring_room(ring) != 0
+
+
+cdef class Turn:
+    """`memory` is the tree's SharedMemory; `answers` the rings to the processors. `topics` and `places` are
+    filled by the caller between turns."""
+
+    cdef Peer peers[MOST_PEERS]
+    cdef int peer_count
+    cdef Watched watched[MOST_WATCHED]
+    cdef int watched_count
+    cdef LogPeer logs[MOST_LOGS]
+    cdef int log_count
+    cdef SharedJobs shared
+    cdef BellRef *bell
+    cdef CountersRef *counters
+    cdef uint64_t *heavy        # since when, in ns, a heavy request is here; 0: none
+    cdef bint heavy_for_python  # some of what this turn hands back is heavy
+    cdef bint python_works      # Python has a heavy request from an earlier turn
+    cdef SlotList slow          # for Python
+    cdef SlotList unsent        # answers that found a processor's ring full, for Python to send
+    cdef uint64_t found         # requests of the last turn
+    cdef uint16_t index
+    cdef public bint paused     # requests stay in their rings
+    cdef public bint tells_all  # True: every request goes to Python, for the request log
+    cdef public bint fetch_is_fast  # False: every Fetch goes to Python
+    cdef public int fetch_bytes_max
+    cdef readonly TopicTable topics
+    cdef readonly Meters meters
+    cdef readonly Clients clients
+    cdef int64_t window_ms      # of quotas
+    cdef readonly SegmentPlaces places
+    cdef readonly SessionPlaces fetch_sessions
+    cdef SlotTable table
+    cdef list keep
+    cdef list sessions
+    cdef list log_rings
+    cdef list inboxes
+
+    def __init__(self, int index, memory, CounterPage counters, TopicTable topics, dict answers):
+        cdef Doorbell bell = memory.doorbell(index)
+        cdef int number
+        self.index, self.topics, self.meters = index, topics, memory.meters(index)
+        self.clients, self.window_ms = Clients(memory.rates(index), self.meters), memory.sizes.quota_window_ms
+        self.keep = [bell, counters]
+        self.sessions, self.log_rings, self.inboxes = [], [], []
+        self.bell, self.counters = &bell.ref, &counters.ref
+        cdef unsigned char[::1] heavy = memory.private.block("heavy")
+        self.heavy = <uint64_t *>&heavy[8 * (index - FIRST_HANDLER)]
+        store_relaxed(self.heavy, 0)
+        self.paused, self.fetch_is_fast = False, True
+        self.fetch_bytes_max = 0x7fffffff
+        self.places, self.fetch_sessions = SegmentPlaces(memory.private.block("damaged")), SessionPlaces()
+        self.table = memory.table()
+        for number in range(memory.sizes.log_workers):
+            self._add_log(memory, number)
+        for peer in (*processors_of(index), *(log_worker(n) for n in range(self.log_count)), COORDINATOR):
+            self._add_peer(memory, peer, answers.get(peer))
+
+    def __dealloc__(self):
+        cdef int number
+        for number in range(self.log_count):
+            free(self.logs[number].waiting.slots)
+        free(self.slow.slots)
+        free(self.unsent.slots)
+        shared_free(&self.shared)
+
+    cdef _add_log(self, memory, int number):
+        cdef Ring ring = memory.ring(self.index, log_worker(number))
+        cdef Doorbell bell = memory.doorbell(log_worker(number))
+        self.keep.append(bell)
+        self.log_rings.append(ring)
+        self.logs[number].ring, self.logs[number].bell = &ring.ref, &bell.ref
+        self.log_count = number + 1
+
+    cdef _add_peer(self, memory, int index, Ring answers):
+        if self.peer_count == MOST_PEERS:
+            raise IndexError(f"{MOST_PEERS} processes talk to a handler, and there is one more: {index}")
+        cdef Ring inbox = memory.ring(index, self.index)
+        cdef Doorbell bell = memory.doorbell(index)
+        cdef Arena arena = memory.arena(index)
+        cdef Sessions sessions
+        cdef Peer *peer = &self.peers[self.peer_count]
+        self.keep += [bell, arena, answers]
+        self.inboxes.append(inbox)
+        peer.inbox, peer.bell, peer.arena, peer.index = &inbox.ref, &bell.ref, arena.ref.base, index
+        peer.requests = is_processor(index)
+        peer.worker = log_worker_number(index) if is_log_worker(index) else NO_WORKER
+        if peer.requests:
+            sessions = memory.sessions(index)
+            self.sessions.append(sessions)
+            peer.sessions = sessions.entries
+        peer.answers = &answers.ref if answers is not None else NULL
+        self.peer_count += 1
+
+    def watch(self, unsigned char[::1] block, Py_ssize_t at) -> int:
+        """A 64-bit word whose change ends the sleep; `seen` tells how far the caller knows it."""
+        if self.watched_count == MOST_WATCHED or at + 8 > block.shape[0] or <size_t>&block[at] % 8:
+            raise ValueError(f"cannot watch word {self.watched_count}, at {at} of {block.shape[0]} bytes")
+        self.keep.append(block)
+        self.watched[self.watched_count].word = <uint64_t *>&block[at]
+        self.watched_count += 1
+        return self.watched_count - 1
+
+    def changed(self, int number) -> bool:
+        """Whether the word moved since this was last asked."""
+        cdef Watched *watched = &self.watched[number]
+        cdef uint64_t now = load_acquire(watched.word)
+        if now == watched.seen:
+            return False
+        watched.seen = now
+        return True
+
+    def works(self, bint works) -> None:
+        """Whether Python has a heavy request that it goes on with after the next turn."""
+        self.python_works = works
+        if works != (load_relaxed(self.heavy) != 0):
+            store_relaxed(self.heavy, monotonic_ns() if works else 0)
+
+    @property
+    def log_is_up(self):
+        """Of all workers; if one is not there, what is for it goes to Python."""
+        return self.topics.ref.down == 0
+
+    @log_is_up.setter
+    def log_is_up(self, bint up):
+        self.topics.ref.down = 0 if up else <uint32_t>0xFFFFFFFF
+
+    def set_log_up(self, int worker, bint up) -> None:
+        cdef uint32_t bit = <uint32_t>1 << worker
+        self.topics.ref.down = self.topics.ref.down & ~bit if up else self.topics.ref.down | bit
+
+    def push_job(self, const unsigned char[::1] slot, int worker=0) -> None:
+        """Sends a descriptor to a log worker, behind all that were sent before."""
+        if slot.shape[0] != sizeof(Slot):
+            raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {slot.shape[0]}")
+        if not 0 <= worker < self.log_count:
+            raise IndexError(f"log worker {worker} of {self.log_count}")
+        if to_log(&self.logs[worker], <const Slot *>&slot[0], self.counters):
+            raise MemoryError("no memory for a job that waits for room in the log ring")
+
+    @property
+    def waiting_jobs(self):
+        """Jobs that found a log ring full."""
+        return self._waiting_jobs()
+
+    @property
+    def shared_jobs(self):
+        """Jobs that several log workers have, or had before one of them returns its part."""
+        return self.shared.count
+
+    def flush(self) -> None:
+        """Publishes what was pushed and rings the log workers."""
+        self._publish()
+
+    def drop_jobs(self, int worker=0, int owner=EVERYTHING) -> list[bytes]:
+        """Forgets the jobs that a log worker never saw; returns those that nobody else has. `owner`: only those in the arena of this
+        processor, or of any of them (ANY_PROCESSOR)."""
+        cdef LogPeer *log = &self.logs[worker]
+        cdef ProduceSlot job
+        cdef uint64_t i, kept = 0
+        dropped = []
+        for i in range(log.waiting.count):
+            memcpy(&job, &log.waiting.slots[i], sizeof(Slot))
+            of_processor = job.kind == PRODUCE or is_shared(&job)
+            if owner != EVERYTHING and not (of_processor and owner in (ANY_PROCESSOR, job.owner)):
+                log.waiting.slots[kept] = log.waiting.slots[i]
+                kept += 1
+            elif is_shared(&job):
+                self._returned(&job, worker)
+            else:
+                dropped.append((<char *>&log.waiting.slots[i])[:sizeof(Slot)])
+        log.waiting.count = kept
+        if owner == EVERYTHING:
+            if log.asked_for_space:
+                ring_want_space(log.ring, False)
+            log.asked_for_space = log.staged = False
+        return dropped
+
+    def lose_shared(self, int worker) -> None:
+        """Behind the fence of a log worker: of what it had nobody knows whether it was done. Answers when the others have returned it."""
+        cdef uint32_t i
+        cdef SharedJob *entry
+        for i in range(self.shared.room):
+            entry = &self.shared.entries[i]
+            if entry.used and entry.owing >> worker & 1:
+                entry.lost = True
+                entry.owing &= ~(<uint32_t>1 << worker)
+                if entry.owing == 0:
+                    self._complete(entry)
+
+    def forget_shared(self, int processor) -> None:
+        """There is nobody to answer for the jobs of this processor, or of any of them (ANY_PROCESSOR)."""
+        cdef uint32_t i
+        for i in range(self.shared.room):
+            if self.shared.entries[i].used and processor in (ANY_PROCESSOR, self.shared.entries[i].job.processor):
+                self.shared.entries[i].dropped = True
+
+    def rebind_log(self, int worker=0) -> None:
+        """A log worker has a successor and its rings are new."""
+        self.log_rings[worker].rebind()
+        self.rebind(log_worker(worker))
+
+    def rebind(self, int index) -> None:
+        for ring in self._inboxes(index):
+            ring.rebind()
+
+    def _inboxes(self, int index):
+        cdef int i
+        for i in range(self.peer_count):
+            if self.peers[i].index == index:
+                yield self.inboxes[i]
+
+    def drop_inbox(self, int index) -> list[bytes]:
+        """Behind a fence: takes and returns all that is left in the ring of a dead peer."""
+        left = []
+        for ring in self._inboxes(index):
+            taken, _ = ring.take(1 << 20)
+            left += [taken[at : at + sizeof(Slot)] for at in range(0, len(taken), sizeof(Slot))]
+        return left
+
+    def run(self, int timeout_ms) -> list[bytes]:
+        """One turn; returns the slots that are for Python, in the order of each ring, and answers that it shall send."""
+        return self._turns(timeout_ms, 0)
+
+    def serve(self, int timeout_ms) -> list[bytes]:
+        """As `run`, and further turns for as long as each finds requests and nothing is for Python: what Python does
+        between two turns costs more than they do."""
+        return self._turns(timeout_ms, NATIVE_AT_MOST_NS)
+
+    cdef list _turns(self, int timeout_ms, uint64_t longest_ns):
+        cdef uint64_t i, begun_ns = monotonic_ns(), passed_ns
+        cdef int failed, left_ms = timeout_ms
+        self.slow.count = 0
+        with nogil:
+            while True:
+                failed = self._run(left_ms)
+                passed_ns = monotonic_ns() - begun_ns
+                left_ms = timeout_ms - <int>(passed_ns // 1000000)
+                if failed or passed_ns >= longest_ns or left_ms <= 0 or self._is_for_python():
+                    break
+        if failed:
+            raise MemoryError("no memory for the slots of a turn")
+        unsent = [(<char *>&self.unsent.slots[i])[:sizeof(Slot)] for i in range(self.unsent.count)]
+        self.unsent.count = 0
+        return unsent + [(<char *>&self.slow.slots[i])[:sizeof(Slot)] for i in range(self.slow.count)]
+
+    cdef bint _is_for_python(self) noexcept nogil:
+        """Slots, news, or a turn that was woken for nothing that this code knows of."""
+        return self.slow.count + self.unsent.count != 0 or self._waiting_jobs() != 0 or not 0 < self.found <= NATIVE_WHILE_FEW or self._has_news()
+
+    cdef int _run(self, int timeout_ms) noexcept nogil:
+        cdef int i, failed = 0
+        cdef uint64_t requests = 0
+        for i in range(self.log_count):
+            drain_to_log(&self.logs[i])
+        self._publish()
+        if timeout_ms > 0:
+            self._sleep(timeout_ms)
+        heartbeat(self.counters, monotonic_ns())
+        self.heavy_for_python = False
+        for i in range(self.peer_count):
+            if self.paused and self.peers[i].requests:
+                continue
+            while failed == 0 and ring_waiting(self.peers[i].inbox):
+                failed = self._take(&self.peers[i], &requests)
+        self._publish()
+        if not self.heavy_for_python and not self.python_works and load_relaxed(self.heavy):
+            store_relaxed(self.heavy, 0)
+        self.found = requests
+        if requests:
+            histogram_record(self.counters, REQUESTS_PER_TURN, requests)
+        return failed
+
+    cdef bint _something_waits(self) noexcept nogil:
+        cdef int i
+        for i in range(self.peer_count):
+            if not (self.paused and self.peers[i].requests) and ring_waiting(self.peers[i].inbox):
+                return True
+        for i in range(self.log_count):
+            if self.logs[i].waiting.count != 0 and ring_room(self.logs[i].ring) != 0:
+                return True
+        return self._has_news()
+
+    cdef uint64_t _waiting_jobs(self) noexcept nogil:
+        cdef uint64_t count = 0
+        cdef int i
+        for i in range(self.log_count):
+            count += self.logs[i].waiting.count
+        return count
+
+    cdef bint _has_news(self) noexcept nogil:
+        cdef int i
+        for i in range(self.watched_count):
+            if load_acquire(self.watched[i].word) != self.watched[i].seen:
+                return True
+        return False
+
+    cdef void _sleep(self, int timeout_ms) noexcept nogil:
+        cdef uint64_t before
+        bell_arm(self.bell)
+        if not self._something_waits():
+            before = monotonic_ns()
+            bell_sleep(self.bell, timeout_ms)
+            counter_add(self.counters, COUNT_IDLE_NS, monotonic_ns() - before)
+            counter_add(self.counters, COUNT_WAKEUPS, 1)
+        bell_disarm(self.bell)
+
+    cdef int _take(self, Peer *peer, uint64_t *requests) noexcept nogil:
+        """Up to TAKEN_AT_ONCE slots of one ring."""
+        # Copied, not cast: the compiler may assume that a Slot and a RequestSlot are never the same bytes.
+        cdef RequestSlot taken[TAKEN_AT_ONCE]
+        cdef uint64_t count = ring_waiting(peer.inbox), i, own = 0, fast = 0, slow = 0, fetches = 0, now_ns, before_ns
+        cdef uint64_t since_clock = 0
+        cdef int64_t now_ms
+        cdef int failed = 0
+        cdef Slot slot
+        cdef ProduceSlot job
+        cdef RequestSlot *request
+        if count > TAKEN_AT_ONCE:
+            count = TAKEN_AT_ONCE
+        for i in range(count):
+            memcpy(&taken[i], ring_peek(peer.inbox, i), sizeof(Slot))
+            if peer.requests and taken[i].kind == REQUEST and taken[i].flags & HEAVY:
+                if load_relaxed(self.heavy) == 0:
+                    store_relaxed(self.heavy, monotonic_ns())
+        if ring_advance(peer.inbox, count):
+            bell_ring(peer.bell)
+        now_ns, now_ms = monotonic_ns(), wall_clock_ms()
+        for i in range(count):
+            request = &taken[i]
+            memcpy(&slot, request, sizeof(Slot))
+            if not peer.requests or request.kind != REQUEST:
+                if request.kind != PRODUCED or not self._is_shared(&slot):
+                    failed |= append(&self.slow, &slot)
+                else:
+                    memcpy(&job, &slot, sizeof(Slot))
+                    failed |= self._returned(&job, peer.worker)
+                continue
+            own += 1
+            if request.api_key == PRODUCE_KEY:
+                if not self.tells_all and self._produce(peer, request, now_ms, &job):
+                    job.queue_us = stamp_us(request.received_ns, now_ns)
+                    since_clock += request.length + 256
+                    if since_clock >= CLOCK_EVERY_BYTES:
+                        since_clock, before_ns, now_ns = 0, now_ns, monotonic_ns()
+                        job.local_us = stamp_us(before_ns, now_ns)
+                    failed |= self._send(peer, &job)
+                    count_produce(&self.meters.ref, peer.arena, &job)
+                    fast += 1
+                    continue
+                slow += 1
+            elif request.api_key == FETCH_KEY and self._fetch(peer, request, now_ns):
+                fetches += 1
+                continue
+            if request.flags & HEAVY:
+                self.heavy_for_python = True
+            failed |= append(&self.slow, &slot)
+        requests[0] += own
+        counter_add(self.counters, COUNT_REQUESTS, own)
+        counter_add(self.counters, COUNT_PRODUCE_FAST, fast)
+        counter_add(self.counters, COUNT_PRODUCE_SLOW, slow)
+        counter_add(self.counters, COUNT_FETCHES, fetches)
+        counter_add(self.counters, COUNT_FETCHES_FAST, fetches)
+        return failed
+
+    cdef inline bint _produce(self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job) noexcept nogil:
+        if self.clients.ref.on:
+            return self._produce_on_account(peer, request, now_ms, job)
+        return try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job)
+
+    cdef bint _produce_on_account(
+        self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job
+    ) noexcept nogil:
+        """Somebody has a quota: who is not known here is for Python, who is gets charged."""
+        cdef uint64_t begun_ns = monotonic_ns()
+        cdef int64_t clock_ms = begun_ns // 1000000, pause_ms = 0, time_ms = 0, spent_ns
+        cdef Client *client = self._client(peer, request)
+        if client == NULL or not try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job):
+            return False
+        if client.produce.key:
+            pause_ms = charge(
+                &self.clients.ref, QuotaKind.QUOTA_PRODUCE, client.produce.key, client.produce.bound,
+                request.length - SIZE_FIELD_BYTES, clock_ms,
+            )
+        spent_ns = monotonic_ns() - begun_ns + <uint64_t>request.network * NETWORK_UNIT_NS
+        if job.acks == 0:
+            add_quota(quota_of_all(&self.meters.ref, QuotaKind.QUOTA_REQUEST), QuotaWord.QUOTA_EXEMPT, spent_ns)
+        elif client.request.key:
+            time_ms = charge(
+                &self.clients.ref, QuotaKind.QUOTA_REQUEST, client.request.key, client.request.bound, spent_ns, clock_ms,
+            )
+            time_ms = self.window_ms if time_ms > self.window_ms else time_ms
+        if time_ms and time_ms >= pause_ms:
+            set_throttle(job, peer.arena, request.api_version, <uint32_t>time_ms, THROTTLED_BY_REQUEST)
+            note_pause(&self.meters.ref, QuotaKind.QUOTA_REQUEST, client.request.key, time_ms)
+        elif pause_ms:
+            set_throttle(job, peer.arena, request.api_version, <uint32_t>pause_ms, THROTTLED_BY_PRODUCE)
+            note_pause(&self.meters.ref, QuotaKind.QUOTA_PRODUCE, client.produce.key, pause_ms)
+        return True
+
+    cdef bint _fetches_freely(self, Peer *peer, RequestSlot *request) noexcept nogil:
+        cdef Client *client = self._client(peer, request)
+        return client != NULL and not client.fetch_limited
+
+    cdef Client *_client(self, Peer *peer, RequestSlot *request) noexcept nogil:
+        cdef uint8_t *frame = peer.arena + request.block
+        cdef int16_t length = <int16_t>(<uint16_t>frame[CLIENT_ID_AT] << 8 | frame[CLIENT_ID_AT + 1])
+        return client_of(
+            &self.clients.ref, request.connection, peer.sessions[request.channel].revision, frame + CLIENT_ID_AT + 2,
+            <uint32_t>length if length > 0 else 0,
+        )
+
+    cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
+        """Whether it was answered here. One that comes again found other files than the turn knows."""
+        cdef ReplySlot answer
+        cdef FetchCounts counts
+        cdef Slot slot
+        if self.tells_all or not self.fetch_is_fast or request.flags & AGAIN or peer.answers == NULL:
+            return False
+        if self.clients.ref.on and not self._fetches_freely(peer, request):
+            return False
+        if not has_room(peer.answers):
+            return False            # before it changes a session
+        if not try_fetch(
+            request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref, &self.fetch_sessions.ref,
+            taken_ns // 1000000, self.fetch_bytes_max, &answer, &counts,
+        ):
+            return False
+        answer.done_ns = monotonic_ns()
+        answer.queue_us = stamp_us(request.received_ns, taken_ns)
+        answer.local_us = stamp_us(taken_ns, answer.done_ns)
+        memcpy(&slot, &answer, sizeof(Slot))
+        if not ring_stage(peer.answers, &slot):
+            return False
+        peer.answered = True
+        count_fetch(&self.meters.ref, &counts)
+        if counts.incremental:
+            counter_add(self.counters, COUNT_FETCHES_INCREMENTAL, 1)
+        return True
+
+    cdef int _send(self, Peer *peer, ProduceSlot *job) noexcept nogil:
+        """To the one worker that has all its partitions, which answers; or to each that has some of them."""
+        cdef uint32_t workers = (<JobHeader *>(peer.arena + job.block + job.job)).workers
+        cdef Slot slot
+        cdef SharedJob *entry
+        cdef int number, failed = 0
+        if workers & (workers - 1):
+            entry = shared_begin(&self.shared, job, peer.arena)
+            if entry == NULL:
+                return -1
+            job.kind, job.request = PRODUCE_BACK, shared_number(&self.shared, entry)
+        memcpy(&slot, job, sizeof(Slot))
+        for number in range(self.log_count):
+            if workers >> number & 1:
+                failed |= to_log(&self.logs[number], &slot, self.counters)
+        return failed
+
+    cdef inline bint _is_shared(self, const Slot *produced) noexcept nogil:
+        """Python's own jobs lie in this handler's arena."""
+        cdef ProduceSlot job
+        memcpy(&job, produced, sizeof(Slot))
+        return job.owner != self.index
+
+    cdef int _returned(self, const ProduceSlot *back, int worker) noexcept nogil:
+        cdef SharedJob *entry = shared_returned(&self.shared, back, <uint32_t>worker)
+        return self._complete(entry) if entry != NULL else 0
+
+    cdef int _complete(self, SharedJob *entry) noexcept nogil:
+        """No worker owes it any more. The ring may be full: then Python sends the answer."""
+        cdef ReplySlot reply
+        cdef Slot slot
+        cdef int i, failed = 0
+        for i in range(self.peer_count if not entry.dropped else 0):
+            if self.peers[i].index != entry.job.processor:
+                continue
+            shared_answer(entry, self.peers[i].arena, &self.meters.ref, &reply)
+            memcpy(&slot, &reply, sizeof(Slot))
+            if ring_stage(self.peers[i].answers, &slot):
+                self.peers[i].answered = True
+            else:
+                failed = append(&self.unsent, &slot)
+        shared_end(&self.shared, entry)
+        return failed
+
+    cdef void _publish(self) noexcept nogil:
+        cdef int i
+        for i in range(self.log_count):
+            publish_log(&self.logs[i])
+        for i in range(self.peer_count):
+            if self.peers[i].answered:
+                self.peers[i].answered = False
+                ring_publish(self.peers[i].answers)
+                bell_ring(self.peers[i].bell)
+
+
+cdef inline uint32_t stamp_us(uint64_t since_ns, uint64_t now_ns) noexcept nogil:
+    """As descriptors carry it, up to 71 minutes."""
+    cdef uint64_t passed_us = (now_ns - since_ns) // 1000 if now_ns > since_ns else 0
+    return <uint32_t>passed_us if passed_us < 0xFFFFFFFFu else <uint32_t>0xFFFFFFFFu

@@ -1,0 +1,79 @@
+"""Answers to produce jobs: filled in, pushed to whom they belong, or kept until the commit round that covers them.
+
+A full ring never blocks and nothing is dropped: what does not fit waits in a list of its own and goes first when there is room. Answers to
+a process that is dead are not sent; what it lent is its successor's to forget.
+
+A produce waits for as long as its request says: then each of its partitions that is not durable yet is answered with REQUEST_TIMED_OUT. Its
+data stays appended and becomes visible with its commit round, however late that is (Kafka: DelayedProduce).
+"""
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from mpbroker.ipc.meters cimport MetersRef
+from mpbroker.ipc.jobs cimport is_shared
+from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot, ReplySlot
+from mpbroker.log.partition.state cimport PartitionCore
+from shm.counters cimport CountersRef
+from shm.doorbell cimport BellRef
+from shm.ring cimport RingRef, Slot
+
+cdef enum:
+    PROCESS_COUNT = 64
+    NEVER_NS = -1
+
+cdef struct Kept:
+    Slot *slots                 # a list of what did not fit, oldest first
+    uint64_t first
+    uint64_t count
+    uint64_t room
+
+cdef struct Waiting:
+    ProduceSlot slot
+    uint64_t ticket             # the commit round it waits for
+    uint64_t deadline_ns
+    int answered                # it has timed out
+
+cdef struct AnswersRef:
+    uint16_t process                    # this one's index
+    uint32_t worker                     # its number among the log workers, and how many there are
+    uint32_t workers
+    RingRef *rings[PROCESS_COUNT]       # NULL: nobody there to answer
+    BellRef *bells[PROCESS_COUNT]
+    uint64_t staged                     # processes with slots staged and not published, as a bit set
+    Kept kept[PROCESS_COUNT]
+    uint8_t *arenas[PROCESS_COUNT]
+    uint64_t extents[PROCESS_COUNT]
+    PartitionCore **cores               # by partition table slot; NULL also of one that rests:
+    uint32_t *resting                   # ... the slot's generation then, else 0; all of it is durable
+    uint64_t core_count
+    Waiting *waiting                    # a circle
+    uint64_t first
+    uint64_t count
+    uint64_t room                       # a power of two
+    uint64_t next_deadline_ns
+    uint64_t overdue                    # of `count`, how many have timed out
+    uint32_t waiting_of[PROCESS_COUNT]  # how many wait by sender, and by processor
+    uint64_t now_ns
+    CountersRef *counters
+    MetersRef *meters
+
+cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil
+cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil
+cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil
+cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil
+cdef void answer_overdue(AnswersRef *answers) noexcept nogil
+cdef void count_delayed(AnswersRef *answers) noexcept nogil
+cdef void push(AnswersRef *answers, int process, const Slot *slot) noexcept nogil
+cdef void send_kept(AnswersRef *answers) noexcept nogil
+cdef void publish_answers(AnswersRef *answers) noexcept nogil
+cdef void forget_process(AnswersRef *answers, int process) noexcept nogil
+cdef bint owes(AnswersRef *answers, int process) noexcept nogil
+
+cdef inline bint is_ours(const AnswersRef *answers, const ProduceSlot *slot, const JobBatch *batch) noexcept nogil:
+    """Of a job that several workers have, each does its own batches, and does not even look at the others: they are written to meanwhile.
+    All else is refused if it is not here."""
+    if answers.workers == 1 or not is_shared(slot):
+        return True
+    return batch.slot % answers.workers == answers.worker
+
+cdef inline void fill(JobBatch *batch, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start) noexcept nogil:
+    batch.error, batch.base_offset, batch.append_time_ms, batch.log_start_offset = error, base_offset, append_time_ms, log_start

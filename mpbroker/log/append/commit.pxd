@@ -1,0 +1,116 @@
+"""Commit rounds: which partitions have unsynced bytes, what the flusher has been asked for, and publication of what is visible.
+
+One round is written and synced at a time; what is appended meanwhile is the next round. Where that is much, it is offered to the flusher,
+which goes on with it as soon as the one in front is done (`flusher.h`). Until then it is only what a round would be now: what is appended next
+takes the offer back. The high watermark (offset and position together) moves only when a round is done. A file descriptor with unsynced bytes
+is closed by nobody else: rolled files go through `retired`.
+
+A round makes a partition durable by the journal of its log directory, or by a sync of its segment: where there is no journal (yet), where
+much was appended, and where the journal has no room. What the journal has is synced in the background before the ring comes round again.
+"""
+from libc.stdint cimport int64_t, uint64_t
+
+from mpbroker.ipc.table cimport Bound
+from mpbroker.log.append.answers cimport AnswersRef
+from mpbroker.log.append.journal cimport JournalRef, JournalWrite
+from mpbroker.log.partition.state cimport PartitionCore
+from shm.counters cimport CountersRef
+from shm.marks cimport MarksRef
+from shm.table cimport TableRef
+
+cdef extern from "mpbroker/log/append/flusher.h" nogil:
+    enum:
+        LOG_DIRS_MOST
+    ctypedef struct FlushRound:
+        int *fds
+        int *errors
+        int count
+        int data_count
+        uint64_t journals
+        JournalWrite writes[64]
+        uint64_t took_ns
+    ctypedef struct Flusher:
+        uint64_t done
+        uint64_t buffer_bytes
+    int flusher_open(int fd)
+    int flusher_start(Flusher *f, uint64_t *bell_armed, int bell_fd)
+    FlushRound *flusher_place(Flusher *f, uint64_t number)
+    int flusher_reserve(FlushRound *r, int count)
+    int flusher_reserve_record(Flusher *f, uint64_t bytes)
+    void flusher_ask(Flusher *f, uint64_t number)
+    void flusher_offer(Flusher *f, uint64_t number)
+    bint flusher_take_back(Flusher *f)
+    void flusher_stop(Flusher *f)
+
+cdef enum:
+    BEHIND_PER_ROUND = 256          # segments that are synced in the background at a time
+    # With less, what is saved between two rounds is lost again on rounds that are too small.
+    OFFERED_BYTES = 32768
+
+cdef struct RetiredFile:
+    int fd
+    int log_dir
+
+cdef struct Flight:                 # a partition's part in a round
+    PartitionCore *core             # NULL: it is gone
+    int journaled                   # by way of the journal alone; else its segment is synced, ...
+    int synced_itself               # ... because it asked for that
+    Bound covered                   # it is durable up to here ...
+    Bound stable                    # ... and stable up to there when the round is done
+
+cdef struct CommitRound:
+    Flight *flights
+    int64_t count
+    int retiring                    # so many of `retired`, behind those of the round in front, are synced and then closed
+
+cdef struct CommitRef:
+    Flusher flusher
+    int bypass                      # rounds sync segments themselves: too many files wait behind the journals
+    int group                       # log.flush.policy: group (HW = durable), or os (HW = log end)
+    uint64_t finished               # the last round whose result was taken in
+    uint64_t started                # the last one that is the flusher's for all we know
+    bint offered                    # the one behind it
+    int64_t offered_bytes           # ... if there is so much for it
+    CommitRound rounds[2]           # in the places that the flusher's have
+    PartitionCore **unsynced
+    int64_t unsynced_count
+    int64_t unsynced_bytes
+    PartitionCore **moved           # to be published at the end of the round
+    int64_t moved_count
+    RetiredFile *retired            # to be synced with the next round, then closed
+    int retired_count
+    int retired_room
+    JournalRef *journals            # by log directory, ...
+    int journal_count               # ... up to the last one that is in use
+    Flusher background              # syncs the segments that the journals' oldest records belong to
+    uint64_t background_asked
+    uint64_t background_finished
+    int background_dir
+    PartitionCore *behind[BEHIND_PER_ROUND]     # those in flight; NULL: the partition is gone
+    uint64_t failed_dirs            # log directories that failed, as a bit set
+    uint64_t news                   # of these, what Python has not been told
+    int last_errno
+    TableRef *table
+    MarksRef *marks
+    uint64_t *dirty                 # a word per handler
+    uint64_t *shared_failed_dirs    # for a successor
+    uint64_t dirty_number
+    CountersRef *counters
+
+cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil
+cdef int commit_start(CommitRef *commit, uint64_t *bell_armed, int bell_fd) noexcept nogil
+cdef void commit_close(CommitRef *commit) noexcept nogil
+cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil
+cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil
+cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil
+cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil
+cdef void ask_next(CommitRef *commit) noexcept nogil
+cdef uint64_t coming_round(CommitRef *commit) noexcept nogil
+cdef bint something_is_done(CommitRef *commit) noexcept nogil
+cdef bint commit_is_busy(CommitRef *commit) noexcept nogil
+cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *journal) noexcept nogil
+cdef void commit_release(CommitRef *commit) noexcept nogil
+cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil
+cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil
+cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil
+cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int error) noexcept nogil

@@ -1,0 +1,472 @@
+"""Natively: see `commit.pxd`."""
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memset
+from posix.unistd cimport close
+
+from mpbroker.ipc.counters cimport COUNT_COMMIT_ROUNDS, TIME_COMMIT_NS
+from mpbroker.ipc.table cimport PARTITION_OFFLINE, Bound
+from mpbroker.config.workers import MAX_LOG_DIRS
+from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
+from mpbroker.log.append.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
+from mpbroker.log.append.journal cimport (
+    NOT_SYNCING, JournalRef, JournalWrite, journal_add, journal_ask, journal_begin, journal_behind, journal_land, journal_record_most,
+    journal_take_off, journal_target, journal_unlist,
+)
+from mpbroker.log.partition.state cimport PartitionCore, end_bound, stable_bound
+from shm.atomics cimport fence_full, load_acquire, store_release
+from shm.counters cimport counter_add, histogram_record
+from shm.doorbell cimport bell_ring
+from shm.marks cimport marks_waiting
+from shm.table cimport table_write
+
+cdef int FIRST_HANDLER = _FIRST_HANDLER
+assert LOG_DIRS_MOST == MAX_LOG_DIRS
+
+
+cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
+    cdef int i
+    memset(commit, 0, sizeof(CommitRef))
+    commit.offered_bytes = OFFERED_BYTES
+    commit.unsynced = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
+    commit.moved = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
+    commit.journals = <JournalRef *>calloc(LOG_DIRS_MOST, sizeof(JournalRef))
+    for i in range(2):
+        commit.rounds[i].flights = <Flight *>calloc(slots * 2, sizeof(Flight))
+        if commit.rounds[i].flights == NULL:
+            return False
+    return commit.unsynced != NULL and commit.moved != NULL and commit.journals != NULL
+
+
+cdef int commit_start(CommitRef *commit, uint64_t *bell_armed, int bell_fd) noexcept nogil:
+    """The two threads, after the fork; an errno, or 0."""
+    cdef int error = flusher_start(&commit.flusher, bell_armed, bell_fd)
+    return error if error else flusher_start(&commit.background, bell_armed, bell_fd)
+
+
+cdef void commit_close(CommitRef *commit) noexcept nogil:
+    flusher_stop(&commit.flusher)
+    flusher_stop(&commit.background)
+    free(commit.unsynced)
+    free(commit.rounds[0].flights)
+    free(commit.rounds[1].flights)
+    free(commit.moved)
+    free(commit.retired)
+    free(commit.journals)
+    commit.unsynced = commit.moved = NULL
+    commit.rounds[0].flights = commit.rounds[1].flights = NULL
+    commit.retired = NULL
+    commit.journals = NULL
+
+
+cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil:
+    """The file is synced with the round that is put together next, and closed after it; of one that is offered already it is no part.
+    False without memory."""
+    cdef RetiredFile *grown
+    if commit.retired_count == commit.retired_room:
+        grown = <RetiredFile *>realloc(commit.retired, (commit.retired_room * 2 + 64) * sizeof(RetiredFile))
+        if grown == NULL:
+            return False
+        commit.retired = grown
+        commit.retired_room = commit.retired_room * 2 + 64
+    commit.retired[commit.retired_count].fd = fd
+    commit.retired[commit.retired_count].log_dir = log_dir
+    commit.retired_count += 1
+    return True
+
+
+cdef void move(CommitRef *commit, PartitionCore *core) noexcept nogil:
+    """To be published at the end of this round."""
+    if not core.moved:
+        core.moved = 1
+        commit.moved[commit.moved_count] = core
+        commit.moved_count += 1
+
+
+cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil:
+    """The partition's log end has moved, by so many bytes: visible at once, or with the next commit round. (Kafka: UnifiedLog.append,
+    which flushes before it returns when flush.messages are due.)"""
+    if not commit.group and flush_is_due(core):
+        core.gated = 1
+    if commit.group or core.gated:
+        join_round(commit, core)
+        core.ticket = commit.started + 1
+        commit.unsynced_bytes += count
+        return
+    core.slot.high_watermark = end_bound(core)
+    core.slot.last_stable = stable_bound(core)
+    core.slot.log_end_offset = core.log_end
+    move(commit, core)
+
+
+cdef bint flush_is_due(const PartitionCore *core) noexcept nogil:
+    return core.log_end - core.synced >= core.flush_messages
+
+
+cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil:
+    """Its segment, with the next round: a flush is due, or what a failed write left was cut off. Nothing of that may come back behind
+    what is acknowledged next."""
+    join_round(commit, core)
+    core.syncs_itself = 1
+
+
+cdef void join_round(CommitRef *commit, PartitionCore *core) noexcept nogil:
+    """It takes part in the next round."""
+    reopen(commit)
+    if not core.unsynced:
+        core.unsynced = 1
+        commit.unsynced[commit.unsynced_count] = core
+        commit.unsynced_count += 1
+
+
+# ---- the rounds ----
+
+cdef CommitRound *place(CommitRef *commit, uint64_t number) noexcept nogil:
+    return &commit.rounds[number & 1]
+
+
+cdef uint64_t coming_round(CommitRef *commit) noexcept nogil:
+    """The number of the one that what is unsynced or retired now takes part in."""
+    reopen(commit)
+    return commit.started + 1
+
+
+cdef void ask_next(CommitRef *commit) noexcept nogil:
+    """Starts the next round if none is in flight and there is something to sync; offers it behind one that is, if there is much."""
+    cdef uint64_t number
+    sync_behind(commit)
+    if commit.offered and commit.started == commit.finished:
+        # The flusher had looked for it already, or what was in front of it did not go well.
+        reopen(commit)
+    if commit.offered or commit.started > commit.finished + 1:
+        return
+    number = commit.started + 1
+    if commit.started == commit.finished:
+        if gather_round(commit, number):
+            take_off(commit)
+            flusher_ask(&commit.flusher, number)
+    elif commit.unsynced_bytes >= commit.offered_bytes and gather_round(commit, number):
+        commit.offered = True
+        flusher_offer(&commit.flusher, number)
+
+
+cdef void reopen(CommitRef *commit) noexcept nogil:
+    """Something joins the round that is offered, or goes away: it is taken back, unless it is the flusher's already. Then what comes
+    now is for the one behind it."""
+    if commit.offered:
+        commit.offered = False
+        if not flusher_take_back(&commit.flusher):
+            take_off(commit)
+
+
+cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
+    """What the round is to do, of all that is unsynced or retired now; it changes nothing else. False: nothing is to be done, or there
+    is no memory."""
+    cdef int64_t i
+    cdef CommitRound *round = place(commit, number)
+    cdef FlushRound *flush = flusher_place(&commit.flusher, number)
+    cdef bint is_alone = commit.started == commit.finished
+    cdef int retired_from = 0 if is_alone else place(commit, commit.started).retiring
+    round.count = 0
+    round.retiring = commit.retired_count - retired_from
+    if not (commit.unsynced_count or round.retiring) or not flusher_reserve(flush, <int>(commit.unsynced_count + round.retiring)):
+        return False
+    for i in range(commit.journal_count):
+        if not has_room(commit, journal_record_most(&commit.journals[i]), is_alone):
+            return False
+        journal_begin(&commit.journals[i], &flush.writes[i])
+    for i in range(commit.unsynced_count):
+        if commit.unsynced[i] != NULL:
+            board(commit, round, flush, commit.unsynced[i])
+    flush.journals = 0
+    for i in range(commit.journal_count):
+        if journal_ask(&commit.journals[i], &flush.writes[i]) and not commit.failed_dirs >> i & 1:
+            flush.journals |= <uint64_t>1 << i
+    for i in range(round.retiring):
+        flush.fds[round.count + i] = commit.retired[retired_from + i].fd
+    flush.data_count = <int>round.count
+    flush.count = <int>(round.count + round.retiring)
+    return True
+
+
+cdef bint has_room(CommitRef *commit, uint64_t record_bytes, bint may_grow) noexcept nogil:
+    """Where the flusher puts records together."""
+    return record_bytes <= commit.flusher.buffer_bytes or may_grow and flusher_reserve_record(&commit.flusher, record_bytes)
+
+
+cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, PartitionCore *core) noexcept nogil:
+    """The partition takes part in the round that is put together."""
+    cdef int dir = core.slot.log_dir
+    cdef Flight *flight = &round.flights[round.count]
+    cdef bint itself = commit.bypass or core.syncs_itself or flush_is_due(core)
+    flight.core = core
+    flight.journaled = not itself and dir < commit.journal_count and journal_add(&commit.journals[dir], &flush.writes[dir], core)
+    flight.synced_itself = core.syncs_itself
+    flight.covered = end_bound(core)
+    flight.stable = stable_bound(core)
+    flush.fds[round.count] = -1 if flight.journaled else core.fd
+    round.count += 1
+
+
+cdef void take_off(CommitRef *commit) noexcept nogil:
+    """The round that was put together is the flusher's. Nothing has changed in between: else it had been taken back."""
+    cdef int64_t i
+    cdef CommitRound *round
+    cdef FlushRound *flush
+    cdef Flight *flight
+    commit.started += 1
+    round, flush = place(commit, commit.started), flusher_place(&commit.flusher, commit.started)
+    for i in range(round.count):
+        flight = &round.flights[i]
+        flight.core.unsynced = 0
+        flight.core.in_flight += 1
+        flight.core.covered = flight.covered
+        if flight.synced_itself:
+            flight.core.syncs_itself = 0
+    for i in range(commit.journal_count):
+        if flush.journals >> i & 1:
+            journal_take_off(&commit.journals[i], &flush.writes[i])
+    commit.unsynced_count = commit.unsynced_bytes = 0
+
+
+cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil:
+    """Of each round that is done the partitions' marks move, or their directories fail; then what waited is answered."""
+    cdef uint64_t done = load_done(&commit.flusher)
+    take_in_background(commit, answers)
+    if done > commit.started:
+        reopen(commit)
+    while commit.finished < done:
+        commit.finished += 1
+        take_in_round(commit, answers, place(commit, commit.finished), flusher_place(&commit.flusher, commit.finished))
+        answer_durable(answers, commit.finished)
+
+
+cdef void take_in_round(CommitRef *commit, AnswersRef *answers, CommitRound *round, FlushRound *flush) noexcept nogil:
+    cdef int64_t i
+    take_in_errors(commit, answers, round, flush)
+    for i in range(commit.journal_count):
+        if flush.journals >> i & 1:
+            journal_land(&commit.journals[i], &flush.writes[i])
+    for i in range(round.count):
+        if round.flights[i].core != NULL:
+            land(commit, flush, &round.flights[i])
+    round.count = 0
+    close_retired(commit, round)
+    counter_add(commit.counters, COUNT_COMMIT_ROUNDS, 1)
+    histogram_record(commit.counters, TIME_COMMIT_NS, flush.took_ns)
+
+
+cdef void take_in_errors(CommitRef *commit, AnswersRef *answers, const CommitRound *round, const FlushRound *flush) noexcept nogil:
+    cdef int64_t i
+    for i in range(commit.journal_count):
+        if flush.journals >> i & 1 and flush.writes[i].error:
+            fail_dir(commit, answers, <int>i, flush.writes[i].error)
+    for i in range(flush.count):
+        if flush.errors[i] == 0:
+            continue
+        if i < round.count:
+            if round.flights[i].core != NULL:
+                fail_dir(commit, answers, round.flights[i].core.slot.log_dir, flush.errors[i])
+        else:
+            fail_dir(commit, answers, commit.retired[i - round.count].log_dir, flush.errors[i])
+
+
+cdef void land(CommitRef *commit, const FlushRound *flush, const Flight *flight) noexcept nogil:
+    """The round that the partition took part in is done."""
+    cdef PartitionCore *core = flight.core
+    cdef int dir = core.slot.log_dir
+    core.in_flight -= 1
+    if core.slot.flags & PARTITION_OFFLINE:
+        return
+    if flight.journaled and not flush.writes[dir].went_around:
+        journal_behind(&commit.journals[dir], &flush.writes[dir], core)
+    else:
+        journal_unlist(&commit.journals[dir], core)
+        # A sync in the background may have covered what came later.
+        core.synced = max(core.synced, flight.covered.offset)
+    if not commit.group and not core.gated:
+        return
+    # What was appended since waits for the next one.
+    core.gated = core.gated and (core.unsynced or core.in_flight)
+    raise_mark(&core.slot.high_watermark, &flight.covered)
+    raise_mark(&core.slot.last_stable, &flight.stable)
+    core.slot.log_end_offset = core.log_end
+    move(commit, core)
+
+
+cdef void raise_mark(Bound *mark, const Bound *to) noexcept nogil:
+    """What was visible stays so: without group commit, more than a round covers may be; the log may start later by now; and where all of it
+    has expired the mark stands in a new segment."""
+    if to.offset > mark.offset or to.offset == mark.offset and to.segment_base >= mark.segment_base:
+        mark[0] = to[0]
+
+
+# ---- behind the journal ----
+
+cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *journal) noexcept nogil:
+    """From the next round on; what is in flight has nothing to do with it."""
+    commit.journals[log_dir] = journal[0]
+    commit.journal_count = max(commit.journal_count, log_dir + 1)
+
+
+cdef void commit_release(CommitRef *commit) noexcept nogil:
+    """What is in the journals now is to be in synced segments soon: a recovery then has less to do."""
+    cdef int i
+    for i in range(commit.journal_count):
+        commit.journals[i].wanted = commit.journals[i].head
+
+
+cdef void sync_behind(CommitRef *commit) noexcept nogil:
+    """Has the segments of the oldest records synced, if a journal fills up. Their files are held open on their own account: a partition
+    may roll or go away meanwhile. What rolled already is in `retired`: with it, nothing of a partition is left that is not synced."""
+    cdef int i, n, dir = 0, count = 0
+    cdef uint64_t target
+    cdef JournalRef *journal = NULL
+    cdef FlushRound *flush
+    cdef PartitionCore *core
+    if commit.background_asked != commit.background_finished or commit.retired_count:
+        return
+    for i in range(commit.journal_count):
+        # In turns: no directory waits for ever for another one.
+        n = (commit.background_dir + 1 + i) % commit.journal_count
+        journal = &commit.journals[n]
+        if journal.oldest != NULL and journal.oldest.first_record < journal_target(journal) and not commit.failed_dirs >> n & 1:
+            dir = n
+            break
+    else:
+        return
+    flush = flusher_place(&commit.background, commit.background_asked + 1)
+    if not flusher_reserve(flush, BEHIND_PER_ROUND):
+        return
+    target = journal_target(journal)
+    journal.in_background = journal.oldest.first_record
+    while count < BEHIND_PER_ROUND and journal.oldest != NULL and journal.oldest.first_record < target:
+        core = journal.oldest
+        flush.fds[count] = flusher_open(core.fd)
+        if flush.fds[count] < 0:
+            break
+        core.syncing = core.covered.offset
+        commit.behind[count] = core
+        journal_unlist(journal, core)
+        count += 1
+    if count == 0:
+        journal.in_background = NOT_SYNCING
+        return
+    commit.background_dir = dir
+    flush.count = flush.data_count = count
+    commit.background_asked += 1
+    flusher_ask(&commit.background, commit.background_asked)
+
+
+cdef void take_in_background(CommitRef *commit, AnswersRef *answers) noexcept nogil:
+    cdef int i
+    cdef uint64_t done = load_done(&commit.background)
+    cdef FlushRound *flush = flusher_place(&commit.background, done)
+    if done == commit.background_finished:
+        return
+    commit.background_finished = done
+    for i in range(flush.count):
+        close(flush.fds[i])
+        if flush.errors[i]:
+            fail_dir(commit, answers, commit.background_dir, flush.errors[i])
+        elif commit.behind[i] != NULL:
+            commit.behind[i].synced = max(commit.behind[i].synced, commit.behind[i].syncing)
+    commit.journals[commit.background_dir].in_background = NOT_SYNCING
+
+
+cdef bint something_is_done(CommitRef *commit) noexcept nogil:
+    """By one of the threads, and not taken in yet."""
+    return load_done(&commit.flusher) != commit.finished or load_done(&commit.background) != commit.background_finished
+
+
+cdef bint commit_is_busy(CommitRef *commit) noexcept nogil:
+    if commit.started != commit.finished or commit.background_asked != commit.background_finished:
+        return True
+    return commit.unsynced_count > 0 or commit.retired_count > 0
+
+
+cdef uint64_t load_done(Flusher *flusher) noexcept nogil:
+    return load_acquire(&flusher.done)
+
+
+cdef void close_retired(CommitRef *commit, CommitRound *round) noexcept nogil:
+    """Those of the round that is done are in front of all others."""
+    cdef int i
+    for i in range(round.retiring):
+        close(commit.retired[i].fd)
+    commit.retired_count -= round.retiring
+    for i in range(commit.retired_count):
+        commit.retired[i] = commit.retired[round.retiring + i]
+    round.retiring = 0
+
+
+cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil:
+    """The table first, then one fence, then whoever marked one of the slots gets its dirty bit and one ring."""
+    cdef int64_t i
+    cdef uint64_t waiting = 0
+    cdef int handler
+    if commit.moved_count == 0:
+        return
+    for i in range(commit.moved_count):
+        if commit.moved[i] != NULL:
+            table_write(commit.table, commit.moved[i].table_slot, &commit.moved[i].slot)
+    fence_full()
+    for i in range(commit.moved_count):
+        if commit.moved[i] != NULL:
+            commit.moved[i].moved = 0
+            waiting |= marks_waiting(commit.marks, commit.moved[i].table_slot)
+    commit.moved_count = 0
+    if waiting == 0:
+        return
+    commit.dirty_number += 1
+    for handler in range(PROCESS_COUNT - FIRST_HANDLER):
+        if waiting >> handler & 1:
+            store_release(&commit.dirty[handler], commit.dirty_number)
+            bell_ring(answers.bells[FIRST_HANDLER + handler])
+
+
+cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
+    """The partition is going away; its files are retired by the caller, so that the journal is not needed for them."""
+    cdef int64_t i
+    cdef int n
+    reopen(commit)
+    for i in range(commit.unsynced_count):
+        if commit.unsynced[i] == core:
+            commit.unsynced[i] = NULL
+    for n in range(2):
+        for i in range(commit.rounds[n].count):
+            if commit.rounds[n].flights[i].core == core:
+                commit.rounds[n].flights[i].core = NULL
+    for i in range(commit.moved_count):
+        if commit.moved[i] == core:
+            commit.moved[i] = NULL
+    forget_behind(commit, core)
+    core.unsynced = core.in_flight = core.moved = 0
+
+
+cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
+    """The journal of its log directory is not needed for the partition any more."""
+    cdef int i
+    for i in range(BEHIND_PER_ROUND):
+        if commit.behind[i] == core:
+            commit.behind[i] = NULL
+    journal_unlist(&commit.journals[core.slot.log_dir], core)
+
+
+cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int error) noexcept nogil:
+    """Final: nothing in this directory is appended to or acknowledged again."""
+    cdef uint64_t i
+    cdef PartitionCore *core
+    if commit.failed_dirs >> log_dir & 1:
+        return
+    commit.failed_dirs |= <uint64_t>1 << log_dir
+    # Before anything else says so: whoever comes after us must not serve what we gave up.
+    store_release(commit.shared_failed_dirs, commit.failed_dirs)
+    commit.news |= <uint64_t>1 << log_dir
+    commit.last_errno = error
+    for i in range(answers.core_count):
+        core = answers.cores[i]
+        if core != NULL and core.slot.log_dir == log_dir:
+            core.slot.flags = PARTITION_OFFLINE
+            core.appendable = 0
+            move(commit, core)

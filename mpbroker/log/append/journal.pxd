@@ -1,0 +1,110 @@
+"""The commit journal of a log directory; `journal.h` draws the file.
+
+In use it is a ring: records go in at `head`, and it is free again up to the oldest record that holds something which is in no synced segment.
+So the partitions whose segments are behind the journal stand in a list, oldest first. One leaves it when its segment was synced: with a
+round that syncs it anyway, or in the background (`commit.pyx`).
+"""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from mpbroker.log.partition.state cimport PartitionCore
+
+cdef extern from "mpbroker/log/append/journal.h" nogil:
+    const char *JOURNAL_NAME
+    enum:
+        JOURNAL_HEAD_BYTES
+        JOURNAL_RING_AT
+        JOURNAL_BLOCK_BYTES
+    ctypedef struct JournalHead:
+        uint64_t version
+        uint64_t nonce
+        uint64_t ring_bytes
+        uint64_t start
+    ctypedef struct JournalRecord:
+        uint64_t nonce
+        uint64_t sequence
+        uint64_t bytes
+        uint32_t extents
+        uint32_t first
+    ctypedef struct JournalExtent:
+        uint8_t topic_id[16]
+        int64_t segment_base
+        int64_t position
+        int64_t end_offset
+        uint32_t bytes
+        int32_t partition
+    uint64_t journal_record_bytes(uint64_t extents, uint64_t payload)
+    bint journal_head_valid(const JournalHead *head)
+    bint journal_expected(const JournalRecord *record, uint64_t nonce, uint64_t sequence, uint64_t ring_bytes)
+    bint journal_intact(const uint8_t *record, uint64_t bytes)
+    int journal_get(int fd, uint8_t *to, uint64_t bytes, uint64_t sequence, uint64_t ring_bytes)
+    int journal_pread(int fd, uint8_t *to, uint64_t bytes, uint64_t at)
+    int journal_put_head(int fd, uint64_t version, uint64_t nonce, uint64_t ring_bytes, uint64_t start)
+
+cdef extern from "mpbroker/log/append/flusher.h" nogil:
+    ctypedef struct JournalWrite:
+        int fd
+        int error
+        int went_around
+        int first
+        uint64_t nonce
+        uint64_t ring_bytes
+        uint64_t sequence
+        uint64_t payload
+        uint64_t version
+        uint64_t start
+        JournalExtent *extents
+        int *fds
+        int count
+        int room
+    int flusher_reserve_extents(JournalWrite *w, int count)
+
+cdef enum:
+    # Parts of the ring: what a record may take, what has to be free before the head is written anew, ...
+    RECORD_PART = 4
+    HEAD_PART = 8
+    # ... and how full it may be before segments are synced in the background, and how empty it is then.
+    FULL_PART = 2
+    EMPTY_PART = 4
+    RECORD_BYTES_MOST = 16777216
+
+cdef struct JournalRef:
+    int fd                      # for writing
+    int64_t direct_bytes        # a file with so much in a round is synced itself
+    uint64_t nonce
+    uint64_t ring_bytes         # 0: there is no journal
+    uint64_t version            # of the head that is on disk, and its `start`
+    uint64_t start
+    uint64_t head               # where the next record goes, behind ...
+    uint64_t flying             # ... so many bytes of records in flight
+    bint heading                # a head is in flight
+    bint first                  # nothing has been written there by this process
+    uint64_t wanted             # all before it is to be released, however empty the ring is
+    uint64_t in_background      # segments with records from here on are being synced; NOT_SYNCING: none
+    uint64_t inherited          # a predecessor's, from here on, wait for the sync of their segments; NOT_SYNCING: none
+    PartitionCore *oldest
+    PartitionCore *newest
+
+cdef extern from "<stdint.h>" nogil:
+    const uint64_t NOT_SYNCING "UINT64_MAX"
+
+cdef uint64_t journal_record_most(const JournalRef *journal) noexcept nogil
+cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil
+cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil
+cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil
+cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexcept nogil
+cdef void journal_land(JournalRef *journal, const JournalWrite *write) noexcept nogil
+cdef void journal_behind(JournalRef *journal, const JournalWrite *write, PartitionCore *core) noexcept nogil
+cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogil
+cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil
+
+
+cdef class JournalFile:
+    cdef readonly int fd            # read, and written at a start, through the page cache
+    cdef readonly int write_fd      # rounds write to it: `fd`, or one that goes past the page cache
+    cdef readonly object path
+    cdef JournalHead head
+    cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL
+    cdef JournalRecord *record_at(self, bytearray room, uint64_t sequence) except? NULL
+    cdef int put_head(self, uint64_t version, uint64_t nonce) except -1
+    cdef int refuse_later(self, uint64_t sequence) except -1
+    cdef int get(self, uint8_t *to, uint64_t count, uint64_t sequence) except -1

@@ -1,0 +1,373 @@
+"""The commit journal: its ring as the commit rounds use it, its file as the next start reads it. `journal.pxd`, `journal.h`."""
+import errno
+import os
+import re
+from collections import namedtuple
+from cpython.bytearray cimport PyByteArray_Resize
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from posix.unistd cimport close
+
+from mpbroker.log.partition.state cimport PartitionCore
+
+from mpbroker.log.io.disk_errors import NO_ROOM
+
+NAME = JOURNAL_NAME.decode()
+_OF_A_WORKER = re.compile(re.escape(NAME) + r"(?:\.([1-9]\d*))?")
+RING_AT = JOURNAL_RING_AT
+BLOCK_BYTES = JOURNAL_BLOCK_BYTES
+cdef enum:
+    LOOKED_AT_BYTES = 1 << 20
+
+# Bytes of one segment that a round made durable; `end_offset` is that behind the last record in it.
+Extent = namedtuple("Extent", "topic_id partition segment_base position end_offset data")
+# What a round wrote; `is_first`: its process had written none before, so that it says nothing of the one in front of it.
+Record = namedtuple("Record", "is_first extents")
+
+
+class JournalDamaged(Exception):
+    """The file is not a journal, or neither of its heads is whole."""
+
+
+def name_of(int worker) -> str:
+    """The file of a log worker: the first one's is the name itself."""
+    return f"{NAME}.{worker}" if worker else NAME
+
+
+def worker_of(str name) -> int | None:
+    """Whose journal a file of that name is; None: it is none."""
+    found = _OF_A_WORKER.fullmatch(name)
+    return int(found[1] or 0) if found else None
+
+
+# ---- in use ----
+
+cdef uint64_t journal_record_most(const JournalRef *journal) noexcept nogil:
+    return min(journal.ring_bytes // RECORD_PART, <uint64_t>RECORD_BYTES_MOST)
+
+
+cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil:
+    """A round is put together."""
+    write.fd, write.nonce, write.ring_bytes = journal.fd, journal.nonce, journal.ring_bytes
+    write.sequence, write.first = journal.head + journal.flying, journal.first and not journal.flying
+    write.payload = write.version = 0
+    write.count = write.error = write.went_around = 0
+
+
+cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil:
+    """What is new in the partition's segment joins the round's record; False if the segment itself has to be synced: there is much of
+    it, or no room in the record or the ring."""
+    cdef int64_t position = core.covered.position if core.covered.segment_base == core.segment_base else 0
+    cdef int64_t count = core.size - position
+    cdef uint64_t record
+    cdef JournalExtent *extent
+    if not journal.ring_bytes or count >= journal.direct_bytes:
+        return False
+    if count == 0:
+        # All that is new was in a segment that rolled, and is synced with it.
+        return True
+    record = journal_record_bytes(write.count + 1, write.payload + count)
+    if record > journal_record_most(journal) or write.sequence - journal.start + record > journal.ring_bytes:
+        return False
+    if not flusher_reserve_extents(write, write.count + 1):
+        return False
+    extent = &write.extents[write.count]
+    memcpy(extent.topic_id, core.slot.topic_id, 16)
+    extent.partition = core.slot.partition
+    extent.segment_base, extent.position, extent.end_offset = core.segment_base, position, core.log_end
+    extent.bytes = <uint32_t>count
+    write.fds[write.count] = core.fd
+    write.payload += count
+    write.count += 1
+    return True
+
+
+cdef uint64_t releasable(const JournalRef *journal) noexcept nogil:
+    """All records before this one are in segments that were synced."""
+    cdef uint64_t oldest = journal.oldest.first_record if journal.oldest != NULL else journal.head
+    return min(oldest, journal.in_background, journal.inherited)
+
+
+cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
+    """Whether the round has something for the journal: a record, or a head because much has become free."""
+    cdef uint64_t free_up_to
+    if not journal.ring_bytes:
+        return False
+    free_up_to = releasable(journal)
+    if not journal.heading and free_up_to - journal.start >= journal.ring_bytes // HEAD_PART:
+        write.version, write.start = journal.version + 1, free_up_to
+    return write.count > 0 or write.version > 0
+
+
+cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexcept nogil:
+    """The round is the flusher's."""
+    if write.count:
+        journal.flying += journal_record_bytes(write.count, write.payload)
+    if write.version:
+        journal.heading = True
+
+
+cdef void journal_land(JournalRef *journal, const JournalWrite *write) noexcept nogil:
+    """The round is done, and on disk unless it failed or went around."""
+    cdef bint is_written = not write.error and not write.went_around
+    cdef uint64_t record
+    if write.count:
+        record = journal_record_bytes(write.count, write.payload)
+        journal.flying -= record
+        if is_written:
+            journal.head += record
+            journal.first = False
+    if write.version:
+        journal.heading = False
+        if is_written:
+            journal.version, journal.start = write.version, write.start
+
+
+cdef void journal_behind(JournalRef *journal, const JournalWrite *write, PartitionCore *core) noexcept nogil:
+    """The round made the partition durable in the journal alone."""
+    if core.is_behind:
+        return
+    core.is_behind = 1
+    core.first_record = write.sequence
+    core.newer, core.older = NULL, journal.newest
+    if journal.newest != NULL:
+        journal.newest.newer = core
+    else:
+        journal.oldest = core
+    journal.newest = core
+
+
+cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogil:
+    """The partition's segment is synced, or is going to be."""
+    if not core.is_behind:
+        return
+    core.is_behind = 0
+    if core.older != NULL:
+        core.older.newer = core.newer
+    else:
+        journal.oldest = core.newer
+    if core.newer != NULL:
+        core.newer.older = core.older
+    else:
+        journal.newest = core.older
+    core.older = core.newer = NULL
+
+
+cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil:
+    """Up to which record segments are to be synced in the background; not above the oldest one: nothing is to be done."""
+    cdef uint64_t target = journal.wanted
+    if journal.head - journal.start > journal.ring_bytes // FULL_PART:
+        target = max(target, journal.head - journal.ring_bytes // EMPTY_PART)
+    return target
+
+
+# ---- the file ----
+
+def make(int fd, int64_t ring_bytes) -> None:
+    """Writes the first head into a file of zeros; not synced. Raises OSError."""
+    cdef int error = journal_put_head(fd, 1, fresh_nonce(), ring_bytes, 0)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+cdef uint64_t fresh_nonce():
+    return int.from_bytes(os.urandom(8), "little") | 1
+
+
+cdef class JournalFile:
+    """Owns the fd."""
+
+    def __cinit__(self, *_) -> None:
+        self.fd = self.write_fd = -1
+
+    def __dealloc__(self) -> None:
+        if self.write_fd != self.fd:
+            close(self.write_fd)
+        if self.fd >= 0:
+            close(self.fd)
+
+    def __init__(self, path) -> None:
+        """Raises FileNotFoundError, OSError, JournalDamaged."""
+        cdef JournalHead found
+        cdef uint64_t version
+        cdef int error
+        self.path = path
+        self.fd = self.write_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        memset(&self.head, 0, sizeof(self.head))
+        size = os.fstat(self.fd).st_size
+        for at in (0, JOURNAL_HEAD_BYTES):
+            if size < JOURNAL_RING_AT:
+                break
+            error = journal_pread(self.fd, <uint8_t *>&found, sizeof(found), at)
+            if error:
+                self.close()
+                raise OSError(error, os.strerror(error), str(path))
+            if journal_head_valid(&found) and found.version > self.head.version:
+                self.head = found
+        if self.head.version == 0 or size < <int64_t>(JOURNAL_RING_AT + self.head.ring_bytes):
+            self.close()
+            raise JournalDamaged(f"{path} is not a commit journal, or it is damaged")
+
+    @property
+    def ring_bytes(self):
+        return self.head.ring_bytes
+
+    @property
+    def version(self):
+        return self.head.version
+
+    @property
+    def nonce(self):
+        return self.head.nonce
+
+    @property
+    def start(self):
+        return self.head.start
+
+    def records(self):
+        """Each record, oldest first, up to the first one that is not whole. Raises OSError, JournalDamaged."""
+        cdef JournalRecord *found
+        cdef uint64_t sequence = self.head.start
+        while True:
+            record = bytearray()
+            found = self.next_record(record, sequence)
+            if found == NULL:
+                self.refuse_later(sequence)
+                return
+            sequence += found.bytes
+            yield record_of(record)
+
+    def survey(self) -> tuple:
+        """Where the next record goes, and (topic id, partition, base offset) of all segments that are named. Raises OSError,
+        JournalDamaged."""
+        cdef JournalRecord *found
+        cdef const JournalExtent *extent
+        cdef uint64_t sequence = self.head.start
+        cdef uint32_t i
+        record = bytearray()
+        named = set()
+        while True:
+            found = self.next_record(record, sequence)
+            if found == NULL:
+                self.refuse_later(sequence)
+                return sequence, sorted(named)
+            extent = <const JournalExtent *>(found + 1)
+            for i in range(found.extents):
+                named.add(((<const char *>extent[i].topic_id)[:16], extent[i].partition, extent[i].segment_base))
+            sequence += found.bytes
+
+    cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL:
+        """The whole record in `room`, NULL if there is none."""
+        # Of a ring that is full to the last byte the next one would be the first again.
+        if sequence - self.head.start >= self.head.ring_bytes:
+            return NULL
+        return self.record_at(room, sequence)
+
+    cdef int refuse_later(self, uint64_t sequence) except -1:
+        """The last record may be torn, its round was never finished. With a whole one behind it, it was: then it is damaged."""
+        cdef uint64_t at, inner
+        cdef const JournalRecord *found
+        cdef const uint8_t *p
+        cdef bytes piece
+        room = bytearray()
+        for at in range(0, self.head.ring_bytes, LOOKED_AT_BYTES):
+            piece = os.pread(self.fd, min(<uint64_t>LOOKED_AT_BYTES, self.head.ring_bytes - at), JOURNAL_RING_AT + at)
+            p = piece
+            for inner in range(0, len(piece), JOURNAL_BLOCK_BYTES):
+                found = <const JournalRecord *>(p + inner)
+                if found.nonce != self.head.nonce or found.sequence <= sequence or found.sequence % self.head.ring_bytes != at + inner:
+                    continue
+                if self.record_at(room, found.sequence) != NULL:
+                    raise JournalDamaged(
+                        f"{self.path} is damaged at byte {JOURNAL_RING_AT + sequence % self.head.ring_bytes}: the record there is not "
+                        f"whole, and one behind it is")
+        return 0
+
+    cdef JournalRecord *record_at(self, bytearray room, uint64_t sequence) except? NULL:
+        """If it is one of this journal, and whole; else NULL."""
+        cdef JournalRecord found
+        cdef uint8_t *p
+        self.get(<uint8_t *>&found, sizeof(found), sequence)
+        if not journal_expected(&found, self.head.nonce, sequence, self.head.ring_bytes):
+            return NULL
+        if PyByteArray_Resize(room, found.bytes) < 0:
+            return NULL
+        p = room
+        self.get(p, found.bytes, sequence)
+        return <JournalRecord *>p if journal_intact(p, found.bytes) else NULL
+
+    cdef int get(self, uint8_t *to, uint64_t count, uint64_t sequence) except -1:
+        cdef int error = journal_get(self.fd, to, count, sequence, self.head.ring_bytes)
+        if error:
+            raise OSError(error, os.strerror(error), str(self.path))
+        return 0
+
+    def reset(self) -> None:
+        """Nothing in it counts any more, on disk when this returns. Raises OSError.
+
+        Both heads say so: should one of them be damaged later, the other one must not bring back what was before.
+        """
+        cdef uint64_t nonce = fresh_nonce()
+        for _ in range(2):
+            self.put_head(self.head.version + 1, nonce)
+
+    cdef int put_head(self, uint64_t version, uint64_t nonce) except -1:
+        cdef int error
+        error = journal_put_head(self.fd, version, nonce, self.head.ring_bytes, 0)
+        if error:
+            raise OSError(error, os.strerror(error), str(self.path))
+        os.fdatasync(self.fd)
+        error = journal_pread(self.fd, <uint8_t *>&self.head, sizeof(self.head), (version & 1) * JOURNAL_HEAD_BYTES)
+        if error:
+            raise OSError(error, os.strerror(error), str(self.path))
+        return 0
+
+    def write_directly(self) -> bool:
+        """Rounds write past the page cache from now on: their records are not copied once more, and a sync need not look for them there.
+        False where the file system or the disk does not take blocks of BLOCK_BYTES that way. Raises OSError.
+        """
+        cdef int fd, failed
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return False
+        # Who opens it that way may refuse the first write. So one is made now: a head that says the same as the last one.
+        failed = journal_put_head(fd, self.head.version + 1, self.head.nonce, self.head.ring_bytes, self.head.start)
+        if failed == errno.EINVAL:
+            os.close(fd)
+            return False
+        self.write_fd = fd
+        if failed and failed not in NO_ROOM:
+            raise OSError(failed, os.strerror(failed), str(self.path))
+        if not failed:
+            # On disk before that last one is written over.
+            os.fdatasync(fd)
+            self.head.version += 1
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return True
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            if self.write_fd != self.fd:
+                os.close(self.write_fd)
+            os.close(self.fd)
+            self.fd = self.write_fd = -1
+
+
+cdef object record_of(bytearray record):
+    cdef const uint8_t *p = record
+    cdef const JournalRecord *head = <const JournalRecord *>p
+    cdef const JournalExtent *extent
+    cdef uint64_t at = sizeof(JournalRecord) + head.extents * sizeof(JournalExtent)
+    cdef uint32_t i
+    found = []
+    data = memoryview(record)
+    for i in range(head.extents):
+        extent = <const JournalExtent *>(p + sizeof(JournalRecord) + i * sizeof(JournalExtent))
+        found.append(Extent(
+            (<const char *>extent.topic_id)[:16], extent.partition, extent.segment_base, extent.position, extent.end_offset,
+            data[at:at + extent.bytes]))
+        at += extent.bytes
+    return Record(head.first != 0, found)

@@ -1,0 +1,42 @@
+"""The batches of a round that are to be written, in a list for each partition."""
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from posix.uio cimport iovec
+
+from mpbroker.ipc.slots cimport JobBatch
+from mpbroker.log.format.producer_state cimport Producer
+from mpbroker.log.partition.state cimport NOTHING_PLANNED, PartitionCore
+from mpbroker.log.io.write cimport write_pieces
+
+cdef enum:
+    IOV_MOST = 1024
+
+cdef struct Planned:
+    PartitionCore *core
+    JobBatch *batch
+    uint8_t *data
+    int64_t base_offset
+    int64_t max_timestamp
+    int64_t append_time_ms
+    int32_t next                # of the same partition
+    int duplicate
+    int has_producer
+    Producer before             # to be restored if the write fails
+
+cdef inline int write_planned(const Planned *planned, const PartitionCore *core) noexcept nogil:
+    """Everything planned for the partition, behind what is in its segment; an errno, or 0."""
+    cdef iovec pieces[IOV_MOST]
+    cdef int32_t at = core.first_planned
+    cdef int64_t position = core.size
+    cdef int count, error
+    while at != NOTHING_PLANNED:
+        count = 0
+        while at != NOTHING_PLANNED and count < IOV_MOST:
+            if not planned[at].duplicate:
+                pieces[count].iov_base = planned[at].data
+                pieces[count].iov_len = planned[at].batch.length
+                count += 1
+            at = planned[at].next
+        error = write_pieces(core.fd, pieces, count, &position)
+        if error:
+            return error
+    return 0

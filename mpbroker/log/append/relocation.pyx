@@ -1,0 +1,46 @@
+"""What a turn does for a partition that moves to another log directory: its jobs wait for a moment, then it is elsewhere."""
+from libc.stdint cimport int32_t
+from libc.stdlib cimport realloc
+from libc.string cimport memmove
+
+from mpbroker.ipc.table cimport PARTITION_OFFLINE
+from mpbroker.log.append.commit cimport forget_behind
+from mpbroker.log.append.paused_jobs cimport HeldJob
+from mpbroker.log.partition.state cimport PartitionCore, PartitionState
+from mpbroker.log.append.turn cimport Turn
+from shm.ring cimport Slot
+
+
+def hold_job(Turn turn) -> None:
+    """BATCH_FOR_PYTHON: its partition is being put in place elsewhere; the job waits for `retry_held`. No order suffers: a connection has
+    one request under way."""
+    cdef HeldJob *grown
+    if turn.held.count == turn.held.room:
+        grown = <HeldJob *>realloc(turn.held.jobs, (turn.held.room * 2 + 64) * sizeof(HeldJob))
+        if grown == NULL:
+            raise MemoryError("no memory for a job that has to wait")
+        turn.held.jobs, turn.held.room = grown, turn.held.room * 2 + 64
+    turn.held.jobs[turn.held.count].slot = turn.jobs[turn.job]
+    turn.held.jobs[turn.held.count].batch = turn.batch
+    turn.held.count += 1
+    turn.job_count -= 1
+    memmove(&turn.jobs[turn.job], &turn.jobs[turn.job + 1], (turn.job_count - turn.job) * sizeof(Slot))
+    turn.batch = 0
+
+
+def retry_held(Turn turn) -> None:
+    """What waits is taken before anything else."""
+    turn.held.retrying = turn.held.count
+
+
+def relocate(Turn turn, PartitionState state, int log_dir) -> None:
+    """All of the partition is in synced files of that log directory. Nothing of it may be open, unsynced or in flight."""
+    cdef PartitionCore *core = state.own()
+    if core.unsynced or core.in_flight or core.fd >= 0:
+        raise ValueError("something of the partition is still under way in its old log directory")
+    forget_behind(&turn.commit, core)
+    core.slot.log_dir = log_dir
+    if turn.commit.failed_dirs >> log_dir & 1:
+        state.flags = PARTITION_OFFLINE
+    core.synced = core.log_end
+    state.publish(turn.table)

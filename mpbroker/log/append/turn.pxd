@@ -1,0 +1,74 @@
+"""One round of the log process, natively: take all jobs that wait, append what is common, hand Python the rest in order, answer.
+
+    take      all handlers' and the coordinator's rings are emptied into `jobs` (as many as fit); heads advance before anything is done
+    gather    batch by batch: partition, producer and roll are checked, offsets assigned tentatively, the batch patched in place
+    write     one pwritev per partition; only then indexes, log ends and results follow; a failed write is undone as if it had never been
+    finish    answers that need not wait are pushed, the rest joins the commit round; the table is published, bells are rung
+
+What is not common (first append of a segment, roll due, transactional, offline, ...) stops `gather`; what was gathered is written, Python
+does that one batch by itself (`append_batch.py`) with the same result, and gathering goes on behind it.
+"""
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
+
+from mpbroker.ipc.meters cimport Meters
+from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot
+from mpbroker.log.append.answers cimport PROCESS_COUNT, AnswersRef
+from mpbroker.log.append.commit cimport CommitRef
+from mpbroker.log.append.paused_jobs cimport HeldJobs
+from mpbroker.log.append.planned cimport Planned
+from mpbroker.log.partition.state cimport PartitionCore
+from shm.doorbell cimport BellRef
+from shm.ring cimport RingRef, Slot
+from shm.table cimport SlotTable
+
+cdef enum:
+    JOBS_PER_ROUND = 4096
+    BATCHES_PER_WRITE = 8192
+
+cpdef enum Pause:
+    ROUND_DONE = 0
+    BATCH_FOR_PYTHON = 1
+    SLOT_FOR_PYTHON = 2
+
+
+cdef class Turn:
+    cdef AnswersRef answers
+    cdef CommitRef commit
+    cdef RingRef *inbox[PROCESS_COUNT]
+    cdef int first_inbox        # whose ring the next round takes from first
+    cdef BellRef *bell
+    cdef Slot *jobs
+    cdef int32_t job_count
+    cdef int32_t job            # where gathering stands
+    cdef uint32_t batch
+    cdef HeldJobs held
+    cdef Planned *planned
+    cdef int32_t planned_count
+    cdef PartitionCore **touched
+    cdef int32_t touched_count
+    cdef int32_t found          # jobs of the last round, and one for a commit round that had ended
+    cdef uint64_t round_began_ns
+    cdef uint64_t batches_done
+    cdef int64_t fixed_now_ms
+    cdef bint by_reference
+    cdef SlotTable table
+    cdef Meters meters
+    cdef list states            # by partition table slot: whose `cores` the turn appends to
+    cdef list keep              # what else it points into
+    cdef int64_t now_ms(self) noexcept nogil
+    cdef void take(self) noexcept nogil
+    cdef bint something_waits(self) noexcept nogil
+    cdef void sleep(self, int timeout_ms) noexcept nogil
+    cdef int round(self, int timeout_ms) noexcept nogil
+    cdef int gather(self) noexcept nogil
+    cdef int plan(self, JobBatch *batch, int64_t now_ms) noexcept nogil
+    cdef int refusal(self, JobBatch *batch) noexcept nogil
+    cdef bint remember(self, Planned *planned, int32_t count) noexcept nogil
+    cdef void enlist(self, PartitionCore *core, int32_t index) noexcept nogil
+    cdef void write_all(self) noexcept nogil
+    cdef void note_written(self, PartitionCore *core) noexcept nogil
+    cdef void count_appended(self, PartitionCore *core, uint64_t records, uint64_t size) noexcept nogil
+    cdef void undo(self, PartitionCore *core, int error) noexcept nogil
+    cdef void finish(self) noexcept nogil
+    cdef uint64_t ticket_of(self, const ProduceSlot *slot, JobHeader *job) noexcept nogil
+    cdef void settle(self) noexcept nogil

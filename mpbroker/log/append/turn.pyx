@@ -1,0 +1,599 @@
+"""The log process's native turn; `turn.pxd` says what a round is."""
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+from posix.unistd cimport ftruncate
+
+from mpbroker.ipc.counters cimport (
+    BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
+    COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
+)
+from mpbroker.ipc.jobs cimport KAFKA_STORAGE_ERROR, NO_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, batches_of
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
+from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
+from mpbroker.ipc.slots cimport CLOSE, PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot, ReplySlot
+from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
+from mpbroker.log.append.answers cimport (
+    NEVER_NS, PROCESS_COUNT, answer, answer_durable, answer_later, answer_overdue, count_delayed, fill, forget_process, is_ours, job_of, owes,
+    publish_answers, push, send_kept,
+)
+from mpbroker.log.append.commit cimport (
+    appended, ask_next, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir, publish_moved, retire_file,
+    something_is_done, sync_itself, take_in,
+)
+from mpbroker.log.append.paused_jobs cimport take_held
+from mpbroker.log.append.planned cimport write_planned
+from mpbroker.log.format.producer_state cimport (
+    NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find, producer_put, producer_update,
+)
+from mpbroker.log.partition.state cimport NOTHING_PLANNED, PartitionCore, PartitionState, note_batch, roll_due
+from mpbroker.log.io.write cimport is_full_disk
+from mpbroker.records.batch cimport (
+    BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch, stamp_log_append_time,
+)
+from shm.arena cimport Arena
+from shm.atomics cimport load_acquire
+from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
+from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_ring, bell_sleep
+from shm.marks cimport WaitingMarks
+from shm.ring cimport Ring, RingRef, Slot, ring_advance, ring_peek, ring_waiting
+from shm.table cimport SlotTable
+
+from mpbroker.ipc.slots import read_job_batch
+
+cdef enum:
+    SLOW = -1                   # the batch is for Python
+    NEVER_MS = -1
+
+
+cdef class Turn:
+    """Owns the round; Python binds it to rings, arenas and partitions, and does what it hands back."""
+
+    def __cinit__(self, int64_t slots, *args):
+        memset(&self.answers, 0, sizeof(self.answers))
+        self.jobs = <Slot *>malloc(JOBS_PER_ROUND * sizeof(Slot))
+        self.planned = <Planned *>malloc(BATCHES_PER_WRITE * sizeof(Planned))
+        self.touched = <PartitionCore **>malloc(BATCHES_PER_WRITE * sizeof(PartitionCore *))
+        self.answers.cores = <PartitionCore **>calloc(slots, sizeof(PartitionCore *))
+        self.answers.resting = <uint32_t *>calloc(slots, sizeof(uint32_t))
+        self.answers.core_count = slots
+        self.answers.next_deadline_ns = <uint64_t>NEVER_NS
+        self.fixed_now_ms = NEVER_MS
+        if not commit_open(&self.commit, slots) or self.jobs == NULL or self.planned == NULL or self.touched == NULL:
+            raise MemoryError("no memory for the log process's round")
+        if self.answers.cores == NULL or self.answers.resting == NULL:
+            raise MemoryError("no memory for the log process's partitions")
+
+    def __init__(
+        self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty, unsigned char[::1] failed_dirs,
+        CounterPage counters, Meters meters, Doorbell bell, bint group, int process=3, uint32_t worker=0, uint32_t workers=1,
+        uint64_t others_failed=0,
+    ):
+        """`dirty`, `failed_dirs`: this worker's own words. `others_failed`: what the other workers' say."""
+        self.answers.process, self.answers.worker, self.answers.workers = process, worker, workers
+        self.states = [None] * slots
+        self.table, self.meters = table, meters
+        self.keep = [marks, dirty, counters, bell, failed_dirs]
+        self.answers.meters = &meters.ref
+        self.commit.table, self.commit.marks = &table.ref, &marks.ref
+        self.commit.dirty = <uint64_t *>&dirty[0]
+        self.commit.shared_failed_dirs = <uint64_t *>&failed_dirs[0]
+        self.commit.failed_dirs = load_acquire(self.commit.shared_failed_dirs) | others_failed
+        self.commit.counters = self.answers.counters = &counters.ref
+        self.commit.group = group
+        self.bell = &bell.ref
+        error = commit_start(&self.commit, bell.ref.armed, bell.ref.fd)
+        if error:
+            raise OSError(error, "the flusher's threads cannot be started")
+
+    def __dealloc__(self):
+        commit_close(&self.commit)
+        free(self.jobs)
+        free(self.held.jobs)
+        free(self.planned)
+        free(self.touched)
+        free(self.answers.cores)
+        free(self.answers.resting)
+        free(self.answers.waiting)
+        for process in range(PROCESS_COUNT):
+            free(self.answers.kept[process].slots)
+
+    # ---- the round ----
+
+    cdef int64_t now_ms(self) noexcept nogil:
+        cdef timespec now
+        if self.fixed_now_ms != NEVER_MS:
+            return self.fixed_now_ms
+        clock_gettime(CLOCK_REALTIME, &now)
+        return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+    cdef bint something_waits(self) noexcept nogil:
+        cdef int process
+        if self.held.retrying:
+            return True
+        for process in range(PROCESS_COUNT):
+            if self.inbox[process] != NULL and ring_waiting(self.inbox[process]):
+                return True
+        return something_is_done(&self.commit)
+
+    cdef void sleep(self, int timeout_ms) noexcept nogil:
+        cdef uint64_t before = monotonic_ns()
+        cdef uint64_t left_ms
+        if self.answers.next_deadline_ns != <uint64_t>NEVER_NS:
+            left_ms = 0
+            if self.answers.next_deadline_ns > before:
+                left_ms = (self.answers.next_deadline_ns - before) // 1000000 + 1
+            timeout_ms = <int>min(<uint64_t>timeout_ms, left_ms)
+        bell_arm(self.bell)
+        if not self.something_waits() and timeout_ms > 0:
+            bell_sleep(self.bell, timeout_ms)
+            counter_add(self.commit.counters, COUNT_WAKEUPS, 1)
+        bell_disarm(self.bell)
+        counter_add(self.commit.counters, COUNT_IDLE_NS, monotonic_ns() - before)
+
+    cdef void take(self) noexcept nogil:
+        """Heads advance before anything is done: what was taken from a ring by a process that then dies is known to be in doubt.
+        The round after one that is full begins where that ended, so that nobody waits for ever."""
+        cdef int n, process, first = self.first_inbox
+        cdef RingRef *ring
+        cdef uint64_t waiting, i
+        if self.held.retrying:
+            self.job_count = take_held(&self.held, self.jobs, &self.batch)
+            return
+        for n in range(PROCESS_COUNT):
+            process = first + n if first + n < PROCESS_COUNT else first + n - PROCESS_COUNT
+            if self.job_count == JOBS_PER_ROUND:
+                self.first_inbox = process
+                return
+            ring = self.inbox[process]
+            if ring == NULL:
+                continue
+            waiting = min(ring_waiting(ring), <uint64_t>(JOBS_PER_ROUND - self.job_count))
+            if waiting == 0:
+                continue
+            for i in range(waiting):
+                memcpy(&self.jobs[self.job_count], ring_peek(ring, i), sizeof(Slot))
+                self.job_count += 1
+            if ring_advance(ring, waiting) and self.answers.bells[process] != NULL:
+                bell_ring(self.answers.bells[process])
+
+    cdef int gather(self) noexcept nogil:
+        """Plans batches until all jobs are through or Python is needed; then writes what it has."""
+        cdef ProduceSlot *slot
+        cdef JobHeader *job
+        cdef int64_t now_ms = self.now_ms()
+        cdef int pause = ROUND_DONE
+        while self.job < self.job_count and pause == ROUND_DONE:
+            slot = <ProduceSlot *>&self.jobs[self.job]
+            if slot.kind != PRODUCE and slot.kind != PRODUCE_BACK:
+                pause = SLOT_FOR_PYTHON
+                break
+            job = job_of(&self.answers, slot)
+            while job != NULL and self.batch < job.batches:
+                if self.planned_count == BATCHES_PER_WRITE:
+                    self.write_all()
+                if not is_ours(&self.answers, slot, &batches_of(job)[self.batch]):
+                    self.batch += 1
+                    continue
+                if self.by_reference or self.plan(&batches_of(job)[self.batch], now_ms) == SLOW:
+                    pause = BATCH_FOR_PYTHON
+                    break
+                self.batch += 1
+            if pause == ROUND_DONE:
+                self.job += 1
+                self.batch = 0
+        self.write_all()
+        return pause
+
+    cdef int refusal(self, JobBatch *batch) noexcept nogil:
+        """Why the batch cannot be appended to the partition it names; it never goes to another one. SLOW: Python is to wake it."""
+        cdef PartitionCore *core
+        if batch.slot >= self.answers.core_count or batch.data_owner >= PROCESS_COUNT:
+            return NOT_LEADER_OR_FOLLOWER
+        core = self.answers.cores[batch.slot]
+        if core == NULL and self.answers.resting[batch.slot] == batch.slot_generation != 0:
+            return SLOW
+        if core == NULL or core.slot.generation != batch.slot_generation:
+            return NOT_LEADER_OR_FOLLOWER
+        if core.slot.flags & PARTITION_OFFLINE:
+            return KAFKA_STORAGE_ERROR
+        if core.slot.flags & PARTITION_DELETED:
+            return UNKNOWN_TOPIC_OR_PARTITION
+        if not core.slot.flags & PARTITION_LIVE or not core.oldest_config_version <= batch.config_version <= core.slot.config_version:
+            return NOT_LEADER_OR_FOLLOWER
+        if self.answers.arenas[batch.data_owner] == NULL or batch.length < BATCH_HEADER_BYTES or batch.count < 1:
+            return NOT_LEADER_OR_FOLLOWER
+        if batch.data + batch.length > self.answers.extents[batch.data_owner]:
+            return NOT_LEADER_OR_FOLLOWER
+        return NO_ERROR
+
+    cdef int plan(self, JobBatch *batch, int64_t now_ms) noexcept nogil:
+        cdef PartitionCore *core
+        cdef Planned *planned = &self.planned[self.planned_count]
+        cdef const ProducerBatch *original = NULL
+        cdef int verdict = self.refusal(batch)
+        cdef int64_t last_offset
+        if verdict == SLOW:
+            return SLOW
+        if verdict != NO_ERROR:
+            fill(batch, verdict, -1, -1, -1)
+            return NO_ERROR
+        core = self.answers.cores[batch.slot]
+        if not core.appendable or core.size == 0 or batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
+            return SLOW
+        if core.first_planned == NOTHING_PLANNED:
+            core.planned_end, core.planned_size, core.planned_count = core.log_end, core.size, 0
+        planned.max_timestamp = now_ms if core.append_time else batch.max_timestamp
+        last_offset = core.planned_end + batch.count - 1
+        if roll_due(core, core.planned_size, last_offset, batch.length, planned.max_timestamp, now_ms):
+            return SLOW
+        # Of a round's batches each may add an entry.
+        if core.time_index.entries + core.planned_count + 2 >= core.time_index.room:
+            return SLOW
+        planned.core, planned.batch, planned.next = core, batch, NOTHING_PLANNED
+        planned.has_producer = batch.producer_id >= 0
+        planned.duplicate = 0
+        if planned.has_producer:
+            verdict = producer_check(
+                producer_find(core.producers, batch.producer_id), batch.producer_epoch, batch.base_sequence, batch.count, False, &original)
+            if verdict == PRODUCER_DUPLICATE:
+                planned.duplicate = 1
+                planned.has_producer = 0
+                planned.base_offset = original.last_offset - original.offset_delta
+                planned.append_time_ms = original.timestamp
+                self.enlist(core, self.planned_count)
+                return NO_ERROR
+            if verdict != PRODUCER_OK:
+                fill(batch, verdict, -1, -1, core.slot.log_start_offset)
+                return NO_ERROR
+            planned.base_offset = core.planned_end
+            if not self.remember(planned, batch.count):
+                return SLOW
+        planned.base_offset = core.planned_end
+        planned.data = self.answers.arenas[batch.data_owner] + batch.data
+        planned.append_time_ms = NO_TIMESTAMP
+        set_offset_and_epoch(planned.data, core.planned_end, core.slot.leader_epoch)
+        if core.append_time:
+            planned.append_time_ms = now_ms
+            stamp_log_append_time(planned.data, batch.length, now_ms)
+        core.planned_end += batch.count
+        core.planned_size += batch.length
+        core.planned_count += 1
+        self.enlist(core, self.planned_count)
+        return NO_ERROR
+
+    cdef bint remember(self, Planned *planned, int32_t count) noexcept nogil:
+        """Producer state as if the batch were written, so that the next one of the same round is checked against it."""
+        cdef JobBatch *batch = planned.batch
+        cdef Producer *producer = producer_put(planned.core.producers, batch.producer_id)
+        if producer == NULL:
+            return False
+        planned.before = producer[0]
+        producer_update(
+            producer, batch.producer_epoch, batch.base_sequence, count, planned.base_offset, planned.max_timestamp)
+        return True
+
+    cdef void enlist(self, PartitionCore *core, int32_t index) noexcept nogil:
+        if core.first_planned == NOTHING_PLANNED:
+            core.first_planned = index
+            self.touched[self.touched_count] = core
+            self.touched_count += 1
+        else:
+            self.planned[core.last_planned].next = index
+        core.last_planned = index
+        self.planned_count += 1
+
+    cdef void write_all(self) noexcept nogil:
+        cdef int32_t i
+        cdef int error
+        cdef PartitionCore *core
+        for i in range(self.touched_count):
+            core = self.touched[i]
+            error = write_planned(self.planned, core)
+            if error == 0:
+                self.note_written(core)
+            else:
+                self.undo(core, error)
+            core.first_planned = core.last_planned = NOTHING_PLANNED
+        self.batches_done += self.planned_count
+        self.planned_count = self.touched_count = 0
+
+    cdef void note_written(self, PartitionCore *core) noexcept nogil:
+        cdef int32_t at = core.first_planned
+        cdef Planned *planned
+        cdef JobBatch *batch
+        cdef bint moved = False
+        cdef uint64_t records = 0, size = 0
+        while at != NOTHING_PLANNED:
+            planned = &self.planned[at]
+            batch = planned.batch
+            fill(batch, NO_ERROR, planned.base_offset, planned.append_time_ms, core.slot.log_start_offset)
+            at = planned.next
+            if planned.duplicate:
+                counter_add(self.commit.counters, COUNT_DUPLICATES, 1)
+                continue
+            note_batch(core, planned.base_offset + batch.count - 1, core.size, batch.length, planned.max_timestamp)
+            counter_add(self.commit.counters, COUNT_BATCHES_APPENDED, 1)
+            records += batch.count
+            size += batch.length
+            moved = True
+        if moved:
+            self.count_appended(core, records, size)
+            appended(&self.commit, core, size)
+
+    cdef void count_appended(self, PartitionCore *core, uint64_t records, uint64_t size) noexcept nogil:
+        cdef uint64_t *cell = topic_cell(self.answers.meters, <uint32_t>core.table_slot, core.slot.generation)
+        count_topic(cell, TopicMeter.MESSAGES_IN, records)
+        count_topic(cell, TopicMeter.BYTES_IN, size)
+        counter_add(self.commit.counters, COUNT_RECORDS_APPENDED, records)
+        counter_add(self.commit.counters, COUNT_BYTES_APPENDED, size)
+
+    cdef void undo(self, PartitionCore *core, int error) noexcept nogil:
+        """Nothing of it was visible: the file goes back to its old end, producers to what they were, newest first."""
+        cdef int32_t at
+        cdef Planned *planned
+        cdef Producer *producer
+        sync_itself(&self.commit, core)
+        if ftruncate(core.fd, core.size) != 0 or not is_full_disk(error):
+            fail_dir(&self.commit, &self.answers, core.slot.log_dir, error)
+        self.commit.last_errno = error
+        for at in range(self.planned_count - 1, -1, -1):
+            planned = &self.planned[at]
+            if planned.core != core:
+                continue
+            fill(planned.batch, KAFKA_STORAGE_ERROR, -1, -1, -1)
+            counter_add(self.commit.counters, COUNT_ERRORS, 1)
+            if planned.has_producer:
+                producer = producer_find(core.producers, planned.batch.producer_id)
+                if producer != NULL:
+                    producer[0] = planned.before
+
+    cdef uint64_t ticket_of(self, const ProduceSlot *slot, JobHeader *job) noexcept nogil:
+        """The commit round after which all of the job is durable; 0 if it is already, or nothing of it was appended."""
+        cdef uint64_t ticket = 0
+        cdef uint32_t i
+        cdef JobBatch *batch
+        cdef PartitionCore *core
+        for i in range(job.batches):
+            batch = &batches_of(job)[i]
+            if not is_ours(&self.answers, slot, batch) or batch.error != NO_ERROR or batch.slot >= self.answers.core_count:
+                continue
+            core = self.answers.cores[batch.slot]
+            if core == NULL or core.slot.generation != batch.slot_generation:
+                continue
+            if batch.base_offset + batch.count > core.slot.high_watermark.offset:
+                ticket = max(ticket, core.ticket)
+        return ticket
+
+    cdef void finish(self) noexcept nogil:
+        """All jobs of the round are appended or refused."""
+        cdef int32_t i
+        cdef ProduceSlot *slot
+        cdef JobHeader *job
+        cdef uint64_t ticket
+        self.answers.now_ns = monotonic_ns()
+        for i in range(self.job_count):
+            slot = <ProduceSlot *>&self.jobs[i]
+            if slot.kind != PRODUCE and slot.kind != PRODUCE_BACK:
+                continue
+            job = job_of(&self.answers, slot)
+            ticket = self.ticket_of(slot, job) if job != NULL and slot.acks == -1 else 0
+            if ticket <= self.commit.finished:
+                answer(&self.answers, slot, False)
+            else:
+                answer_later(&self.answers, slot, ticket)
+        counter_add(self.commit.counters, COUNT_REQUESTS, self.job_count)
+        histogram_record(self.commit.counters, REQUESTS_PER_TURN, self.job_count)
+        histogram_record(self.commit.counters, BATCHES_PER_ROUND, self.batches_done)
+        histogram_record(self.commit.counters, TIME_APPEND_NS, self.answers.now_ns - self.round_began_ns)
+        self.job_count = self.job = 0
+        self.batch = 0
+        self.batches_done = 0
+
+    cdef void settle(self) noexcept nogil:
+        """Asks for the next commit round, publishes the table before the answers, then rings."""
+        ask_next(&self.commit)
+        publish_moved(&self.commit, &self.answers)
+        answer_overdue(&self.answers)
+        count_delayed(&self.answers)
+        send_kept(&self.answers)
+        publish_answers(&self.answers)
+
+    def run(self, int timeout_ms) -> int:
+        """One round, or the rest of one that was paused. Sleeps first if nothing waits, at most `timeout_ms`."""
+        cdef int pause
+        with nogil:
+            pause = self.round(timeout_ms)
+        return pause
+
+    def serve(self, int timeout_ms) -> int:
+        """As `run`, and further rounds for as long as each finds something and nothing is for Python: what Python does
+        between two rounds costs more than they do."""
+        cdef int pause, left_ms = timeout_ms
+        cdef uint64_t begun_ns = monotonic_ns(), passed_ns
+        with nogil:
+            while True:
+                pause = self.round(left_ms)
+                passed_ns = monotonic_ns() - begun_ns
+                left_ms = timeout_ms - <int>(passed_ns // 1000000)
+                if pause != ROUND_DONE or passed_ns >= NATIVE_AT_MOST_NS or left_ms <= 0:
+                    break
+                if not 0 < self.found <= NATIVE_WHILE_FEW or self.commit.news or self.commit.last_errno:
+                    break
+        return pause
+
+    cdef int round(self, int timeout_ms) noexcept nogil:
+        cdef int pause
+        cdef uint64_t finished
+        if self.job_count == 0:
+            self.sleep(timeout_ms)
+            self.round_began_ns = self.answers.now_ns = monotonic_ns()
+            heartbeat(self.commit.counters, self.round_began_ns)
+            finished = self.commit.finished
+            take_in(&self.commit, &self.answers)
+            self.found = self.commit.finished != finished
+            self.take()
+        pause = self.gather()
+        if pause == ROUND_DONE:
+            if self.job_count:
+                self.found += self.job_count
+                self.finish()
+            self.settle()
+        return pause
+
+    # ---- for Python, while a round is paused ----
+
+    def current_slot(self) -> bytes:
+        """SLOT_FOR_PYTHON: the descriptor; then `skip_slot`."""
+        return (<char *>&self.jobs[self.job])[:sizeof(Slot)]
+
+    def skip_slot(self) -> None:
+        self.job += 1
+        self.batch = 0
+
+    def current_batch(self) -> tuple:
+        """BATCH_FOR_PYTHON: its entry in the job, and its bytes (None if they cannot be where it says); then `finish_batch`."""
+        cdef JobHeader *job = job_of(&self.answers, <ProduceSlot *>&self.jobs[self.job])
+        cdef JobBatch *batch = &batches_of(job)[self.batch]
+        cdef int64_t job_bytes = sizeof(JobHeader) + job.batches * sizeof(JobBatch)
+        cdef int64_t length = batch.length
+        entry = read_job_batch(<unsigned char[:job_bytes]><unsigned char *>job, self.batch)
+        if batch.data_owner >= PROCESS_COUNT or self.answers.arenas[batch.data_owner] == NULL or length < BATCH_HEADER_BYTES:
+            return entry, None
+        if batch.data + length > self.answers.extents[batch.data_owner]:
+            return entry, None
+        return entry, memoryview(<unsigned char[:length]>(self.answers.arenas[batch.data_owner] + batch.data))
+
+    def finish_batch(self, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start, bint was_appended) -> None:
+        """What Python did with it; gathering goes on behind it."""
+        cdef JobHeader *job = job_of(&self.answers, <ProduceSlot *>&self.jobs[self.job])
+        cdef JobBatch *batch = &batches_of(job)[self.batch]
+        cdef PartitionCore *core = self.answers.cores[batch.slot] if batch.slot < self.answers.core_count else NULL
+        fill(batch, error, base_offset, append_time_ms, log_start)
+        if was_appended:
+            appended(&self.commit, core, batch.length)
+            counter_add(self.commit.counters, COUNT_BATCHES_APPENDED, 1)
+            self.count_appended(core, batch.count, batch.length)
+        elif core != NULL and core.syncs_itself:
+            sync_itself(&self.commit, core)
+        counter_add(self.commit.counters, COUNT_PRODUCE_SLOW, 1)
+        self.batches_done += 1
+        self.batch += 1
+
+    # ---- who takes part ----
+
+    def bind(self, int process, Ring inbox, Ring outbox, Doorbell bell, Arena arena) -> None:
+        """A process is there: its rings to and from here (None: no such ring), its doorbell, and its arena if it lends blocks."""
+        self.keep += [inbox, outbox, bell, arena]
+        self.inbox[process] = &inbox.ref if inbox is not None else NULL
+        self.answers.rings[process] = &outbox.ref if outbox is not None else NULL
+        self.answers.bells[process] = &bell.ref
+        if arena is not None:
+            self.answers.arenas[process] = arena.ref.base
+            self.answers.extents[process] = arena.ref.extent
+
+    def forget(self, int process) -> None:
+        """It died: it sends nothing more and gets nothing more. Its arena stays until nothing here can name it (`owes`)."""
+        forget_process(&self.answers, process)
+
+    def stop_listening(self, int process) -> None:
+        self.inbox[process] = NULL
+
+    def tails(self) -> list:
+        """How far every ring to here is published, to be given to `consumed`."""
+        return [self.inbox[i].tail[0] if self.inbox[i] != NULL else 0 for i in range(PROCESS_COUNT)]
+
+    def consumed(self, list tails) -> bool:
+        """Whether all that was published then is appended or refused."""
+        cdef uint64_t tail
+        if self.job_count or self.held.count:
+            return False
+        for i in range(PROCESS_COUNT):
+            tail = tails[i]
+            if self.inbox[i] != NULL and self.inbox[i].head[0] < tail:
+                return False
+        return True
+
+    def has_answered(self, list tails) -> bool:
+        """Whether all that was published then is answered, or has timed out; the answers may still be on their way."""
+        return self.consumed(tails) and self.answers.count == self.answers.overdue
+
+    def owes(self, int process) -> bool:
+        """Whether something is still to be appended for the process, or answered to it or on its behalf."""
+        return self.job_count > 0 or self.held.count > 0 or (
+            self.inbox[process] != NULL and ring_waiting(self.inbox[process]) > 0) or owes(&self.answers, process)
+
+    def send(self, int process, bytes slot) -> None:
+        """A descriptor made by Python, behind the answers that are on their way to the process."""
+        if len(slot) != sizeof(Slot):
+            raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {len(slot)}")
+        push(&self.answers, process, <Slot *><char *>slot)
+        with nogil:
+            send_kept(&self.answers)
+            publish_answers(&self.answers)
+
+    # ---- files and log directories ----
+
+    def retire(self, int fd, int log_dir) -> None:
+        """Syncs the file with the next commit round and closes it then."""
+        if not retire_file(&self.commit, fd, log_dir):
+            raise MemoryError("no memory for a file to sync")
+
+    def flush(self, PartitionState state) -> None:
+        """The partition's segment itself is synced with the next commit round."""
+        if state.core != NULL and state.core.fd >= 0 and not state.core.slot.flags & PARTITION_OFFLINE:
+            sync_itself(&self.commit, state.core)
+
+    def storage_failed(self, int log_dir, int error) -> None:
+        """The directory goes offline for good."""
+        fail_dir(&self.commit, &self.answers, log_dir, error)
+
+    @property
+    def failed_dirs(self):
+        """A bit for each log directory that failed since the broker's start, also in a predecessor's life."""
+        return self.commit.failed_dirs
+
+    def failures(self) -> tuple:
+        """(log directories that failed since the last call, errno of the last failure or of a full disk, else 0)."""
+        cdef uint64_t news = self.commit.news
+        cdef int error = self.commit.last_errno
+        self.commit.news = 0
+        self.commit.last_errno = 0
+        return [i for i in range(64) if news >> i & 1], error
+
+    # ---- the end ----
+
+    @property
+    def commit_rounds(self):
+        """The number of the last commit round that is done."""
+        return self.commit.finished
+
+    def coming_commit_round(self) -> int:
+        """The number of the one that makes durable what is not in any that is under way; one that was offered and not taken yet
+        is taken back, so that what was retired since takes part in it.
+        """
+        return coming_round(&self.commit)
+
+    @property
+    def is_settled(self):
+        """Whether nothing waits: no job, no commit round, no answer."""
+        if commit_is_busy(&self.commit) or self.job_count or self.held.count or self.answers.count:
+            return False
+        for process in range(PROCESS_COUNT):
+            if self.answers.kept[process].count or (self.inbox[process] != NULL and ring_waiting(self.inbox[process])):
+                return False
+        return True
+
+    def close(self) -> None:
+        """Ends the flusher thread."""
+        commit_close(&self.commit)
+
+    def for_tests(self, fixed_now_ms=None, by_reference=None, offered_bytes=None) -> None:
+        """A clock that stands still; every batch by way of Python, to compare both ways; rounds of so few bytes are offered, too."""
+        self.fixed_now_ms = self.fixed_now_ms if fixed_now_ms is None else fixed_now_ms
+        self.by_reference = self.by_reference if by_reference is None else by_reference
+        self.commit.offered_bytes = self.commit.offered_bytes if offered_bytes is None else offered_bytes
+
+    def clock_ms(self) -> int:
+        return self.now_ms()

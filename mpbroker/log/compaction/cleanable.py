@@ -1,0 +1,108 @@
+"""Which partition is to be compacted next, which part of it, and which segments become one. No I/O, no clock.
+
+(Kafka: LogCleanerManager.grabFilthiestCompactedLog, cleanableOffsets; Cleaner.groupSegmentsBySize.) A log is
+clean up to the offset in `cleaner-offset-checkpoint`, dirty behind it. The active segment is never cleaned,
+nor anything that is not durable in segments or that transactions may still abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from mpbroker.config.topic_config import TopicConfig
+from mpbroker.log.format.names import OFFSET_SPAN
+from mpbroker.log.format.segments import Segment
+
+COMPACT = "compact"
+
+
+class Limits(NamedTuple):
+    """Nothing at or above `safe_end` may be cleaned; `checkpoint`: where the last cleaning ended."""
+
+    log_start: int
+    log_end: int
+    safe_end: int
+    checkpoint: int | None
+    now_ms: int
+
+
+class Dirty(NamedTuple):
+    """[first_dirty, end) is to be cleaned, `bytes_dirty` of it; `must`: older than max.compaction.lag.ms."""
+
+    first_dirty: int
+    end: int
+    bytes_clean: int
+    bytes_dirty: int
+    must: bool
+    delay_ms: int
+
+    @property
+    def ratio(self) -> float:
+        total = self.bytes_clean + self.bytes_dirty
+        return self.bytes_dirty / total if total else 0.0
+
+
+def dirty_part(
+    segments: Sequence[Segment], first_times_ms: Sequence[int], config: TopicConfig, limits: Limits
+) -> Dirty:
+    """`segments`: all of the partition's, the active one last; `first_times_ms`: of their first batches."""
+    first_dirty = limits.checkpoint if limits.checkpoint is not None else limits.log_start
+    if not limits.log_start <= first_dirty <= limits.log_end:
+        first_dirty = limits.log_start
+    end = max(_end(segments, config, limits, first_dirty), first_dirty)
+    clean = sum(one.size for one in segments if one.base < first_dirty)
+    dirty = sum(one.size for one in segments if one.end > first_dirty and one.base < end)
+    first_ms = [
+        time_ms
+        for one, time_ms in zip(segments, first_times_ms, strict=True)
+        if one.end > first_dirty and not one.is_active and time_ms >= 0
+    ]
+    delay_ms = max(limits.now_ms - min(first_ms) - config.max_compaction_lag_ms, 0) if first_ms else 0
+    return Dirty(first_dirty, end, clean, dirty, delay_ms > 0 and dirty > 0, delay_ms)
+
+
+def _end(segments: Sequence[Segment], config: TopicConfig, limits: Limits, first_dirty: int) -> int:
+    """The base of the first segment that must stay as it is."""
+    for one in segments:
+        too_young = (
+            config.min_compaction_lag_ms > 0
+            and one.end > first_dirty
+            and one.largest_ms > limits.now_ms - config.min_compaction_lag_ms
+        )
+        if one.is_active or one.end > limits.safe_end or too_young:
+            return one.base
+    return limits.log_start
+
+
+def is_due(dirty: Dirty, config: TopicConfig) -> bool:
+    return dirty.bytes_dirty > 0 and (dirty.must or dirty.ratio > config.min_cleanable_dirty_ratio)
+
+
+class Source(NamedTuple):
+    """A segment to be cleaned, with the sizes of its files. `end`: the base of the next one."""
+
+    base: int
+    end: int
+    bytes: int
+    index_bytes: int
+    time_index_bytes: int
+
+
+def groups(sources: Iterable[Source], segment_bytes: int, index_bytes: int) -> list[list[Source]]:
+    """Neighbours whose files together are no larger than those of one segment may be."""
+    found: list[list[Source]] = []
+    for one in sources:
+        group = found[-1] if found else []
+        fits = (
+            bool(group)
+            and sum(other.bytes for other in group) + one.bytes <= segment_bytes
+            and sum(other.index_bytes for other in group) + one.index_bytes <= index_bytes
+            and sum(other.time_index_bytes for other in group) + one.time_index_bytes <= index_bytes
+            and one.end - group[0].base <= OFFSET_SPAN
+        )
+        if fits:
+            group.append(one)
+        else:
+            found.append([one])
+    return found

@@ -1,0 +1,333 @@
+"""Cleaning one partition: its dirty part into the offset map, its segments into new ones (Kafka: Cleaner).
+
+It only reads what is there, and writes files with the suffix `.cleaned` beside it, which mean nothing to
+anybody until the log process swaps them in (`mpbroker.log.partition.segment_swap`). A new segment is named
+like the first of those that it is made of.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar
+
+from mpbroker.log.compaction.clean_batches import BatchWalk, Filter, Stop, Verdict, map_one, map_plain
+from mpbroker.log.compaction.cleanable import Source, groups
+from mpbroker.log.compaction.cleaned_transactions import CleanedTransactions
+from mpbroker.log.compaction.offset_map import SLOT_BYTES, OffsetMap
+from mpbroker.log.format.checkpoints import write_all
+from mpbroker.log.format.names import (
+    CLEANED_FILE_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_name,
+)
+from mpbroker.log.format.producer_state import Producers
+from mpbroker.log.format.transaction_index import (
+    AbortedTransaction,
+    TransactionIndexCorrupt,
+    packed,
+    read_aborted,
+)
+from mpbroker.log.io.background_io import PIECE_BYTES, SYNC_EVERY_BYTES, no_read_ahead, read, sync, write
+from mpbroker.log.io.piece_size import PieceSize
+from mpbroker.log.partition.state import PartitionState
+from mpbroker.records.compression import compress
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import Batch, iterate_batches
+
+_WRITE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+_FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+READ_BYTES_LEAST = 4096
+Result = TypeVar("Result")
+
+
+class CleaningFailed(Exception):
+    """The partition cannot be cleaned, as it is or with these settings."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A partition to be cleaned: its sealed segments from the first to the last one below `end`."""
+
+    directory: Path
+    bases: list[int]
+    first_dirty: int
+    end: int
+    segment_bytes: int
+    index_bytes: int
+    index_interval_bytes: int
+    delete_retention_ms: int
+    now_ms: int
+    producers: bytes = b""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """log.cleaner.dedupe.buffer.size, log.cleaner.io.buffer.load.factor, log.cleaner.io.buffer.size."""
+
+    dedupe_bytes: int = 128 << 20
+    load_factor: float = 0.9
+    io_bytes: int = 512 << 10
+
+
+class Cleaned(NamedTuple):
+    """A segment that takes the place of those with these bases."""
+
+    bases: list[int]
+    size: int
+    largest_ms: int
+    first_ms: int
+
+
+@dataclass
+class Statistics:
+    """(Kafka: CleanerStats.)"""
+
+    bytes_read: int = 0  # without what was read for the offset map
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    buffer_utilization: float = 0.0
+
+
+class Disk(Protocol):
+    """Does what changes files, and says what came of it."""
+
+    def __call__(self, do: Callable[[], Result], /) -> Result: ...
+
+
+def at_once(do: Callable[[], Result], /) -> Result:
+    return do()
+
+
+@dataclass
+class Cleaner:
+    """`pace` is told of the bytes that were read or written, with 0 from time to time in between, and for how
+    many seconds the disk was at work for them; it may wait, and raise to end it all. `disk`: for whoever runs
+    this with so low a priority that it may stand still at any point: what it does to files others wait for,
+    within the kernel.
+    """
+
+    task: Task
+    buffers: Buffers
+    pace: Callable[[int, float], None] = lambda _count, _disk_s: None
+    disk: Disk = at_once
+    statistics: Statistics = field(default_factory=Statistics)
+    end: int = -1  # what lies below is clean when all is done
+    _written: int = 0  # of the new segment
+    _piece: PieceSize = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._piece = PieceSize(PIECE_BYTES, max(PIECE_BYTES, self._room))
+
+    def run(self) -> Iterator[Cleaned]:
+        """One new segment after the other, on disk. Raises CleaningFailed, CorruptBatch, OSError."""
+        task = self.task
+        self.disk(partial(remove_cleaned, task.directory))
+        ends = [*task.bases[1:], task.end]
+        sources = [self._source(base, end) for base, end in zip(task.bases, ends, strict=True)]
+        offsets = self._map(sources)
+        if offsets.latest < task.first_dirty:
+            raise CleaningFailed(
+                f"the {len(offsets)} keys that the buffer takes are not even those of one batch: "
+                "set a larger log.cleaner.dedupe.buffer.size"
+            )
+        self.end = offsets.latest + 1
+        self.statistics.bytes_read = 0
+        self.statistics.buffer_utilization = offsets.utilization
+        concerned = [one for one in sources if one.base < self.end]
+        producers = Producers()
+        if task.producers:
+            producers.load(task.producers)
+        keep = Filter(offsets, producers, task.now_ms, task.delete_retention_ms, self.end)
+        transactions = CleanedTransactions(self._aborted(concerned))
+        for group in groups(concerned, task.segment_bytes, task.index_bytes):
+            yield self._clean(group, keep, transactions)
+        self.statistics.records_read = keep.records_read
+        self.statistics.records_kept = keep.records_kept
+
+    def _path(self, base: int, suffix: str = LOG_SUFFIX) -> Path:
+        return self.task.directory / segment_name(base, suffix)
+
+    def _source(self, base: int, end: int) -> Source:
+        sizes = [
+            path.stat().st_size if (path := self._path(base, suffix)).exists() else 0
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        ]
+        return Source(base, end, self._path(base).stat().st_size, *sizes)
+
+    def _aborted(self, sources: list[Source]) -> Iterator[AbortedTransaction]:
+        for one in sources:
+            try:
+                found = read_aborted(self._path(one.base, TXN_INDEX_SUFFIX))
+            except FileNotFoundError:
+                continue
+            except TransactionIndexCorrupt as error:
+                # What was aborted would be taken for the latest value of its key.
+                raise CleaningFailed(str(error)) from error
+            yield from found
+
+    # ---- the offset map ----
+
+    def _map(self, sources: list[Source]) -> OffsetMap:
+        task = self.task
+        dirty = [one for one in sources if one.end > task.first_dirty]
+        expected = task.end - task.first_dirty
+        offsets = OffsetMap(max(self.buffers.dedupe_bytes, SLOT_BYTES), self.buffers.load_factor, expected)
+        transactions = CleanedTransactions(self._aborted(sources))
+        for one in dirty:
+            if self._each_piece(one.base, partial(self._map_piece, offsets, transactions)) == Stop.FULL:
+                return offsets
+            # Offsets behind its last batch are no record's any more.
+            offsets.latest = max(offsets.latest, one.end - 1)
+        return offsets
+
+    def _map_piece(self, offsets: OffsetMap, transactions: CleanedTransactions, walk: BatchWalk) -> int:
+        start = self.task.first_dirty
+        while (stop := map_plain(walk, offsets, start)) == Stop.FOR_PYTHON:
+            batch = _batch_at(walk)
+            counts = False
+            if batch.is_control:
+                transactions.marks_nothing(batch)
+            else:
+                counts = not transactions.discards(batch) and batch.header.record_count > 0
+            stop = map_one(walk, offsets, start, batch.stream() if counts else b"")
+            if stop == Stop.FULL:
+                return stop
+            self.pace(0, 0.0)
+        return stop
+
+    # ---- the new segments ----
+
+    def _clean(self, group: list[Source], keep: Filter, transactions: CleanedTransactions) -> Cleaned:
+        task = self.task
+        base = group[0].base
+        fds = self.disk(partial(self._create, base))
+        self._written = 0
+        try:
+            segment = PartitionState()
+            index_interval, index_bytes = task.index_interval_bytes, task.index_bytes
+            segment.configure(task.segment_bytes, (1 << 63) - 1, index_interval, index_bytes, False)
+            segment.open_segment(base, fds[0], fds[1], fds[2], task.now_ms)
+            keep.into(segment)
+            for one in group:
+                self._each_piece(one.base, partial(self._filter_piece, fds[0], keep, transactions))
+            last = self._path(group[-1].base).stat()
+            self.disk(partial(self._finish, segment, fds, transactions, last))
+        finally:
+            for fd in fds:
+                os.close(fd)
+        largest_ms = segment.max_timestamp if segment.max_timestamp >= 0 else last.st_mtime_ns // 1_000_000
+        return Cleaned([one.base for one in group], segment.size, largest_ms, segment.first_timestamp)
+
+    def _filter_piece(self, fd: int, keep: Filter, transactions: CleanedTransactions, walk: BatchWalk) -> int:
+        while keep.plain(walk) == Stop.FOR_PYTHON:
+            batch = _batch_at(walk)
+            horizon_ms = batch.delete_horizon_ms
+            if batch.is_control:
+                ends_nothing = transactions.marks_nothing(batch)
+                discards = ends_nothing and horizon_ms is not None and horizon_ms <= self.task.now_ms
+            else:
+                ends_nothing, discards = False, transactions.discards(batch)
+            stream = batch.stream() if batch.header.record_count else b""
+            if keep.judge_one(walk, stream, discards, ends_nothing) == Verdict.REBUILT and batch.codec:
+                records = keep.rebuilt(walk, stream, ends_nothing)
+                keep.put(walk, compress(batch.codec, records), ends_nothing)
+            self.pace(0, 0.0)
+        self._write(fd, memoryview(keep.take()))
+        return Stop.END
+
+    def _write(self, fd: int, data: memoryview) -> None:
+        start = 0
+        while start < len(data):
+            piece = data[start : start + self._piece.bytes]
+            start += len(piece)
+            took_s = self.disk(partial(write, fd, piece, self._written))
+            self._piece.took(len(piece), took_s)
+            self._written += len(piece)
+            self.statistics.bytes_written += len(piece)
+            if self._written // SYNC_EVERY_BYTES > (self._written - len(piece)) // SYNC_EVERY_BYTES:
+                took_s += self.disk(partial(sync, fd))
+            self.pace(len(piece), took_s)
+
+    # ---- what changes files ----
+
+    def _create(self, base: int) -> list[int]:
+        return [os.open(self._cleaned(base, suffix), _WRITE, 0o644) for suffix in _FILES[:3]]
+
+    def _finish(
+        self, segment: PartitionState, fds: list[int], transactions: CleanedTransactions, last: os.stat_result
+    ) -> None:
+        """`last`: of the last segment that it is made of."""
+        segment.finish_segment()
+        self._write_aborted(segment.segment_base, transactions)
+        for fd in fds:
+            os.utime(fd, ns=(last.st_atime_ns, last.st_mtime_ns))
+            os.fsync(fd)
+
+    def _write_aborted(self, base: int, transactions: CleanedTransactions) -> None:
+        if not transactions.kept:
+            return
+        fd = os.open(self._cleaned(base, TXN_INDEX_SUFFIX), _WRITE, 0o644)
+        try:
+            write_all(fd, packed(transactions.kept))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        transactions.kept.clear()
+
+    def _cleaned(self, base: int, suffix: str) -> Path:
+        return self._path(base, suffix + CLEANED_FILE_SUFFIX)
+
+    # ---- reading ----
+
+    @property
+    def _room(self) -> int:
+        """Of each of the two buffers."""
+        return max(self.buffers.io_bytes // 2, READ_BYTES_LEAST)
+
+    def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
+        """The file in pieces of whole batches; `do` may end it (FULL)."""
+        path = self._path(base)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            no_read_ahead(fd)
+            size = os.fstat(fd).st_size
+            position, room = 0, self._room
+            while position < size:
+                data, took_s = read(fd, min(room, size - position), position)
+                self.pace(len(data), took_s)
+                walk = BatchWalk(data)
+                try:
+                    stop = do(walk)
+                except CorruptBatch as error:
+                    where = position + error.position
+                    raise CleaningFailed(f"{path} is damaged at byte {where}: {error.reason}") from error
+                if stop == Stop.FULL:
+                    return stop
+                if walk.at == 0 and room >= size - position:
+                    raise CleaningFailed(f"{path} is damaged at byte {position}: it is cut off")
+                self.statistics.bytes_read += walk.at
+                room = self._room if walk.at else room * 2
+                position += walk.at
+        finally:
+            os.close(fd)
+        return Stop.END
+
+
+def _batch_at(walk: BatchWalk) -> Batch:
+    """The whole batch at which a walk stopped; it was checked there."""
+    return next(iterate_batches(walk.piece, walk.at, check_crc=False))
+
+
+def remove_cleaned(directory: Path) -> None:
+    """What an earlier cleaning left unfinished."""
+    for entry in list(directory.iterdir()):
+        if entry.name.endswith(CLEANED_FILE_SUFFIX):
+            entry.unlink(missing_ok=True)

@@ -1,0 +1,297 @@
+"""The cleaner: compacts what the log process says, and writes `.cleaned` files only (Kafka: CleanerThread).
+
+It asks the log workers in turn for a task, cleans, hands over each new segment, and asks again; when none has
+anything to do it waits for `log.cleaner.backoff.ms`. There is one question at a time. Whatever happens to
+either of the two, a task is then void: what it left is removed when the partition is cleaned or opened the
+next time.
+
+The main thread talks to the log workers and follows orders. Another one cleans, and gets a CPU only when
+nobody else wants it; so nobody waits for it, but for the few instructions that it holds Python's lock: what
+it does to files is done by a third, of usual priority, and a task that is void is left behind, unable to
+change anything more. What is older than max.compaction.lag.ms is cleaned by the third one itself, which gets
+its share of a machine that is never idle.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import calls
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.hangs import waits_for_disk
+from mpbroker.ipc.lending import Lender
+from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
+from mpbroker.ipc.topology import CLEANER, is_log_worker, log_worker_number
+from mpbroker.log.compaction.cleaner import (
+    Buffers,
+    Cleaner,
+    CleaningFailed,
+    Disk,
+    Result,
+    Task,
+    at_once,
+    remove_cleaned,
+)
+from mpbroker.log.compaction.log_calls import LogCalls
+from mpbroker.log.io.pace import Pace, Stints, only_when_idle
+from mpbroker.records.errors import RecordsError
+
+# Behind all that somebody waits for.
+NICENESS = 10
+
+
+def run(context: ProcessContext) -> int:
+    """Cleans until ordered to stop."""
+    os.nice(NICENESS)
+    return CleanerProcess(context).serve()
+
+
+class Abandoned(Exception):
+    """What was under way is void: a log worker died, or we are to stop."""
+
+
+class CleanerProcess:
+    def __init__(self, context: ProcessContext) -> None:
+        self.context = context
+        arena = context.memory.arena(CLEANER)
+        arena.reset()
+        lender = Lender(arena, CLEANER)
+        self.logs = [LogCalls(context, worker, lender) for worker in range(context.memory.sizes.log_workers)]
+        # Who has given the task of now; the others are asked behind it.
+        self.giver = 0
+        self._pace = Pace(lambda: self.config.log_cleaner_io_max_bytes_per_second)
+        self._idle = ThreadPoolExecutor(1, "cleaning", self._step_back)
+        self._usual = ThreadPoolExecutor(1, "cleaned")
+        # A thread begins with the priority of who has it made: of ours.
+        self._usual.submit(lambda: None).result()
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.context.config
+
+    def serve(self) -> int:
+        self.context.ready()
+        while not self.context.must_stop():
+            self.obey()
+            try:
+                if not self.clean_one():
+                    is_up = all(log.is_up for log in self.logs)
+                    self._sleep(self.config.log_cleaner_backoff_ms if is_up else MAX_SLEEP_MS)
+            except Abandoned:
+                continue
+        self.context.stopped()
+        return 0
+
+    def _step_back(self) -> None:
+        try:
+            only_when_idle()
+        except OSError as error:
+            self.context.log.warning(
+                "the cleaner cannot leave the CPUs to others (%s): sched_setscheduler and ioprio_set are "
+                "forbidden to this process; compactions will be felt more",
+                error,
+            )
+
+    def _result_of(self, future: Future[Result], *, gives_way: bool = True) -> Result:
+        """Of another thread. The supervisor does not see that it waits for its disk. Raises Abandoned."""
+        future.add_done_callback(lambda _: os.eventfd_write(self.context.bell.fd, 1))
+        while not future.done():
+            if gives_way:
+                self._give_way()
+            if waits_for_disk():
+                self.context.counters.beat()
+            self.context.bell.wait(MAX_SLEEP_MS, future.done)
+        return future.result()
+
+    # ---- orders ----
+
+    def obey(self) -> None:
+        """Nothing of a task is open any more."""
+        fence = self.context.pending_fence()
+        if fence is None:
+            return
+        if fence.settings_changed:
+            self.context.follow_settings()
+        elif is_log_worker(fence.role) and not fence.leaving:
+            log = self.logs[log_worker_number(fence.role)]
+            if fence.alive:
+                log.rebind()
+            else:
+                log.drop()
+        self.context.acknowledge_fence()
+
+    def _give_way(self) -> None:
+        """Raises Abandoned if there is something more important to do."""
+        if self.context.must_stop() or self.context.pending_fence() is not None:
+            raise Abandoned
+
+    def _sleep(self, for_ms: float) -> None:
+        until = time.monotonic() + for_ms / 1000
+        while (left := until - time.monotonic()) > 0:
+            self._give_way()
+            self.context.wait(self._has_answer, max(1, min(round(left * 1000), MAX_SLEEP_MS)))
+            for log in self.logs:
+                if log.has_answer():
+                    log.take(-1)
+
+    def _has_answer(self) -> bool:
+        return any(log.has_answer() for log in self.logs)
+
+    def _asked(self, message: calls.Message) -> calls.Message:
+        """The worker that has given the task."""
+        log = self.logs[self.giver]
+        request = log.ask(message)
+        while True:
+            answer = log.take(request)
+            if answer is not None:
+                return answer
+            self._give_way()
+            self.context.wait(log.has_answer)
+
+    def _task(self) -> calls.ToClean | None:
+        """That of the first worker that has one, behind the last that was asked."""
+        for _ in self.logs:
+            self.giver = (self.giver + 1) % len(self.logs)
+            if self.logs[self.giver].is_up:
+                task = self._asked(calls.FindToClean())
+                if isinstance(task, calls.ToClean):
+                    return task
+        return None
+
+    # ---- a task ----
+
+    def clean_one(self) -> bool:
+        """Whether there was something to do. What goes wrong concerns that partition. Raises Abandoned."""
+        self.context.counters.set(Counter.COUNT_CLEANER_LAST_RUN_NS, time.monotonic_ns())
+        task = self._task()
+        if task is None:
+            return False
+        self.context.counters.set_status(f"cleaning {task.directory}")
+        try:
+            end = self._clean(task)
+            ended = calls.CleaningEnded(task.ticket, end) if end >= 0 else None
+        except Abandoned:
+            raise
+        except (CleaningFailed, RecordsError) as error:
+            ended = calls.CleaningEnded(task.ticket, problem=str(error))
+        except FileNotFoundError:
+            # Retention or a deletion took it away.
+            ended = None
+        except OSError as error:
+            ended = calls.CleaningEnded(task.ticket, problem=str(error), errno=error.errno or errno.EIO)
+        except MemoryError as error:
+            ended = calls.CleaningEnded(task.ticket, problem=str(error), errno=errno.ENOMEM)
+        except Exception as error:
+            # Dying of it again and again would take the broker along.
+            self.context.log.exception("%s: the cleaner fails", task.directory)
+            ended = calls.CleaningEnded(task.ticket, problem=repr(error))
+        finally:
+            self.context.counters.set_status("waiting")
+        # Not if it was abandoned: the log worker may be about to put these files in place.
+        self._tidy(Path(task.directory))
+        if ended is not None:
+            self._asked(ended)
+        return ended is not None and not ended.problem
+
+    def _clean(self, task: calls.ToClean) -> int:
+        """-> up to where it is clean; -1: the task is void."""
+        started, void = time.monotonic(), threading.Event()
+        thread, disk = (self._usual, at_once) if task.must else (self._idle, self._disk(void))
+        cleaner = Cleaner(_task(task), self._buffers(), self._paced(void, rests=not task.must), disk)
+        segments = cleaner.run()
+        try:
+            while (new := self._result_of(thread.submit(next, segments, None))) is not None:
+                answer = self._asked(
+                    calls.SwapSegments(task.ticket, new.bases, new.size, new.largest_ms, new.first_ms)
+                )
+                if not (isinstance(answer, calls.Swapped) and answer.done):
+                    return -1
+        finally:
+            void.set()
+            # What has begun is over when others may do something to these files.
+            self._result_of(self._usual.submit(lambda: None), gives_way=False)
+        self._report(task, cleaner, time.monotonic() - started)
+        return cleaner.end
+
+    def _disk(self, void: threading.Event) -> Disk:
+        def on_disk(do: Callable[[], Result], /) -> Result:
+            def unless_void() -> Result:
+                if void.is_set():
+                    raise Abandoned
+                return do()
+
+            return self._usual.submit(unless_void).result()
+
+        return on_disk
+
+    def _paced(self, void: threading.Event, *, rests: bool) -> Callable[[int, float], None]:
+        """In the thread that cleans. `rests`: the disk is left alone for as long as it was at work."""
+        stints = Stints()
+
+        def paced(count: int, disk_s: float) -> None:
+            mark, rest_until = self._pace.take(count), time.monotonic() + (disk_s if rests else 0.0)
+            stints.rest_if_due()
+            while True:
+                self.context.counters.beat()
+                left_s = max(self._pace.left_s(mark), rest_until - time.monotonic(), 0)
+                if void.wait(min(left_s, MAX_SLEEP_MS / 1000)):
+                    raise Abandoned
+                if left_s <= MAX_SLEEP_MS / 1000:
+                    return
+
+        return paced
+
+    def _buffers(self) -> Buffers:
+        config = self.config
+        return Buffers(
+            config.log_cleaner_dedupe_buffer_size,
+            config.log_cleaner_io_buffer_load_factor,
+            config.log_cleaner_io_buffer_size,
+        )
+
+    def _report(self, task: calls.ToClean, cleaner: Cleaner, took_s: float) -> None:
+        found, counters = cleaner.statistics, self.context.counters
+        counters.set(
+            Counter.COUNT_CLEANER_RECOPY_PERCENT, 100 * found.bytes_written // max(found.bytes_read, 1)
+        )
+        counters.set(Counter.COUNT_CLEANER_BUFFER_PERCENT, round(100 * found.buffer_utilization))
+        counters.set(Counter.COUNT_CLEANER_TIME_MS, round(took_s * 1000))
+        self.context.log.info(
+            "%s is clean up to offset %d: %d of %d bytes and %d of %d records are left, after %.1f s",
+            task.directory,
+            cleaner.end,
+            found.bytes_written,
+            found.bytes_read,
+            found.records_kept,
+            found.records_read,
+            took_s,
+        )
+
+    def _tidy(self, directory: Path) -> None:
+        try:
+            remove_cleaned(directory)
+        except OSError as error:
+            # The topic is gone, or the disk: either way they mean nothing.
+            self.context.log.debug("%s: %s", directory, error)
+
+
+def _task(task: calls.ToClean) -> Task:
+    return Task(
+        Path(task.directory),
+        task.bases,
+        task.first_dirty,
+        task.end,
+        task.segment_bytes,
+        task.index_bytes,
+        task.index_interval_bytes,
+        task.delete_retention_ms,
+        task.now_ms,
+        task.producers,
+    )

@@ -1,0 +1,1 @@
+"""Log directories as a whole: identity, journals, reserve, what the last run left there."""

@@ -1,0 +1,49 @@
+"""Files that nobody can reach any more stay for file.delete.delay.ms: who has opened them reads on.
+
+(Kafka: the tasks delete-file and kafka-delete-logs of LogManager's scheduler.)
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.partition.partition_log import PartitionLog
+
+
+class _Deletion(NamedTuple):
+    """`due_s`: monotonic."""
+
+    due_s: float
+    log_dir: int
+    job: Callable[[], None]
+
+
+class DelayedDeletions:
+    """They are done by the helper, and a log directory fails with one of its own."""
+
+    def __init__(self, helper: Helper) -> None:
+        self._helper = helper
+        self._waiting: list[_Deletion] = []
+        self.next_due_s = math.inf
+
+    def of(self, log: PartitionLog, job: Callable[[], None]) -> None:
+        """With the delay of its topic, in the log directory where it is."""
+        self.add(log.config.file_delete_delay_ms, log.state.log_dir, job)
+
+    def add(self, delay_ms: int, log_dir: int, job: Callable[[], None]) -> None:
+        due_s = time.monotonic() + delay_ms / 1000
+        self._waiting.append(_Deletion(due_s, log_dir, job))
+        self.next_due_s = min(self.next_due_s, due_s)
+
+    def begin_due(self, now_s: float) -> None:
+        if now_s < self.next_due_s:
+            return
+        due = [one for one in self._waiting if one.due_s <= now_s]
+        self._waiting = [one for one in self._waiting if one.due_s > now_s]
+        self.next_due_s = min((one.due_s for one in self._waiting), default=math.inf)
+        for one in due:
+            self._helper.submit(one.job, one.log_dir)

@@ -1,0 +1,387 @@
+"""What belongs to a log directory as a whole: its lock, its identity, and whether it was closed cleanly.
+
+(Kafka: LogManager, MetaProperties, CleanShutdownFileHandler.) The supervisor takes the locks before it forks;
+children inherit the open file description, so no second broker starts on a directory while any process of
+this one still lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.pointer import read_pointer
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.append import journal
+from mpbroker.log.format.checkpoints import fsync_directory, write_whole
+from mpbroker.log.format.names import (
+    ALL_DIRS,
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    DURABLE_MARK,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_STARTS,
+    META_PROPERTIES,
+    NOT_PARTITIONS,
+    RECOVERY_POINTS,
+    SCRUB,
+    NotAPartition,
+    is_live_partition,
+    parse_partition,
+)
+from mpbroker.log.io.disk_errors import NO_ROOM
+from mpbroker.protocol.uuids import uuid_text
+
+_OUR_FILES = frozenset(
+    {
+        LOCK,
+        CLEAN_SHUTDOWN,
+        META_PROPERTIES,
+        RECOVERY_POINTS,
+        HIGH_WATERMARKS,
+        LOG_STARTS,
+        CLEANER_OFFSETS,
+        DURABLE_MARK,
+        SCRUB,
+        ALL_DIRS,
+    }
+)
+
+# Of somebody who does not say who they are.
+LOCK_PATIENCE_S, LOCK_POLL_S = 3.0, 0.02
+# Of whoever reads the directory and tries for a moment whether a broker has it.
+READERS_PATIENCE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which cluster and node the log directories belong to."""
+
+    cluster_id: str
+    node_id: int
+
+
+def lock_log_dirs(config: BrokerConfig) -> list[int]:
+    """As LogDirLocks, for whoever is refused nothing behind it. Raises FatalError."""
+    return LogDirLocks(config).fds
+
+
+class LogDirLocks:
+    """Every log directory, made if need be and locked for as long as any process has these `fds`.
+
+    Raises FatalError and leaves nothing that was not there.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.fds: list[int] = []
+        self._made_locks: list[Path] = []
+        self._made_dirs: list[Path] = []
+        try:
+            for name in config.log_dirs:
+                self._lock(Path(name))
+        except BaseException:
+            self.undo()
+            raise
+
+    def undo(self) -> None:
+        """For a start that is refused: an empty directory with a lock in it would be in the way of whoever
+        mounts, or moves a backup there. A lock goes while it is held: see `_is_there`.
+        """
+        for path in self._made_locks:
+            path.unlink(missing_ok=True)
+        remove_empty(self._made_dirs)
+        for fd in self.fds:
+            os.close(fd)
+        self.fds, self._made_locks, self._made_dirs = [], [], []
+
+    def _lock(self, directory: Path) -> None:
+        while True:
+            lock = directory / LOCK
+            try:
+                self._made_dirs += make_directory(directory)
+                is_new = not lock.exists()
+                fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                raise FatalError(f"log.dirs: cannot use {directory}: {_why(error, directory)}") from error
+            self.fds.append(fd)
+            _flock(fd, directory)
+            if _is_there(fd, lock):
+                break
+            os.close(self.fds.pop())
+        if is_new:
+            self._made_locks.append(lock)
+
+
+def _why(error: OSError, directory: Path) -> str:
+    """It cannot be used, and what to do."""
+    reason = os.strerror(error.errno or 0)
+    if error.errno in NO_ROOM:
+        return f"{reason}. Make room"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        file = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
+        reason = f"{file} is not a directory" if file != directory else "it is not a directory"
+        return f"{reason}. Name one, or a path where one can be made"
+    advice = "Name a directory that this user may write"
+    return f"{reason}. {advice}, or run this as its owner" if directory.is_dir() else f"{reason}. {advice}"
+
+
+def _flock(fd: int, directory: Path) -> None:
+    """A broker that was just killed has it until the last of its processes is gone, which takes a moment."""
+    begun = time.monotonic()
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                why = os.strerror(error.errno or 0)
+                raise FatalError(f"log.dirs: cannot lock {directory}: {why}") from error
+            holder = _holder(directory)
+            if time.monotonic() - begun >= (READERS_PATIENCE_S if holder else LOCK_PATIENCE_S):
+                raise FatalError(
+                    f"log.dirs: {directory} is locked by another broker{holder}. Stop that broker, or give "
+                    "this one its own directory with --log-dirs"
+                ) from error
+        else:
+            return
+        time.sleep(LOCK_POLL_S)
+
+
+def _is_there(fd: int, lock: Path) -> bool:
+    """Whether it is the file of that name: a start that was refused may have taken it away since."""
+    try:
+        return os.path.samestat(os.fstat(fd), lock.stat())
+    except FileNotFoundError:
+        return False
+
+
+def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
+    """With those above it; -> those that were not there, the lowest first. Raises OSError."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(mode, parents=True, exist_ok=True)
+    return missing
+
+
+def remove_empty(directories: Iterable[Path]) -> None:
+    """The lowest first: one of them may lie in what was made for another. Somebody else may have come to
+    need them.
+    """
+    for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+
+
+def _holder(directory: Path) -> str:
+    """Its process, if the directory says so: a broker that starts has not yet, one that died had another."""
+    try:
+        pointer = read_pointer(directory)
+    except (OSError, msgspec.DecodeError):
+        return ""
+    return f" (pid {pointer.pid})" if pointer is not None and Path(f"/proc/{pointer.pid}").exists() else ""
+
+
+def prepare_log_dirs(config: BrokerConfig) -> Identity:
+    """Checks that each directory is of this cluster and node; gives new ones their identity. Once, at start.
+
+    Raises FatalError.
+    """
+    identity = check_log_dirs(config)
+    name_log_dirs(config, identity)
+    return identity
+
+
+def check_log_dirs(config: BrokerConfig) -> Identity:
+    """Theirs, or a new one; writes nothing. Raises FatalError."""
+    found = {name: _read_properties(Path(name)) for name in config.log_dirs}
+    _refuse_missing(found)
+    clusters = {properties["cluster.id"] for properties in found.values() if properties}
+    if len(clusters) > 1:
+        listed = ", ".join(f"{name}: {p['cluster.id']}" for name, p in found.items() if p)
+        raise FatalError(
+            f"log.dirs: the directories belong to different clusters ({listed}). Name those of one cluster"
+        )
+    for name, properties in found.items():
+        if properties is None:
+            _refuse_foreign(Path(name))
+        elif properties["node.id"] != str(config.node_id):
+            raise FatalError(
+                f"{Path(name) / META_PROPERTIES} belongs to node {properties['node.id']}, "
+                f"this broker is node {config.node_id}. Set node.id={properties['node.id']} or name another "
+                "directory in log.dirs"
+            )
+        _refuse_unknown_directories(Path(name))
+    return Identity(clusters.pop() if clusters else uuid_text(uuid.uuid4().bytes), config.node_id)
+
+
+def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
+    """Those that have none get the identity; behind everything else that may refuse a start.
+
+    Raises FatalError.
+    """
+    for name in config.log_dirs:
+        if _read_properties(Path(name)) is None:
+            _write_properties(Path(name), identity.cluster_id, identity.node_id)
+    _name_all(config.log_dirs)
+
+
+def _read_properties(directory: Path) -> dict[str, str] | None:
+    path = directory / META_PROPERTIES
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FatalError(f"cannot read {path}: {error}") from error
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    properties = {key.strip(): value.strip() for key, value in pairs}
+    if properties.get("version") == "0" and "broker.id" in properties:
+        raise FatalError(
+            f"log.dirs: {directory} belongs to an Apache Kafka that runs with ZooKeeper, as {path} says. Go "
+            "on with Kafka there, or name an empty directory in log.dirs and copy the topics over the "
+            "network, with MirrorMaker for example"
+        )
+    if properties.get("version") != "1" or not {"cluster.id", "node.id"} <= properties.keys():
+        raise FatalError(
+            f"{path} is not a meta.properties file of version 1. Restore it, "
+            "or name an empty directory in log.dirs"
+        )
+    return properties
+
+
+def _write_properties(directory: Path, cluster_id: str, node_id: int) -> None:
+    stamp = time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime())
+    lines = ["#", f"#{stamp}", f"cluster.id={cluster_id}", f"directory.id={uuid_text(uuid.uuid4().bytes)}"]
+    lines += [f"node.id={node_id}", "version=1", ""]
+    _write(directory / META_PROPERTIES, "\n".join(lines).encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Raises FatalError."""
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        raise FatalError(
+            f"log.dirs: cannot write {path}: {os.strerror(error.errno or 0)}. Without it nobody could tell "
+            "whose directory that is; make room, or name another one"
+        ) from error
+
+
+# ---- all of one broker's ----
+
+
+def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
+    """A disk that is not mounted is an empty directory: its partitions would be made anew, empty.
+
+    Raises FatalError.
+    """
+    here = {properties.get("directory.id") for properties in found.values() if properties}
+    for name in found:
+        for directory_id, path in _read_all(Path(name)).items():
+            if directory_id not in here:
+                raise FatalError(
+                    f"log.dirs: {path} (directory.id {directory_id}) is missing, and partitions of this "
+                    "broker may be there. Mount it, or name it where it is now. If it is gone for good, take "
+                    f"its line out of {ALL_DIRS} in each other one: what only it had is then made "
+                    "anew, empty"
+                )
+
+
+def _name_all(log_dirs: Sequence[str]) -> None:
+    """Each directory knows the others by their identities. Raises FatalError."""
+    wanted = {}
+    for name in log_dirs:
+        properties = _read_properties(Path(name)) or {}
+        if "directory.id" in properties:
+            wanted[properties["directory.id"]] = str(Path(name).absolute())
+    for name in log_dirs:
+        known = _read_all(Path(name))
+        if known != wanted and (len(wanted) > 1 or known):
+            text = "".join(f"{directory_id} {path}\n" for directory_id, path in wanted.items())
+            _write(Path(name) / ALL_DIRS, text.encode("utf-8", "surrogateescape"))
+
+
+def _read_all(directory: Path) -> dict[str, str]:
+    """Paths by identities; without a file there are no others. Raises FatalError."""
+    path = directory / ALL_DIRS
+    try:
+        found = {}
+        for line in path.read_text("utf-8", "surrogateescape").splitlines():
+            directory_id, name = line.split(" ", 1)
+            found[directory_id] = name
+        return found
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise FatalError(
+            f"cannot read {path}: {error}. If all directories of this broker are in log.dirs, delete it"
+        ) from error
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """A directory without identity must be empty: it may belong to somebody else."""
+    # A start that was killed may have left the lock and a half-written file.
+    ours = _OUR_FILES | NOT_PARTITIONS | {META_PROPERTIES + ".tmp"}
+    others = sorted(
+        entry.name
+        for entry in directory.iterdir()
+        if entry.name not in ours and journal.worker_of(entry.name) is None
+    )
+    if others:
+        raise FatalError(
+            f"log.dirs: {directory} has no {META_PROPERTIES} but is not empty (it contains {others[0]}). "
+            "Name an empty directory, or restore the file"
+        )
+
+
+def directories_in(log_dir: Path) -> Iterator[str]:
+    """The names of those that should be of partitions, one by one: thousands at once would be much memory.
+    Nothing is to be renamed meanwhile. Raises OSError.
+    """
+    with os.scandir(log_dir) as entries:
+        for entry in entries:
+            # A link that leads nowhere, or to itself, is none.
+            is_dir = entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and Path(entry.path).is_dir())
+            if is_dir and entry.name not in NOT_PARTITIONS:
+                yield entry.name
+
+
+def _refuse_unknown_directories(directory: Path) -> None:
+    for name in directories_in(directory):
+        if is_live_partition(name):
+            continue
+        try:
+            parse_partition(name)
+        except NotAPartition as error:
+            raise FatalError(
+                f"log.dirs: {directory / name} is not the directory of a partition (<topic>-<number>). "
+                f"Move it out of {directory}"
+            ) from error
+
+
+def take_clean_shutdown(directory: Path) -> bool:
+    """Whether the last stop was clean; the marker is gone afterwards, so that a crash from now on is seen."""
+    try:
+        (directory / CLEAN_SHUTDOWN).unlink()
+    except FileNotFoundError:
+        return False
+    fsync_directory(directory)
+    return True
+
+
+def write_clean_shutdown(directory: Path) -> None:
+    """The last thing that is written at a clean stop."""
+    write_whole(
+        directory / CLEAN_SHUTDOWN,
+        json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode(),
+    )

@@ -1,0 +1,134 @@
+"""A partition's future replica on disk: its directory until it takes the place of the current one.
+
+(Kafka: UnifiedLog.logFutureDirName, LogManager.replaceCurrentWithFutureLog; KIP-113.) The steps, each safe
+against a crash of the process or of the machine:
+
+1. `<topic>-<partition>.<uuid>-future` is made in the target directory. Nobody reads it; a start goes on with
+   it.
+2. It has all that the current replica has, on disk, and the checkpoints of the target know the partition.
+   Nothing is appended from here on until step 4 is done. It gets a mark, the file `mpbroker.moved`.
+3. It loses its suffix, and the target directory is synced: from here on it is the partition.
+4. The replica in the old directory becomes `...-delete`, and the old directory is synced.
+5. The mark goes.
+
+Found in two directories at a start, the partition is where the mark is: step 4 was not reached, so nothing
+was appended to either since. (Kafka does not start then.) A mark that is left means nothing otherwise, and
+goes before the partition moves again.
+
+Where step 3 fails between its two halves nobody can tell what the target's disk has. Then the current replica
+gets a mark, the file `mpbroker.stayed`, and goes on: whatever a start finds there, this one counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import fsync_directory, topic_id_if_any, write_topic_id, write_whole
+from mpbroker.log.io.strict_stat import is_there
+
+_log = logging.getLogger("mpbroker")
+
+
+def new_name(topic: str, partition: int) -> str:
+    """Longer than a file system takes, if the topic's name is too long: then it cannot move (KAFKA-4893)."""
+    return f"{names.partition_name(topic, partition)}.{uuid.uuid4().hex}{names.FUTURE_SUFFIX}"
+
+
+def make(directory: Path, topic_id: bytes) -> None:
+    """Step 1. Raises OSError."""
+    directory.mkdir()
+    write_topic_id(directory, topic_id)
+    fsync_directory(directory.parent)
+
+
+def place(future: Path, current: Path) -> None:
+    """Step 3. Raises OSError."""
+    future.rename(current)
+    fsync_directory(current.parent)
+
+
+def set_aside(directory: Path) -> Path:
+    """Step 4, and the end of a future replica that is given up. Raises OSError."""
+    parsed = names.parse_partition(directory.name)
+    renamed = names.renamed(parsed.topic, parsed.partition, uuid.uuid4().hex, names.DELETE_SUFFIX)
+    gone = directory.rename(directory.with_name(renamed))
+    fsync_directory(gone.parent)
+    return gone
+
+
+def stay(current: Path) -> None:
+    """The partition is here, wherever else it is found. Raises OSError."""
+    write_whole(current / names.STAYED, b"")
+
+
+def has_stayed(current: Path) -> bool:
+    """Raises OSError."""
+    return is_there(current / names.STAYED)
+
+
+def unmark(directory: Path) -> None:
+    """Step 5. Raises OSError."""
+    marks = [path for path in (directory / names.MOVED, directory / names.STAYED) if is_there(path)]
+    for path in marks:
+        path.unlink()
+    if marks:
+        fsync_directory(directory)
+
+
+def settle(homes: Sequence[Home]) -> None:
+    """What a crash has left in two log directories is in one of them afterwards. Raises OSError."""
+    found: dict[str, list[Path]] = {}
+    if len(homes) == 1:
+        return
+    for home in homes:
+        for name in _names_in(home):
+            found.setdefault(name, []).append(home.path / name)
+    for paths in found.values():
+        if len(paths) == 2 and _is_own(homes[0], paths):
+            _settle(paths)
+
+
+def _names_in(home: Home) -> list[str]:
+    return [] if home.failed else os.listdir(home.path)  # noqa: PTH208 - thousands, and only their names
+
+
+def _is_own(home: Home, paths: list[Path]) -> bool:
+    """Whether it is a partition of this log worker."""
+    try:
+        parsed = names.parse_partition(paths[0].name)
+    except names.NotAPartition:
+        return False
+    return not parsed.suffix and home.worker.owns(parsed.topic, parsed.partition)
+
+
+def _settle(paths: list[Path]) -> None:
+    marked = [path for path in paths if has_stayed(path)] or [p for p in paths if is_there(p / names.MOVED)]
+    holders = {topic_id_if_any(path) for path in paths}
+    if len(marked) != 1 or len(holders) != 1 or holders == {None}:
+        return
+    for path in paths:
+        if path not in marked:
+            gone = set_aside(path)
+            _log.warning("%s counts, and not %s, which is %s now", marked[0], path, gone.name)
+    unmark(marked[0])
+
+
+def futures_in(homes: Sequence[Home]) -> Iterator[tuple[Home, Path, names.PartitionName]]:
+    """All that are found, of this log worker."""
+    for home in homes:
+        for name in _names_in(home):
+            if not name.endswith(names.FUTURE_SUFFIX):
+                continue
+            try:
+                parsed = names.parse_partition(name)
+            except names.NotAPartition:
+                # Said already, and left alone.
+                continue
+            if home.worker.owns(parsed.topic, parsed.partition):
+                yield home, home.path / name, parsed

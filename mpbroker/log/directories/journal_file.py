@@ -1,0 +1,164 @@
+"""The commit journal of a log worker in one log directory: a predecessor's that goes on, or a new one.
+
+It is put to use when it is there on disk, whole (`mpbroker.log.directories.journal_set`). What a
+predecessor's records name may be in no synced segment yet: it is synced in the helper's thread, and until
+then they are not written over and no recovery point moves.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.append.journal import JournalDamaged, JournalFile
+from mpbroker.log.directories.journal_creation import MAKING_SUFFIX, JournalMaking, ring_bytes_of
+from mpbroker.log.directories.journal_replay import sync_named
+from mpbroker.log.format.names import PartitionName
+from mpbroker.log.io.disk_errors import NO_ROOM
+from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.strict_stat import is_there
+
+Partitions = Callable[[], Iterable[tuple[Path, PartitionName]]]
+_log = logging.getLogger("mpbroker")
+
+
+def damaged(problem: JournalDamaged) -> FatalError:
+    return FatalError(
+        f"{problem}. Records that were acknowledged last may be nowhere else. Restore the file, or delete "
+        "it: then partitions that lack such records stay offline"
+    )
+
+
+class DirJournal:
+    """`file`: None until it is there on disk. `is_wanted`: there is to be one, and its directory works."""
+
+    def __init__(self, log_dir: int, path: Path, *, is_wanted: bool) -> None:
+        self.path = path
+        self.file: JournalFile | None = None
+        # Where its records end. A predecessor's are there until all segments that they name are synced.
+        self.end = 0
+        self.inherited_is_synced = False
+        self._log_dir = log_dir
+        self._is_wanted = is_wanted
+        self._inherited: list[tuple[bytes, int, int]] = []
+        self._is_syncing = False
+        self._making: JournalMaking | None = None
+        # That was said.
+        self._lacks_room = False
+
+    # ---- a predecessor's ----
+
+    def inherit(self) -> None:
+        """Goes on behind the records of the one that is there, if there is. Raises OSError, FatalError."""
+        self.path.with_name(self.path.name + MAKING_SUFFIX).unlink(missing_ok=True)
+        if not self._is_wanted or not is_there(self.path):
+            return
+        try:
+            found = JournalFile(self.path)
+            self.end, self._inherited = found.survey()
+        except JournalDamaged as problem:
+            raise damaged(problem) from problem
+        # A head that was written and not synced must not be built upon.
+        os.fdatasync(found.fd)
+        self.file = found
+
+    def _sync_inherited(self, partitions: Partitions) -> None:
+        """In the helper's thread. What passes, as too few descriptors, is tried again; see `must_sync`."""
+        try:
+            sync_named(self._inherited, partitions())
+        finally:
+            self._is_syncing = False
+        self.inherited_is_synced = True
+        self._inherited = []
+
+    @property
+    def is_unsynced(self) -> bool:
+        """What a predecessor's records name may be in no synced segment."""
+        return bool(self._inherited)
+
+    @property
+    def is_inheriting(self) -> bool:
+        return self.is_unsynced or self.inherited_is_synced
+
+    @property
+    def must_sync(self) -> bool:
+        """What a predecessor left could not be synced."""
+        return self.is_unsynced and not self._is_syncing
+
+    # ---- its file ----
+
+    def prepare(self, journal_bytes: int, helper: Helper, partitions: Partitions) -> None:
+        """Keeps the one that is there, or begins to make one of that size: `file` when it is done.
+        `partitions`: the directories of those that are here, for what is inherited. Raises OSError.
+        """
+        if self._inherited:
+            self._is_syncing = True
+            helper.submit(partial(self._sync_inherited, partitions), self._log_dir)
+            return
+        if self.file is not None and self.file.ring_bytes == ring_bytes_of(journal_bytes):
+            return
+        if self.file is not None:
+            self.file.close()
+            self.path.unlink()
+            self.file, self.end = None, 0
+        try:
+            self._making = JournalMaking(self.path, journal_bytes)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._say_no_room(journal_bytes, error)
+            return
+        helper.submit(partial(self._make_on, helper), self._log_dir)
+
+    def _say_no_room(self, journal_bytes: int, error: OSError) -> None:
+        """Once: it is tried again from time to time, and nothing is lost meanwhile."""
+        if self._lacks_room:
+            return
+        self._lacks_room = True
+        _log.warning(
+            "log.journal.bytes: there is no room for a commit journal of %d MiB in %s: %s. Until there is, "
+            "every commit syncs each file by itself, which is slower with many partitions. Free some space, "
+            "or set a smaller one",
+            journal_bytes >> 20,
+            self.path.parent,
+            error.strerror,
+        )
+
+    def _make_on(self, helper: Helper) -> None:
+        """In the helper's thread, a piece at a time: other jobs go in between."""
+        if self._making is None:
+            return
+        try:
+            self.file = self._making.step()
+        except OSError:
+            self._making = None
+            raise
+        if self.file is None:
+            helper.submit(partial(self._make_on, helper), self._log_dir)
+            return
+        self._making = None
+        if self._lacks_room:
+            self._lacks_room = False
+            _log.info("%s: there is room for its commit journal now", self.path.parent)
+
+    @property
+    def is_missing(self) -> bool:
+        """And none is being made."""
+        return self._is_wanted and self.file is None and self._making is None
+
+    def empty(self) -> None:
+        """All segments are synced; the helper is at rest. Raises OSError."""
+        if self._inherited:
+            raise OSError(errno.EAGAIN, "segments that it names could not be synced")
+        if self._making is not None:
+            self._making.abandon()
+        if self.file is not None:
+            self.file.close()
+            last = JournalFile(self.path)
+            last.reset()
+            last.close()

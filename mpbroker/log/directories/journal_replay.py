@@ -1,0 +1,324 @@
+"""What a commit journal holds goes back into the segments, before any partition is opened.
+
+After a power cut segments lack what was never synced, although it was acknowledged. The journal is emptied
+only when all segments that it names are synced, so whatever happens during a replay, the next one does the
+same again. What belongs to no segment of a partition that is here is left out: the topic was deleted, or made
+anew (its id is another one), or the segment is gone, since none is acknowledged into before its name is on
+disk. After the death of the log process alone nothing is missing: its successor goes on with the journal, and
+has the segments synced meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.append.journal import Extent, JournalFile, Record
+from mpbroker.log.format.checkpoints import TopicPartition, read_whole, write_all_at
+from mpbroker.log.format.leader_epochs import NO_EPOCH
+from mpbroker.log.format.names import PARTITION_METADATA, PartitionName, segment_name
+from mpbroker.log.io.disk_errors import NO_ROOM
+from mpbroker.log.io.file_system import FileSystem
+from mpbroker.log.partition.durable_reads import read_anew
+from mpbroker.log.partition.epoch_validation import are_refuted, said_epochs
+from mpbroker.protocol.uuids import uuid_text
+from mpbroker.records.batch import LEADER_EPOCH_AT
+
+OPEN_AT_ONCE = 128
+# So many segments are rather synced by one call, with all else that is on their file system.
+MANY = 100
+TOPIC_ID_LETTERS = 22
+# A record has at most as much again.
+GROUP_BYTES = 16 << 20
+_log = logging.getLogger("mpbroker")
+
+
+class Replayed(NamedTuple):
+    """`ends`: of partitions whose segments have now what the journal has, where that ends. All in front of it
+    is on the device, too: the round was finished.
+    """
+
+    restored_bytes: int
+    ends: dict[TopicPartition, int]
+
+
+def replay(
+    journal: JournalFile,
+    partitions: Iterable[tuple[Path, PartitionName]],
+    recovery_points: Mapping[TopicPartition, int],
+    say: Callable[[str], None],
+    file_system: FileSystem | None = None,
+) -> Replayed:
+    """All segments concerned are synced then. Raises OSError, FatalError.
+
+    `file_system`: theirs, opened before anything was written there.
+    """
+    ends: dict[TopicPartition, int] = {}
+    # Those that count if the next record says that the round was finished.
+    said: dict[TopicPartition, int] = {}
+    targets: _Targets | None = None
+    segments = _Segments()
+    try:
+        for records in _in_groups(journal.records()):
+            say(f"replaying {journal.path}")
+            targets = targets or _Targets(partitions, recovery_points)
+            chosen = [
+                [(path, one) for one in record.extents if (path := targets.segment_of(one)) is not None]
+                for record in records
+            ]
+            for path, extent in chain.from_iterable(chosen):
+                segments.read_anew(path, extent)
+            for record, extents in zip(records, chosen, strict=True):
+                if not record.is_first:
+                    ends |= said
+                said = {
+                    targets.name_of(extent): extent.end_offset
+                    for path, extent in extents
+                    if segments.restore(path, extent)
+                }
+        say(f"syncing what {journal.path} names")
+        if file_system is not None and file_system.is_synced_at_once and segments.touched > MANY:
+            file_system.sync()
+            segments.sync(synced=file_system)
+        else:
+            segments.sync()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise FatalError(
+            f"{journal.path} holds acknowledged records that the machine lost from their segments, and there "
+            f"is no room to write them back: {os.strerror(error.errno)}. Free some space in "
+            f"{journal.path.parent} and start the broker again; do not delete the journal"
+        ) from error
+    finally:
+        segments.close()
+    return Replayed(segments.restored_bytes, ends)
+
+
+def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """As many at a time as their segments are held open: what is read of these goes on side by side."""
+    group: list[Record] = []
+    extents = data_bytes = 0
+    for record in records:
+        group.append(record)
+        extents += len(record.extents)
+        data_bytes += sum(len(extent.data) for extent in record.extents)
+        if extents >= OPEN_AT_ONCE or data_bytes >= GROUP_BYTES:
+            yield group
+            group, extents, data_bytes = [], 0, 0
+    if group:
+        yield group
+
+
+def sync_named(
+    named: Iterable[tuple[bytes, int, int]], partitions: Iterable[tuple[Path, PartitionName]]
+) -> None:
+    """All segments of the partitions that are here: (topic id, partition, base offset).
+
+    Raises OSError, which may pass unless a sync failed: then it is EIO.
+    """
+    targets, segments = _Targets(partitions, {}), _Segments()
+    try:
+        for topic_id, partition, base in named:
+            path = targets.path_of(topic_id, partition, base)
+            if path is not None:
+                segments.touch(path)
+        segments.sync(is_final=True)
+    finally:
+        segments.close()
+
+
+class _Target(NamedTuple):
+    """A partition that is here. `letters`: what its `partition.metadata` ends with, the topic id."""
+
+    directory: Path
+    name: TopicPartition
+    letters: bytes
+    synced_up_to: int
+
+
+class _Targets:
+    """The partitions that are here, by topic id: also by one with a flipped bit. Opening the partition tells
+    of that, and nobody else has these records.
+    """
+
+    def __init__(
+        self, partitions: Iterable[tuple[Path, PartitionName]], synced: Mapping[TopicPartition, int]
+    ) -> None:
+        self._by_letters: dict[tuple[bytes, int], _Target] = {}
+        self._numbered: dict[int, list[_Target]] = {}
+        self._said: set[Path] = set()
+        # Of those that a journal names.
+        self._epochs: dict[Path, int] = {}
+        self._refuted: dict[Path, bool] = {}
+        self._paths: dict[tuple[bytes, int, int], str | None] = {}
+        for directory, parsed in partitions:
+            if parsed.suffix:
+                continue
+            try:
+                letters = read_whole(f"{directory}/{PARTITION_METADATA}")[-TOPIC_ID_LETTERS:]
+            except FileNotFoundError:
+                continue
+            key = parsed.topic, parsed.partition
+            target = _Target(directory, key, letters, synced.get(key, 0))
+            self._by_letters[letters, parsed.partition] = target
+            self._numbered.setdefault(parsed.partition, []).append(target)
+
+    def _target(self, topic_id: bytes, partition: int) -> _Target | None:
+        text = uuid_text(topic_id).encode()
+        if (text, partition) not in self._by_letters:
+            flipped = [one for one in self._numbered.get(partition, []) if _is_flipped(one.letters, text)]
+            if not flipped:
+                return None
+            self._by_letters[text, partition] = flipped[0]
+        return self._by_letters[text, partition]
+
+    def path_of(self, topic_id: bytes, partition: int, base: int) -> str | None:
+        """That of the segment, whether it is there or not; None if the partition is not."""
+        key = (topic_id, partition, base)
+        if key not in self._paths:
+            found = self._target(topic_id, partition)
+            self._paths[key] = str(found.directory / segment_name(base)) if found is not None else None
+        return self._paths[key]
+
+    def name_of(self, extent: Extent) -> TopicPartition:
+        """Of one that has a segment."""
+        target = self._target(extent.topic_id, extent.partition)
+        assert target is not None
+        return target.name
+
+    def segment_of(self, extent: Extent) -> str | None:
+        """None if there is nothing to be restored."""
+        if self.path_of(extent.topic_id, extent.partition, extent.segment_base) is None:
+            return None
+        target = self._target(extent.topic_id, extent.partition)
+        if target is None or extent.end_offset <= target.synced_up_to:
+            return None
+        first_epoch = int.from_bytes(extent.data[LEADER_EPOCH_AT : LEADER_EPOCH_AT + 4], "big", signed=True)
+        if first_epoch < self._epoch_of(target) and not self._is_refuted(target):
+            if target.directory not in self._said:
+                self._said.add(target.directory)
+                _log.warning(
+                    "%s: what the commit journal has of it is left out: another broker wrote there since",
+                    target.directory,
+                )
+            return None
+        return self.path_of(extent.topic_id, extent.partition, extent.segment_base)
+
+    def _epoch_of(self, target: _Target) -> int:
+        """The last one that its checkpoint says; where nobody knows it, nobody else has written."""
+        if target.directory not in self._epochs:
+            epochs = said_epochs(str(target.directory))
+            self._epochs[target.directory] = epochs[-1][0] if epochs else NO_EPOCH
+        return self._epochs[target.directory]
+
+    def _is_refuted(self, target: _Target) -> bool:
+        """Whether what its checkpoint says of leader epochs cannot be: a bit has flipped there."""
+        if target.directory not in self._refuted:
+            epochs = said_epochs(str(target.directory)) or ()
+            self._refuted[target.directory] = are_refuted(target.directory, epochs)
+        return self._refuted[target.directory]
+
+
+def _is_flipped(one: bytes, other: bytes) -> bool:
+    """Whether they differ in one letter: then one of their halves is the same."""
+    half = TOPIC_ID_LETTERS // 2
+    if one[:half] != other[:half] and one[half:] != other[half:]:
+        return False
+    return len(one) == len(other) and sum(a != b for a, b in zip(one, other, strict=True)) == 1
+
+
+class _Segments:
+    """Segments that are written to, a few of them open at a time."""
+
+    def __init__(self) -> None:
+        self.restored_bytes = 0
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._touched: dict[str, None] = {}
+        self._missing: set[str] = set()
+
+    def touch(self, path: str) -> None:
+        self._fd(path)
+
+    def read_anew(self, path: str, extent: Extent) -> None:
+        """What is compared comes from the device. After a failed sync pages count as written whatever the
+        device has, and nobody else will ask the journal again. Reads of many files go on side by side.
+        """
+        if path in self._touched or path in self._missing:
+            return
+        fd = self._fd(path)
+        if fd is not None:
+            read_anew(fd, extent.position)
+            os.posix_fadvise(fd, extent.position, len(extent.data), os.POSIX_FADV_WILLNEED)
+
+    @property
+    def touched(self) -> int:
+        return len(self._touched)
+
+    def restore(self, path: str, extent: Extent) -> bool:
+        """Whether it is there now; it may yet have to be synced."""
+        if path in self._missing:
+            return False
+        fd = self._fd(path)
+        if fd is None:
+            return False
+        count = len(extent.data)
+        if os.pread(fd, count, extent.position) == extent.data:
+            return True
+        write_all_at(fd, extent.data, extent.position)
+        self.restored_bytes += count
+        return True
+
+    def sync(self, *, is_final: bool = False, synced: FileSystem | None = None) -> None:
+        """Also what was found complete: it may be in the page cache alone. `synced`: what lies there is on
+        the device; a partition may lie elsewhere, by a link or a mount.
+        """
+        for path in self._touched:
+            if synced is not None and _is_on(synced, path):
+                continue
+            fd = self._fd(path)
+            # Gone meanwhile, with its topic or by retention.
+            if fd is None:
+                continue
+            try:
+                os.fsync(fd)
+            except OSError as error:
+                if not is_final:
+                    raise
+                # Whatever the reason: the next sync would say that all is well, and pages may be lost.
+                raise OSError(errno.EIO, f"cannot be synced: {error.strerror}", path) from error
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def _fd(self, path: str) -> int | None:
+        fd = self._open.get(path)
+        if fd is not None:
+            self._open.move_to_end(path)
+            return fd
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._missing.add(path)
+            return None
+        if len(self._open) == OPEN_AT_ONCE:
+            os.close(self._open.popitem(last=False)[1])
+        self._open[path] = fd
+        self._touched[path] = None
+        return fd
+
+
+def _is_on(file_system: FileSystem, path: str) -> bool:
+    """Or is gone. Raises OSError."""
+    try:
+        return file_system.has(path)
+    except FileNotFoundError:
+        return True

@@ -1,0 +1,118 @@
+"""The commit journals of all log directories: taken over, made, put to use, emptied at the end."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.log.append.journal import BLOCK_BYTES, JournalFile
+from mpbroker.log.append.turn import Turn
+from mpbroker.log.append.turn_journals import (
+    bypass_journals,
+    inherited_is_synced,
+    release_journals,
+    use_journal,
+)
+from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.io.io_thread import Helper
+
+_log = logging.getLogger("mpbroker")
+
+
+def crowd_journals(turn: Turn, is_crowded: bool) -> None:
+    """Too many files are held open by what the journals alone have."""
+    bypass_journals(turn, is_crowded)
+    if is_crowded:
+        release_journals(turn)
+
+
+class Journals:
+    """`awaited`: some are being made, or what a predecessor left in them is being synced."""
+
+    def __init__(self, config: BrokerConfig, dirs: Sequence[Home], turn: Turn, helper: Helper) -> None:
+        self.awaited = False
+        self._config = config
+        self._dirs = dirs
+        self._turn = turn
+        self._helper = helper
+        self._is_group = config.log_flush_policy == "group"
+        self._in_use: set[int] = set()
+
+    def take_over(self, say: Callable[[str], None], *, is_successor: bool) -> None:
+        """Before any partition is opened. `is_successor`: only the process died before. Raises FatalError."""
+        for home in self._dirs:
+            if home.failed:
+                continue
+            try:
+                home.take_over(say, is_successor=is_successor)
+            except OSError as error:
+                self._give_up(home, error)
+                continue
+            if self._is_group:
+                self._prepare(home)
+        self.use()
+
+    def use(self) -> None:
+        """Those that are there by now."""
+        for home in self._dirs:
+            found = home.journal.file
+            if found is not None and home.number not in self._in_use and not home.failed:
+                self._put_to_use(home, found)
+            if home.journal.inherited_is_synced:
+                home.journal.inherited_is_synced = False
+                inherited_is_synced(self._turn, home.number)
+        self.awaited = self._is_group and any(
+            home.number not in self._in_use or home.journal.is_inheriting for home in self._dirs
+        )
+
+    def release(self) -> None:
+        """What they alone have is to be in synced segments the next time; those that are missing are made,
+        and what a predecessor left is tried again where it could not be synced.
+        """
+        release_journals(self._turn)
+        for home in self._dirs:
+            if not home.failed and (home.journal.is_missing or home.journal.must_sync):
+                self._prepare(home)
+
+    def empty(self, home: Home) -> None:
+        """Before the mark of a clean stop: whoever writes there next knows nothing of a journal."""
+        if home.failed:
+            return
+        try:
+            home.journal.empty()
+        except OSError as error:
+            _log.error("the commit journal in %s cannot be emptied: %s", home.path, error)
+            home.failed = True
+
+    def _put_to_use(self, home: Home, journal: JournalFile) -> None:
+        try:
+            if not journal.write_directly():
+                _log.info(
+                    "%s is written by way of the page cache: its file system or disk has no direct writes in "
+                    "blocks of %d bytes",
+                    journal.path,
+                    BLOCK_BYTES,
+                )
+                # A cold page would have to be read before a part of it is written.
+                will_need = partial(os.posix_fadvise, journal.fd, 0, 0, os.POSIX_FADV_WILLNEED)
+                self._helper.submit(will_need, home.number)
+        except OSError as error:
+            self._give_up(home, error)
+            return
+        self._in_use.add(home.number)
+        direct_bytes = self._config.log_journal_direct_bytes
+        use_journal(self._turn, home.number, journal, home.journal.end, direct_bytes)
+
+    def _prepare(self, home: Home) -> None:
+        try:
+            home.journal.prepare(self._config.log_journal_bytes, self._helper, home.partitions)
+        except OSError as error:
+            self._give_up(home, error)
+
+    def _give_up(self, home: Home, error: OSError) -> None:
+        home.failed = True
+        self._turn.storage_failed(home.number, error.errno or errno.EIO)

@@ -1,0 +1,346 @@
+"""One entry of log.dirs in the log process: whether it works, what the last run left there, its checkpoints.
+
+(Kafka: OffsetCheckpointFile, LogManager.) A checkpoint keeps the offsets of every partition that it has
+named: what is not open, not yet or because it is damaged, stands in it with what was known of it. Only
+`forget` takes one out, when the partition's files go: without its offsets a damaged partition would be cut at
+the next start as if nothing of it had been durable, and with those of a deleted one a new topic of its name
+would miss what it never had.
+
+With several log workers each has a journal of its own in the directory, and the lines of the checkpoints
+that name its partitions: whoever writes such a file takes what the others have written from it, alone with it
+for that time. What the last run left, whoever wrote it, the first worker puts in order before the others
+begin.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.append import journal
+from mpbroker.log.append.journal import JournalDamaged, JournalFile
+from mpbroker.log.directories.directory_layout import directories_in, take_clean_shutdown
+from mpbroker.log.directories.journal_creation import MAKING_SUFFIX
+from mpbroker.log.directories.journal_file import DirJournal, damaged
+from mpbroker.log.directories.journal_replay import replay
+from mpbroker.log.directories.reserve import Reserve
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import (
+    CheckpointCorrupt,
+    Offsets,
+    TopicPartition,
+    alone_with,
+    fsync_directory,
+    read_offsets,
+    write_offsets,
+    write_whole,
+)
+from mpbroker.log.format.names import ALONE, LogWorker, NotAPartition, PartitionName, parse_partition
+from mpbroker.log.io.file_system import FileSystem
+from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.strict_stat import is_there
+
+CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
+_log = logging.getLogger("mpbroker")
+
+
+def _read_checkpoint(path: Path) -> Offsets | None:
+    """What cannot be read is as if it were not there: recovery then looks at more than it had to."""
+    try:
+        return read_offsets(path)
+    except (CheckpointCorrupt, OSError) as error:
+        _log.warning("%s is ignored: %s", path, error)
+        return None
+
+
+def _file_system_of(path: Path) -> FileSystem | None:
+    """What cannot be opened fails with the first that is done there."""
+    try:
+        return FileSystem(path)
+    except OSError as error:
+        _log.warning("%s cannot be opened: %s", path, error)
+        return None
+
+
+class Home:
+    """A log directory, as the log process has it.
+
+    `known` is what the next checkpoints say, `on_disk` what the files say as far as it is certain.
+
+    A directory that `failed` before this process began is not touched at all.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        path: Path,
+        *,
+        group: bool,
+        failed: bool,
+        worker: LogWorker = ALONE,
+        reserve_bytes: int = 0,
+    ) -> None:
+        self.number = number
+        self.path = path
+        self.failed = failed
+        self.worker = worker
+        self.clean = False
+        # By journals, into segments that lacked them.
+        self.restored_bytes = 0
+        # Opened before anything is written there: what fails from then on is told by its next sync.
+        self.file_system = None if failed else _file_system_of(path)
+        self.reserve = Reserve(path, 0 if failed else reserve_bytes)
+        own_journal = path / journal.name_of(worker.number)
+        self.journal = DirJournal(number, own_journal, is_wanted=group and not failed)
+        read = {name: Offsets() if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
+        self._unreadable = [name for name, offsets in read.items() if offsets is None]
+        self._lacks_points = names.RECOVERY_POINTS in self._unreadable
+        # Of all partitions, as the last run left them.
+        self._points = read[names.RECOVERY_POINTS] or Offsets()
+        self._cleaned = read[names.CLEANER_OFFSETS] or Offsets()
+        self.known = {name: self._own(offsets or Offsets()) for name, offsets in read.items()}
+        self.on_disk = {name: offsets.copy() for name, offsets in self.known.items()}
+        # Partitions were forgotten since the checkpoints were written.
+        self.is_stale = False
+        self._group = group
+        self._submitted: dict[str, Offsets] = {}
+        # What the helper is going to write, or is at.
+        self._on_their_way: list[Offsets] = []
+        self._strangers: set[str] = set()
+        self._is_marked = False
+
+    def _own(self, offsets: Offsets) -> Offsets:
+        if self.worker.is_alone:
+            return offsets.copy()
+        return Offsets({key: offset for key, offset in offsets.items() if self.worker.owns(*key)})
+
+    def take_over(self, say: Callable[[str], None], *, is_successor: bool = False) -> None:
+        """What the last run left: its journals go into the segments, its mark of a clean stop is taken, and
+        the names of partitions are on disk, also of what was being made, or moved here, when it was killed.
+
+        All journals that are found, however many workers there were: when one of them takes appends, none
+        has a record of before. Where the stop was clean, ours or Kafka's, they have nothing that counts.
+        Where only a process died (`is_successor`) the segments are complete, and its journal goes on. Raises
+        OSError, FatalError.
+        """
+        self._heed_policy()
+        if is_successor:
+            self.journal.inherit()
+            if self.worker.is_first:
+                # If it is there it must not stay: from now on a crash is to be seen.
+                self.clean = take_clean_shutdown(self.path)
+            fsync_directory(self.path)
+            return
+        is_clean = is_there(self.path / names.CLEAN_SHUTDOWN)
+        for name in sorted(os.listdir(self.path)):  # noqa: PTH208 - thousands, and only their names
+            if journal.worker_of(name.removesuffix(MAKING_SUFFIX)) is None:
+                continue
+            path = self.path / name
+            if name.endswith(MAKING_SUFFIX):
+                path.unlink()
+            elif (found := self._read_journal(path, is_clean=is_clean)) is not None:
+                self._empty(found, is_clean=is_clean, say=say)
+        if not self.worker.is_alone:
+            self._settle_checkpoints()
+        self.clean = take_clean_shutdown(self.path)
+        fsync_directory(self.path)
+
+    def _read_journal(self, path: Path, *, is_clean: bool) -> JournalFile | None:
+        try:
+            return JournalFile(path)
+        except JournalDamaged as problem:
+            if not is_clean:
+                raise damaged(problem) from problem
+            path.unlink()
+            return None
+
+    def _empty(self, found: JournalFile, *, is_clean: bool, say: Callable[[str], None]) -> None:
+        if not is_clean:
+            try:
+                replayed = replay(found, self.partitions(), self._points_for(found), say, self.file_system)
+            except JournalDamaged as problem:
+                raise damaged(problem) from problem
+            self.restored_bytes += replayed.restored_bytes
+            if replayed.restored_bytes:
+                _log.warning(
+                    "%s: %d bytes were written back into segments that lacked them",
+                    found.path,
+                    replayed.restored_bytes,
+                )
+            durable = self.known[names.HIGH_WATERMARKS]
+            for key, end in replayed.ends.items():
+                if self.worker.owns(*key):
+                    durable[key] = max(end, durable.get(key, 0))
+        found.reset()
+        number = journal.worker_of(found.path.name)
+        if self._group and number == self.worker.number:
+            self.journal.file = found
+            return
+        found.close()
+        if not self._group or number is None or number >= self.worker.count:
+            found.path.unlink()
+            fsync_directory(self.path)
+
+    def _points_for(self, found: JournalFile) -> Mapping[TopicPartition, int]:
+        """Below which offsets nothing is to be written back. Raises FatalError.
+
+        Without recovery points everything in the journal is, but for what was compacted since: it must not be
+        overwritten with what it was made of, and lies below the offset up to which the partition is clean.
+        """
+        is_known = not self._lacks_points and (self._points or is_there(self.path / names.RECOVERY_POINTS))
+        if is_known or next(found.records(), None) is None:
+            return self._points
+        if names.CLEANER_OFFSETS in self._unreadable:
+            raise FatalError(
+                f"{self.path / names.RECOVERY_POINTS} and {names.CLEANER_OFFSETS} there cannot be read, "
+                f"and without one of them {found.path} may be written over segments that were compacted "
+                "since. Restore a file; or, if no topic here is compacted, delete both; or delete the "
+                "journal: then partitions that lack records of it stay offline"
+            )
+        return self._cleaned
+
+    def _heed_policy(self) -> None:
+        """High watermarks that were written without group commit, by us or by Kafka, need not be on disk."""
+        mark = self.path / names.DURABLE_MARK
+        self._is_marked = is_there(mark)
+        if self._group and not self._is_marked:
+            self.known[names.HIGH_WATERMARKS] = self.known[names.RECOVERY_POINTS].copy()
+        elif self._is_marked and not self._group:
+            mark.unlink()
+            fsync_directory(self.path)
+
+    def _settle_checkpoints(self) -> None:
+        """Before other workers write lines beside ours: they must be able to read what is there, and the mark
+        speaks of all lines.
+        """
+        for name in self._unreadable:
+            write_offsets(self.path / name, {})
+        if self._group and not self._is_marked:
+            write_offsets(self.path / names.HIGH_WATERMARKS, self._points)
+            write_whole(self.path / names.DURABLE_MARK, b"")
+            self._is_marked = True
+
+    def durable(self, key: TopicPartition) -> int:
+        """Everything of the partition below this offset is on disk, whatever happened to the machine."""
+        recovery_point = self.known[names.RECOVERY_POINTS].get(key, 0)
+        if not self._group:
+            return recovery_point
+        return max(recovery_point, self.known[names.HIGH_WATERMARKS].get(key, 0))
+
+    def forget(self, key: TopicPartition) -> None:
+        """The partition's files go away; see `is_stale`."""
+        for offsets in self.known.values():
+            if offsets.pop(key, None) is not None:
+                self.is_stale = True
+
+    def forget_cleaned(self, key: TopicPartition) -> None:
+        """The partition stays, but is not compacted any more."""
+        if self.known[names.CLEANER_OFFSETS].pop(key, None) is not None:
+            self.is_stale = True
+
+    def is_on_disk(self, key: TopicPartition) -> bool:
+        """Whether a checkpoint names the partition, or may do so after a crash."""
+        # In this order: what is written meanwhile is in both.
+        return any(key in offsets for offsets in [*self._on_their_way, *self.on_disk.values()])
+
+    def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], helper: Helper) -> None:
+        """Writes the file with what is new, if anything is."""
+        known = self.known[name]
+        known.put_all(offsets)
+        if self.failed:
+            return
+        if name == names.LOG_STARTS:
+            known = Offsets({key: offset for key, offset in known.items() if offset > 0})
+        if self._submitted.get(name) != known:
+            offsets = self._submitted[name] = known.copy()
+            self._on_their_way.append(offsets)
+            helper.submit(partial(self._write_next, name, offsets), self.number)
+
+    def write_stale(self, helper: Helper) -> None:
+        """Without what was forgotten."""
+        self.is_stale = False
+        for name in CHECKPOINTS:
+            self.checkpoint(name, {}, helper)
+
+    def _write_next(self, name: str, offsets: Offsets) -> None:
+        """In the helper's thread: in the order in which they were given."""
+        try:
+            self._write(name, offsets)
+        finally:
+            self._on_their_way.pop(0)
+
+    def _write(self, name: str, offsets: Offsets) -> None:
+        if name == names.RECOVERY_POINTS and self.journal.is_unsynced:
+            # None moves on before that is synced, or a replay would leave it out. The next one is written.
+            self._submitted.pop(name, None)
+            if self._lacks_points:
+                return
+            was = self.on_disk[name]
+            offsets = Offsets({key: min(offset, was.get(key, 0)) for key, offset in offsets.items()})
+        self.reserve.lend(partial(self._write_lines, name, offsets))
+        self.on_disk[name] = offsets
+        if name == names.HIGH_WATERMARKS and self._group and not self._is_marked:
+            self.reserve.lend(partial(write_whole, self.path / names.DURABLE_MARK, b""))
+            self._is_marked = True
+
+    def _write_lines(self, name: str, offsets: Offsets) -> None:
+        if self.worker.is_alone:
+            write_offsets(self.path / name, offsets)
+            return
+        with alone_with(self.path):
+            write_offsets(self.path / name, self._of_others(name) | dict(offsets))
+
+    def _of_others(self, name: str) -> dict[TopicPartition, int]:
+        """What the other workers have written. Whoever cannot read it must not write over it."""
+        try:
+            there = read_offsets(self.path / name)
+        except CheckpointCorrupt as problem:
+            raise OSError(errno.EIO, f"damaged while the broker runs: {problem}") from problem
+        return {key: offset for key, offset in there.items() if not self.worker.owns(*key)}
+
+    def write_again(self) -> None:
+        """A checkpoint may not be on disk, although the directory works: the next one is written anyway."""
+        self._submitted.clear()
+
+    def partitions(self) -> Iterator[tuple[Path, PartitionName]]:
+        """The directories of partitions, also of those to be deleted. What else is here is left alone."""
+        return ((self.path / name, parsed) for name, parsed in self._names())
+
+    def own_partitions(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
+        """The names of those of this log worker: of thousands few are looked at. As `directories_in`.
+        `suffix`: only of those with it.
+        """
+        for name, parsed in self._names(suffix):
+            if self.worker.owns(parsed.topic, parsed.partition):
+                yield name, parsed
+
+    def directories_of(self, topic: str) -> list[tuple[Path, int]]:
+        """Of the topic's partitions that are this log worker's, and of their future replicas."""
+        return [
+            (self.path / name, parsed.partition)
+            for name, parsed in self.own_partitions()
+            if parsed.topic == topic and parsed.suffix in ("", names.FUTURE_SUFFIX)
+        ]
+
+    def _names(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
+        for name in [] if self.failed else directories_in(self.path):
+            if not name.endswith(suffix):
+                continue
+            try:
+                parsed = parse_partition(name)
+            except NotAPartition:
+                if self.worker.is_first and name not in self._strangers:
+                    self._strangers.add(name)
+                    _log.warning(
+                        "%s is not the directory of a partition (<topic>-<number>). Move it out of %s: "
+                        "with it the broker will not start again",
+                        self.path / name,
+                        self.path,
+                    )
+                continue
+            yield name, parsed

@@ -1,0 +1,35 @@
+"""What the first log worker has found out about the last run, for the others and for successors.
+
+It alone puts in order what that run left (`Home.take_over`); the others begin when it has. What it says
+outlives it, but not the broker: so a worker that finds it said is the successor of one that died, or begins
+beside one that has done all of it. Killed before it says so, it leaves nothing to be undone: nobody has
+appended anything, and its successor does the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER
+from mpbroker.log.directories.log_directory import Home
+from shm.word import Words
+
+
+class TakeOver:
+    """`words`: those of `taken_over`, written by the first worker."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    @property
+    def is_done(self) -> bool:
+        return self._words.load(IS_TAKEN_OVER) != 0
+
+    def done(self, homes: Iterable[Home]) -> None:
+        clean = sum(1 << home.number for home in homes if home.clean)
+        self._words.store(CLEAN_DIRS, clean)
+        self._words.store(IS_TAKEN_OVER, 1)
+
+    def was_clean(self, home: Home) -> bool:
+        """Whether the last run closed the directory cleanly."""
+        return bool(self._words.load(CLEAN_DIRS) >> home.number & 1)

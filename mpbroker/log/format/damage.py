@@ -1,0 +1,145 @@
+"""What the scrubber knows of a log directory: damaged ranges, and how far it is. The file `mpbroker.scrub`.
+
+A line with name, version and CRC-32C of the rest, then JSON; replaced as a whole. The scrubber writes it, who
+reads partitions looks up what is damaged in them when the partition's word of damage says that something is
+(ipc/table.pxd). A finding is about one very file: when that goes, is repaired or swapped for what compaction
+made of it, it means nothing any more.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, write_whole
+from mpbroker.log.format.names import LOG_SUFFIX, SCRUB, segment_name
+from mpbroker.records.batch import checksum
+
+VERSION = 0
+
+
+class FileIdentity(msgspec.Struct, frozen=True):
+    """A sealed segment's file: another one under its name differs in one of these."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileIdentity:
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """The bytes [position, end) of a segment are no batches; offsets [first, behind) cannot be read. Of a
+    `.txnindex`: which of them are committed cannot be told, and who wants no others is refused.
+    """
+
+    partition: str  # the name of its directory
+    base: int
+    position: int
+    end: int
+    first: int
+    behind: int
+    reason: str
+    file: FileIdentity
+    found_ms: int
+    suffix: str = LOG_SUFFIX
+
+    @property
+    def is_of_records(self) -> bool:
+        return self.suffix == LOG_SUFFIX
+
+    def is_there(self, log_dir: Path) -> bool:
+        """Whether the file is the one that was found damaged; one that cannot be looked at is."""
+        try:
+            status = (log_dir / self.partition / segment_name(self.base, self.suffix)).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return FileIdentity.of(status) == self.file
+
+    def __str__(self) -> str:
+        name = f"{self.partition}/{segment_name(self.base, self.suffix)}"
+        offsets = f"offsets {self.first} to {self.behind - 1}"
+        if not self.is_of_records:
+            return f"{name} is damaged: {self.reason}; which of {offsets} are committed cannot be told"
+        place = f"from byte {self.position} to {self.end - 1}"
+        return f"{name} is damaged {place}: {self.reason}; {offsets} cannot be read"
+
+
+class Place(msgspec.Struct):
+    """Where a pass stopped: a segment, the batch in it that is next, and what was found in it before that."""
+
+    partition: str
+    base: int
+    file: FileIdentity
+    position: int = 0
+    next_offset: int = 0
+    found: list[Damage] = msgspec.field(default_factory=list)
+
+
+class Pass(msgspec.Struct):
+    """One scrub of a log directory; `ended_ms` is 0 while it goes on."""
+
+    began_ms: int
+    ended_ms: int = 0
+    bytes: int = 0
+    batches: int = 0
+
+
+class Scrubbed(msgspec.Struct):
+    """All of the file. `at`: in the current pass; None: at its beginning."""
+
+    damages: list[Damage] = msgspec.field(default_factory=list)
+    current: Pass | None = None
+    at: Place | None = None
+    last: Pass | None = None
+
+    def all_damages(self) -> list[Damage]:
+        """With those of the segment that is being read, instead of what was found in it the last time up to
+        there.
+        """
+        at = self.at
+        if at is None:
+            return list(self.damages)
+
+        def is_found_anew(one: Damage) -> bool:
+            is_here = (one.partition, one.base) == (at.partition, at.base)
+            return is_here and one.is_of_records and one.position < at.position
+
+        return [one for one in self.damages if not is_found_anew(one)] + at.found
+
+
+def read_scrubbed(log_dir: Path) -> Scrubbed:
+    """Nothing, if there is no file. Raises CheckpointCorrupt, OSError."""
+    path = log_dir / SCRUB
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Scrubbed()
+    head, _, body = data.partition(b"\n")
+    if head != _head_of(body):
+        raise CheckpointCorrupt(f"{path} is not what was written: its first line does not fit the rest")
+    try:
+        return msgspec.json.decode(body, type=Scrubbed)
+    except msgspec.MsgspecError as error:
+        raise CheckpointCorrupt(f"{path} is malformed: {error}") from error
+
+
+def write_scrubbed(log_dir: Path, scrubbed: Scrubbed) -> None:
+    """Durable when it returns. Raises OSError."""
+    body = msgspec.json.encode(scrubbed) + b"\n"
+    write_whole(log_dir / SCRUB, _head_of(body) + b"\n" + body)
+
+
+def _head_of(body: bytes) -> bytes:
+    return f"{SCRUB} {VERSION} {checksum(body):08x}".encode()
+
+
+def damages_of(directory: Path) -> list[Damage]:
+    """Of a partition. Raises CheckpointCorrupt, OSError."""
+    return [one for one in read_scrubbed(directory.parent).all_damages() if one.partition == directory.name]

@@ -1,0 +1,354 @@
+"""Producer state of one partition: check, update, snapshot files. `producer_state.pxd` says what is remembered.
+
+A snapshot (Kafka: ProducerSnapshot.json), big-endian:
+
+    0   version          i16  1
+    2   CRC-32C          u32  of all that follows it
+    6   entry count      i32
+    10  entries of 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
+        coordinator epoch i32, first offset of the open transaction i64 (-1: none); last offset and sequence are -1 without a batch
+
+Only the last batch of each producer is in it. The others that are to be remembered are found in the log before it (`mpbroker.log.recovery.producer_history`).
+"""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memmove, memset
+
+from mpbroker.records.batch cimport crc32c
+from mpbroker.records.wire cimport load_u16, load_u32, load_u64
+
+import struct
+
+from mpbroker.records.batch import checksum
+
+cdef enum:
+    CRC_ENDS_AT = 6
+    HEAD_BYTES = 10
+    ENTRY_BYTES = 46
+
+SNAPSHOT_VERSION = 1
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+assert _HEAD.size == HEAD_BYTES and _ENTRY.size == ENTRY_BYTES
+
+
+class SnapshotCorrupt(ValueError):
+    """The snapshot cannot be used; an older one, or replay from the start, can."""
+
+
+cdef bint grow(ProducersRef *producers) noexcept nogil:
+    cdef ProducersRef larger
+    cdef uint64_t i
+    cdef Producer *copy
+    # Most partitions have one producer, or none.
+    larger.room = producers.room * 2 if producers.room else 2
+    larger.used = 0
+    larger.table = <Producer *>calloc(larger.room, sizeof(Producer))
+    if larger.table == NULL:
+        return False
+    for i in range(larger.room):
+        larger.table[i].id = -1
+    for i in range(producers.room):
+        if producers.table[i].id != -1:
+            copy = producer_put(&larger, producers.table[i].id)
+            copy[0] = producers.table[i]
+    free(producers.table)
+    producers[0] = larger
+    return True
+
+
+cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexcept nogil:
+    """The producer's entry, a blank one if it is new; NULL without memory. Moves the table: other entries' pointers die."""
+    cdef Producer *found = producer_find(producers, producer_id)
+    cdef uint64_t at, mask
+    if found != NULL:
+        return found
+    # One place stays empty: a search ends there.
+    if (producers.used + 1) * 4 > producers.room * 3 and not grow(producers):
+        return NULL
+    mask = producers.room - 1
+    at = (<uint64_t>producer_id * <uint64_t>0x9E3779B97F4A7C15ull >> 20) & mask
+    while producers.table[at].id != -1:
+        at = (at + 1) & mask
+    found = &producers.table[at]
+    memset(found, 0, sizeof(Producer))
+    found.id = producer_id
+    found.epoch = NO_EPOCH
+    found.txn_first_offset = found.last_timestamp = -1
+    found.coordinator_epoch = -1
+    producers.used += 1
+    return found
+
+
+cdef int producer_check(
+    const Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, bint transactional,
+    const ProducerBatch **original,
+) noexcept nogil:
+    """Whether a batch may be appended; of a duplicate, `original` is the batch that it repeats.
+
+    One without a sequence is of a coordinator, which sends nothing twice: only the epoch counts.
+    """
+    cdef int32_t last_sequence = last_sequence_of(base_sequence, count), next_sequence
+    cdef const ProducerBatch *batch
+    cdef int i
+    if producer == NULL or producer.epoch == NO_EPOCH:
+        return PRODUCER_OK
+    if epoch == producer.epoch and base_sequence >= 0:
+        for i in range(producer.count):
+            batch = &producer.batches[i]
+            if batch.last_sequence == last_sequence and batch.offset_delta == count - 1:
+                original[0] = batch
+                return PRODUCER_DUPLICATE
+    if epoch < producer.epoch:
+        return PRODUCER_OLD_EPOCH
+    if epoch > producer.epoch or producer.count == 0:
+        next_sequence = 0
+    else:
+        next_sequence = sequence_after(producer.batches[producer.count - 1].last_sequence, 1)
+    if base_sequence >= 0 and base_sequence != next_sequence:
+        return PRODUCER_OUT_OF_ORDER
+    return PRODUCER_IN_TRANSACTION if producer.txn_first_offset >= 0 and not transactional else PRODUCER_OK
+
+
+cdef void producer_update(
+    Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
+) noexcept nogil:
+    """Remembers an appended batch."""
+    cdef ProducerBatch *batch
+    if epoch != producer.epoch:
+        producer.epoch = epoch
+        producer.count = 0
+    if producer.count == REMEMBERED_BATCHES:
+        memmove(&producer.batches[0], &producer.batches[1], (REMEMBERED_BATCHES - 1) * sizeof(ProducerBatch))
+        producer.count -= 1
+    batch = &producer.batches[producer.count]
+    batch.last_offset = base_offset + count - 1
+    batch.timestamp = timestamp
+    batch.last_sequence = last_sequence_of(base_sequence, count)
+    batch.offset_delta = count - 1
+    producer.count += 1
+    producer.last_timestamp = timestamp
+
+
+cdef int64_t producer_ended(Producer *producer, int16_t epoch, int32_t coordinator_epoch, int64_t timestamp) noexcept nogil:
+    """A marker is in the log: where the transaction began that it ends, -1 if none was open. Sequences go on, unless the
+    epoch is a new one."""
+    cdef int64_t first = producer.txn_first_offset
+    if epoch != producer.epoch:
+        producer.epoch = epoch
+        producer.count = 0
+    producer.coordinator_epoch = coordinator_epoch
+    producer.last_timestamp = timestamp
+    producer.txn_first_offset = -1
+    return first
+
+
+cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nogil:
+    """Where the earliest of the transactions began that are open, without that of `but`; -1: none is."""
+    cdef int64_t first = -1
+    cdef uint64_t i
+    cdef const Producer *producer
+    for i in range(producers.room):
+        producer = &producers.table[i]
+        if producer.id == -1 or producer.id == but or producer.txn_first_offset < 0:
+            continue
+        if first < 0 or producer.txn_first_offset < first:
+            first = producer.txn_first_offset
+    return first
+
+
+cdef bint producer_wants(const Producer *producer) noexcept nogil:
+    """Whether older batches of it are to be remembered. One that begins with sequence 0 is the first of its epoch; to one
+    without a sequence nothing is compared."""
+    cdef const ProducerBatch *oldest = &producer.batches[0]
+    if producer.count == 0 or producer.count == REMEMBERED_BATCHES or oldest.last_sequence == NO_SEQUENCE:
+        return False
+    return sequence_after(oldest.last_sequence, -oldest.offset_delta) != 0
+
+
+cdef void producer_recall(
+    Producer *producer, int16_t epoch, int32_t base_sequence, int64_t base_offset, int64_t last_offset, int64_t timestamp,
+) noexcept nogil:
+    """Remembers an older batch, if it is the one right before those that are known."""
+    cdef ProducerBatch *oldest = &producer.batches[0]
+    cdef int32_t delta = <int32_t>(last_offset - base_offset)
+    if epoch != producer.epoch or not producer_wants(producer) or last_offset >= oldest.last_offset - oldest.offset_delta:
+        return
+    if base_sequence < 0 or sequence_after(base_sequence, delta + 1) != sequence_after(oldest.last_sequence, -oldest.offset_delta):
+        return
+    memmove(&producer.batches[1], &producer.batches[0], producer.count * sizeof(ProducerBatch))
+    producer.count += 1
+    oldest.last_offset, oldest.timestamp = last_offset, timestamp
+    oldest.last_sequence, oldest.offset_delta = sequence_after(base_sequence, delta), delta
+
+
+cdef class Producers:
+    """The same for Python."""
+
+    def __cinit__(self):
+        memset(&self.ref, 0, sizeof(self.ref))
+
+    def __dealloc__(self):
+        free(self.ref.table)
+
+    def __len__(self):
+        return self.ref.used
+
+    def check(self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count, bint transactional=False) -> tuple:
+        """(error code, or -1 for a duplicate; base offset and timestamp of the original)."""
+        cdef const ProducerBatch *original = NULL
+        cdef int verdict = producer_check(
+            producer_find(&self.ref, producer_id), epoch, base_sequence, count, transactional, &original)
+        if verdict == PRODUCER_DUPLICATE:
+            return verdict, original.last_offset - original.offset_delta, original.timestamp
+        return verdict, -1, -1
+
+    def update(
+        self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
+        bint transactional=False,
+    ) -> None:
+        cdef Producer *producer = self.put(producer_id)
+        producer_update(producer, epoch, base_sequence, count, base_offset, timestamp)
+        if transactional:
+            producer_begun(producer, base_offset)
+
+    cdef Producer *put(self, int64_t producer_id) except NULL:
+        cdef Producer *producer = producer_put(&self.ref, producer_id)
+        if producer == NULL:
+            raise MemoryError("no memory for producer state")
+        return producer
+
+    def check_marker(self, int64_t producer_id, int epoch, int32_t coordinator_epoch) -> int:
+        """The error of a marker that comes from the past; else 0."""
+        cdef const Producer *producer = producer_find(&self.ref, producer_id)
+        if producer == NULL:
+            return PRODUCER_OK
+        if epoch < producer.epoch:
+            return PRODUCER_OLD_EPOCH
+        return PRODUCER_OLD_COORDINATOR if coordinator_epoch < producer.coordinator_epoch else PRODUCER_OK
+
+    def ended(self, int64_t producer_id, int epoch, int32_t coordinator_epoch, int64_t timestamp) -> int:
+        """A marker is in the log; where the transaction began that it ends, -1 if none was open."""
+        return producer_ended(self.put(producer_id), epoch, coordinator_epoch, timestamp)
+
+    def open_from(self, int64_t producer_id) -> int:
+        """Where the producer's transaction began, -1 if none is open."""
+        cdef const Producer *producer = producer_find(&self.ref, producer_id)
+        return producer.txn_first_offset if producer != NULL else -1
+
+    def first_open(self, int64_t but=-1) -> int:
+        """Where the earliest of the transactions began that are open, without that of `but`; -1: none is."""
+        return first_open(&self.ref, but)
+
+    def entries(self) -> list:
+        """(id, epoch, coordinator epoch, open transaction, [(last sequence, last offset, offset delta, timestamp)]), by id."""
+        cdef uint64_t i
+        cdef Producer *p
+        out = []
+        for i in range(self.ref.room):
+            p = &self.ref.table[i]
+            if p.id != -1 and p.epoch != NO_EPOCH:
+                batches = [
+                    (p.batches[j].last_sequence, p.batches[j].last_offset, p.batches[j].offset_delta, p.batches[j].timestamp)
+                    for j in range(p.count)
+                ]
+                out.append((p.id, p.epoch, p.coordinator_epoch, p.txn_first_offset, batches))
+        return sorted(out)
+
+    def last_ms(self, int64_t producer_id) -> int:
+        """Of its last batch or marker; -1 if it is not known."""
+        cdef const Producer *producer = producer_find(&self.ref, producer_id)
+        return producer.last_timestamp if producer != NULL else -1
+
+    def snapshot(self) -> bytes:
+        body = bytearray()
+        entries = self.entries()
+        for producer_id, epoch, coordinator_epoch, transaction, batches in entries:
+            timestamp = self.last_ms(producer_id)
+            sequence, offset, delta, _ = batches[len(batches) - 1] if batches else (-1, -1, 0, -1)
+            body += _ENTRY.pack(producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction)
+        counted = len(entries).to_bytes(4, "big") + bytes(body)
+        return _HEAD.pack(SNAPSHOT_VERSION, checksum(counted), len(entries)) + bytes(body)
+
+    def load(self, bytes data, int64_t expired_before_ms=-1) -> None:
+        """Takes over a snapshot but for producers whose last batch is older. Raises SnapshotCorrupt."""
+        cdef const uint8_t *p = data
+        cdef int64_t i, count, size = len(data)
+        if size < HEAD_BYTES:
+            raise SnapshotCorrupt(f"it has {size} bytes")
+        version = <int16_t>load_u16(p)
+        count = <int32_t>load_u32(p + 6)
+        if version != SNAPSHOT_VERSION:
+            raise SnapshotCorrupt(f"its version is {version}, not {SNAPSHOT_VERSION}")
+        if (
+            crc32c(0, p + CRC_ENDS_AT, size - CRC_ENDS_AT) != load_u32(p + 2) or count < 0
+            or size != HEAD_BYTES + count * ENTRY_BYTES
+        ):
+            raise SnapshotCorrupt("its checksum or its length is wrong")
+        for i in range(count):
+            self.take(p + HEAD_BYTES + i * ENTRY_BYTES, expired_before_ms)
+
+    cdef int take(self, const uint8_t *entry, int64_t expired_before_ms) except -1:
+        cdef Producer *producer
+        cdef int16_t epoch = <int16_t>load_u16(entry + 8)
+        cdef int32_t sequence = <int32_t>load_u32(entry + 10), delta = <int32_t>load_u32(entry + 22)
+        cdef int64_t offset = <int64_t>load_u64(entry + 14), timestamp = <int64_t>load_u64(entry + 26)
+        cdef int64_t transaction = <int64_t>load_u64(entry + 38)
+        if transaction < 0 and timestamp < expired_before_ms:
+            return 0
+        producer = self.put(<int64_t>load_u64(entry))
+        if offset >= 0:
+            sequence = sequence_after(sequence, -delta) if sequence >= 0 else NO_SEQUENCE
+            producer_update(producer, epoch, sequence, delta + 1, offset - delta, timestamp)
+        producer.epoch = epoch
+        producer.last_timestamp = timestamp
+        producer.coordinator_epoch = <int32_t>load_u32(entry + 34)
+        producer.txn_first_offset = transaction
+        return 0
+
+    def wanting(self) -> int:
+        """The first offset of the newest batch before which a batch may be that is to be remembered, too; -1: there is none."""
+        cdef uint64_t i
+        cdef Producer *p
+        cdef int64_t newest = -1
+        for i in range(self.ref.room):
+            p = &self.ref.table[i]
+            if p.id != -1 and producer_wants(p):
+                newest = max(newest, p.batches[0].last_offset - p.batches[0].offset_delta)
+        return newest
+
+    def carried(self) -> bytes:
+        """All of it, for another process of this program: see `carry`."""
+        return (<char *>self.ref.table)[:self.ref.room * sizeof(Producer)] if self.ref.room else b""
+
+    def carry(self, bytes data) -> None:
+        """Takes over what another process has carried here; nothing may be known yet."""
+        cdef uint64_t i
+        if not data:
+            return
+        self.ref.table = <Producer *>calloc(len(data), 1)
+        if self.ref.table == NULL:
+            raise MemoryError("no memory for producer state")
+        memcpy(self.ref.table, <char *>data, len(data))
+        self.ref.room = len(data) // sizeof(Producer)
+        for i in range(self.ref.room):
+            self.ref.used += self.ref.table[i].id != -1
+
+    def expire(self, int64_t before_ms) -> int:
+        """Forgets producers whose last batch is older and that have no open transaction; returns how many."""
+        cdef ProducersRef kept
+        cdef uint64_t i
+        cdef Producer *p
+        memset(&kept, 0, sizeof(kept))
+        before = self.ref.used
+        for i in range(self.ref.room):
+            p = &self.ref.table[i]
+            if p.id != -1 and p.epoch != NO_EPOCH and (p.txn_first_offset >= 0 or p.last_timestamp >= before_ms):
+                copy = producer_put(&kept, p.id)
+                if copy == NULL:
+                    free(kept.table)
+                    raise MemoryError("no memory for producer state")
+                copy[0] = p[0]
+        free(self.ref.table)
+        self.ref = kept
+        return before - self.ref.used

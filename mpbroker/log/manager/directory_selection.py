@@ -1,0 +1,77 @@
+"""In which log directory a partition is, and where a new one may go (Kafka: LogManager.nextLogDirs)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import TopicPartition
+from mpbroker.log.format.names import LogWorker
+from mpbroker.log.io.strict_stat import is_directory
+from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.recovery.log_loader import PartitionDamaged
+
+# Of partitions that do not exist; whoever asks for more has the oldest forgotten.
+PREFERRED_MOST = 10_000
+
+
+class Placing:
+    def __init__(self, dirs: Sequence[Home], worker: LogWorker) -> None:
+        self._dirs = dirs
+        self._worker = worker
+        # Where a client wants a partition that is still to be made (Kafka: preferredLogDirs).
+        self._preferred: dict[TopicPartition, int] = {}
+
+    def holder_of(self, name: str) -> Home | None:
+        """The log directory that has the partition. Raises FatalError if two have; OSError."""
+        holders = [home for home in self._dirs if not home.failed and is_directory(home.path / name)]
+        if len(holders) > 1:
+            raise FatalError(
+                f"{name} is in {holders[0].path} and in {holders[1].path}. Move one of them away"
+            )
+        return holders[0] if holders else None
+
+    def refuse_to_replace(self, key: TopicPartition, durable: int) -> None:
+        """A partition that is not new is in no directory that works: it must not be made anew if it may have
+        had records. `durable`: what a predecessor of this process said of its high watermark.
+
+        Raises PartitionDamaged.
+        """
+        name = names.partition_name(*key)
+        for home in self._dirs:
+            if home.failed:
+                raise PartitionDamaged(
+                    f"{name} is in none of the log directories that work, and {home.path} failed. "
+                    "It stays offline until the broker is restarted"
+                )
+        for home in self._dirs:
+            had = max(home.known[file].get(key, 0) for file in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS))
+            if had > 0:
+                raise PartitionDamaged(
+                    f"{home.path / name} is gone, but the partition had offsets below {had}. Restore it, or "
+                    "delete the topic"
+                )
+        if durable > 0:
+            raise PartitionDamaged(f"the directory of {name} is gone. Restore it, or delete the topic")
+
+    def prefer(self, key: TopicPartition, number: int) -> None:
+        """Until the partition is made, or the process ends."""
+        self._preferred.pop(key, None)
+        if len(self._preferred) >= PREFERRED_MOST:
+            del self._preferred[next(iter(self._preferred))]
+        self._preferred[key] = number
+
+    def for_new(self, key: TopicPartition, logs: Iterable[PartitionLog]) -> Home:
+        """Where a client wants it, else where there are the fewest."""
+        preferred = self._preferred.pop(key, None)
+        if preferred is not None and not self._dirs[preferred].failed:
+            return self._dirs[preferred]
+        counts = dict.fromkeys((home.number for home in self._dirs if not home.failed), 0)
+        for log in logs:
+            if log.state.log_dir in counts:
+                counts[log.state.log_dir] += 1
+        # Of those with equally few each worker begins with another one.
+        first, count = self._worker.number, len(self._dirs)
+        return self._dirs[min(counts, key=lambda number: (counts[number], (number - first) % count))]

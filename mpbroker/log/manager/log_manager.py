@@ -1,0 +1,598 @@
+"""Which partitions lie below the log directories, and the slot of each in the table (Kafka: LogManager)."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.topic_config import TopicConfig, TopicConfigError, resolve
+from mpbroker.ipc.calls import EnsuredPartition, EnsuredTopic, EnsureTopic
+from mpbroker.ipc.metadata import METADATA_SLOT
+from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.append.relocation import relocate
+from mpbroker.log.append.turn import Turn
+from mpbroker.log.directories import future_replica
+from mpbroker.log.directories.delayed_deletions import DelayedDeletions
+from mpbroker.log.directories.directory_layout import write_clean_shutdown
+from mpbroker.log.directories.journal_set import Journals
+from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.startup_state import TakeOver
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, Offsets, read_topic_id, topic_id_if_any
+from mpbroker.log.format.names import ALONE, LogWorker
+from mpbroker.log.format.partition_map import PerPartition
+from mpbroker.log.io.disk_errors import PASSING
+from mpbroker.log.io.file_removal import remove_tree
+from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.strict_stat import is_directory
+from mpbroker.log.manager.directory_selection import Placing
+from mpbroker.log.manager.open_partitions import Awake
+from mpbroker.log.manager.refusals import WaitingPartitions
+from mpbroker.log.manager.slot_allocator import OwnSlots
+from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed
+from mpbroker.log.recovery import clean_stop
+from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
+from mpbroker.log.recovery.scheduler import Opening
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from shm.table import SlotTable
+
+_log = logging.getLogger("mpbroker")
+
+
+def _checks(config: TopicConfig) -> tuple[str, bool]:
+    """What decides how batches are checked and stamped."""
+    return config.message_timestamp_type, "compact" in config.cleanup_policy
+
+
+class Unusable(Exception):
+    """The topic cannot be opened, whatever its files are like."""
+
+
+class LogManager:
+    """The partitions of one log worker. `is_first_life`: it has no predecessor in this broker's life."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        table: SlotTable,
+        turn: Turn,
+        helper: Helper,
+        say: Callable[[str], None],
+        opening: Opening,
+        take_over: TakeOver,
+        worker: LogWorker = ALONE,
+        *,
+        is_first_life: bool = True,
+    ) -> None:
+        self.config = config
+        self.opening = opening
+        self.table = table
+        self.turn = turn
+        self.helper = helper
+        self.say = say
+        self.worker = worker
+        self.group = config.log_flush_policy == "group"
+        # A predecessor's: the bytes of a file whose fsync failed may be there or not, whoever asks again.
+        failed = turn.failed_dirs
+        self.dirs = [
+            Home(
+                number,
+                Path(name),
+                group=self.group,
+                failed=bool(failed >> number & 1),
+                worker=worker,
+                reserve_bytes=config.log_reserve_bytes // worker.count,
+            )
+            for number, name in enumerate(config.log_dirs)
+        ]
+        self.journals = Journals(config, self.dirs, turn, helper)
+        self._take_over(take_over, is_first_life=is_first_life)
+        future_replica.settle(self.dirs)
+        self.placing = Placing(self.dirs, worker)
+        self.awake = Awake(turn, helper)
+        self.logs: dict[int, PartitionLog] = {}
+        self.slot_of: PerPartition[bytes] = PerPartition()
+        self.deletions = DelayedDeletions(helper)
+        # By slot: the commit round that syncs what the last roll ended, and the base of the segment it began.
+        self._rolled: dict[int, tuple[int, int]] = {}
+        self._slots = OwnSlots(table, worker)
+        self._waiting = WaitingPartitions([home.path for home in self.dirs], config)
+        self._queue_old_deletions()
+        opening.found(self.dirs, is_successor=not is_first_life)
+
+    def _take_over(self, take_over: TakeOver, *, is_first_life: bool) -> None:
+        if not take_over.is_done:
+            self.journals.take_over(self.say, is_successor=False)
+            take_over.done(self.dirs)
+            return
+        self.journals.take_over(self.say, is_successor=True)
+        for home in self.dirs:
+            # Of another one's predecessor nothing has been opened since.
+            if is_first_life and not self.worker.is_first:
+                home.clean = take_over.was_clean(home)
+
+    # ---- opening ----
+
+    def open_metadata(self) -> None:
+        """`__cluster_metadata-0`, before anybody can ask for anything. Raises FatalError."""
+        topic = EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])
+        opened = self.ensure(topic).partitions[0]
+        if opened.error:
+            raise FatalError(f"{METADATA_TOPIC}-0 cannot be opened: {opened.message}")
+
+    def ensure(self, topic: EnsureTopic) -> EnsuredTopic:
+        """Opens or creates the partitions, or brings open ones up to date."""
+        steps = self.ensuring(topic)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                ensured: EnsuredTopic = end.value
+                return ensured
+
+    def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
+        """`ensure` in steps, one per partition to be opened: in between the log goes on appending."""
+        config, problem = self._resolved(topic.configs)
+        done = []
+        for number in (one for one in topic.partitions if self.worker.owns(topic.name, one)):
+            is_open = (topic.topic_id, number) in self.slot_of
+            done.append((yield from self._ensured(topic, number, config, problem)))
+            if not is_open:
+                yield
+        return EnsuredTopic(topic.topic_id, done)
+
+    def _resolved(self, configs: Mapping[str, str]) -> tuple[TopicConfig, str | None]:
+        """-> the settings of a topic, what is wrong with its own."""
+        try:
+            return resolve(self.config, configs), None
+        except TopicConfigError as error:
+            return resolve(self.config, {}), str(error)
+
+    def follow_settings(self) -> None:
+        """The broker's settings have changed: so have those of topics that do not say otherwise."""
+        own = {id(log.overrides): log.overrides for log in self.logs.values()}
+        resolved = {which: self._resolved(overrides)[0] for which, overrides in own.items()}
+        for log in self.logs.values():
+            log.apply_config(resolved[id(log.overrides)])
+            self.awake.changed(log)
+
+    def _ensured(
+        self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
+    ) -> Generator[None, None, EnsuredPartition]:
+        """The answer for one partition. What passes leaves no trace: the coordinator asks again."""
+        code = ErrorCode.KAFKA_STORAGE_ERROR
+        try:
+            if (topic.topic_id, number) not in self.slot_of:
+                self._slots.check_for_one((topic.topic_id, number))
+            if problem is not None:
+                code = ErrorCode.INVALID_CONFIG
+                raise Unusable(problem)
+            log = yield from self._opening(topic, number, config)
+            self._waiting.end(topic, number)
+            error, message = self._offline_error(log)
+        except (OSError, PartitionDamaged, CheckpointCorrupt, Unusable) as failure:
+            error, message = code, str(failure)
+            if isinstance(failure, OSError) and failure.errno in PASSING:
+                self._waiting.begin(topic, number, failure)
+                return EnsuredPartition(number, 0, 0, error, message)
+            _log.error("%s-%d is offline: %s", topic.name, number, message)
+            log = self._offline(topic, number, config)
+            if isinstance(failure, SyncFailed):
+                self.turn.storage_failed(log.state.log_dir, failure.errno or errno.EIO)
+        return EnsuredPartition(number, log.state.table_slot, log.state.generation, error, message)
+
+    def _offline_error(self, log: PartitionLog) -> tuple[int, str | None]:
+        if log.state.is_offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR, f"{log.directory} is offline"
+        return 0, None
+
+    def _opening(
+        self, topic: EnsureTopic, number: int, config: TopicConfig
+    ) -> Generator[None, None, PartitionLog]:
+        slot = self.slot_of.get((topic.topic_id, number))
+        if slot is not None:
+            log = self.logs[slot]
+            log.overrides = topic.configs
+            self._alter(log, config, topic.config_version)
+            return log
+        log, home = yield from self._recovered(topic, number, config)
+        epoch = log.epochs[-1][0]
+        self._place(log, home, topic, epoch)
+        log.state.all_is_durable(log.recovery_point)
+        log.state.flags = PartitionFlag.PARTITION_LIVE
+        self.awake.begin(log)
+        self.opening.count(home.number)
+        return log
+
+    def _recovered(
+        self, topic: EnsureTopic, number: int, config: TopicConfig
+    ) -> Generator[None, None, tuple[PartitionLog, Home]]:
+        """By a worker, by ourselves, or made."""
+        name = names.partition_name(topic.name, number)
+        by_worker = yield from self.opening.result((topic.topic_id, number))
+        if by_worker is not None:
+            home = self.dirs[by_worker.log_dir]
+            log = PartitionLog(f"{home.path}/{name}", topic.name, number, topic.topic_id, config)
+            by_worker.opened.adopt(log)
+            return log, home
+        self.say(f"opening {name}")
+        yield from self._set_others_aside(topic, number)
+        found = self.placing.holder_of(name)
+        if found is not None:
+            known = self._known(found, topic, number)
+            count = self.opening.checked(found.number)
+            log = load(found.path / name, topic.name, number, topic.topic_id, config, known, self.say, count)
+            log.close_files()
+            return log, found
+        earlier = self._slots.before((topic.topic_id, number))
+        is_new = earlier is None and topic.new_from is not None and number >= topic.new_from
+        if not is_new:
+            self.placing.refuse_to_replace((topic.name, number), earlier.high_watermark if earlier else 0)
+        yield from self._forgotten(self.dirs, (topic.name, number))
+        home = self.placing.for_new((topic.name, number), self.logs.values())
+        return PartitionLog.create(home.path / name, topic.name, number, topic.topic_id, config), home
+
+    def prefetch(self, topic: EnsureTopic) -> None:
+        """Workers begin with what they can open, before it is the topic's turn."""
+        config, problem = self._resolved(topic.configs)
+        if problem is None:
+            unopened = (n for n in topic.partitions if (topic.topic_id, n) not in self.slot_of)
+            self.opening.begin(topic, unopened, config, lambda home, n: self._known(home, topic, n))
+
+    def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
+        """Batches that were checked under earlier settings are taken, unless they would be checked otherwise
+        now: then their clients are told to send them again.
+        """
+        if version == log.state.config_version:
+            return
+        before = log.config
+        log.apply_config(config)
+        log.state.config_version = version
+        if _checks(config) != _checks(before):
+            log.state.oldest_config_version = version
+        log.state.publish(self.table)
+        self.awake.changed(log)
+
+    def _known(self, home: Home, topic: EnsureTopic, number: int) -> Known:
+        key = (topic.name, number)
+        recovery_point = home.known[names.RECOVERY_POINTS].get(key, 0)
+        # Without group commit the high watermark outlives a crash of the process, but not one of the machine.
+        durable = home.durable(key)
+        log_start = home.known[names.LOG_STARTS].get(key, 0)
+        earlier = self._slots.before((topic.topic_id, number))
+        if earlier is not None:
+            log_start = max(log_start, earlier.log_start_offset)
+            # What this very partition had, and newer than any checkpoint. Offline it may never have said so.
+            is_offline = earlier.flags & PartitionFlag.PARTITION_OFFLINE
+            durable = max(durable, earlier.high_watermark) if is_offline else earlier.high_watermark
+            recovery_point = min(recovery_point, durable)
+        if self.group:
+            # Should it be damaged, this has to be known at the next start as well.
+            home.known[names.HIGH_WATERMARKS][key] = durable
+        return Known(
+            clean=home.clean and earlier is None,
+            recovery_point=recovery_point,
+            durable=durable,
+            log_start=log_start,
+            producer_expiration_ms=self.config.producer_id_expiration_ms,
+        )
+
+    def _forgotten(self, homes: Iterable[Home], key: tuple[str, int]) -> Generator[None, None, None]:
+        """Until no checkpoint has the offsets of an earlier partition of that name, also after a crash."""
+        for home in homes:
+            home.forget(key)
+        naming = [home for home in homes if not home.failed and home.is_on_disk(key)]
+        if not naming:
+            return
+        for home in naming:
+            home.write_stale(self.helper)
+        self.say(f"waiting until no checkpoint names {names.partition_name(*key)}, which was deleted")
+        yield from self.helper.catching_up()
+        for home in naming:
+            if home.is_on_disk(key) and not home.failed:
+                home.write_again()
+                raise OSError(errno.EAGAIN, f"the checkpoints in {home.path} could not be written")
+
+    def _set_others_aside(self, topic: EnsureTopic, number: int) -> Generator[None, None, None]:
+        """Another topic of that name is deleted, whether we were told so already or not."""
+        key = (topic.name, number)
+        for home in self.dirs:
+            directory = home.path / names.partition_name(*key)
+            if home.failed or not is_directory(directory):
+                continue
+            holder = read_topic_id(directory, topic.topic_id)
+            if holder == topic.topic_id:
+                continue
+            if holder is None and not any(directory.glob(f"*{names.LOG_SUFFIX}")):
+                # A creation that was cut short; nothing was ever appended.
+                shutil.rmtree(directory)
+            elif holder is not None and (self.slot_of.of(holder) or self._slots.has(holder)):
+                self.remove(topic.name, holder)
+            else:
+                yield from self._forgotten([home], key)
+                self._set_aside(directory)
+
+    def _place(self, log: PartitionLog, home: Home, topic: EnsureTopic, epoch: int) -> None:
+        """Gives the partition its slot: the one it had before, if any."""
+        key = (topic.topic_id, log.partition)
+        slot, generation = self._slots.take(key)
+        log.state.describe(
+            slot,
+            topic.topic_id,
+            log.partition,
+            generation,
+            topic.config_version,
+            epoch,
+            home.number,
+            log.log_start,
+        )
+        log.overrides = topic.configs
+        self.logs[slot] = log
+        self.slot_of[key] = slot
+
+    def _offline(self, topic: EnsureTopic, number: int, config: TopicConfig) -> PartitionLog:
+        """A partition that cannot be opened has a slot that says so; one that is open goes on."""
+        slot = self.slot_of.get((topic.topic_id, number))
+        if slot is not None:
+            return self.logs[slot]
+        name = names.partition_name(topic.name, number)
+        there = [home for home in self.dirs if not home.failed and _may_have(home, name)]
+        home = [*there, *(home for home in self.dirs if home.failed), self.dirs[0]][0]
+        log = PartitionLog(home.path / name, topic.name, number, topic.topic_id, config)
+        earlier = self._slots.before((topic.topic_id, number))
+        if earlier is not None:
+            log.log_start = earlier.log_start_offset
+        self._place(log, home, topic, 0)
+        if earlier is not None:
+            log.state.keep_marks(earlier.high_watermark, earlier.log_end_offset)
+        log.state.flags = PartitionFlag.PARTITION_OFFLINE
+        self.awake.begin(log)
+        return log
+
+    def is_here(self, log: PartitionLog) -> bool:
+        """Whether it is open still: its topic may have been deleted since somebody took it in hand."""
+        return self.logs.get(log.state.table_slot) is log
+
+    def is_served(self, log: PartitionLog) -> bool:
+        """And not offline."""
+        return self.is_here(log) and log.state.flags == PartitionFlag.PARTITION_LIVE
+
+    # ---- removal ----
+
+    def remove(self, name: str, topic_id: bytes) -> None:
+        """Unreachable at once; the files go after file.delete.delay.ms. Raises OSError after the rest."""
+        delay_ms = self.config.log_segment_delete_delay_ms
+        numbers = set()
+        unreadable = set()
+        for number in self.slot_of.of(topic_id):
+            slot = self.slot_of.pop((topic_id, number))
+            log = self.logs.pop(slot)
+            self._rolled.pop(slot, None)
+            delay_ms = log.config.file_delete_delay_ms
+            log.state.flags = PartitionFlag.PARTITION_DELETED
+            log.state.publish(self.table)
+            self._slots.give_back(slot, log.state.generation)
+            self.awake.end(log)
+            numbers.add(log.partition)
+            unreadable.add(log.directory)
+        numbers.update(self._slots.forget(topic_id))
+        self._waiting.forget(topic_id)
+        failure: OSError | None = None
+        for home in self.dirs:
+            try:
+                self._remove_from(home, name, topic_id, delay_ms, numbers, unreadable)
+            except OSError as error:
+                # What lies in the others goes all the same.
+                failure = error
+                if error.errno not in PASSING:
+                    self.turn.storage_failed(home.number, error.errno or errno.EIO)
+        if failure is not None:
+            raise failure
+
+    def _remove_from(
+        self,
+        home: Home,
+        name: str,
+        topic_id: bytes,
+        delay_ms: int,
+        numbers: set[int],
+        unreadable: set[Path],
+    ) -> None:
+        """`numbers`: of the topic's partitions, as far as they are known. Raises OSError."""
+        for directory, number in home.directories_of(name):
+            holder = topic_id_if_any(directory)
+            if holder == topic_id or (holder is None and directory in unreadable):
+                gone = self._rename(directory, names.DELETE_SUFFIX)
+                self.deletions.add(delay_ms, home.number, partial(remove_tree, gone))
+                numbers.add(number)
+        for number in numbers:
+            # Of another topic by now?
+            if not is_directory(home.path / names.partition_name(name, number)):
+                home.forget((name, number))
+
+    def set_strays_aside(self, topics: dict[str, bytes]) -> None:
+        """Every topic that exists has been ensured: what else looks like a partition is not one of ours."""
+        known: PerPartition[str] = PerPartition()
+        for slot, log in self.logs.items():
+            known[log.topic, log.partition] = slot
+        for home in self.dirs:
+            unknown = [
+                (home.path / name, (parsed.topic, parsed.partition))
+                for name, parsed in home.own_partitions()
+                if not parsed.suffix and (parsed.topic, parsed.partition) not in known
+            ]
+            for directory, key in unknown:
+                holder = topic_id_if_any(directory)
+                if key[0] not in topics or holder not in (None, topics[key[0]]):
+                    self._set_aside(directory)
+                    home.forget(key)
+            named = {key for offsets in home.known.values() for key in offsets if key not in known}
+            for key in named:
+                if key[0] not in topics and not is_directory(home.path / names.partition_name(*key)):
+                    home.forget(key)
+
+    def _set_aside(self, directory: Path) -> None:
+        renamed = self._rename(directory, names.STRAY_SUFFIX)
+        _log.warning("%s belongs to no topic; it is %s now", directory, renamed.name)
+
+    def _rename(self, directory: Path, suffix: str) -> Path:
+        parsed = names.parse_partition(directory.name)
+        renamed = directory.with_name(names.renamed(parsed.topic, parsed.partition, uuid.uuid4().hex, suffix))
+        return directory.rename(renamed)
+
+    def _queue_old_deletions(self) -> None:
+        for home in self.dirs:
+            for name, parsed in home.own_partitions(names.DELETE_SUFFIX):
+                self.deletions.add(0, home.number, partial(remove_tree, home.path / name))
+                if not is_directory(home.path / names.partition_name(parsed.topic, parsed.partition)):
+                    # Its checkpoints were still to be written.
+                    home.forget((parsed.topic, parsed.partition))
+
+    # ---- checkpoints ----
+
+    def roll(self, log: PartitionLog) -> None:
+        """Begins a new segment; nothing may be planned for the old one. Raises OSError."""
+        self.awake.note(log)
+        for fd in log.roll():
+            self.turn.retire(fd, log.state.log_dir)
+        self.note_roll(log)
+
+    def note_roll(self, log: PartitionLog) -> None:
+        """The files of the old segment were just retired: everything below the new one is on disk once the
+        coming commit round is done.
+        """
+        self._rolled[log.state.table_slot] = (self.turn.coming_commit_round(), log.state.segment_base)
+        self.awake.preparing.rolled(log)
+
+    def recovery_point(self, log: PartitionLog) -> int:
+        """Raised as far as syncs allow. All below it is in segments that were synced; those that end there or
+        before are trusted, with what says which transactions were aborted: a roll has that synced, and a sync
+        of the segment alone does not.
+        """
+        commit_round, base = self._rolled.get(log.state.table_slot, (0, 0))
+        if self.turn.commit_rounds >= commit_round:
+            synced = log.state.synced if self.group else 0
+            if synced == log.state.log_end and log.state.aborted_end > log.state.segment_base:
+                # The next segment may begin there.
+                synced -= 1
+            log.recovery_point = max(log.recovery_point, base, synced)
+        return log.recovery_point
+
+    def checkpoint_high_watermarks(self) -> None:
+        self._checkpoint(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
+
+    def checkpoint_recovery_points(self) -> None:
+        """What is in synced segments: with group commit as syncs say, else all below the last synced roll."""
+        self.journals.release()
+        self._checkpoint(names.RECOVERY_POINTS, self.recovery_point)
+        self._checkpoint(names.LOG_STARTS, lambda log: log.log_start)
+
+    def checkpoint_log_starts(self, logs: Iterable[PartitionLog]) -> None:
+        """Once the helper has done all that it has been given now, they are on disk, unless it failed."""
+        moved: dict[int, Offsets] = {}
+        for log in logs:
+            moved.setdefault(log.state.log_dir, Offsets())[log.topic, log.partition] = log.log_start
+        for number, offsets in moved.items():
+            self.dirs[number].checkpoint(names.LOG_STARTS, offsets, self.helper)
+
+    def log_start_on_disk(self, log: PartitionLog) -> int:
+        """As the checkpoint has it."""
+        home = self.dirs[log.state.log_dir]
+        return 0 if home.failed else home.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
+
+    def moved(self, log: PartitionLog, home: Home) -> None:
+        """All of the partition is in synced files of that log directory, and nothing of it is open."""
+        self.awake.forget(log)
+        self._rolled.pop(log.state.table_slot, None)
+        self.dirs[log.state.log_dir].forget((log.topic, log.partition))
+        log.directory = home.path / log.name
+        log.recovery_point = log.state.log_end
+        log.settled_end, log.snapshot_at = -1, (-1, 0)
+        relocate(self.turn, log.state, home.number)
+
+    def write_stale_checkpoints(self) -> None:
+        """Without the partitions that are gone; one write for all that went while another was under way."""
+        if not self.helper.is_idle:
+            return
+        for home in self.dirs:
+            if home.is_stale and not home.failed:
+                home.write_stale(self.helper)
+
+    def _online(self) -> Iterator[tuple[int, PartitionLog]]:
+        for slot, log in self.logs.items():
+            if not log.state.is_offline:
+                yield slot, log
+
+    def _checkpoint(self, name: str, offset_of: Callable[[PartitionLog], int]) -> None:
+        offsets = [Offsets() for _ in self.dirs]
+        for _, log in self._online():
+            offsets[log.state.log_dir][log.topic, log.partition] = offset_of(log)
+        for home in self.dirs:
+            home.checkpoint(name, offsets[home.number], self.helper)
+
+    # ---- the end ----
+
+    def dir_failed(self, number: int, error: int) -> None:
+        """Raises FatalError when the broker cannot go on without it."""
+        home = self.dirs[number]
+        home.failed = True
+        self.awake.storage_failed(self.logs.values(), number)
+        text = (
+            f"log directory {home.path} failed: {os.strerror(error)}. "
+            "Its partitions are offline until the broker is restarted"
+        )
+        _log.error(text)
+        metadata = self.logs.get(METADATA_SLOT)
+        if all(d.failed for d in self.dirs) or (metadata is not None and metadata.state.log_dir == number):
+            raise FatalError(text + "; it held the metadata, so the broker stops. Repair or replace the disk")
+
+    def close_cleanly(self) -> int:
+        """All flushed and closed; the turn must be settled. Returns the directories, a bit each, in which
+        nothing of this worker is left to be checked: not those that failed.
+        """
+        closed: set[str] = set()
+        clean = 0
+        for home in self.dirs:
+            home.reserve.close()
+        online = [log for _, log in self._online()]
+        for home in self.dirs:
+            its = [log for log in online if log.state.log_dir == home.number]
+            closed.update(log.path for log in clean_stop.close_cleanly(home, its, self.say))
+        for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
+            self._checkpoint(name, lambda log: log.state.log_end)
+        self._checkpoint(names.LOG_STARTS, lambda log: log.log_start)
+        self.helper.close()
+        for number, problem in self.helper.failures():
+            _log.error("%s: %s", self.dirs[number].path, problem)
+            self.dirs[number].failed = True
+        for home in self.dirs:
+            self.journals.empty(home)
+            if not home.failed and clean_stop.is_all_closed(home, closed):
+                clean |= 1 << home.number
+        return clean
+
+    def mark_clean(self, closed: int) -> None:
+        """The last thing that is written: what all workers have closed needs no recovery."""
+        for home in self.dirs:
+            if closed >> home.number & 1:
+                try:
+                    write_clean_shutdown(home.path)
+                except OSError as error:
+                    problem = os.strerror(error.errno) if error.errno else error
+                    _log.error("%s cannot be marked clean: %s; the next start checks it", home.path, problem)
+
+
+def _may_have(home: Home, name: str) -> bool:
+    try:
+        return is_directory(home.path / name)
+    except OSError:
+        return True

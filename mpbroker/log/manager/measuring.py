@@ -1,0 +1,130 @@
+"""What the log knows of segments, for whoever looks at all partitions: retention, compaction, the metrics.
+
+A start looks into no segment that was sealed before: how large those are and of what times is measured by the
+helper, when a rule needs it. Those that were sealed since are known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Generator, Iterable
+from functools import partial
+from pathlib import Path
+
+from mpbroker.ipc.metadata import METADATA_SLOT
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.format import scan
+from mpbroker.log.format.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
+from mpbroker.log.format.segments import Sealed, Segment
+from mpbroker.log.io.disk_errors import PASSING
+from mpbroker.log.manager.log_manager import LogManager
+from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.partition.trusted_entries import LATEST_TIME, time_before
+
+# Partitions between two looks at everything else: a fraction of a millisecond.
+LOOKED_AT_ONCE = 64
+
+_log = logging.getLogger("mpbroker")
+
+
+def is_measured(log: PartitionLog) -> bool:
+    return all(segment.size >= 0 for segment in log.sealed)
+
+
+class Measuring:
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+
+    def open_logs(self, slots: Iterable[int]) -> list[PartitionLog]:
+        """But for the metadata: all of its records count."""
+        logs = (self._manager.logs.get(slot) for slot in slots if slot != METADATA_SLOT)
+        return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
+
+    def until_measured(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
+        """Until segments that were there before the start have been looked at. Not while their directory may
+        get another name: what is not found passes for empty.
+        """
+        for log in logs:
+            unknown = [segment for segment in log.sealed if segment.size < 0]
+            if unknown and not log.is_swapping:
+                self._manager.helper.submit(partial(measure, log.directory, unknown), log.state.log_dir)
+        yield from self._manager.helper.catching_up()
+
+    def segments_of(self, log: PartitionLog) -> list[Segment]:
+        """The active one last; none if they cannot be looked at."""
+        try:
+            largest_ms = log.largest_ms()
+        except OSError as error:
+            self.cannot_reach(log, error)
+            return []
+        state = log.state
+        ends = [*(segment.base for segment in log.sealed[1:]), state.segment_base]
+        sealed = [
+            Segment(segment.base, end, segment.size, segment.largest_ms)
+            for segment, end in zip(log.sealed, ends, strict=False)
+        ]
+        active = Segment(state.segment_base, state.log_end, state.size, largest_ms, is_active=True)
+        return [*sealed, active]
+
+    def cannot_reach(self, log: PartitionLog, error: OSError) -> None:
+        """What passes is tried again with the next look; anything else ends the use of the directory."""
+        _log.error("%s: its segments cannot be reached: %s", log.directory, error)
+        if error.errno not in PASSING:
+            self._manager.turn.storage_failed(log.state.log_dir, error.errno or 0)
+
+
+# ---- in the helper's thread ----
+
+
+def measure(directory: Path, segments: list[Sealed]) -> None:
+    """What was deleted by hand is empty and very old."""
+    for segment in segments:
+        try:
+            status = (directory / segment_name(segment.base)).stat()
+        except FileNotFoundError:
+            segment.largest_ms = segment.size = 0
+            continue
+        largest_ms = _largest_ms(directory, segment.base, status.st_size)
+        segment.largest_ms = largest_ms if largest_ms >= 0 else status.st_mtime_ns // 1_000_000
+        segment.size = status.st_size
+        segment.first_ms = _first_ms(directory, segment.base, status.st_size)
+
+
+@contextlib.contextmanager
+def _opened(directory: Path, base: int, suffix: str) -> Generator[int, None, None]:
+    """-1 if it is not there."""
+    try:
+        fd = os.open(directory / segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield -1
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _first_ms(directory: Path, base: int, size: int) -> int:
+    """The largest timestamp of the first batch; -1 without any."""
+    with _opened(directory, base, LOG_SUFFIX) as fd:
+        batch = scan.find_offset(fd, 0, size, base) if fd >= 0 else None
+    return batch.max_timestamp if batch is not None else -1
+
+
+def _largest_ms(directory: Path, base: int, size: int) -> int:
+    """By the last entry of the time index, which a segment gets when it is sealed, if the log says the same;
+    -1 without any.
+    """
+    with (
+        _opened(directory, base, LOG_SUFFIX) as fd,
+        _opened(directory, base, INDEX_SUFFIX) as index_fd,
+        _opened(directory, base, TIME_INDEX_SUFFIX) as time_fd,
+    ):
+        if fd < 0:
+            return -1
+        found = time_before(fd, index_fd, time_fd, base, LATEST_TIME)[0] if time_fd >= 0 else -1
+        if found >= 0:
+            return found
+        return max((batch.max_timestamp for batch in scan.batches(fd, 0, size)), default=-1)

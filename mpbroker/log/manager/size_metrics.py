@@ -1,0 +1,79 @@
+"""How large log directories and partitions are, for the metrics (Kafka: UnifiedLog's gauges, LogManager's).
+
+A look at all partitions from time to time, some between two rounds of the log; what it says of a partition is
+its segments, without indexes and without what is being deleted, as DescribeLogDirs does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator
+from functools import partial
+
+from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
+from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.manager.log_manager import LogManager
+from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring
+
+# Who asks just after something has happened wants to see it; thousands of partitions take a while to look at.
+LOOK_EVERY_S, LOOK_EVERY_S_MOST = 2.0, 30.0
+SHARE_OF_TIME = 0.01
+_log = logging.getLogger("mpbroker")
+
+
+class SizeLook:
+    def __init__(
+        self, manager: LogManager, measuring: Measuring, dirs: DirSizes, partitions: PartitionSizes
+    ) -> None:
+        self._manager = manager
+        self._measuring = measuring
+        self._dirs = dirs
+        self._partitions = partitions
+        if manager.worker.is_first:
+            for home in manager.dirs:
+                self._introduce(home, failed=home.failed)
+
+    def dir_failed(self, number: int) -> None:
+        if self._manager.worker.is_first:
+            self._introduce(self._manager.dirs[number], failed=True)
+
+    def _introduce(self, home: Home, *, failed: bool) -> None:
+        workers = self._manager.worker.count
+        self._dirs.introduce(home.number, os.fspath(home.path), workers, failed=failed)
+
+    @staticmethod
+    def rest_s(took_s: float) -> float:
+        """Until the next look, after one that took so long."""
+        return min(max(LOOK_EVERY_S, took_s / SHARE_OF_TIME), LOOK_EVERY_S_MOST)
+
+    def looking(self) -> Generator[None, None, None]:
+        """One look at every partition."""
+        manager = self._manager
+        sums = [0 for _ in manager.dirs]
+        slots = list(manager.logs)
+        for at in range(0, len(slots), LOOKED_AT_ONCE):
+            some = slots[at : at + LOOKED_AT_ONCE]
+            yield from self._measuring.until_measured(self._measuring.open_logs(some))
+            for log in self._measuring.open_logs(some):
+                state, number = log.state, log.state.log_dir
+                size = state.size + sum(max(segment.size, 0) for segment in log.sealed)
+                self._partitions.put(state.table_slot, state.generation, len(log.sealed) + 1, size)
+                sums[number] += size
+            yield
+        for home in manager.dirs:
+            self._dirs.put_size(home.number, manager.worker.number, sums[home.number])
+            if manager.worker.is_first and not home.failed:
+                manager.helper.submit(partial(self._measure_volume, home), home.number)
+
+    def _measure_volume(self, home: Home) -> None:
+        """In the helper's thread: it may take as long as its disk."""
+        try:
+            system = os.statvfs(home.path)
+        except OSError as error:
+            # What is done there fails as well, if it matters.
+            _log.warning("the room in %s is not known: %s", home.path, error.strerror)
+            return
+        self._dirs.put_volume(
+            home.number, system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize
+        )

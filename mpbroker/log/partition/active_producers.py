@@ -1,0 +1,30 @@
+"""What a partition remembers of its producers, for who asks (Kafka: UnifiedLog.activeProducers, KIP-664)."""
+
+from __future__ import annotations
+
+from mpbroker.ipc.calls import ActiveProducer, PartitionProducers, ProducersOfPartition
+from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.protocol.errors import ErrorCode
+
+
+def producers_of(log: PartitionLog | None, wanted: PartitionProducers) -> ProducersOfPartition:
+    """`log`: what is in the slot now."""
+    if log is None or log.state.generation != wanted.slot_generation:
+        return ProducersOfPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if log.state.is_offline:
+        return ProducersOfPartition(ErrorCode.KAFKA_STORAGE_ERROR)
+    producers = log.state.producers
+    return ProducersOfPartition(
+        0,
+        [
+            ActiveProducer(
+                producer_id,
+                epoch,
+                batches[-1][0] if batches else -1,
+                producers.last_ms(producer_id),
+                coordinator_epoch,
+                open_from,
+            )
+            for producer_id, epoch, coordinator_epoch, open_from, batches in producers.entries()
+        ],
+    )

@@ -1,0 +1,125 @@
+"""Walking a segment from batch to batch in what was read of it, natively; who reads it (the scrubber, a copy) decides what comes of it."""
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+
+from mpbroker.log.partition.batch_checker cimport judge
+from mpbroker.log.format.scan cimport batch_length
+from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT
+from mpbroker.records.wire cimport load_u32, load_u64
+
+
+cdef enum:
+    NO_EPOCH = -1
+
+cdef const char *WRONG_EPOCH = "its leader epoch is another one than leader-epoch-checkpoint says"
+
+
+cdef class Walk:
+    """Where the walk is: `position` in the file, `next_offset` behind the last batch. Of the batch before: `before_position`, `before_base`,
+    and `before_expected`, the offset that would have followed without a gap; -1 if there was none. `epochs`: of which leader epoch the
+    batches are, as pairs of epoch and start offset; the CRC does not cover it."""
+
+    cdef readonly int64_t base, position, next_offset, batches
+    cdef readonly int64_t before_position, before_base, before_expected
+    cdef readonly int64_t need
+    cdef object epochs
+    cdef int64_t epoch, epoch_ends
+
+    def __init__(self, int64_t base, int64_t position, int64_t next_offset, epochs=()):
+        self.base, self.batches, self.epochs = base, 0, epochs
+        self.jump(position, next_offset)
+
+    def jump(self, int64_t position, int64_t next_offset) -> None:
+        """Goes on elsewhere."""
+        self.position, self.next_offset = position, next_offset
+        self.before_position = self.before_base = self.before_expected = -1
+        self.need = BATCH_HEADER_BYTES
+        self.epoch_ends = -1
+
+    cdef find_epoch(self, int64_t offset):
+        """That of a batch, -1 if nobody knows it, and behind which offset it is another one."""
+        self.epoch, self.epoch_ends = NO_EPOCH, INT64_MAX
+        for epoch, start in self.epochs:
+            if start > offset:
+                self.epoch_ends = start
+                break
+            self.epoch = epoch
+
+    def feed(self, const uint8_t[::1] data, int64_t size) -> str:
+        """Goes over the whole batches in `data`, what lies at `position` in a file of `size` bytes. Empty: more has to be read, at
+        least `need` bytes from `position` on. Otherwise why there is no batch at `position`."""
+        cdef int64_t at = 0, count = data.shape[0], length, offset, last_offset
+        cdef int32_t epoch
+        cdef const char *bad = NULL
+        cdef const uint8_t *p
+        with nogil:
+            while True:
+                self.need = BATCH_HEADER_BYTES
+                if self.position == size:
+                    break
+                if self.position + self.need > size:
+                    bad = "it is cut off"
+                    break
+                if at + self.need > count:
+                    break
+                p = &data[at]
+                length = batch_length(p)
+                if length == 0:
+                    bad = "its length or magic is impossible"
+                    break
+                if self.position + length > size:
+                    bad = "it is cut off"
+                    break
+                self.need = length
+                if at + length > count:
+                    break
+                bad = judge(p, length, self.next_offset, self.base)
+                if bad != NULL:
+                    break
+                offset = <int64_t>load_u64(p + BASE_OFFSET_AT)
+                # By its end: where the log starts within it, nobody knows any more where its epoch began.
+                last_offset = offset + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
+                if last_offset >= self.epoch_ends:
+                    with gil:
+                        self.find_epoch(last_offset)
+                epoch = <int32_t>load_u32(p + LEADER_EPOCH_AT)
+                if epoch != self.epoch and epoch != NO_EPOCH and self.epoch != NO_EPOCH:
+                    bad = WRONG_EPOCH
+                    break
+                self.before_position, self.before_base, self.before_expected = self.position, offset, self.next_offset
+                self.next_offset = last_offset + 1
+                self.position += length
+                self.batches += 1
+                at += length
+        return bad.decode() if bad != NULL else ""
+
+
+def next_whole(const uint8_t[::1] data, int64_t start, int64_t stop, int64_t next_offset, int64_t base, int64_t behind) -> int:
+    """Where in [start, stop) a whole batch begins, with offsets from `next_offset` on and below `behind`; -1: nowhere."""
+    cdef int64_t at, length, count = data.shape[0], offset
+    cdef const uint8_t *p
+    with nogil:
+        for at in range(start, stop):
+            if at + BATCH_HEADER_BYTES > count:
+                break
+            p = &data[at]
+            length = batch_length(p)
+            if length == 0 or at + length > count:
+                continue
+            offset = <int64_t>load_u64(p + BASE_OFFSET_AT)
+            if not next_offset <= offset < behind or judge(p, length, next_offset, base) != NULL:
+                continue
+            with gil:
+                return at
+    return -1
+
+
+def base_offset(const uint8_t[::1] data, int64_t at) -> int:
+    """Of the batch whose header is there."""
+    if at + BATCH_HEADER_BYTES > data.shape[0]:
+        raise ValueError("there is no whole header")
+    return <int64_t>load_u64(&data[at] + BASE_OFFSET_AT)
+
+
+def header_of(const uint8_t[::1] data) -> tuple[int, int]:
+    """(last offset, leader epoch) of the batch whose header is there."""
+    return base_offset(data, 0) + <int32_t>load_u32(&data[LAST_OFFSET_DELTA_AT]), <int32_t>load_u32(&data[LEADER_EPOCH_AT])

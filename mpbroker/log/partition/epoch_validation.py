@@ -1,0 +1,146 @@
+"""Which leader epochs a log's batches are of, against what `leader-epoch-checkpoint` says of it.
+
+(Kafka: LogSegment.recover, LeaderEpochFileCache.) No checksum covers either. Where some batch agrees with the
+checkpoint that counts: another batch is damaged, unless it begins an epoch behind all that are known, as the
+log of a broker that died before it had written it down. Where none agrees, or the checkpoint cannot be read,
+it is made anew of what the batches say; the last one's epoch would be given to all that are appended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from mpbroker.log.format import scan
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs
+from mpbroker.log.format.leader_epochs import NO_EPOCH, Epochs, epoch_of
+from mpbroker.log.format.names import LEADER_EPOCHS, segment_name
+from mpbroker.log.partition.partition_log import segments_of
+
+# (epoch, offset) of batches, in their order: at least of those that are of another one than those before.
+Seen = Sequence[tuple[int, int]]
+_log = logging.getLogger("mpbroker")
+
+
+class WrongEpoch(Exception):
+    """A batch at `offset` is of another epoch than it can be."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.offset = offset
+
+
+def said_epochs(directory: str) -> Epochs | None:
+    """None: the checkpoint cannot be read, or cannot be true. Raises OSError."""
+    try:
+        epochs = read_epochs(directory)
+    except CheckpointCorrupt as problem:
+        _log.warning("%s; it is made anew of the leader epochs of the batches", problem)
+        return None
+    if not _is_ascending(epochs):
+        _log.warning(
+            "%s/%s: its epochs are out of order; it is made anew of those of the batches",
+            directory,
+            LEADER_EPOCHS,
+        )
+        return None
+    return epochs
+
+
+def settled(directory: str, bases: Sequence[int], said: Epochs | None, seen: Seen, durable: int) -> Epochs:
+    """Which epochs there are. `seen`: of the batches that were looked at; all that begin below `durable` are
+    of epochs that were written down. Raises WrongEpoch, OSError.
+    """
+    # Without any the last segment has no batch.
+    seen = seen or list(_last_in(directory, bases[:-1]))
+    odd = None
+    if said is not None:
+        epochs, odd = _continued(said, seen, durable)
+        if odd is None:
+            return epochs
+    everywhere = list(_all_in(directory, bases))
+    if odd is not None and any(epoch_of(said or (), offset) == epoch for epoch, offset in everywhere):
+        wanted = epoch_of(said or (), odd[1])
+        raise WrongEpoch(odd[1], f"its leader epoch is {odd[0]}, and by {LEADER_EPOCHS} it is {wanted}")
+    for (before, _), (after, offset) in pairwise(everywhere):
+        if after < before:
+            raise WrongEpoch(offset, f"its leader epoch is {after}, behind batches of epoch {before}")
+    if odd is not None:
+        _log.warning(
+            "%s/%s is made anew: no batch is of the epoch that it says; at offset %d it is %d",
+            directory,
+            LEADER_EPOCHS,
+            odd[1],
+            odd[0],
+        )
+    return everywhere
+
+
+def are_refuted(directory: Path, said: Epochs) -> bool:
+    """Whether a batch behind the beginning of the last epoch is of an earlier one. Raises OSError."""
+    if not said:
+        return False
+    latest, start = said[-1]
+    found = _all_in(str(directory), segments_of(directory))
+    return any(epoch < latest for epoch, offset in found if offset >= start)
+
+
+def _is_ascending(epochs: Epochs) -> bool:
+    before, least = NO_EPOCH, 0
+    for epoch, start in epochs:
+        if epoch <= before or start < least:
+            return False
+        before, least = epoch, start
+    return True
+
+
+def _continued(said: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:
+    """With the epochs that batches begin; and the first batch that does not fit."""
+    epochs = list(said)
+    for epoch, offset in seen:
+        wanted = epoch_of(epochs, offset)
+        latest = epochs[-1][0] if epochs else NO_EPOCH
+        if epoch == wanted or (wanted == NO_EPOCH and epochs):
+            continue
+        if epoch <= latest or wanted != latest or offset < durable:
+            return epochs, (epoch, offset)
+        epochs.append((epoch, offset))
+    return epochs, None
+
+
+def _all_in(directory: str, bases: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Of all batches, by their headers: the first one of each epoch."""
+    before = NO_EPOCH
+    for base in bases:
+        for epoch, offset in _epochs_in(directory, base):
+            if epoch != before:
+                before = epoch
+                yield epoch, offset
+
+
+def _last_in(directory: str, bases: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Of the last segment that has a batch, the first one."""
+    for base in reversed(bases):
+        found = _epochs_in(directory, base, first_only=True)
+        if found:
+            yield found[0]
+            return
+
+
+def _epochs_in(directory: str, base: int, *, first_only: bool = False) -> list[tuple[int, int]]:
+    try:
+        fd = os.open(f"{directory}/{segment_name(base)}", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        # It lay behind a torn tail.
+        return []
+    try:
+        size = os.fstat(fd).st_size
+        if not first_only:
+            return scan.epochs_in(fd, 0, size)
+        first = scan.find_offset(fd, 0, size, base)
+        return [(first.leader_epoch, first.base_offset)] if first and first.leader_epoch >= 0 else []
+    finally:
+        os.close(fd)

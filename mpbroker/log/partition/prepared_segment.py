@@ -1,0 +1,69 @@
+"""Files for a partition's next segment that have no names yet: a roll gives them names, and makes none.
+
+Making a file takes a file system some ten times as long as naming one, and the roll stands in the way of all
+partitions. What has no name (O_TMPFILE) is gone with whoever has it open: a crash leaves nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from mpbroker.log.format.checkpoints import write_all
+from mpbroker.log.format.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_name,
+)
+
+# The log file last: what makes it a segment.
+_SUFFIXES = (SNAPSHOT_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
+_UNNAMED = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
+
+
+class Begun(NamedTuple):
+    """Fds of a segment that is there: .log, .index and .timeindex; snapshot and directory, to be synced."""
+
+    segment: tuple[int, int, int]
+    to_sync: list[int]
+
+
+class Prepared:
+    """Of one directory, wherever that is by now. What is not used is closed with it."""
+
+    __slots__ = ("_fds", "directory")
+
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError."""
+        self.directory = directory
+        self._fds: list[int] = []
+        self._fds.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        for _ in _SUFFIXES:
+            self._fds.append(os.open(".", _UNNAMED, 0o644, dir_fd=self._fds[0]))
+
+    def __del__(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+    def begin(self, base: int, snapshot: bytes) -> Begun | None:
+        """None: something has such a name already, or there is no room. Then nothing has got one, and who
+        makes the files the long way meets what is wrong. Raises OSError if the names cannot be taken back.
+        """
+        directory, *files = self._fds
+        given: list[str] = []
+        try:
+            write_all(files[0], snapshot)
+            for fd, suffix in zip(files, _SUFFIXES, strict=True):
+                name = segment_name(base, suffix)
+                os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=directory)
+                given.append(name)
+        except OSError:
+            for name in reversed(given):
+                os.unlink(name, dir_fd=directory)
+            return None
+        self._fds = []
+        snapshot_fd, index, time_index, log = files
+        return Begun((log, index, time_index), [snapshot_fd, directory])

@@ -1,0 +1,106 @@
+"""Snapshots of producers between rolls, so that a recovery has little to check and replay before its end.
+
+(Kafka takes them at rolls only, and checks whole segments after an unclean stop.) A partition gets one with
+the recovery points when much was appended since its last one. The indexes, and what says which transactions
+were aborted, are synced before: a recovery takes a snapshot for the proof that they are sound up to it, and
+begins there. The last two that lie within segments are kept: the newer one may turn out to be of what a power
+cut took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.format.checkpoints import write_whole_at
+from mpbroker.log.format.names import (
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment,
+    segment_name,
+)
+from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.partition.partition_log import PartitionLog, sync_if_there
+
+SNAPSHOT_EVERY_BYTES = 1 << 20
+# Each holds some files open until the helper is through with it.
+UNDER_WAY = 8
+KEPT = 2
+
+
+def snapshotting(logs: Callable[[], Iterable[PartitionLog]], helper: Helper) -> Generator[None, None, None]:
+    """One look at all partitions, a few at a time."""
+    under_way = 0
+    for log in list(logs()):
+        if not is_due(log):
+            continue
+        try:
+            submit_snapshot(log, helper)
+        except OSError as error:
+            # As if the helper had met it: it is told, and the next look tries again if it passes.
+            helper.submit(partial(_fail, error), log.state.log_dir)
+        under_way += 1
+        if under_way == UNDER_WAY:
+            under_way = 0
+            yield from helper.catching_up()
+
+
+def is_due(log: PartitionLog) -> bool:
+    state = log.state
+    if state.flags != PartitionFlag.PARTITION_LIVE or state.fd < 0:
+        return False
+    base, size = log.snapshot_at
+    return state.size - (size if base == state.segment_base else 0) >= SNAPSHOT_EVERY_BYTES
+
+
+def submit_snapshot(log: PartitionLog, helper: Helper) -> None:
+    """As the producers are now. Raises OSError."""
+    state = log.state
+    # The partition may roll, rest or go away meanwhile, and another one get its name.
+    fds = [os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    try:
+        fds += [os.dup(fd) for fd in state.index_fds]
+    except OSError:
+        _close(fds)
+        raise
+    data = state.producers.snapshot()
+    job = partial(_write, fds[0], fds[1:], state.segment_base, state.log_end, data)
+    helper.submit(job, state.log_dir)
+    log.snapshot_at = (state.segment_base, state.size)
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _write(directory: int, indexes: list[int], base: int, end: int, data: bytes) -> None:
+    """In the helper's thread."""
+    try:
+        for fd in indexes:
+            os.fsync(fd)
+        sync_if_there(segment_name(base, TXN_INDEX_SUFFIX), directory)
+        write_whole_at(directory, segment_name(end, SNAPSHOT_SUFFIX), data)
+        _drop_older(directory)
+    finally:
+        _close([directory, *indexes])
+
+
+def _drop_older(directory: int) -> None:
+    """Of those within segments."""
+    names = os.listdir(directory)
+    bases = {parse_segment(name, LOG_SUFFIX) for name in names}
+    found = (parse_segment(name, SNAPSHOT_SUFFIX) for name in names)
+    within = sorted(offset for offset in found if offset is not None and offset not in bases)
+    for offset in within[:-KEPT]:
+        # A stop may be at the same.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(segment_name(offset, SNAPSHOT_SUFFIX), dir_fd=directory)

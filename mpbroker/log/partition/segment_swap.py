@@ -1,0 +1,186 @@
+"""Putting a cleaned segment in the place of those it was made of; safe against a crash at any step.
+
+(Kafka: LocalLog.replaceSegments, LogLoader.removeTempFilesAndCollectSwapFiles.) The steps, each file by name:
+
+1. `.cleaned` becomes `.swap`, of all files of the new segment; then the directory is synced. From here on the
+   new segment is complete: recovery finishes what follows. Before, it drops it.
+2. The old index goes, then the new log file takes the place of the old one at once, then come its indexes.
+   A reader that opens the log and then an index, and finds the log still there by its name, has a pair or no
+   index, which is legal: never the index of one file with the log of another.
+3. The other old segments go. Whoever lists the directory sees every offset at any time.
+4. The directory is synced, and `.log.swap`, until now a second name of the new log file, goes.
+
+What goes gets the suffix `.deleted` and stays readable for whoever has it open. Kafka moves the old log file
+away before it puts the new one in place; a reader of ours would meet the gap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpbroker.log.format import scan
+from mpbroker.log.format.checkpoints import fsync_directory
+from mpbroker.log.format.names import (
+    CLEANED_FILE_SUFFIX,
+    DELETED_FILE_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SWAP_FILE_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_name,
+)
+from mpbroker.log.partition.partition_log import SEGMENT_FILES, offsets_of, remove_segment, segments_of
+
+# A second name of the new log file, by which it takes the place of the old one.
+_PLACING_SUFFIX = ".placing.tmp"
+_log = logging.getLogger("mpbroker")
+
+
+def begin_swap(fd: int, new: int) -> None:
+    """The first step, by which it is known that there is a new segment. Raises OSError with nothing done."""
+    name = segment_name(new)
+    os.rename(name + CLEANED_FILE_SUFFIX, name + SWAP_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def swap_in(fd: int, bases: Sequence[int]) -> None:
+    """`fd`: the partition's directory. The new segment has the first of the bases; its swap has begun.
+
+    Raises OSError; then it may be called again, and goes on where it was.
+    """
+    new = bases[0]
+    for suffix in INDEX_SUFFIXES:
+        name = segment_name(new, suffix)
+        _rename(fd, name + CLEANED_FILE_SUFFIX, name + SWAP_FILE_SUFFIX)
+    os.fsync(fd)
+    if not _is_placed(fd, segment_name(new)):
+        for suffix in INDEX_SUFFIXES[:2]:
+            _set_aside(fd, segment_name(new, suffix))
+        aborted = segment_name(new, TXN_INDEX_SUFFIX)
+        has_aborted = _exists(fd, aborted + SWAP_FILE_SUFFIX)
+        _place_log(fd, segment_name(new))
+        if not has_aborted:
+            # Not before: the old log file must never be read without it. Later it is merely too much.
+            _set_aside(fd, aborted)
+    for suffix in INDEX_SUFFIXES:
+        name = segment_name(new, suffix)
+        _rename(fd, name + SWAP_FILE_SUFFIX, name)
+    for base in bases[1:]:
+        for suffix in SEGMENT_FILES:
+            _set_aside(fd, segment_name(base, suffix))
+    os.fsync(fd)
+    _unlink(fd, segment_name(new) + SWAP_FILE_SUFFIX)
+    os.fsync(fd)
+
+
+def _is_placed(fd: int, name: str) -> bool:
+    try:
+        return os.path.samestat(os.stat(name, dir_fd=fd), os.stat(name + SWAP_FILE_SUFFIX, dir_fd=fd))
+    except FileNotFoundError:
+        # It had that name (`begin_swap`): nothing is left to be done but to make it durable.
+        return True
+
+
+def _exists(fd: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=fd)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _place_log(fd: int, name: str) -> None:
+    """The name has the old file, then the new one, never none; the new one keeps its other name."""
+    _unlink(fd, name + DELETED_FILE_SUFFIX)
+    os.link(name, name + DELETED_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
+    _unlink(fd, name + _PLACING_SUFFIX)
+    os.link(name + SWAP_FILE_SUFFIX, name + _PLACING_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
+    os.rename(name + _PLACING_SUFFIX, name, src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def _set_aside(fd: int, name: str) -> None:
+    _rename(fd, name, name + DELETED_FILE_SUFFIX)
+
+
+def _rename(fd: int, name: str, to: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(name, to, src_dir_fd=fd, dst_dir_fd=fd)
+
+
+def _unlink(fd: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=fd)
+
+
+def finish_swaps(directory: Path) -> None:
+    """What a crash left: a complete new segment takes its place, an incomplete one is dropped.
+
+    Also what Kafka left. Indexes may be of the old or of the new log file: they are made anew by whoever
+    opens the partition. Raises OSError.
+    """
+    swapped = offsets_of(directory, LOG_SUFFIX + SWAP_FILE_SUFFIX)
+    cleaned = [
+        base
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES)
+        for base in offsets_of(directory, suffix + CLEANED_FILE_SUFFIX)
+    ]
+    incomplete = [base for base in swapped if cleaned and base >= min(cleaned)]
+    for base in incomplete:
+        # The log file first: without it the rest means nothing.
+        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+            (directory / segment_name(base, suffix + SWAP_FILE_SUFFIX)).unlink(missing_ok=True)
+    if len(incomplete) < len(swapped):
+        # That there is a new segment may not be on disk yet, and old ones are about to go.
+        fsync_directory(directory)
+    for base in swapped:
+        if base not in incomplete:
+            _finish(directory, base)
+    for suffix in INDEX_SUFFIXES:
+        for base in offsets_of(directory, suffix + SWAP_FILE_SUFFIX):
+            (directory / segment_name(base, suffix + SWAP_FILE_SUFFIX)).unlink()
+
+
+def _finish(directory: Path, base: int) -> None:
+    swap = directory / segment_name(base, LOG_SUFFIX + SWAP_FILE_SUFFIX)
+    end = end_of(swap, base)
+    _log.warning(
+        "%s: a segment that was made anew, of offsets %d to %d, takes the place of the old one",
+        directory,
+        base,
+        end - 1,
+    )
+    for other in segments_of(directory):
+        if base < other < end:
+            remove_segment(directory, other)
+    for suffix in INDEX_SUFFIXES[:2]:
+        for more in ("", SWAP_FILE_SUFFIX):
+            (directory / segment_name(base, suffix + more)).unlink(missing_ok=True)
+    aborted = directory / segment_name(base, TXN_INDEX_SUFFIX)
+    with contextlib.suppress(FileNotFoundError):
+        aborted.with_name(aborted.name + SWAP_FILE_SUFFIX).rename(aborted)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        placing = segment_name(base) + _PLACING_SUFFIX
+        _unlink(fd, placing)
+        os.link(swap.name, placing, src_dir_fd=fd, dst_dir_fd=fd)
+        os.rename(placing, segment_name(base), src_dir_fd=fd, dst_dir_fd=fd)
+        # rename() does nothing, and leaves both names, when both are of one file.
+        _unlink(fd, placing)
+        os.fsync(fd)
+        os.unlink(swap.name, dir_fd=fd)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def end_of(path: Path, base: int) -> int:
+    """Behind its last offset; where it begins if it is empty. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        last = scan.last_batch(fd, 0, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
+    return last.last_offset + 1 if last is not None else base

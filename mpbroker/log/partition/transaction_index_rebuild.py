@@ -1,0 +1,118 @@
+"""What the `.txnindex` of a segment is to say, by its records: it has no checksum that could tell.
+
+The producers before the segment, which its snapshot has, and its batches give every entry anew. A wrong one
+makes a read_committed consumer take for good what was aborted, or drop what is good.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+from mpbroker.log.format import scan
+from mpbroker.log.format.names import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
+from mpbroker.log.format.producer_state import Producers, SnapshotCorrupt
+from mpbroker.log.format.transaction_index import (
+    AbortedTransaction,
+    TransactionIndexCorrupt,
+    read_aborted,
+    replace_aborted,
+)
+from mpbroker.log.io.background_io import drop, no_read_ahead
+from mpbroker.log.io.residency import resident
+from mpbroker.log.io.strict_stat import is_there
+from mpbroker.log.partition import batch_checker
+from mpbroker.log.partition.state import PartitionState
+
+# What is read at a time.
+PIECE_BYTES = 1 << 20
+
+Expected = list[AbortedTransaction] | None
+
+
+def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Generator[int, None, Expected]:
+    """The entries; None where that cannot be told: without a snapshot, of damaged batches, and of what was
+    compacted, since entries stay for longer than the records. Yields bytes read. `leaves_cache`: what was
+    not in the page cache will not be there afterwards; nothing is read ahead. Raises OSError.
+    """
+    producers = _producers_before(directory, base)
+    if producers is None:
+        return None
+    fd = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if leaves_cache:
+            no_read_ahead(fd)
+        size = os.fstat(fd).st_size
+        state = PartitionState()
+        state.open_segment(base, fd, -1, -1, 0)
+        state.replace_producers(producers)
+        found: list[AbortedTransaction] = []
+        position, next_offset = 0, base
+        while position < size:
+            # The check reads ahead of the batch that it is at.
+            count = min(2 * PIECE_BYTES, size - position)
+            stays = not leaves_cache or resident(fd, position, count)
+            checked = batch_checker.check_batches(
+                fd, position, size, next_offset, state, False, base, PIECE_BYTES
+            )
+            has_gaps = not checked.reason and _has_gaps(fd, position, checked.valid_bytes, next_offset)
+            if not stays:
+                drop(fd, position, max(checked.valid_bytes - position, count))
+            if checked.reason or has_gaps:
+                return None
+            found += [AbortedTransaction(*entry) for entry in checked.aborted]
+            yield checked.valid_bytes - position
+            position, next_offset = checked.valid_bytes, checked.next_offset
+        return found
+    finally:
+        os.close(fd)
+
+
+def _producers_before(directory: Path, base: int) -> Producers | None:
+    producers = Producers()
+    if base == 0:
+        return producers
+    try:
+        producers.load((directory / segment_name(base, SNAPSHOT_SUFFIX)).read_bytes())
+    except (FileNotFoundError, SnapshotCorrupt):
+        return None
+    return producers
+
+
+def _has_gaps(fd: int, position: int, end: int, next_offset: int) -> bool:
+    for batch in scan.batches(fd, position, end):
+        if batch.base_offset != next_offset:
+            return True
+        next_offset = batch.last_offset + 1
+    return False
+
+
+def remake(directory: Path, base: int, count: Callable[[int], None]) -> bool:
+    """Where there is none; -> whether it is there now. Raises OSError."""
+    path = directory / segment_name(base, TXN_INDEX_SUFFIX)
+    if is_there(path):
+        return True
+    reading = expected(directory, base)
+    while True:
+        try:
+            count(next(reading))
+        except StopIteration as end:
+            replace_aborted(path, end.value or [])
+            return bool(end.value)
+
+
+def problem(directory: Path, base: int, wanted: Expected) -> str:
+    """What is wrong with the file; empty: nothing, or nobody can tell. Raises OSError."""
+    try:
+        found = read_aborted(directory / segment_name(base, TXN_INDEX_SUFFIX))
+    except FileNotFoundError:
+        found = []
+    except TransactionIndexCorrupt as error:
+        return str(error)
+    if wanted is None or found == wanted:
+        return ""
+    odd = min(set(found) ^ set(wanted), key=lambda entry: entry.last_offset)
+    return (
+        f"of the transaction that was aborted at offset {odd.last_offset} it does not say what the log does"
+    )

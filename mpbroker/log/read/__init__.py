@@ -1,0 +1,1 @@
+"""Reading partitions from outside the log process."""

@@ -1,0 +1,274 @@
+"""The segments and positions that the fetch turn knows; `fetch_positions.pxd` draws them."""
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as open_file
+from posix.stat cimport fstat, stat, struct_stat
+from posix.unistd cimport close
+
+from mpbroker.log.read.fetch_positions cimport FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot
+from mpbroker.ipc.slots cimport file_generation_of
+from mpbroker.ipc.table cimport Bound
+from mpbroker.log.format.index cimport OFFSET_ENTRY_BYTES, floor_entry
+from mpbroker.log.io.residency cimport is_resident
+from mpbroker.log.format.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer, batch_length, have
+from mpbroker.records.wire cimport load_u32, load_u64
+from mpbroker.records.batch cimport BASE_OFFSET_AT, BATCH_HEADER_BYTES, LAST_OFFSET_DELTA_AT
+
+LOG_SUFFIX, INDEX_SUFFIX = b".log", b".index"
+
+cdef int64_t NO_END = <int64_t>1 << 62
+
+
+cdef Reader *reader_of(PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir) noexcept nogil:
+    """NULL when nothing is known of that partition in that log directory."""
+    cdef Reader *reader = &places.readers[slot % READERS]
+    if reader.generation == 0 or reader.slot != slot or reader.generation != generation or reader.log_dir != log_dir:
+        return NULL
+    return reader
+
+
+cdef int64_t file_bytes(int fd) noexcept nogil:
+    cdef struct_stat status
+    return status.st_size if fstat(fd, &status) == 0 else -1
+
+
+cdef bint is_deleted(const Segment *segment) noexcept nogil:
+    """Whether one of its files has no name any more."""
+    cdef struct_stat status
+    if segment.base < 0:
+        return False
+    if fstat(segment.fd, &status) == 0 and status.st_nlink == 0:
+        return True
+    return segment.index_fd >= 0 and fstat(segment.index_fd, &status) == 0 and status.st_nlink == 0
+
+
+cdef int64_t limit_of(const Segment *segment, const Bound *bound) noexcept nogil:
+    """A segment below the bound's is whole."""
+    if segment.base == bound.segment_base:
+        return bound.position
+    return file_bytes(segment.fd) if segment.base < bound.segment_base else -1
+
+
+cdef bint remembered(Reader *reader, int64_t offset, const Bound *bound, Spot *spot) noexcept nogil:
+    cdef int i, k
+    for i in range(FOUND):
+        if reader.found[i].offset != offset:
+            continue
+        for k in range(SEGMENTS):
+            if reader.segments[k].base == reader.found[i].base:
+                spot.segment = &reader.segments[k]
+                spot.position = reader.found[i].position
+                spot.limit = limit_of(spot.segment, bound)
+                return spot.position < spot.limit
+    return False
+
+
+cdef bint is_warm(Reader *reader, const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms) noexcept nogil:
+    """Whether `length` bytes from the spot on, or as many as may be seen, can be read without waiting for the disk."""
+    cdef int64_t base = spot.segment.base, position = spot.position, end = min(position + length, spot.limit)
+    cdef bint known = base == reader.warm_base and reader.warm_from <= position <= reader.warm_to
+    if now_ms - reader.warm_ms > WARM_MS:
+        known = False
+    if known and end <= reader.warm_to:
+        return True
+    if not is_resident(spot.segment.fd, position, end - position):
+        return False
+    if not known:
+        reader.warm_base, reader.warm_from, reader.warm_ms = base, position, now_ms
+    reader.warm_to = end
+    if base == bound.segment_base and end == bound.position:
+        reader.warm_to = NO_END
+    return True
+
+
+cdef bint index_is_warm(Segment *segment, int64_t now_ms) noexcept nogil:
+    if segment.index_fd < 0 or now_ms - segment.index_warm_ms <= WARM_MS:
+        return True
+    if not is_resident(segment.index_fd, 0, file_bytes(segment.index_fd)):
+        return False
+    segment.index_warm_ms = now_ms
+    return True
+
+
+cdef int64_t indexed(const Segment *segment, int64_t offset, int64_t *named) noexcept nogil:
+    """The position of a batch at or before the offset; -1 if the index cannot be read. `named`: an offset of that batch, as the index
+    says; -1 if it says nothing."""
+    cdef uint8_t entry[16]
+    cdef int64_t bytes, place
+    named[0] = -1
+    if segment.index_fd < 0:
+        return 0
+    bytes = file_bytes(segment.index_fd)
+    if bytes < 0:
+        return -1
+    place = floor_entry(segment.index_fd, bytes // OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES, offset - segment.base, entry)
+    if place == -1:
+        return 0                # the offset is below the first entry
+    if place < 0:
+        return -1
+    named[0] = segment.base + <int32_t>load_u32(entry)
+    return <int32_t>load_u32(entry + 4)
+
+
+cdef bint locate(PlacesRef *places, Reader *reader, int64_t offset, const Bound *bound, Spot *spot) noexcept nogil:
+    """Finds the batch that holds the offset; False if it is not in the segments that are known, or would have to be waited for."""
+    cdef Chunk *chunk = places.chunk
+    cdef const uint8_t *header
+    cdef int64_t length, named
+    cdef int i
+    if remembered(reader, offset, bound, spot):
+        return True
+    spot.segment = NULL
+    for i in range(SEGMENTS):
+        if 0 <= reader.segments[i].base <= offset:
+            if spot.segment == NULL or reader.segments[i].base > spot.segment.base:
+                spot.segment = &reader.segments[i]
+    if spot.segment == NULL or not index_is_warm(spot.segment, places.now_ms):
+        return False
+    spot.limit, spot.position = limit_of(spot.segment, bound), indexed(spot.segment, offset, &named)
+    chunk.count = 0             # it may hold another file
+    while 0 <= spot.position < spot.limit:
+        if not is_warm(reader, spot, CHUNK_BYTES, bound, places.now_ms):
+            return False
+        header = have(chunk, spot.segment.fd, spot.position, BATCH_HEADER_BYTES, spot.limit)
+        length = batch_length(header) if header != NULL else 0
+        if length == 0 or (named >= 0 and <int64_t>load_u64(header + BASE_OFFSET_AT) > named):
+            return False        # an index that names a later place hides what lies before it
+        named = -1
+        if <int64_t>load_u64(header + BASE_OFFSET_AT) + <int32_t>load_u32(header + LAST_OFFSET_DELTA_AT) >= offset:
+            remember(reader, offset, spot.segment.base, spot.position)
+            return True
+        spot.position += length
+    return False
+
+
+cdef int64_t first_batch_bytes(Spot *spot, Chunk *chunk) noexcept nogil:
+    """The length of the batch at the spot; 0 if it cannot be read."""
+    cdef const uint8_t *header
+    chunk.count = 0
+    header = have(chunk, spot.segment.fd, spot.position, BATCH_HEADER_BYTES, spot.limit)
+    return batch_length(header) if header != NULL else 0
+
+
+cdef void remember(Reader *reader, int64_t offset, int64_t base, int64_t position) noexcept nogil:
+    cdef Found *place = NULL
+    cdef int i
+    for i in range(FOUND):
+        if reader.found[i].offset == offset:
+            place = &reader.found[i]
+    if place == NULL:
+        place = &reader.found[reader.next_found % FOUND]
+        reader.next_found += 1
+    place.offset, place.base, place.position = offset, base, position
+
+
+cdef void forget_segment(Segment *segment) noexcept:
+    if segment.base >= 0:
+        close(segment.fd)
+        if segment.index_fd >= 0:
+            close(segment.index_fd)
+        free(segment.path)
+    segment.base = -1
+
+
+cdef void forget_reader(Reader *reader) noexcept:
+    cdef int i
+    for i in range(SEGMENTS):
+        forget_segment(&reader.segments[i])
+    for i in range(FOUND):
+        reader.found[i].offset = -1
+    reader.generation = 0
+    reader.warm_base = -1
+
+
+cdef class SegmentPlaces:
+    """What Python tells the fetch turn about segment files."""
+
+    def __cinit__(self):
+        cdef int i, k
+        self.buffer = ChunkBuffer(CHUNK_BYTES)
+        self.ref.chunk = &self.buffer.chunk
+        self.ref.readers = <Reader *>calloc(READERS, sizeof(Reader))
+        if self.ref.readers == NULL:
+            raise MemoryError("no memory for the places of fetches")
+        for i in range(READERS):
+            for k in range(SEGMENTS):
+                self.ref.readers[i].segments[k].base = -1
+            forget_reader(&self.ref.readers[i])
+
+    def __init__(self, const unsigned char[::1] damaged):
+        """`damaged`: the words of damage, one per slot of the partition table."""
+        self.words = damaged
+        self.ref.damaged = <const uint64_t *>&damaged[0]
+
+    def __dealloc__(self):
+        if self.ref.readers != NULL:
+            self.forget_all()
+            free(self.ref.readers)
+
+    def __len__(self):
+        """Partitions that are known."""
+        cdef int i
+        return sum(self.ref.readers[i].generation != 0 for i in range(READERS))
+
+    def learn(self, uint32_t slot, uint32_t generation, int64_t base, bytes path, uint32_t log_dir=0) -> None:
+        """A fetch was served from this segment. Takes the place of another slot if need be."""
+        cdef Reader *reader = &self.ref.readers[slot % READERS]
+        cdef int i
+        if reader_of(&self.ref, slot, generation, log_dir) == NULL:
+            forget_reader(reader)
+            reader.slot, reader.generation, reader.log_dir = slot, generation, log_dir
+        for i in range(SEGMENTS):
+            if reader.segments[i].base == base:
+                return
+        for i in range(FOUND):
+            # What is known of a file that had the name before it was cleaned.
+            if reader.found[i].base == base:
+                reader.found[i].offset = -1
+        if reader.warm_base == base:
+            reader.warm_base = -1
+        i = reader.next_segment % SEGMENTS
+        reader.next_segment += 1
+        forget_segment(&reader.segments[i])
+        self._open(&reader.segments[i], base, path)
+
+    cdef _open(self, Segment *segment, int64_t base, bytes path):
+        cdef struct_stat status
+        cdef bytes index = path.removesuffix(LOG_SUFFIX) + INDEX_SUFFIX
+        cdef int fd = open_file(<const char *>path, O_RDONLY | O_CLOEXEC)
+        if fd < 0:
+            return              # it went in this moment: nothing is known of it
+        segment.path = <char *>malloc(len(path))
+        if segment.path == NULL or fstat(fd, &status):
+            close(fd)
+            free(segment.path)
+            return
+        memcpy(segment.path, <const char *>path, len(path))
+        segment.path_length, segment.fd = len(path), fd
+        segment.inode = file_generation_of(status.st_ino, status.st_dev)
+        segment.index_warm_ms = -WARM_MS - 1
+        segment.index_fd = open_file(<const char *>index, O_RDONLY | O_CLOEXEC)
+        segment.base = base
+        if stat(<const char *>path, &status) or file_generation_of(status.st_ino, status.st_dev) != segment.inode:
+            # It was cleaned in this moment: the index may be that of the new file.
+            forget_segment(segment)
+
+    def forget(self, uint32_t slot) -> None:
+        """A slice of this partition turned out to be of another file."""
+        if self.ref.readers[slot % READERS].slot == slot:
+            forget_reader(&self.ref.readers[slot % READERS])
+
+    def forget_deleted(self) -> None:
+        """Files that were deleted would keep their space for as long as they are open."""
+        cdef int i, k
+        for i in range(READERS):
+            for k in range(SEGMENTS):
+                if self.ref.readers[i].generation and is_deleted(&self.ref.readers[i].segments[k]):
+                    forget_reader(&self.ref.readers[i])
+
+    def forget_all(self) -> None:
+        """The log process has a successor, which may have cut or replaced files."""
+        cdef int i
+        for i in range(READERS):
+            forget_reader(&self.ref.readers[i])

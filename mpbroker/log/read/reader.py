@@ -1,0 +1,525 @@
+"""Reading a partition's files from outside the log process: handlers, and Spark beside a running broker.
+
+A reader never sees a byte behind the bound it is given (from the partition table), and stays right while the
+log process appends and rolls: sealed segments are read to their end, the one that the bound names to its
+position. (Kafka: LocalLog.read, LogSegment.read, UnifiedLog.fetchOffsetByTimestamp.)
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from mpbroker.ipc.slots import file_generation
+from mpbroker.log.format import index, scan
+from mpbroker.log.format.checkpoints import read_epochs
+from mpbroker.log.format.damage import Damage, damages_of
+from mpbroker.log.format.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment,
+    segment_name,
+)
+from mpbroker.log.format.transaction_index import AbortedTransaction, aborted_between, read_aborted
+from mpbroker.log.io.residency import resident
+from mpbroker.log.partition.trusted_entries import LATEST_TIME, NO_TIMESTAMP, position_before, time_before
+
+# What a search for an offset reads of a segment at first.
+LOOKED_AT_BYTES = 16384
+NO_OFFSET = -1
+REMEMBERED_POSITIONS = 64
+OPEN_SEGMENTS = 4
+
+
+class OffsetOutOfRange(Exception):
+    """The offset is not in the log, or beyond what may be seen."""
+
+
+class SegmentGone(Exception):
+    """The segment was deleted between listing and opening: look again at the partition table."""
+
+
+class NotResident(Exception):
+    """Reading would wait for the disk, for this part of the file."""
+
+    def __init__(self, fd: int, position: int, length: int) -> None:
+        super().__init__(f"{length} bytes at {position}")
+        self.fd = fd
+        self.position = position
+        self.length = length
+
+
+class RangeDamaged(Exception):
+    """The offset cannot be read: the scrubber has found its batch damaged."""
+
+
+class Bound(NamedTuple):
+    """The first byte and offset that may not be seen: the slot's high watermark or last stable offset."""
+
+    offset: int
+    segment_base: int
+    position: int
+
+
+class Slice(NamedTuple):
+    """Whole bytes of the segment file `path`, `inode`, beginning with a batch; the last batch may be cut."""
+
+    segment_base: int
+    position: int
+    length: int
+    inode: int
+    path: bytes
+
+
+class FoundOffset(NamedTuple):
+    """An answer of ListOffsets; both -1 if there is no such record."""
+
+    timestamp: int
+    offset: int
+
+
+NOTHING_FOUND = FoundOffset(NO_TIMESTAMP, NO_OFFSET)
+# (timestamp, offset) of each record in one batch's bytes, in order.
+RecordTimes = Callable[[bytes], list[tuple[int, int]]]
+
+
+@dataclass
+class _OpenSegment:
+    """Files of one segment, kept open for the next read."""
+
+    base: int
+    fd: int
+    index_fd: int
+    inode: int
+    path: bytes
+
+    @classmethod
+    def open(cls, directory: Path, base: int) -> _OpenSegment:
+        try:
+            fd = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise SegmentGone(f"{directory / segment_name(base)} is gone") from error
+        try:
+            index_fd = os.open(directory / segment_name(base, INDEX_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # A missing index is legal for readers: the whole segment is scanned.
+            index_fd = -1
+        except OSError:
+            os.close(fd)
+            raise
+        path = (directory / segment_name(base)).absolute()
+        segment = cls(base, fd, index_fd, file_generation(os.fstat(fd)), os.fsencode(path))
+        if not segment.is_in_place():
+            # Replaced in this moment by what the cleaner made of it: the index may be that of the new file.
+            segment.close()
+            raise SegmentGone(f"{path} is another file now")
+        return segment
+
+    def is_in_place(self) -> bool:
+        try:
+            return file_generation(Path(os.fsdecode(self.path)).stat()) == self.inode
+        except FileNotFoundError:
+            return False
+
+    def is_deleted(self) -> bool:
+        fds = (self.fd, self.index_fd) if self.index_fd >= 0 else (self.fd,)
+        return any(os.fstat(fd).st_nlink == 0 for fd in fds)
+
+    def close(self) -> None:
+        os.close(self.fd)
+        if self.index_fd >= 0:
+            os.close(self.index_fd)
+
+
+class PartitionReader:
+    """One partition directory. Not for two threads at once; holds a few files open until `close`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._bases: list[int] = []
+        # What `.txnindex` files say, by segment, and where the last marker in them was said to end.
+        self._with_aborted: list[int] = []
+        self._aborted: dict[int, list[AbortedTransaction]] = {}
+        self._aborted_end = 0
+        self._open: OrderedDict[int, _OpenSegment] = OrderedDict()
+        self._positions: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        self._damages: list[Damage] = []
+        self._damaged_indexes: dict[int, Damage] = {}
+        self._damage_version = 0
+
+    def heed(self, damage_version: int) -> None:
+        """What is damaged in the partition, by the version in its word of damage; 0: nothing.
+
+        Raises CheckpointCorrupt, a ValueError, or OSError.
+        """
+        if damage_version != self._damage_version:
+            found = damages_of(self.directory) if damage_version else []
+            self._damages = [one for one in found if one.is_of_records]
+            self._damaged_indexes = {one.base: one for one in found if not one.is_of_records}
+            self._damage_version = damage_version
+
+    def close(self) -> None:
+        for segment in self._open.values():
+            segment.close()
+        self._open.clear()
+
+    def has_deleted(self) -> bool:
+        """Whether a file that it holds open has no name any more, so that only this keeps its space."""
+        return any(segment.is_deleted() for segment in self._open.values())
+
+    def segments(self) -> list[int]:
+        """Base offsets of all segments, read anew. Raises OSError.
+
+        What is open is opened anew, too: a segment may have been replaced by one that holds those behind it,
+        and with the old file in hand their offsets would be missed.
+        """
+        self.close()
+        self._aborted.clear()
+        names = os.listdir(self.directory)  # noqa: PTH208
+        self._bases, self._with_aborted = (
+            sorted(base for name in names if (base := parse_segment(name, suffix)) is not None)
+            for suffix in (LOG_SUFFIX, TXN_INDEX_SUFFIX)
+        )
+        return self._bases
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """(leader epoch, start offset), ascending. Raises CheckpointCorrupt, a ValueError, or OSError."""
+        return read_epochs(self.directory)
+
+    def locate(self, offset: int, bound: Bound) -> scan.BatchAt | None:
+        """The batch that holds the offset, or the next one where offsets have a gap; None at the bound.
+
+        `position` in it is meant within the segment that `segment_of` names. Raises OffsetOutOfRange,
+        RangeDamaged, CorruptBatch, SegmentGone, OSError.
+        """
+        found = self._locate(offset, bound)
+        return found[1] if found else None
+
+    def fetch_slice(
+        self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True, *, wait: bool = True
+    ) -> Slice | None:
+        """At most `max_bytes` from the batch with the offset on; all of that batch if `min_one_batch`, and
+        nothing from where damage begins on.
+
+        None when there is nothing to see: at the bound, or when not even the first batch fits. Without `wait`
+        the slice is resident, and nothing is read that is not: NotResident then says what that was. Raises
+        OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
+        """
+        found = self._locate(offset, bound, None if wait else max_bytes)
+        if found is None:
+            return None
+        segment, batch = found
+        limit = self._whole_until(segment, batch.position, self._limit(segment, bound))
+        length = min(max_bytes, limit - batch.position)
+        if length < batch.length:
+            if not min_one_batch:
+                return None
+            length = batch.length
+        if not wait:
+            _check_resident(segment.fd, batch.position, length)
+        if batch.position + length == limit and segment.base == bound.segment_base:
+            self._remember(bound.offset, bound.segment_base, bound.position)
+        return Slice(segment.base, batch.position, length, segment.inode, segment.path)
+
+    def aborted(self, offset: int, piece: Slice, bound: Bound, aborted_end: int) -> list[AbortedTransaction]:
+        """Those that may have records in a slice that was fetched from this offset on; in the order of their
+        markers, which lie below `aborted_end`. Raises SegmentGone, RangeDamaged, TransactionIndexCorrupt,
+        OSError.
+        """
+        # Where an index is damaged that end may be wrong as well.
+        if offset >= aborted_end and not self._damaged_indexes:
+            return []
+        if aborted_end != self._aborted_end:
+            self.segments()
+            self._aborted_end = aborted_end
+        indexes = (self._aborted_in(base) for base in self._with_aborted if base >= piece.segment_base)
+        return list(aborted_between(indexes, offset, self._end_of(piece, bound)))
+
+    def _aborted_in(self, base: int) -> list[AbortedTransaction]:
+        damage = self._damaged_indexes.get(base)
+        if damage is not None and damage.is_there(self.directory.parent):
+            raise RangeDamaged(str(damage))
+        if base not in self._aborted:
+            path = self.directory / segment_name(base, TXN_INDEX_SUFFIX)
+            try:
+                self._aborted[base] = read_aborted(path)
+            except FileNotFoundError as error:
+                self.segments()
+                raise SegmentGone(f"{path} is gone") from error
+        return self._aborted[base]
+
+    def _end_of(self, piece: Slice, bound: Bound) -> int:
+        """An offset behind all those of the slice, as near as indexes can tell."""
+        segment = self._segment(piece.segment_base)
+        if segment.index_fd >= 0:
+            end = piece.position + piece.length
+            offset = index.offset_ceiling(segment.index_fd, segment.base, end)
+            if offset is not None:
+                return offset
+        later = self._bases[bisect_right(self._bases, piece.segment_base) :]
+        return min([*later[:1], bound.offset])
+
+    def read(self, piece: Slice) -> bytes:
+        """The bytes of a slice. Raises SegmentGone, OSError."""
+        segment = self._segment(piece.segment_base)
+        if segment.inode != piece.inode:
+            raise SegmentGone(f"{self.directory / segment_name(piece.segment_base)} is another file now")
+        return os.pread(segment.fd, piece.length, piece.position)
+
+    def find_timestamp(
+        self, timestamp_ms: int, log_start: int, bound: Bound, times: RecordTimes | None = None
+    ) -> FoundOffset:
+        """The first record at this time or later. Raises CorruptBatch, SegmentGone, OSError."""
+        times = times or record_times
+        for base in self._visible(bound, log_start):
+            segment = self._segment(base)
+            limit = self._limit(segment, bound)
+            at = self._time_start(segment, timestamp_ms, log_start)
+            for batch in self._reaching(segment, at, limit, log_start, timestamp_ms):
+                data = os.pread(segment.fd, batch.length, batch.position)
+                for timestamp, offset in times(data):
+                    if timestamp >= timestamp_ms and log_start <= offset:
+                        return FoundOffset(timestamp, offset) if offset < bound.offset else NOTHING_FOUND
+        return NOTHING_FOUND
+
+    def max_timestamp(
+        self, bound: Bound, log_start: int = 0, times: RecordTimes | None = None
+    ) -> FoundOffset:
+        """The largest timestamp, the first record that has it. Raises CorruptBatch, SegmentGone, OSError."""
+        times = times or record_times
+        best: scan.BatchAt | None = None
+        holder: _OpenSegment | None = None
+        for base in self._visible(bound, log_start):
+            segment = self._segment(base)
+            limit = self._limit(segment, bound)
+            below = bound.offset if base == bound.segment_base else None
+            found = self._largest_in(segment, limit, log_start, below)
+            if found is not None and (best is None or found.max_timestamp > best.max_timestamp):
+                best, holder = found, self._segment(base)
+        if best is None or holder is None or best.max_timestamp < 0:
+            return NOTHING_FOUND
+        segment = self._segment(holder.base)
+        if segment.inode != holder.inode:
+            raise SegmentGone(f"{self.directory / segment_name(holder.base)} is another file now")
+        data = os.pread(segment.fd, best.length, best.position)
+        left = [FoundOffset(*one) for one in times(data) if one[1] >= log_start]
+        return max(left, key=lambda one: one.timestamp, default=NOTHING_FOUND)
+
+    # ---- positions ----
+
+    def _locate(
+        self, offset: int, bound: Bound, unread: int | None = None
+    ) -> tuple[_OpenSegment, scan.BatchAt] | None:
+        """`unread`: raises NotResident rather than wait for the disk; so many bytes are going to be read."""
+        if offset == bound.offset:
+            return None
+        if offset > bound.offset:
+            raise OffsetOutOfRange(f"offset {offset} is beyond {bound.offset}")
+        self._refuse_damaged(offset)
+        base, position = self._start_for(offset, bound, unread)
+        while True:
+            segment = self._segment(base)
+            position = self._behind_damage(base, position, offset)
+            limit = self._limit(segment, bound)
+            if unread is not None:
+                _check_beginning(segment.fd, position, limit, unread)
+            batch = scan.find_offset(segment.fd, position, limit, offset, strict=True)
+            if batch is not None:
+                self._remember(batch.last_offset + 1, base, batch.position + batch.length)
+                return segment, batch
+            later = [b for b in self._visible(bound, offset) if b > base]
+            if base < bound.segment_base and not segment.is_in_place():
+                # What took its place may hold the offsets of segments that are gone.
+                self.close()
+                self._bases = []
+                raise SegmentGone(f"{self.directory / segment_name(base)} is another file now")
+            if not later:
+                return None
+            base, position = later[0], 0
+
+    def _start_for(self, offset: int, bound: Bound, unread: int | None) -> tuple[int, int]:
+        """Segment and position of a batch at or before the offset."""
+        remembered = self._positions.get(offset)
+        if remembered is not None and remembered[1] < self._limit(self._segment(remembered[0]), bound):
+            return remembered
+        bases = self._bases
+        place = bisect_right(bases, offset)
+        if place == 0 or (place == len(bases) and bases[-1] < bound.segment_base):
+            # The log has rolled, or may have lost its oldest segments, since it was listed.
+            bases = self.segments()
+            place = bisect_right(bases, offset)
+        if place == 0:
+            raise OffsetOutOfRange(f"offset {offset} is below the first segment of {self.directory}")
+        base = bases[place - 1]
+        segment = self._segment(base)
+        return base, self._indexed(segment, offset, unread)
+
+    def _indexed(self, segment: _OpenSegment, offset: int, unread: int | None = None) -> int:
+        if unread is not None and segment.index_fd >= 0:
+            _check_resident(segment.index_fd, 0, os.fstat(segment.index_fd).st_size)
+            position = index.offset_floor(segment.index_fd, segment.base, offset)[1]
+            _check_beginning(segment.fd, position, os.fstat(segment.fd).st_size, unread)
+        return position_before(segment.fd, segment.index_fd, segment.base, offset)
+
+    # ---- damage ----
+
+    def _refuse_damaged(self, offset: int) -> None:
+        """Raises RangeDamaged."""
+        for one in self._damages:
+            if one.first <= offset < one.behind and one.is_there(self.directory.parent):
+                raise RangeDamaged(str(one))
+
+    def _behind_damage(self, base: int, position: int, offset: int) -> int:
+        """Where to look for an offset, from a position on: not where a batch cannot be told from the next."""
+        ends = [
+            one.end
+            for one in self._damages
+            if one.base == base and one.behind <= offset and one.is_there(self.directory.parent)
+        ]
+        return max([position, *ends])
+
+    def _whole_until(self, segment: _OpenSegment, position: int, limit: int) -> int:
+        """Where damage begins behind a position, or the limit."""
+        begins = [
+            one.position
+            for one in self._damages
+            if one.base == segment.base and position < one.position and one.is_there(self.directory.parent)
+        ]
+        return min([limit, *begins])
+
+    def _visible(self, bound: Bound, log_start: int) -> list[int]:
+        """The bases of segments with offsets from the log start to the bound."""
+        if not self._bases or self._bases[-1] < bound.segment_base:
+            self.segments()
+        visible = [base for base in self._bases if base <= bound.segment_base]
+        return visible[max(bisect_right(visible, log_start) - 1, 0) :]
+
+    def _limit(self, segment: _OpenSegment, bound: Bound) -> int:
+        if segment.base == bound.segment_base:
+            return bound.position
+        return os.fstat(segment.fd).st_size if segment.base < bound.segment_base else 0
+
+    def _segment(self, base: int) -> _OpenSegment:
+        segment = self._open.get(base)
+        if segment is None:
+            try:
+                segment = self._open[base] = _OpenSegment.open(self.directory, base)
+            except SegmentGone:
+                self._bases = []  # to be listed anew
+                raise
+            # They may have been those in an earlier file of the name.
+            self._aborted.pop(base, None)
+            for offset in [at for at, (of, _) in self._positions.items() if of == base]:
+                del self._positions[offset]
+            if len(self._open) > OPEN_SEGMENTS:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(base)
+        return segment
+
+    def _remember(self, offset: int, base: int, position: int) -> None:
+        """Where the next fetch of a sequential consumer begins."""
+        self._positions[offset] = (base, position)
+        self._positions.move_to_end(offset)
+        if len(self._positions) > REMEMBERED_POSITIONS:
+            self._positions.popitem(last=False)
+
+    # ---- times ----
+
+    def _reaching(
+        self, segment: _OpenSegment, at: int, limit: int, log_start: int, timestamp_ms: int
+    ) -> Iterator[scan.BatchAt]:
+        """Batches with records at that time or later, in [at, limit); what is damaged is left out."""
+        for start, end in self._stretches(segment, at, limit):
+            position = start
+            while (
+                batch := scan.find_timestamp(segment.fd, position, end, log_start, timestamp_ms, strict=True)
+            ) is not None:
+                yield batch
+                position = batch.position + batch.length
+
+    def _stretches(self, segment: _OpenSegment, at: int, limit: int) -> Iterator[tuple[int, int]]:
+        damages = [one for one in self._damages if one.base == segment.base]
+        for one in sorted(damages, key=lambda one: one.position):
+            if at < one.end <= limit and one.is_there(self.directory.parent):
+                if at < one.position:
+                    yield at, one.position
+                at = one.end
+        yield at, limit
+
+    def _time_start(self, segment: _OpenSegment, timestamp_ms: int, log_start: int) -> int:
+        """The position from which on a record of this time may be: records before it are all earlier."""
+        return self._indexed(segment, max(self._time_floor(segment, timestamp_ms - 1)[1], log_start))
+
+    def _time_floor(
+        self, segment: _OpenSegment, timestamp_ms: int, below: int | None = None
+    ) -> tuple[int, int]:
+        """`below`: an offset at or behind which no entry counts."""
+        base, name = segment.base, segment_name(segment.base, TIME_INDEX_SUFFIX)
+        try:
+            fd = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return NO_TIMESTAMP, base
+        try:
+            if below is not None:
+                timestamp_ms = min(timestamp_ms, index.sound_times(fd, base, below - 1)[1])
+            return time_before(segment.fd, segment.index_fd, fd, base, timestamp_ms)
+        finally:
+            os.close(fd)
+
+    def _largest_in(
+        self, segment: _OpenSegment, limit: int, log_start: int, below: int | None
+    ) -> scan.BatchAt | None:
+        """The first batch with the largest timestamp; a sealed segment's last time index entry tells it.
+        `below`: the offset from which on the segment is not to be seen, if it has any.
+        """
+        timestamp, offset = self._time_floor(segment, LATEST_TIME, below)
+        is_there = timestamp >= 0 and offset >= log_start
+        at = self._indexed(segment, offset if is_there else max(log_start, segment.base))
+        if is_there and below is None:
+            return next(self._reaching(segment, at, limit, segment.base, timestamp), None)
+        best = None
+        for batch in self._reaching(segment, at, limit, log_start, 0):
+            if best is None or batch.max_timestamp > best.max_timestamp:
+                best = batch
+        return best
+
+
+def _check_resident(fd: int, position: int, length: int) -> None:
+    """Raises NotResident."""
+    if not resident(fd, position, length):
+        raise NotResident(fd, position, length)
+
+
+def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
+    """That of what a search reads first; NotResident asks for all that is going to be read."""
+    left = max(end - position, 0)
+    if not resident(fd, position, min(LOOKED_AT_BYTES, left)):
+        raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))
+
+
+def segment_bytes(directory: Path) -> int:
+    """What all segments of a partition take, without their indexes. Raises OSError."""
+    total = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if parse_segment(entry.name, LOG_SUFFIX) is not None:
+                with suppress(FileNotFoundError):
+                    total += entry.stat().st_size
+    return total
+
+
+def record_times(batch: bytes) -> list[tuple[int, int]]:
+    """(timestamp, offset) of every record of a batch. Raises mpbroker.records.errors.CorruptBatch."""
+    from mpbroker.records.iterate import iterate_batches
+
+    return [
+        (record.timestamp, record.offset) for found in iterate_batches(batch) for record in found.records()
+    ]

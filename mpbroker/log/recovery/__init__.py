@@ -1,0 +1,1 @@
+"""Opening what a start finds, and the clean stop that makes the next start short (Kafka: LogLoader)."""

@@ -1,0 +1,100 @@
+"""A clean stop: what it leaves in a log directory is written first, then synced for all partitions at once.
+
+(Kafka: LogManager.shutdown, which syncs the files of each log one by one.) Nothing may say on disk what is
+not there yet, so it goes in steps, with a sync of the file system (`mpbroker.log.io.file_system`) behind
+each:
+
+1. The files of segments are ended.
+2. The producers' snapshots are written, from which recoveries take that indexes are sound up to them.
+3. Older snapshots go. What speaks of all of this follows: checkpoints, the empty journal, the clean mark.
+
+A cut in between is one like any other: the mark is not there, and the checkpoints say what they said.
+Where the file system cannot be synced like that, or a partition lies on another one, by a link or a mount,
+each file is synced by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+
+from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.partition.partition_log import PartitionLog
+
+_log = logging.getLogger("mpbroker")
+
+
+def close_cleanly(home: Home, logs: Sequence[PartitionLog], say: Callable[[str], None]) -> list[PartitionLog]:
+    """Those that are closed now, with all of them on disk; the directory has failed if some are not."""
+    touched = [log for log in logs if not log.is_settled]
+    untouched = _each(home, [log for log in logs if log.is_settled], PartitionLog.close_files)
+    say(f"closing {len(touched)} partitions in {home.path}")
+    together: list[PartitionLog] = []
+    apart: list[PartitionLog] = []
+    for log in touched:
+        (together if _is_synced_with(home, log) else apart).append(log)
+    closed = untouched + _each(home, apart, PartitionLog.close_cleanly)
+    return closed + _closed_together(home, together, say)
+
+
+def is_all_closed(home: Home, closed: AbstractSet[str]) -> bool:
+    """What was never opened, or is damaged, is to be checked next time. `closed`: paths of partitions."""
+    try:
+        return closed >= {f"{home.path}/{name}" for name, found in home.own_partitions() if not found.suffix}
+    except OSError as error:
+        _log.error("%s cannot be marked clean, the next start checks it: %s", home.path, error)
+        return False
+
+
+def _is_synced_with(home: Home, log: PartitionLog) -> bool:
+    """Whether a sync of the directory's file system is one of the partition."""
+    if home.file_system is None or not home.file_system.is_synced_at_once:
+        return False
+    try:
+        return home.file_system.has(log.path)
+    except OSError:
+        # Who closes it says what is wrong.
+        return False
+
+
+def _closed_together(
+    home: Home, touched: list[PartitionLog], say: Callable[[str], None]
+) -> list[PartitionLog]:
+    for step in (PartitionLog.end_files, PartitionLog.write_last_snapshot, PartitionLog.note_settled):
+        touched = _each(home, touched, step)
+        if touched and step is not PartitionLog.note_settled and not _synced(home, say):
+            return []
+    return touched
+
+
+def _each(
+    home: Home, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
+) -> list[PartitionLog]:
+    """Those with which it went well."""
+    done = []
+    for log in logs:
+        try:
+            step(log)
+            done.append(log)
+        except OSError as error:
+            _say_failed(home, str(log.directory), error)
+    return done
+
+
+def _synced(home: Home, say: Callable[[str], None]) -> bool:
+    say(f"syncing the file system of {home.path}")
+    assert home.file_system is not None
+    try:
+        home.file_system.sync()
+    except OSError as error:
+        _say_failed(home, f"the file system of {home.path}", error)
+        return False
+    return True
+
+
+def _say_failed(home: Home, what: str, error: OSError) -> None:
+    problem = os.strerror(error.errno) if error.errno else error
+    _log.error("%s cannot be closed cleanly: %s; the next start recovers it", what, problem)
+    home.failed = True

@@ -1,0 +1,585 @@
+"""Opening a partition that exists: trusted after a clean stop, else checked (Kafka: LogLoader).
+
+What is cut is a torn tail only, and before anything of it was published: bytes that no reader was ever shown.
+A bad batch below what is known to be durable is damage, and so is a log that ends before it; nothing is cut
+then, the partition stays offline.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from mpbroker.config.topic_config import TopicConfig
+from mpbroker.log.format import scan
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, fsync_directory, read_whole, write_epochs
+from mpbroker.log.format.index import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    entry_count,
+    last_offset_entry,
+    last_time_entry,
+    offset_floor,
+)
+from mpbroker.log.format.leader_epochs import Epochs, shared, trimmed
+from mpbroker.log.format.names import (
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_name,
+)
+from mpbroker.log.format.producer_state import SnapshotCorrupt
+from mpbroker.log.format.segments import Sealed
+from mpbroker.log.format.transaction_index import (
+    AbortedTransaction,
+    TransactionIndexCorrupt,
+    read_aborted,
+    replace_aborted,
+)
+from mpbroker.log.io.disk_errors import NO_ROOM
+from mpbroker.log.partition import batch_checker
+from mpbroker.log.partition.durable_reads import EACH_FILE, Syncs, read_anew
+from mpbroker.log.partition.epoch_validation import WrongEpoch, said_epochs, settled
+from mpbroker.log.partition.index_sanity import believed, odd_entry
+from mpbroker.log.partition.partition_log import (
+    PartitionLog,
+    blank_producers,
+    open_files,
+    remove_leftovers,
+    remove_segment,
+    segments_of,
+    sync,
+    wall_ms,
+)
+from mpbroker.log.partition.segment_swap import finish_swaps
+from mpbroker.log.partition.state import PartitionState
+from mpbroker.log.partition.transaction_index_rebuild import remake
+from mpbroker.log.recovery.partition_files import PartitionFiles, first_suspect
+from mpbroker.log.recovery.producer_history import recall
+from mpbroker.log.recovery.upconvert import OldMessages, OutOfPlace, begins_old, has_old, upconvert
+
+# A slow disk takes some seconds for it.
+PIECE_BYTES = 32 << 20
+# To check so much again after the next kill takes less time than to sync what says that it need not be.
+LITTLE_BYTES = 64 << 10
+Say = Callable[[str], None]
+Count = Callable[[int], None]
+_log = logging.getLogger("mpbroker")
+
+
+class PartitionDamaged(Exception):
+    """The partition's files contradict what was durable; an operator has to decide."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What checkpoints say of a partition, or the table after a crash of the log process alone."""
+
+    clean: bool
+    recovery_point: int = 0
+    durable: int = 0  # everything below this offset was acknowledged as being on disk
+    log_start: int = 0
+    producer_expiration_ms: int = 86_400_000
+
+
+def load(
+    directory: Path | str,
+    topic: str,
+    partition: int,
+    topic_id: bytes,
+    config: TopicConfig,
+    known: Known,
+    say: Say,
+    count: Count = lambda _: None,
+    syncs: Syncs = EACH_FILE,
+) -> PartitionLog:
+    """The partition, ready to be appended to; all of it is durable. `count` is told of bytes checked.
+    `syncs`: how what was not durable gets on the device.
+
+    Raises PartitionDamaged, CheckpointCorrupt, OSError.
+    """
+    log = PartitionLog(directory, topic, partition, topic_id, config)
+    log.apply_config(config)
+    path = log.path
+    files = PartitionFiles.of(path)
+    if files.has_leftovers:
+        finish_swaps(log.directory)
+        remove_leftovers(log.directory)
+        files = PartitionFiles.of(path)
+    bases = files.bases
+    said = said_epochs(path)
+    if not bases:
+        _start_empty(log, known)
+        _trim_epochs(log, said or (), said)
+        return log
+    log.log_start = max(known.log_start, bases[0])
+    loader = _Loader(log, files, known, say, count, syncs)
+    try:
+        if any(begins_old(path, base) for base in bases[:-1]):
+            raise OldMessages
+        loader.run()
+        epochs = loader.settled_epochs(said)
+        if log.state.log_end < log.log_start:
+            _start_anew(log, known)
+        log.sealed = [Sealed(base) for base in bases if base < log.state.segment_base] or ()
+        log.load_transactions(has_aborted=bool(loader.aborted))
+        _trim_epochs(log, epochs, said)
+        if any(offset not in bases for offset in loader.snapshots[:-1]):
+            log.drop_old_snapshots()
+    except OldMessages as problem:
+        log.close_files()
+        try:
+            if not upconvert(log.directory, bases, say):
+                raise PartitionDamaged(f"{log.path} has messages of an old format behind damage") from problem
+        except OutOfPlace as odd:
+            raise PartitionDamaged(str(odd)) from odd
+        return load(directory, topic, partition, topic_id, config, known, say, count)
+    except (OSError, PartitionDamaged, CheckpointCorrupt):
+        log.close_files()
+        raise
+    return log
+
+
+def _trim_epochs(log: PartitionLog, epochs: Epochs, said: Epochs | None) -> None:
+    """None that begins outside of the log. `said`: by the file."""
+    inside = trimmed(epochs, log.log_start, log.state.log_end)
+    if inside != said:
+        write_epochs(log.directory, inside)
+    log.epochs = shared(inside)
+
+
+def _start_anew(log: PartitionLog, known: Known) -> None:
+    """What the system lost was deleted before; the offsets go on where they were meant to."""
+    _log.warning(
+        "%s ends at offset %d, below its log start offset %d: it is begun anew there",
+        log.directory,
+        log.state.log_end,
+        log.log_start,
+    )
+    log.close_files()
+    for base in segments_of(log.directory):
+        remove_segment(log.directory, base)
+    blank_producers(log)
+    _start_empty(log, known)
+
+
+def _start_empty(log: PartitionLog, known: Known) -> None:
+    if known.durable > known.log_start:
+        raise PartitionDamaged(
+            f"{log.directory} has no segments, but offsets below {known.durable} were durable. Restore "
+            "the directory, or delete the topic"
+        )
+    log.open_fresh_segment(known.log_start)
+    log.log_start = known.log_start
+    log.snapshot_and_sync()
+
+
+class _Loader:
+    def __init__(
+        self, log: PartitionLog, files: PartitionFiles, known: Known, say: Say, count: Count, syncs: Syncs
+    ) -> None:
+        self.log = log
+        # A string: a path for each file of thousands of partitions is much.
+        self.directory = log.path
+        self.files = files
+        self.bases = files.bases
+        self.snapshots = files.snapshots
+        # Segments that may have a `.txnindex`.
+        self.aborted = files.aborted.copy()
+        self.known = known
+        self.say = say
+        self.count = count
+        self.syncs = syncs
+        # Segments from here on are checked.
+        self.suspect = len(self.bases)
+        self.was_rebuilt = False
+        # All files and names of the directory are on the device as they were found.
+        self.is_as_on_device = False
+        self.checked_bytes = 0
+        # Leader epochs of the batches that were looked at, with their offsets.
+        self.epochs: list[tuple[int, int]] = []
+        self.replay_from = self.bases[0]
+        if not known.clean:
+            self.suspect = first_suspect(self.bases, known.recovery_point)
+
+    def _name(self, base: int, suffix: str = LOG_SUFFIX) -> str:
+        return f"{self.directory}/{segment_name(base, suffix)}"
+
+    def run(self) -> None:
+        replay_from = self.replay_from = self._load_snapshot()
+        next_offset = self.bases[0]
+        for i, base in enumerate(self.bases):
+            last = i == len(self.bases) - 1
+            end = self.bases[i + 1] if not last else None
+            if i >= self.suspect or self._lacks_index(base):
+                self.say(f"checking {self._name(base)}")
+                next_offset, was_cut = self._check(base, next_offset, next_base=end, trusted=i < self.suspect)
+                if was_cut:
+                    break
+            elif last:
+                next_offset = self._resume(base, replay_from)
+            else:
+                if end is not None and end > replay_from:
+                    self._replay(base, replay_from)
+                next_offset = end if end is not None else next_offset
+        if next_offset < self.known.durable:
+            raise PartitionDamaged(
+                f"{self.directory} ends at offset {next_offset}, but offsets below {self.known.durable} "
+                "were durable. "
+                "Restore the directory, or delete the topic"
+            )
+        self._drop_snapshots_behind(next_offset)
+        if self.known.clean:
+            self.log.recovery_point = next_offset
+            if self.replay_from == next_offset and not self.was_rebuilt:
+                self.log.settled_end = next_offset
+            return
+        if not self.is_as_on_device:
+            # Names of segments, given by a round that never came, and what a killed start removed.
+            fsync_directory(self.log.directory)
+        if next_offset <= self.known.durable or (self.is_as_on_device and self.checked_bytes <= LITTLE_BYTES):
+            # Its records are on the device. Syncing files that are not needed for that would cost some ten
+            # milliseconds for each partition.
+            self.log.recovery_point = self.known.recovery_point
+            return
+        self._make_durable()
+        self.log.recovery_point = next_offset
+
+    def settled_epochs(self, said: Epochs | None) -> Epochs:
+        """What was looked at agrees with what the checkpoint said, or is what it is to say."""
+        durable = self.log.state.log_end if self.known.clean else self.known.durable
+        try:
+            return settled(self.directory, self.bases, said, self.epochs, durable)
+        except WrongEpoch as odd:
+            base = self.bases[bisect_right(self.bases, odd.offset) - 1]
+            raise PartitionDamaged(
+                f"{self.directory}/{segment_name(base)} is damaged at offset {odd.offset}: {odd}. Restore "
+                f"the file, or stop the broker and give it the right one with mpbroker log repair "
+                f"{self.directory}"
+            ) from odd
+
+    def _drop_snapshots_behind(self, end: int) -> None:
+        """Those of what is not there: a commit round that never came. They are gone before something else is
+        appended up to there, or the next recovery would take that for what they are of.
+        """
+        behind = [offset for offset in self.snapshots if offset > end]
+        for offset in behind:
+            Path(self._name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
+            self.snapshots.remove(offset)
+        if behind:
+            fsync_directory(self.log.directory)
+
+    def _make_durable(self) -> None:
+        """What was found is durable before it is served. A full disk does not keep the partition from being
+        read: without a snapshot the next recovery replays from an older one.
+        """
+        self.log.state.finish_segment()
+        for fd in (self.log.state.fd, *self.log.state.index_fds):
+            sync(fd)
+        self.log.sync_aborted()
+        try:
+            self.log.add_last_snapshot()
+            self.log.settled_end = self.log.state.log_end
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            _log.warning("%s: no snapshot of its producers is written: %s", self.directory, error.strerror)
+
+    # ---- producers ----
+
+    def _load_snapshot(self) -> int:
+        """The newest usable snapshot; returns the offset from which on batches have to be replayed.
+
+        A snapshot knows the last batch of each producer: those before it are looked for.
+        """
+        limit = 1 << 62 if self.known.clean else self._latest_snapshot()
+        expired_before_ms = wall_ms() - self.known.producer_expiration_ms
+        for offset in reversed(self.snapshots.copy()):
+            path = self._name(offset, SNAPSHOT_SUFFIX)
+            if offset > limit or offset < self.bases[0]:
+                continue
+            try:
+                producers = blank_producers(self.log)
+                producers.load(read_whole(path), expired_before_ms)
+            except SnapshotCorrupt as error:
+                _log.warning("%s is dropped: %s", path, error)
+                Path(path).unlink()
+                self.snapshots.remove(offset)
+                continue
+            recall(self.directory, [base for base in self.bases if base < offset], producers)
+            return offset
+        blank_producers(self.log)
+        return self.bases[0]
+
+    def _latest_snapshot(self) -> int:
+        """After an unclean stop: the offset of the latest one that counts. What lies below is known to be
+        there, and so is what a roll has synced then; what says which transactions were aborted is sound.
+        """
+        latest = max(self.known.recovery_point, self.known.durable - 1)
+        for base in self.bases[self.suspect :]:
+            try:
+                self._read_aborted(base)
+            except TransactionIndexCorrupt as error:
+                _log.warning("%s; it is made anew", error)
+                return min(latest, base)
+        return latest
+
+    def _read_aborted(self, base: int) -> list[AbortedTransaction]:
+        return read_aborted(self._name(base, TXN_INDEX_SUFFIX)) if base in self.aborted else []
+
+    def _replay(self, base: int, offset: int) -> None:
+        """Producer state from a trusted segment."""
+        fds = open_files(self.directory, base, fresh=False)
+        try:
+            self._replay_open(fds, base, offset)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _replay_open(self, fds: tuple[int, int, int], base: int, offset: int) -> None:
+        end = os.fstat(fds[0]).st_size
+        first = scan.find_offset(fds[0], offset_floor(fds[1], base, offset)[1], end, offset)
+        if first is None:
+            return
+        state = PartitionState()
+        state.open_segment(base, *fds, wall_ms())
+        state.replace_producers(self.log.state.producers)
+        checked = self._checked(fds[0], first.position, end, first.base_offset, state, False, offset)
+        if checked.reason:
+            raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
+
+    def _checked(
+        self,
+        fd: int,
+        position: int,
+        size: int,
+        next_offset: int,
+        state: PartitionState,
+        apply_index: bool,
+        producers_from: int,
+    ) -> batch_checker.Checked:
+        """All batches from there on, in pieces: nobody is to take a large segment for a hang. Their leader
+        epochs are added to `self.epochs`.
+        """
+        aborted: list[tuple[int, int, int, int]] = []
+        while True:
+            checked = batch_checker.check_batches(
+                fd, position, size, next_offset, state, apply_index, producers_from, PIECE_BYTES
+            )
+            self.count(checked.valid_bytes - position)
+            self.checked_bytes += checked.valid_bytes - position
+            aborted += checked.aborted
+            self.epochs += checked.epochs
+            position, next_offset = checked.valid_bytes, checked.next_offset
+            if checked.reason or position >= size:
+                return checked._replace(aborted=aborted, epochs=[])
+            self.say(f"checking {self.directory}, at offset {next_offset}")
+
+    # ---- segments ----
+
+    def _lacks_index(self, base: int) -> bool:
+        return base not in self.files.indexes or base not in self.files.time_indexes
+
+    def _resume(self, base: int, replay_from: int) -> int:
+        """The last segment after a clean stop."""
+        fds = open_files(self.directory, base, fresh=False)
+        self.log.state.open_segment(base, *fds, wall_ms())
+        _trim(fds[1], OFFSET_ENTRY)
+        _trim(fds[2], TIME_ENTRY)
+        size = os.fstat(fds[0]).st_size
+        entry, time = last_offset_entry(fds[1], base), last_time_entry(fds[2], base)
+        at = _last_batches(fds[0], entry[2], size)
+        if size and (not at or at[-1].position + at[-1].length != size):
+            self._refuse_old(fds[0], at[-1].position + at[-1].length if at else 0)
+            end = at[-1].last_offset + 1 if at else base
+            raise self._damaged(
+                base, at[-1].position + at[-1].length if at else 0, end, "it is cut off or malformed"
+            )
+        log_end = at[-1].last_offset + 1 if at else base
+        if at and log_end > self.known.recovery_point > 0:
+            # Offsets are not covered by a CRC; where the log ended was written down when it was closed.
+            reason = f"it ends at offset {log_end}, and was closed at {self.known.recovery_point}"
+            raise self._damaged(base, at[-1].position, at[-1].base_offset, reason)
+        odd = odd_entry(fds, base, at, entry, time)
+        if odd is not None and self._is_whole(fds[0], base, size, odd):
+            _log.warning("%s/%s. Both indexes are made anew", self.directory, odd)
+            for fd in fds[1:]:
+                os.ftruncate(fd, 0)
+            self.log.close_files()
+            log_end, _ = self._check(base, base, next_base=None, trusted=True)
+            self.log.finish_segment()
+            return log_end
+        if replay_from < log_end:
+            self._replay_open(fds, base, max(replay_from, base))
+        self.epochs += [(batch.leader_epoch, batch.base_offset) for batch in at if batch.leader_epoch >= 0]
+        self.log.state.resume_at(size, log_end, _first_ms(fds[0], base, size), entry, time)
+        return log_end
+
+    def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
+        """Whether the index is to blame. A damaged batch keeps no partition offline that was closed cleanly:
+        the others are served.
+        """
+        state, known = PartitionState(), len(self.epochs)
+        state.open_segment(base, fd, -1, -1, wall_ms())
+        checked = self._checked(fd, 0, size, base, state, False, 1 << 62)
+        del self.epochs[known:]
+        if checked.reason:
+            place = f"{self._name(base)} is damaged at byte {checked.valid_bytes}: {checked.reason}"
+            _log.warning("%s/%s: %s", self.directory, odd, place)
+        return not checked.reason
+
+    def _check(
+        self, base: int, next_offset: int, *, next_base: int | None, trusted: bool
+    ) -> tuple[int, bool]:
+        """Checks a segment from the recovery point on and rebuilds its indexes from there; returns the next
+        offset and if the log ends here now.
+        """
+        fds = open_files(self.directory, base, fresh=False)
+        state = self.log.state
+        state.open_segment(base, *fds, wall_ms())
+        self.was_rebuilt = True
+        size = os.fstat(fds[0]).st_size
+        start, next_offset = self._believe_indexes(fds, base, size, max(next_offset, base))
+        self._sync_and_read_anew(fds[0], start, size)
+        checked = self._checked(fds[0], start, size, next_offset, state, True, self.replay_from)
+        if checked.reason:
+            self._refuse_old(fds[0], checked.valid_bytes)
+            damaged = trusted or checked.next_offset < self.known.durable
+            if damaged:
+                raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
+            self._drop_behind(base)
+            self._cut(fds[0], base, size, checked)
+        # What says which transactions were aborted may have been deleted with an index.
+        if self._lacks_index(base) and remake(self.log.directory, base, self.count):
+            self.aborted.add(base)
+        if not trusted:
+            self._replace_aborted(base, [AbortedTransaction(*entry) for entry in checked.aborted])
+        state.finish_rebuilt(checked.next_offset)
+        ends_here = bool(checked.reason)
+        if not ends_here and not trusted and self._lost_its_end(checked.next_offset, next_base):
+            ends_here = True
+            self._drop_behind(base)
+        if next_base is not None and not ends_here:
+            self.log.finish_segment()
+            for fd in fds[1:]:
+                sync(fd)
+            self.log.sync_aborted()
+            self.log.close_files()
+        return checked.next_offset, ends_here
+
+    def _sync_and_read_anew(self, fd: int, position: int, size: int) -> None:
+        """What was not durable is on the device before readers see it, and what is checked is what is there:
+        if a sync of it failed once, by whomever, the page cache may have what nobody will write. Its size is
+        synced in any case: a start that was killed may have cut it just now to what is durable.
+        """
+        self.is_as_on_device = self.syncs.sync(fd)
+        behind = scan.find_offset(fd, position, size, self.known.durable)
+        if behind is not None:
+            read_anew(fd, behind.position)
+
+    def _replace_aborted(self, base: int, found: list[AbortedTransaction]) -> None:
+        """What was found is all there is, but for transactions that ended before the snapshot. Not of a
+        segment that lacks an index: its producers may not have been replayed.
+        """
+        if base not in self.aborted and not found:
+            return
+        before = self._read_aborted(base) if self.replay_from > base else []
+        wanted = [*(entry for entry in before if entry.last_offset < self.replay_from), *found]
+        (self.aborted.add if wanted else self.aborted.discard)(base)
+        replace_aborted(Path(self._name(base, TXN_INDEX_SUFFIX)), wanted)
+
+    def _refuse_old(self, fd: int, position: int) -> None:
+        """What begins there is no batch; it may be a message of before. Raises OldMessages."""
+        if has_old(fd, position):
+            raise OldMessages
+
+    def _believe_indexes(
+        self, fds: tuple[int, int, int], base: int, size: int, next_offset: int
+    ) -> tuple[int, int]:
+        """Where the check begins, and with which offset: at the last batch up to which the indexes are
+        believed. What they have behind it goes, or all of it.
+        """
+        found = believed(fds, base, min(self.known.recovery_point, self.replay_from), size)
+        entries, times = (found.entry[0], found.time[0]) if found is not None else (0, 0)
+        _shorten(fds[1], entries * OFFSET_ENTRY)
+        _shorten(fds[2], times * TIME_ENTRY)
+        if found is None:
+            return 0, next_offset
+        first_ms = _first_ms(fds[0], base, size)
+        self.log.state.resume_at(found.position, found.base_offset, first_ms, found.entry, found.time)
+        return found.position, found.base_offset
+
+    def _lost_its_end(self, next_offset: int, next_base: int | None) -> bool:
+        """Whether whole batches are missing in front of the next segment, which was not synced either.
+
+        Compaction leaves such holes, too. Where no checkpoint knows the partition they are left alone: this
+        may be all that is known of a topic that was compacted.
+        """
+        if next_base is None or next_base == next_offset or "compact" in self.log.config.cleanup_policy:
+            return False
+        return 0 < max(self.known.durable, self.known.recovery_point) <= next_offset
+
+    def _cut(self, fd: int, base: int, size: int, checked: batch_checker.Checked) -> None:
+        """Cut and synced before anything is appended: stale bytes must never come back behind a new end."""
+        path = self._name(base)
+        self.is_as_on_device = False
+        behind = batch_checker.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
+        _log.warning(
+            "%s: cut from %d to %d bytes, before offset %d: %s%s",
+            path,
+            size,
+            checked.valid_bytes,
+            checked.next_offset,
+            checked.reason,
+            " (a whole batch lies behind it; none of this was durable)" if behind else "",
+        )
+        os.ftruncate(fd, checked.valid_bytes)
+        sync(fd)
+
+    def _drop_behind(self, end: int) -> None:
+        """Segments behind this one, where the log ends, were never durable. The last one first, and before
+        the torn tail is cut: whoever is killed meanwhile leaves what tells the next start to go on with it.
+        """
+        behind = [base for base in self.bases if base > end]
+        for base in reversed(behind):
+            _log.warning("%s: removed, it lies behind a torn tail", self._name(base))
+            remove_segment(self.log.directory, base)
+        if behind:
+            fsync_directory(self.log.directory)
+
+    def _damaged(self, base: int, position: int, offset: int, reason: str) -> PartitionDamaged:
+        return PartitionDamaged(
+            f"{self._name(base)} is damaged at byte {position} (offset {offset}): "
+            f"{reason}. Offsets below {max(self.known.durable, self.known.recovery_point)} were durable, "
+            "so nothing is cut. Restore the file, or stop the broker and keep what is whole with "
+            f"mpbroker log repair {self.directory}, or delete the topic"
+        )
+
+
+def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
+    """From where the last entry of the index says on; from the beginning, if that leads nowhere."""
+    at = scan.batches(fd, max(position, 0), size)
+    if position and (not at or at[-1].position + at[-1].length != size):
+        return scan.batches(fd, 0, size)
+    return at
+
+
+def _first_ms(fd: int, base: int, size: int) -> int:
+    """The largest timestamp of the segment's first batch; -1 without any."""
+    first = scan.find_offset(fd, 0, size, base)
+    return first.max_timestamp if first is not None else -1
+
+
+def _trim(fd: int, entry_bytes: int) -> None:
+    """An index that another broker left preallocated ends in zeros."""
+    _shorten(fd, entry_count(fd, entry_bytes) * entry_bytes)
+
+
+def _shorten(fd: int, size: int) -> None:
+    """A file that is no longer already is left alone: that it was touched would have to go to the disk."""
+    if os.fstat(fd).st_size != size:
+        os.ftruncate(fd, size)

@@ -1,0 +1,80 @@
+"""Which files a partition's directory has, as their names tell, and how much of them a recovery looks at."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from typing import NamedTuple
+
+from mpbroker.log.format.index import offset_floor
+from mpbroker.log.format.names import (
+    INDEX_SUFFIX,
+    LEFTOVER_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_DIGITS,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    segment_name,
+)
+
+
+class PartitionFiles(NamedTuple):
+    """Base offsets of segments and indexes, offsets of snapshots; lists are in order.
+
+    `aborted`: segments with a `.txnindex`. `has_leftovers`: of something that was not finished.
+    """
+
+    bases: list[int]
+    indexes: set[int]
+    time_indexes: set[int]
+    aborted: set[int]
+    snapshots: list[int]
+    has_leftovers: bool
+
+    @classmethod
+    def of(cls, directory: str) -> PartitionFiles:
+        """Raises OSError."""
+        bases: list[int] = []
+        snapshots: list[int] = []
+        indexes: set[int] = set()
+        time_indexes: set[int] = set()
+        aborted: set[int] = set()
+        add = {
+            LOG_SUFFIX: bases.append,
+            INDEX_SUFFIX: indexes.add,
+            TIME_INDEX_SUFFIX: time_indexes.add,
+            TXN_INDEX_SUFFIX: aborted.add,
+            SNAPSHOT_SUFFIX: snapshots.append,
+        }
+        leftovers = False
+        for name in os.listdir(directory):  # noqa: PTH208 - thousands of directories, and only their names
+            kind = add.get(name[OFFSET_DIGITS:])
+            if kind is not None and name[:OFFSET_DIGITS].isdecimal():
+                kind(int(name[:OFFSET_DIGITS]))
+            elif name.endswith(LEFTOVER_SUFFIXES):
+                leftovers = True
+        bases.sort()
+        snapshots.sort()
+        leftovers = leftovers or not (indexes | time_indexes | aborted).issubset(bases)
+        return cls(bases, indexes, time_indexes, aborted, snapshots, leftovers)
+
+
+def first_suspect(bases: list[int], recovery_point: int) -> int:
+    """The place of the segment with the recovery point: from there on what was not synced may be missing."""
+    return max(bisect_right(bases, recovery_point) - 1, 0)
+
+
+def bytes_behind(directory: str, recovery_point: int) -> int:
+    """About how many bytes a check after an unclean stop looks at. Raises OSError."""
+    files = PartitionFiles.of(directory)
+    total = 0
+    for base in files.bases[first_suspect(files.bases, recovery_point) :]:
+        total += os.stat(f"{directory}/{segment_name(base)}").st_size  # noqa: PTH116 - of thousands
+        if base < recovery_point and base in files.indexes:
+            fd = os.open(f"{directory}/{segment_name(base, INDEX_SUFFIX)}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                total -= offset_floor(fd, base, recovery_point - 1)[1]
+            finally:
+                os.close(fd)
+    return max(0, total)

@@ -1,0 +1,92 @@
+"""The last five batches of each producer, where a snapshot knows but one: they are looked for in the log.
+
+A producer may ask again for any of the last five that it sent (KIP-98), so an answer that was lost in a crash
+of the broker must be found again. Kafka forgets them at a restart from a snapshot; this walks back from there
+over the headers of batches, a piece at a time, until every producer has five, or the first of its epoch, or
+the log begins. What is further back than `RECALL_BYTES_MAX` nobody waits for any more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpbroker.log.format import scan
+from mpbroker.log.format.index import offset_ceiling, offset_floor
+from mpbroker.log.format.names import INDEX_SUFFIX, segment_name
+from mpbroker.log.format.producer_state import Producers
+from mpbroker.log.partition.batch_checker import recall_batches
+
+PIECE_BYTES = 64 << 10
+RECALL_BYTES_MAX = 32 << 20
+
+
+def recall(directory: Path | str, bases: Sequence[int], producers: Producers) -> None:
+    """`bases`: of the segments that have what lies before the snapshot. Raises OSError."""
+    left = RECALL_BYTES_MAX
+    for base in reversed(bases):
+        wanting = producers.wanting()
+        if wanting < 0 or left <= 0:
+            return
+        if base >= wanting:
+            continue
+        log = os.open(f"{directory}/{segment_name(base)}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            index = _open_index(f"{directory}/{segment_name(base, INDEX_SUFFIX)}")
+            try:
+                left -= _recall_in(log, index, base, producers, left)
+            finally:
+                if index >= 0:
+                    os.close(index)
+        finally:
+            os.close(log)
+
+
+def _open_index(path: str) -> int:
+    """-1: it will be made anew, and the segment is walked from its beginning."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+
+
+def _recall_in(log: int, index: int, base: int, producers: Producers, left: int) -> int:
+    """In one segment; -> bytes that were walked over."""
+    size = os.fstat(log).st_size
+    walked, piece = 0, PIECE_BYTES
+    while (wanting := producers.wanting()) > base and walked < left:
+        end = _position_of(log, index, base, wanting, size)
+        if end == 0:
+            break
+        start = _boundary_before(index, base, end, max(0, end - piece))
+        if end - start > left:
+            return left
+        recall_batches(log, start, end, producers)
+        if producers.wanting() == wanting:
+            # What is missing lies further back, if anywhere.
+            piece *= 4
+            if start == 0:
+                break
+        else:
+            piece = PIECE_BYTES
+        walked += end - start
+    return walked
+
+
+def _position_of(log: int, index: int, base: int, offset: int, size: int) -> int:
+    """Where the batch with the offset begins; the segment's end if it lies behind it."""
+    floor = offset_floor(index, base, offset)[1] if index >= 0 else 0
+    found = scan.find_offset(log, floor, size, offset)
+    return found.position if found is not None else size
+
+
+def _boundary_before(index: int, base: int, end: int, wanted: int) -> int:
+    """The beginning of a batch before `end`, at or soon behind `wanted` as far as the index knows one."""
+    while wanted > 0 and index >= 0:
+        offset = offset_ceiling(index, base, wanted)
+        position = offset_floor(index, base, offset)[1] if offset is not None else end
+        if position < end:
+            return position
+        wanted = max(0, end - 4 * (end - wanted))
+    return 0

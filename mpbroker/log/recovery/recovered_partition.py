@@ -1,0 +1,47 @@
+"""A partition that one process has opened, on its way to another one: from a recovery worker to
+its log worker.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mpbroker.log.format.leader_epochs import shared
+from mpbroker.log.format.segments import Sealed
+from mpbroker.log.partition.partition_log import PartitionLog
+
+
+class Opened(NamedTuple):
+    """All that its log worker needs of it: `Opened.of`, then `adopt`. Nothing of it is open in between."""
+
+    state: tuple[int, ...]
+    producers: bytes
+    log_start: int
+    recovery_point: int
+    settled_end: int
+    sealed: list[int]
+    epochs: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, log: PartitionLog) -> Opened:
+        """Its files are closed: they are opened when they are needed."""
+        log.close_files()
+        return cls(
+            log.state.carried(),
+            log.state.producers.carried(),
+            log.log_start,
+            log.recovery_point,
+            log.settled_end,
+            [segment.base for segment in log.sealed],
+            list(log.epochs),
+        )
+
+    def adopt(self, log: PartitionLog) -> None:
+        """`log`: nothing of it is open."""
+        log.apply_config(log.config)
+        log.state.carry(self.state)
+        log.state.producers.carry(self.producers)
+        log.log_start = self.log_start
+        log.recovery_point, log.settled_end = self.recovery_point, self.settled_end
+        log.sealed = [Sealed(base) for base in self.sealed] or ()
+        log.epochs = shared(self.epochs)

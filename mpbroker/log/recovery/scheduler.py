@@ -1,0 +1,257 @@
+"""What a start finds is opened by workers where there is much of it, and somebody can see how far that is.
+
+The coordinator names the topics; what their partitions need is given to the workers of the log directory as
+soon as it does (`pool`), and taken from them when it is their turn. How much there is in all is known from
+the names in the log directories, and, if it takes long, from a survey of what is to be checked.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mpbroker.config.topic_config import TopicConfig
+from mpbroker.ipc.calls import EnsureTopic
+from mpbroker.ipc.progress import Progress, write_progress
+from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.format import names
+from mpbroker.log.format.partition_map import PerPartition
+from mpbroker.log.recovery.log_loader import Known
+from mpbroker.log.recovery.partition_files import bytes_behind
+from mpbroker.log.recovery.recovered_partition import Opened
+from mpbroker.log.recovery.workers import Key, OpenJob, Recovery
+from shm.word import Words
+
+REPORT_EVERY_S = 0.1
+# Of a start that is over by then nobody wants to know how long it takes, and a survey would make it longer.
+SURVEY_AFTER_S = 5.0
+# So much of it at each report: workers wait for the log process, too.
+SURVEY_S = 0.02
+_log = logging.getLogger("mpbroker")
+# So long the loop may look at nothing else while there are no clients yet, and while there are.
+STAY_S, STAY_WITH_CLIENTS_S = 0.005, 0.0005
+# Partitions that workers have or wait for them: more than enough for all of them. Once there are that many
+# the next ones are given when there are a good deal fewer, many together.
+GIVEN_MOST, GIVEN_FEW = 512, 384
+
+
+class ByWorker(NamedTuple):
+    log_dir: int
+    opened: Opened
+
+
+@dataclass
+class _Found:
+    """In one log directory."""
+
+    partitions: int = 0
+    done: int = 0
+    # By the log process itself.
+    checked_bytes: int = 0
+    # All that is to be checked; 0: nothing, or it has not been surveyed.
+    bytes_to_check: int = 0
+
+
+class Opening:
+    def __init__(self, recovery: Recovery, words: Words, worker: names.LogWorker = names.ALONE) -> None:
+        self._recovery = recovery
+        self._words = words
+        self._worker = worker
+        self._found: list[_Found] = []
+        # Partitions that workers may open, and where: those whose name is in one log directory alone.
+        self._homes: PerPartition[str] = PerPartition()
+        self._dirs: Sequence[Home] = ()
+        # Topics whose partitions are being given to workers, the first one first.
+        self._to_begin: deque[tuple[bytes, Generator[None, None, None]]] = deque()
+        # What is left of the survey.
+        self._to_survey: Iterator[None] = iter(())
+        self._started = time.monotonic()
+        self._report_at = 0.0
+        self._goes_on = True
+        self._is_successor = False
+
+    def found(self, dirs: Sequence[Home], *, is_successor: bool) -> None:
+        """The log directories are in order, and their partitions may be opened."""
+        self._dirs = dirs
+        self._is_successor = is_successor
+        twice = set()
+        for home in dirs:
+            found = _Found()
+            self._found.append(found)
+            for _, name in home.own_partitions():
+                if name.suffix:
+                    continue
+                found.partitions += 1
+                # One in two is the log process's to tell of, whoever opens the others there.
+                key = (name.topic, name.partition)
+                if key in self._homes:
+                    twice.add(key)
+                self._homes[key] = home.number
+        for one in twice:
+            del self._homes[one]
+        self._to_survey = self._surveying()
+        self.report()
+
+    def _surveying(self) -> Iterator[None]:
+        """How many bytes workers are going to check, in steps."""
+        for home, found in zip(self._dirs, self._found, strict=True):
+            if home.clean or self._is_successor or not self._recovery.takes(home.number):
+                continue
+            points = home.known[names.RECOVERY_POINTS]
+            total = 0
+            for directory, name in home.own_partitions():
+                if not name.suffix:
+                    # What cannot be read now is said by whoever opens it.
+                    with suppress(OSError):
+                        point = points.get((name.topic, name.partition), 0)
+                        total += bytes_behind(f"{home.path}/{directory}", point)
+                yield
+            found.bytes_to_check = total
+
+    def _survey_on(self) -> None:
+        leave_at = time.monotonic() + SURVEY_S
+        for _ in self._to_survey:
+            if time.monotonic() >= leave_at:
+                return
+
+    @property
+    def stay_s(self) -> float:
+        """How long what is in order may be opened before the loop looks at something else."""
+        is_start = self._goes_on and not self._is_successor and self._recovery.given
+        return STAY_S if is_start else STAY_WITH_CLIENTS_S
+
+    def begin(
+        self,
+        topic: EnsureTopic,
+        partitions: Iterable[int],
+        config: TopicConfig,
+        known_of: Callable[[Home, int], Known],
+    ) -> None:
+        """What workers can open is given to them, a few at a time: what waits for them takes memory.
+        `partitions`: those that are not open by then.
+        """
+        self._to_begin.append((topic.topic_id, self._beginning(topic, partitions, config, known_of)))
+        self._begin_some()
+
+    def _beginning(
+        self,
+        topic: EnsureTopic,
+        partitions: Iterable[int],
+        config: TopicConfig,
+        known_of: Callable[[Home, int], Known],
+    ) -> Generator[None, None, None]:
+        for number in partitions:
+            log_dir = self._homes.get((topic.name, number))
+            if log_dir is not None and self._recovery.takes(log_dir):
+                home = self._dirs[log_dir]
+                known = known_of(home, number)
+                directory = f"{home.path}/{names.partition_name(topic.name, number)}"
+                job = OpenJob(directory, topic.name, number, topic.topic_id, config, known)
+                self._recovery.submit(home.number, job)
+                yield
+
+    def _begin_some(self, key: Key | None = None) -> None:
+        """Those that were named first; until that partition has been given, or enough wait."""
+        before = self._recovery.given
+        if before > GIVEN_FEW and (key is None or self._recovery.home_of(key) is not None):
+            return
+        while self._to_begin:
+            topic_id, steps = self._to_begin[0]
+            is_next = key is not None and key[0] == topic_id and self._recovery.home_of(key) is None
+            if not is_next and self._recovery.given >= GIVEN_MOST:
+                break
+            if next(steps, self) is self:
+                self._to_begin.popleft()
+        if self._recovery.given != before:
+            self._recovery.hand_out()
+
+    def result(self, key: Key) -> Generator[None, None, ByWorker | None]:
+        """What a worker has opened; None: the log process is to do it.
+
+        Raises PartitionDamaged, CheckpointCorrupt, OSError as the worker found it.
+        """
+        self._begin_some(key)
+        log_dir = self._recovery.home_of(key)
+        if log_dir is None:
+            return None
+        leave_at = time.monotonic() + STAY_S
+        while True:
+            try:
+                found = self._recovery.take(key)
+            except LookupError:
+                return None
+            if isinstance(found, Opened):
+                return ByWorker(log_dir, found)
+            if found is not None:
+                raise found
+            self._begin_some()
+            self._recovery.step()
+            self.report()
+            if time.monotonic() >= leave_at:
+                leave_at = time.monotonic() + STAY_S
+                yield
+
+    def count(self, log_dir: int) -> None:
+        """One more is open."""
+        if self._goes_on and log_dir < len(self._found):
+            self._found[log_dir].done += 1
+            self.report()
+
+    def checked(self, log_dir: int) -> Callable[[int], None]:
+        """To be told how many bytes the log process itself has read of a partition."""
+
+        def add(count: int) -> None:
+            self._found[log_dir].checked_bytes += count
+
+        return add
+
+    def report(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if now < self._report_at and not at_once:
+            return
+        self._report_at = now + REPORT_EVERY_S
+        if self._goes_on and now >= self._started + SURVEY_AFTER_S:
+            self._survey_on()
+        for number, found in enumerate(self._found):
+            pool = self._recovery.pools[number]
+            progress = Progress(
+                number,
+                self._goes_on and found.done < found.partitions,
+                found.partitions,
+                found.done,
+                found.bytes_to_check,
+                pool.checked_bytes,
+                now - self._started,
+            )
+            write_progress(self._words, self._worker.number, progress)
+
+    def end(self) -> None:
+        """Everything that has a topic is open."""
+        if self._goes_on and not self._is_successor:
+            self._say_what_was_unclean()
+        self._recovery.close()
+        self._to_begin.clear()
+        self._homes = PerPartition()
+        self._goes_on = False
+        self.report(at_once=True)
+
+    def _say_what_was_unclean(self) -> None:
+        for home, found in zip(self._dirs, self._found, strict=True):
+            if home.clean or home.failed or not found.partitions:
+                continue
+            checked_bytes = found.checked_bytes + self._recovery.pools[home.number].checked_bytes
+            _log.info(
+                "%s: it was not closed cleanly; %d of %d partitions were checked, %.1f MB read, %d bytes "
+                "restored from the commit journal, in %.0f ms",
+                home.path,
+                min(found.done, found.partitions),
+                found.partitions,
+                checked_bytes / 1e6,
+                home.restored_bytes,
+                (time.monotonic() - self._started) * 1000,
+            )

@@ -1,0 +1,454 @@
+"""Workers that open partitions for the log process: some for each log directory, forked before its threads.
+
+(Kafka: LogManager.loadLogs, num.recovery.threads.per.data.dir.) A worker does what `recovery.load` does and
+hands back plain values (`Opened`); the log process alone owns the partition from then on, and has nothing of
+it open. Who of them takes which partition does not matter, so a worker that died costs nothing but time: what
+it was given is given to another one, and then done by the log process itself. Opening a partition twice comes
+to the same, also if the first time ended in the middle. One that hangs is killed (`ipc.hangs`).
+
+A directory with little in it gets no workers: a fork would take longer. They end with the log process, at
+once: each holds a lock of its own on the directory's `.lock` that a successor waits for, so that none of them
+is still cutting what that has opened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import math
+import mmap
+import os
+import pickle
+import select
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import setproctitle
+
+from mpbroker.config.topic_config import TopicConfig
+from mpbroker.ipc.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
+from mpbroker.ipc.process import die_with_parent
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_topic_id, text_of_id
+from mpbroker.log.format.names import CLEAN_SHUTDOWN, LOCK
+from mpbroker.log.io.file_system import FileSystem
+from mpbroker.log.partition.durable_reads import EACH_FILE, AtOnce, Syncs
+from mpbroker.log.partition.partition_log import wall_ms
+from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
+from mpbroker.log.recovery.quiet import opened_at_rest
+from mpbroker.log.recovery.recovered_partition import Opened
+from shm.word import Words
+
+# From so many entries of a log directory on: what is to be trusted is opened fast, what is to be checked not.
+CLEAN_LEAST, UNCLEAN_LEAST = 200, 20
+# Jobs in a message: most take less time than the message. Who has only so few left gets more, and need not
+# wait for them; a third of a message where there are many.
+SENT_AT_ONCE = 64
+FEW_LEFT = 8
+TRIES = 2
+# What takes longer is told at once, with all that was done before.
+TELL_AFTER_S = 0.005
+WAIT_MS = 2
+Key = tuple[bytes, int]
+Failure = PartitionDamaged | CheckpointCorrupt | OSError
+Result = Opened | None
+_log = logging.getLogger("mpbroker")
+
+
+class OpenJob(msgspec.Struct, frozen=True):
+    """A partition is opened; the result is None if the directory is another topic's."""
+
+    directory: str
+    topic: str
+    partition: int
+    topic_id: bytes
+    config: TopicConfig
+    known: Known
+    # Who tried before may have cut the log and not synced that.
+    is_first_try: bool = True
+
+    @property
+    def key(self) -> Key:
+        return self.topic_id, self.partition
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def run(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
+        at_rest = self._at_rest(count, syncs)
+        if at_rest is not None:
+            return at_rest
+        if read_topic_id(self.directory, self.topic_id) != self.topic_id:
+            return None
+        log = load(
+            self.directory,
+            self.topic,
+            self.partition,
+            self.topic_id,
+            self.config,
+            self.known,
+            _unsaid,
+            count,
+            syncs if self.is_first_try else EACH_FILE,
+        )
+        return Opened.of(log)
+
+    def _at_rest(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
+        device = 0 if self.known.clean else syncs.device
+        if not self.is_first_try or device is None:
+            return None
+        metadata = text_of_id(self.topic_id)
+        # What it cannot read is said by whoever opens it then.
+        with suppress(OSError):
+            found = opened_at_rest(
+                self.directory, metadata, self.config, self.known, device, wall_ms(), count
+            )
+            return Opened._make(found) if found is not None else None
+        return None
+
+    def again(self) -> OpenJob:
+        return msgspec.structs.replace(self, is_first_try=False)
+
+
+# What goes through a channel is pickled as bare lists and tuples: structs take four times as long.
+
+_KNOWN_AT = OpenJob.__struct_fields__.index("known")
+Bare: TypeAlias = tuple[type[OpenJob], list[Any]]
+Told: TypeAlias = list[tuple[Key, tuple[Any, ...] | Failure | None]]
+
+
+def _packed(jobs: Sequence[OpenJob]) -> bytes:
+    bare: list[Bare] = []
+    for job in jobs:
+        fields = list(msgspec.structs.astuple(job))
+        fields[_KNOWN_AT] = msgspec.structs.astuple(job.known)
+        bare.append((type(job), fields))
+    return pickle.dumps(bare)
+
+
+def _unpacked(message: bytes) -> list[OpenJob]:
+    bare: list[Bare] = pickle.loads(message)
+    for _, fields in bare:
+        fields[_KNOWN_AT] = Known(*fields[_KNOWN_AT])
+    return [kind(*fields) for kind, fields in bare]
+
+
+def _unsaid(text: str) -> None:
+    """The log process says how far all of them are."""
+
+
+@dataclass(eq=False)
+class Worker:
+    pid: int
+    channel: Connection
+    number: int
+    under_way: dict[Key, OpenJob] = field(default_factory=dict)
+    # What it has told of; it may have done more.
+    told: int = 0
+    pulse: Pulse = field(default_factory=Pulse)
+
+
+@dataclass(eq=False)
+class Pool:
+    """The workers of one log directory; none: the log process opens its partitions itself."""
+
+    path: Path
+    workers: list[Worker] = field(default_factory=list)
+    waiting: deque[OpenJob] = field(default_factory=deque)
+    tries: dict[Key, int] = field(default_factory=dict)
+    # What was given up on: the log process does it.
+    left_over: set[Key] = field(default_factory=set)
+    done: dict[Key, Opened | Failure] = field(default_factory=dict)
+    # Of each worker, which alone writes them: how many bytes it has checked, and how many jobs it has done.
+    checked: Words | None = None
+    jobs_done: Words | None = None
+    # Whether it has synced the file system.
+    synced: Words | None = None
+    forked: int = 0
+
+    @property
+    def checked_bytes(self) -> int:
+        """By all of its workers, also those that are gone."""
+        if self.checked is None:
+            return 0
+        return sum(self.checked.load(number) for number in range(self.forked))
+
+    def submit(self, job: OpenJob) -> None:
+        self.waiting.append(job)
+
+    def hand_out(self) -> None:
+        """Never more than fits into a channel: a worker that is busy must not hold us up. The fewer jobs
+        wait, the fewer go to one of them: each may take long.
+        """
+        while self.waiting and self.workers:
+            worker = min(self.workers, key=lambda one: len(one.under_way))
+            if len(worker.under_way) > max(FEW_LEFT, min(len(self.waiting), SENT_AT_ONCE) // 3):
+                return
+            share = min(SENT_AT_ONCE, -(-len(self.waiting) // (2 * len(self.workers))))
+            jobs = [self.waiting.popleft() for _ in range(share)]
+            worker.under_way.update((job.key, job) for job in jobs)
+            try:
+                worker.channel.send_bytes(_packed(jobs))
+            except OSError:
+                self._lost(worker)
+        if not self.workers:
+            self.left_over.update(job.key for job in self.waiting)
+            self.waiting.clear()
+
+    def receive(self, worker: Worker) -> None:
+        """What it has done; or it has died."""
+        try:
+            told: Told = pickle.loads(worker.channel.recv_bytes())
+        except (EOFError, OSError):
+            self._lost(worker)
+            return
+        worker.told += len(told)
+        for key, result in told:
+            del worker.under_way[key]
+            if result is None:
+                self.left_over.add(key)
+            else:
+                self.done[key] = Opened._make(result) if isinstance(result, tuple) else result
+
+    def _lost(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        worker.channel.close()
+        _, status = os.waitpid(worker.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        jobs = list(worker.under_way.values())
+        # Of the first ones it may have died before it told.
+        culprit = jobs[min(self._done_by(worker) - worker.told, len(jobs) - 1)] if jobs else None
+        _log.error(
+            "a recovery worker of %s (pid %d) %s%s",
+            self.path,
+            worker.pid,
+            how,
+            f" while it was at {culprit.name}; all that it had is taken again" if culprit is not None else "",
+        )
+        for job in jobs:
+            self.tries[job.key] = self.tries.get(job.key, 0) + (job is culprit)
+            if self.tries[job.key] < TRIES:
+                self.waiting.append(job.again())
+            else:
+                self.left_over.add(job.key)
+
+    def _done_by(self, worker: Worker) -> int:
+        return self.jobs_done.load(worker.number) if self.jobs_done is not None else 0
+
+    def kill_hanging(self, limit_ticks: int) -> None:
+        """One tick. What they had is taken again when the end of their channel is noticed."""
+        for worker in self.workers:
+            if not worker.under_way or self.checked is None:
+                worker.pulse = Pulse()
+                continue
+            signs = self.checked.load(worker.number) + self._done_by(worker)
+            look = partial(look_at, worker.pid)
+            if worker.pulse.judge(signs, limit_ticks, math.inf, look) is Verdict.HANGS:
+                _log.error(
+                    "a recovery worker of %s (pid %d) has not moved for %d s: it is killed",
+                    self.path,
+                    worker.pid,
+                    worker.pulse.silent_ticks * TICK_S,
+                )
+                os.kill(worker.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """There is nothing left to be opened. Who hangs would not see that its channel ends."""
+        for worker in self.workers:
+            worker.channel.close()
+            os.kill(worker.pid, signal.SIGKILL)
+            os.waitpid(worker.pid, 0)
+        self.workers.clear()
+
+
+def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int) -> list[Pool]:
+    """One for each log directory. To be called while the process has one thread. Raises OSError.
+
+    `lane`: a number of this log process and its successors alone.
+    """
+    pools = []
+    for number, path in enumerate(paths):
+        pool = Pool(path)
+        pools.append(pool)
+        if failed_dirs >> number & 1:
+            continue
+        try:
+            outlive(path, lane)
+            least = CLEAN_LEAST if (path / CLEAN_SHUTDOWN).exists() else UNCLEAN_LEAST
+            is_small = len(os.listdir(path)) < least  # noqa: PTH208 - only how many
+        except OSError:
+            # Whoever reads it next says what is wrong with it.
+            continue
+        if is_small:
+            continue
+        pool.checked, pool.jobs_done, pool.forked = _words(threads), _words(threads), threads
+        pool.synced = _words(threads)
+        for worker in range(threads):
+            _fork(pool, pools, worker, lane)
+    return pools
+
+
+def _words(count: int) -> Words:
+    return Words(memoryview(mmap.mmap(-1, 8 * count)))
+
+
+def outlive(path: Path, lane: int) -> None:
+    """Until no worker of a predecessor is left. They were killed when it died. Raises OSError."""
+    fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX, 1, lane)
+    finally:
+        os.close(fd)
+
+
+def _fork(pool: Pool, pools: list[Pool], number: int, lane: int) -> None:
+    ours, theirs = Pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            ours.close()
+            for other in pools:
+                for worker in other.workers:
+                    worker.channel.close()
+            _run(pool, theirs, number, parent, lane)
+            code = 0
+        except BaseException:
+            _log.exception("a recovery worker of %s fails", pool.path)
+        finally:
+            os._exit(code)
+    theirs.close()
+    pool.workers.append(Worker(pid, ours, number))
+
+
+def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -> None:
+    """A worker's life, until the log process closes its end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    die_with_parent(parent, signal.SIGKILL)
+    setproctitle.setproctitle(f"mpbroker: recovery {number} {pool.path}")
+    lock = os.open(pool.path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    fcntl.lockf(lock, fcntl.LOCK_SH, 1, lane)
+    checked, jobs_done = pool.checked, pool.jobs_done
+    assert checked is not None
+    assert jobs_done is not None
+    assert pool.synced is not None
+    syncs = AtOnce(FileSystem(pool.path), pool.synced, number)
+
+    def count(size: int) -> None:
+        checked.store(number, checked.load(number) + size)
+
+    done = 0
+    while True:
+        try:
+            jobs = _unpacked(channel.recv_bytes())
+        except EOFError:
+            return
+        to_tell: list[tuple[Key, Result | Failure]] = []
+        tell_at = time.monotonic() + TELL_AFTER_S
+        for job in jobs:
+            to_tell.append((job.key, _outcome(job, count, syncs)))
+            done += 1
+            jobs_done.store(number, done)
+            if time.monotonic() >= tell_at:
+                _tell(channel, to_tell)
+                to_tell, tell_at = [], time.monotonic() + TELL_AFTER_S
+        if to_tell:
+            _tell(channel, to_tell)
+
+
+def _tell(channel: Connection, done: list[tuple[Key, Result | Failure]]) -> None:
+    bare: Told = [(key, tuple(one) if isinstance(one, Opened) else one) for key, one in done]
+    channel.send_bytes(pickle.dumps(bare))
+
+
+def _outcome(job: OpenJob, count: Callable[[int], None], syncs: Syncs) -> Result | Failure:
+    try:
+        return job.run(count, syncs)
+    except (PartitionDamaged, CheckpointCorrupt, OSError) as failure:
+        return failure
+
+
+class Recovery:
+    """All pools together, as the log process uses them."""
+
+    def __init__(self, pools: Sequence[Pool], hang_timeout_s: float = 30.0) -> None:
+        """`hang_timeout_s`: handler.hang.timeout.ms."""
+        self.pools = pools
+        self._limit_ticks = max(1, round(HEAVY_TIMEOUTS * hang_timeout_s / TICK_S))
+        self._tick = Patience(TICK_S)
+        # Which log directory has what was given to its workers.
+        self._given: dict[Key, int] = {}
+        # What came to nothing, as without a descriptor left, may come again.
+        self._given_before: set[Key] = set()
+
+    def takes(self, number: int) -> bool:
+        """Whether the partitions of that log directory are for its workers."""
+        return number < len(self.pools) and bool(self.pools[number].workers)
+
+    def submit(self, number: int, job: OpenJob) -> None:
+        """Once: whoever asks again gets what came of it, or comes of it. `hand_out` sends it."""
+        key = job.key
+        if key not in self._given:
+            self._given[key] = number
+            self.pools[number].submit(job.again() if key in self._given_before else job)
+            self._given_before.add(key)
+
+    def hand_out(self) -> None:
+        """Several at a time."""
+        for pool in self.pools:
+            if pool.waiting:
+                pool.hand_out()
+
+    def home_of(self, key: Key) -> int | None:
+        """In which log directory workers were to open it; None: it was not given to them."""
+        return self._given.get(key)
+
+    @property
+    def given(self) -> int:
+        """How many were given and nobody has asked for yet."""
+        return len(self._given)
+
+    def step(self) -> None:
+        """Takes what is done and gives what waits; sleeps a little if nothing is done."""
+        poll = select.poll()
+        channels: dict[int, tuple[Pool, Worker]] = {}
+        for pool in self.pools:
+            for worker in pool.workers:
+                channels[worker.channel.fileno()] = pool, worker
+                poll.register(worker.channel, select.POLLIN)
+        for channel, _ in poll.poll(WAIT_MS):
+            pool, worker = channels[channel]
+            pool.receive(worker)
+        self.hand_out()
+        if self._tick.is_over():
+            self._tick.renew()
+            for pool in self.pools:
+                pool.kill_hanging(self._limit_ticks)
+
+    def take(self, key: Key) -> Opened | Failure | None:
+        """What came of it; None if it goes on. Raises LookupError if it is for the log process itself."""
+        pool = self.pools[self._given[key]]
+        if key in pool.left_over:
+            pool.left_over.discard(key)
+            del self._given[key]
+            raise LookupError(key)
+        found = pool.done.pop(key, None)
+        if found is not None:
+            del self._given[key]
+        return found
+
+    def close(self) -> None:
+        for pool in self.pools:
+            pool.close()
+        self._given_before.clear()

@@ -1,0 +1,1 @@
+"""Moves of partitions between log directories while they are served (Kafka: AlterReplicaLogDirs)."""

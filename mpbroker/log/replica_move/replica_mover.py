@@ -1,0 +1,579 @@
+"""Moving partitions between log directories while they are served: the log worker's part.
+
+(Kafka: ReplicaManager.alterReplicaLogDirs, ReplicaAlterLogDirsThread; KIP-113.) A thread copies in passes
+(`copying`), each up to where the log ended when it began. When little is left the partition's produces wait:
+they are not refused, and nobody else's wait. What is left is copied, the future
+replica takes the place of the current one (`futures` says in which steps), the table names the other
+directory, and what waited is appended there. Readers go on with the files that they have open, and find the
+others by the table.
+
+A move that nothing has decided yet can be given up at any moment: the current replica was never touched. It
+ends with the partition, with its old or its new log directory, or by an order to move it to where it is. A
+full disk and a source that cannot be read are waited for and reported; a start goes on with what it finds.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import errno
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.metadata import METADATA_SLOT
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.append.relocation import retry_held
+from mpbroker.log.directories import future_replica
+from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import topic_id_if_any
+from mpbroker.log.io.disk_errors import PASSING
+from mpbroker.log.io.file_removal import remove_tree
+from mpbroker.log.io.pace import Pace
+from mpbroker.log.manager.log_manager import LogManager
+from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.replica_move.replica_copier import (
+    NICENESS,
+    Abandoned,
+    Copy,
+    SourceChanged,
+    SourceDamaged,
+    TargetFailed,
+    Wanted,
+)
+from mpbroker.protocol.errors import ErrorCode
+from shm.counters import CounterPage
+
+# What may be left for the last pass, while produces wait.
+LITTLE_BYTES = 1 << 20
+# After so much of a pass it is clear whether the copy is faster than the producers.
+MUCH_BYTES = 64 << 20
+# So long they wait for it; then there is another try.
+HELD_MOST_S = 1.0
+# Each is looked after in every round of the loop.
+MOVES_AT_ONCE = 64
+# A full disk, or a checkpoint that could not be written.
+TRY_AGAIN_S = 5.0
+_log = logging.getLogger("mpbroker")
+_Steps: TypeAlias = Generator[None, None, None]
+
+
+class _Over(Exception):
+    """The move is not wanted, or not possible, any more."""
+
+
+@dataclass(eq=False)
+class Move:
+    log: PartitionLog
+    source: Home
+    target: Home
+    copy: Copy
+    is_cancelled: bool = False
+    # From here on it is not to be stopped.
+    is_decided: bool = False
+    # What it was before has another name, for good.
+    has_left: bool = False
+    wanted: Wanted | None = None
+    problem: str = ""
+
+
+class Moving:
+    """`wake`: called in a thread when a step of a copy is over, so that the loop looks. `counters`: of all
+    log workers.
+    """
+
+    def __init__(
+        self, manager: LogManager, wake: Callable[[], None], counters: Sequence[CounterPage]
+    ) -> None:
+        self._manager = manager
+        self._counters = counters
+        self._wake = wake
+        self._moves: dict[PartitionLog, Move] = {}
+        # Those that are not looked after yet, and those that are.
+        self._queue: deque[Move] = deque()
+        self._running: list[_Steps] = []
+        # Where partitions are to go when they have arrived where they are going now.
+        self._next: dict[PartitionLog, Home] = {}
+        # Whose produces wait; one at a time.
+        self._held: Move | None = None
+        self._placing: Future[None] | None = None
+        self._is_stopping = False
+        self._pace = Pace(self._bytes_per_s)
+        threads = manager.config.num_replica_alter_log_dirs_threads or len(manager.dirs)
+        self._copiers = ThreadPoolExecutor(threads, "log copier", give_way_to_all)
+        # Behind nobody's long copy: produces wait for it.
+        self._placer = ThreadPoolExecutor(1, "log mover")
+        self._count()
+
+    def _count(self) -> None:
+        """A predecessor's number is over, too."""
+        self._counters[self._manager.worker.number].set(Counter.COUNT_PARTITIONS_MOVING, len(self._moves))
+
+    def _bytes_per_s(self) -> float:
+        """In a thread: what is allowed to all, shared with the log workers that move something, too."""
+        moving = sum(page.get(Counter.COUNT_PARTITIONS_MOVING) > 0 for page in self._counters)
+        return self._manager.config.replica_alter_log_dirs_io_max_bytes_per_second / max(moving, 1)
+
+    # ---- orders ----
+
+    def ordering(self, message: calls.MovePartitions) -> Generator[None, None, calls.MovesBegun]:
+        """A partition at a time: each takes some syncs."""
+        errors = []
+        for one in message.partitions:
+            errors.append(self._ordered(one))
+            yield
+        return calls.MovesBegun(errors)
+
+    def _ordered(self, one: calls.MovePartition) -> int:
+        target = self._manager.dirs[one.log_dir]
+        if target.failed:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        slot = self._manager.slot_of.get((one.topic_id, one.partition))
+        if slot is None or slot == METADATA_SLOT:
+            if slot is None:
+                self._manager.placing.prefer((one.topic, one.partition), one.log_dir)
+            return (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if one.topic_id == bytes(16)
+                else ErrorCode.REPLICA_NOT_AVAILABLE
+            )
+        log = self._manager.logs[slot]
+        if log.state.flags != PartitionFlag.PARTITION_LIVE:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        move = self._moves.get(log)
+        if move is not None and move.is_decided:
+            # From there, once it has arrived.
+            self._next[log] = target
+            return 0
+        if move is not None and move.target is target:
+            return 0
+        if move is not None:
+            self._cancel(move)
+        if target.number == log.state.log_dir:
+            return 0
+        if any(home.failed for home in self._manager.dirs):
+            # It may have a future replica there that nobody sees.
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return self._begun(log, target)
+
+    def _begun(self, log: PartitionLog, target: Home) -> int:
+        source, path = self._manager.dirs[log.state.log_dir], target.path / log.name
+        if _is_there(path):
+            _log.error("%s cannot move to %s: there is one already", log.directory, path)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        future = target.path / future_replica.new_name(log.topic, log.partition)
+        steps: list[tuple[Home, Callable[[], None]]] = [
+            (source, partial(future_replica.unmark, log.directory)),
+            (target, partial(future_replica.make, future, log.topic_id)),
+        ]
+        for home, step in steps:
+            try:
+                step()
+            except OSError as error:
+                _log.error("%s cannot move to %s: %s", log.directory, target.path, error)
+                if error.errno not in PASSING:
+                    self._manager.turn.storage_failed(home.number, error.errno or 0)
+                return ErrorCode.KAFKA_STORAGE_ERROR
+        _log.info("%s moves to %s, as asked for", log.directory, target.path)
+        self._begin(log, target, future)
+        return 0
+
+    def _begin(self, log: PartitionLog, target: Home, future: Path) -> None:
+        source = self._manager.dirs[log.state.log_dir]
+        move = Move(log, source, target, Copy(log.directory, future, self._pace))
+        self._moves[log] = move
+        self._count()
+        log.is_moving = True
+        self._queue.append(move)
+
+    def _cancel(self, move: Move) -> None:
+        """Another order has come: its future replica goes."""
+        _log.info("%s does not move to %s any more", move.log.directory, move.target.path)
+        move.is_cancelled = True
+        self._end(move)
+        self._set_aside(move.target, move.copy.future)
+
+    def _set_aside(self, home: Home, future: Path) -> None:
+        try:
+            gone = future_replica.set_aside(future)
+        except OSError as error:
+            _log.error("%s cannot be removed: %s", future, error)
+            return
+        self._manager.helper.submit(partial(remove_tree, gone), home.number)
+
+    def resume(self, topics: Iterable[str]) -> None:
+        """What an earlier life has begun, when all that can be opened is open. `topics`: all there are."""
+        logs = {(log.topic, log.partition): log for log in self._manager.logs.values()}
+        for home, directory, parsed in list(future_replica.futures_in(self._manager.dirs)):
+            log = logs.get((parsed.topic, parsed.partition))
+            if log is None and parsed.topic in topics:
+                continue
+            if log is not None and log.state.flags != PartitionFlag.PARTITION_LIVE:
+                continue
+            is_ours = log is not None and topic_id_if_any(directory) == log.topic_id
+            is_given_up = is_ours and log is not None and future_replica.has_stayed(log.directory)
+            if log is None or not is_ours or is_given_up or log.state.log_dir == home.number:
+                _log.warning("%s is nobody's future replica; it is removed", directory)
+                self._set_aside(home, directory)
+            elif log not in self._moves:
+                _log.info("%s goes on moving to %s", log.directory, home.path)
+                self._begin(log, home, directory)
+            elif self._moves[log].copy.future != directory:
+                self._set_aside(home, directory)
+
+    def tell(self) -> calls.Moves:
+        return calls.Moves(
+            [
+                calls.MovingPartition(
+                    move.log.topic,
+                    move.log.partition,
+                    move.target.number,
+                    str(move.copy.future),
+                    max(0, move.log.state.log_end - max(move.copy.end, move.log.log_start)),
+                )
+                for move in self._moves.values()
+                if not move.is_decided
+            ]
+        )
+
+    # ---- the loop ----
+
+    def step(self) -> None:
+        """One of each move."""
+        while self._queue and len(self._running) < MOVES_AT_ONCE:
+            self._running.append(self._moving(self._queue.popleft()))
+        for steps in list(self._running):
+            try:
+                next(steps)
+            except StopIteration:
+                self._running.remove(steps)
+
+    def topic_goes(self) -> None:
+        """Directories are about to be renamed: not while we do the same."""
+        if self._placing is not None:
+            concurrent.futures.wait([self._placing])
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not self._running and not self._queue
+
+    def stop(self) -> None:
+        """What is decided is finished; everything else the next start goes on with."""
+        self._is_stopping = True
+        self._queue.clear()
+        for move in self._moves.values():
+            move.copy.cancel()
+
+    def close(self) -> None:
+        for pool in (self._copiers, self._placer):
+            pool.shutdown(cancel_futures=True)
+
+    # ---- one move ----
+
+    def _moving(self, move: Move) -> _Steps:
+        try:
+            while move.log.is_swapping:
+                # The cleaner's last segment; it gets no other one.
+                self._check(move)
+                yield
+            while not (yield from self._tried(move)):
+                again = time.monotonic() + TRY_AGAIN_S
+                while time.monotonic() < again:
+                    self._check(move)
+                    yield
+            yield from self._left(move)
+        except _Over:
+            pass
+        finally:
+            self._end(move)
+        target = self._next.pop(move.log, None)
+        is_wanted = move.is_decided and not self._is_stopping and self._manager.is_served(move.log)
+        if target is not None and is_wanted and target.number != move.log.state.log_dir:
+            self._begun(move.log, target)
+
+    def _end(self, move: Move) -> None:
+        move.copy.cancel()
+        if self._moves.get(move.log) is move:
+            del self._moves[move.log]
+            self._count()
+            move.log.is_moving = False
+            if not move.is_decided:
+                move.target.forget((move.log.topic, move.log.partition))
+
+    def _has_failed(self, home: Home) -> bool:
+        """As the turn knows it: `home` hears of it later."""
+        return home.failed or bool(self._manager.turn.failed_dirs >> home.number & 1)
+
+    def _check(self, move: Move) -> None:
+        """Raises _Over."""
+        if move.is_cancelled or self._is_stopping or not self._manager.is_served(move.log):
+            raise _Over
+        if move.target.failed:
+            _log.error("%s stays where it is: %s failed", move.log.directory, move.target.path)
+            raise _Over
+
+    def _tried(self, move: Move) -> Generator[None, None, bool]:
+        """Whether it is where it should be."""
+        while True:
+            written = move.copy.bytes_written
+            try:
+                if not (yield from self._passed(move)):
+                    return False
+                if self._left_bytes(move) > LITTLE_BYTES:
+                    continue
+                if not (yield from self._is_written_down(move)):
+                    return False
+                if (yield from self._arrived(move)):
+                    return True
+                self._check(move)
+            except SourceChanged as reason:
+                _log.info("%s: %s; looking again", move.log.directory, reason)
+                # Retention takes away what is copied just then, the more of it the longer we wait.
+                if move.copy.bytes_written == written:
+                    return False
+
+    def _left_bytes(self, move: Move) -> int:
+        """What has been appended since the last pass began."""
+        state, wanted = move.log.state, move.wanted
+        assert wanted is not None
+        if state.segment_base != wanted.active:
+            return LITTLE_BYTES + 1
+        return state.size - wanted.size
+
+    def _passed(self, move: Move) -> Generator[None, None, bool]:
+        self._check(move)
+        move.wanted = wanted = self._wanted(move.log)
+        begun_at, end = max(move.copy.end, min([*wanted.sealed, wanted.active])), wanted.end
+        much = move.copy.bytes_written + MUCH_BYTES
+        copied = self._copiers.submit(move.copy.run, wanted)
+        copied.add_done_callback(lambda _: self._wake())
+        while not copied.done():
+            self._check(move)
+            if not copied.running():
+                # What comes while others are copied says nothing.
+                end = move.log.state.log_end
+            elif move.copy.bytes_written >= much:
+                self._judge_speed(move, begun_at, end)
+            yield
+        self._check(move)
+        self._judge_speed(move, begun_at, end)
+        return self._has_copied(move, copied)
+
+    def _judge_speed(self, move: Move, begun_at: int, end: int) -> None:
+        """Of a pass that began when the log ended at `end`. Who is late stays so: what is left would grow
+        again as soon as the disk was left to others.
+        """
+        if 2 * (move.log.state.log_end - end) >= move.copy.end - begun_at > 0:
+            move.copy.is_late = True
+
+    def _wanted(self, log: PartitionLog, *, is_last: bool = False) -> Wanted:
+        state = log.state
+        sealed = [segment.base for segment in log.sealed]
+        return Wanted(sealed, state.segment_base, state.size, state.log_end, list(log.epochs), is_last)
+
+    def _has_copied(self, move: Move, copied: Future[None]) -> bool:
+        """Whether the pass has done what it should. Raises _Over, SourceChanged."""
+        try:
+            copied.result()
+        except Abandoned as over:
+            raise _Over from over
+        except SourceChanged:
+            raise
+        except TargetFailed as failed:
+            return self._waits_for(move, failed.error)
+        except (SourceDamaged, OSError) as problem:
+            _log.error("%s stays where it is, and does not move to %s: %s", *_places(move), problem)
+            self._cancel(move)
+            raise _Over from problem
+        except Exception as problem:
+            # Dying of it again and again would take the broker along.
+            _log.exception("%s stays where it is: the copier fails", move.log.directory)
+            self._cancel(move)
+            raise _Over from problem
+        move.problem = ""
+        return True
+
+    def _waits_for(self, move: Move, error: OSError) -> bool:
+        """A full disk passes; any other failure takes the target along. Raises _Over."""
+        if error.errno == errno.ENOENT and not _is_there(move.copy.future):
+            _log.error("%s stays where it is: %s was removed", move.log.directory, move.copy.future)
+            raise _Over from error
+        if error.errno not in PASSING:
+            _log.error("%s stays where it is: %s: %s", move.log.directory, move.target.path, error)
+            self._manager.turn.storage_failed(move.target.number, error.errno or 0)
+            raise _Over from error
+        if move.problem != (problem := os.strerror(error.errno or 0)):
+            move.problem = problem
+            text = "%s waits to move to %s: %s. It is served where it is; free some space, or move it back"
+            _log.error(text, *_places(move), problem)
+        return False
+
+    def _is_written_down(self, move: Move) -> Generator[None, None, bool]:
+        """Whether the target's checkpoints know the partition: where it begins, and that nothing of what it
+        has there is to be replayed from a journal of before.
+        """
+        log, home, helper = move.log, move.target, self._manager.helper
+        key, end, start = (log.topic, log.partition), move.copy.end, log.log_start
+        cleaned = move.source.known[names.CLEANER_OFFSETS].get(key)
+        offsets = {names.RECOVERY_POINTS: end, names.HIGH_WATERMARKS: end, names.LOG_STARTS: start}
+        if cleaned is not None:
+            offsets[names.CLEANER_OFFSETS] = cleaned
+        for name, offset in offsets.items():
+            home.checkpoint(name, {key: offset}, helper)
+        yield from helper.catching_up()
+        self._check(move)
+        if all(home.on_disk[name].get(key, 0) == offset for name, offset in offsets.items()):
+            return True
+        home.write_again()
+        return False
+
+    # ---- its last moment ----
+
+    def _arrived(self, move: Move) -> Generator[None, None, bool]:
+        log = move.log
+        while self._held is not None or log.is_swapping:
+            self._check(move)
+            yield
+        self._held, log.is_swapping = move, True
+        try:
+            # Its files are nobody else's from here on.
+            yield from self._manager.helper.catching_up()
+            self._check(move)
+            if self._left_bytes(move) > LITTLE_BYTES:
+                return False
+            log.is_held = True
+            log.state.hold()
+            if not (yield from self._has_last(move)):
+                return False
+            return (yield from self._placed(move))
+        finally:
+            self._held, log.is_swapping, log.is_held = None, False, False
+            log.state.release()
+            retry_held(self._manager.turn)
+
+    def _has_last(self, move: Move) -> Generator[None, None, bool]:
+        """Whether the future replica is the same as the current one, in time."""
+        log, since = move.log, time.monotonic()
+        while log.state.unsynced:
+            self._check(move)
+            yield
+        start_on_disk = move.target.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
+        if start_on_disk != log.log_start:
+            return False
+        copied = self._placer.submit(move.copy.run, self._wanted(log, is_last=True))
+        copied.add_done_callback(lambda _: self._wake())
+        while not copied.done():
+            if log.is_held and time.monotonic() > since + HELD_MOST_S:
+                _log.warning("%s: %s is too slow now; the move is tried again", log.name, move.target.path)
+                log.is_held = False
+                log.state.release()
+                retry_held(self._manager.turn)
+            yield
+        self._check(move)
+        return self._has_copied(move, copied) and log.is_held
+
+    def _placed(self, move: Move) -> Generator[None, None, bool]:
+        """Whether it is there: then for good."""
+        log, future = move.log, move.copy.future
+        move.is_decided = True
+        error = yield from self._done(partial(future_replica.place, future, move.target.path / log.name))
+        if error is not None and _is_there(future):
+            # It still has its name.
+            move.is_decided = False
+            return self._waits_for(move, error)
+        if not self._manager.is_here(log):
+            # Its topic was deleted, and both directories with it.
+            raise _Over
+        if error is not None and (yield from self._done(partial(future_replica.stay, log.directory))) is None:
+            # What the target has of it on disk nobody can tell; the current replica was never touched.
+            move.is_decided = False
+            return self._waits_for(move, OSError(errno.EIO, f"its name could not be synced: {error}"))
+        if not self._manager.is_here(log):
+            raise _Over
+        log.close_files()
+        self._manager.moved(log, move.target)
+        if error is not None:
+            # Whether it is here or there a start can tell; until then nothing may be appended to either.
+            _log.error("%s: %s", move.target.path, error)
+            self._manager.turn.storage_failed(move.target.number, error.errno or 0)
+        elif not self._has_failed(move.source):
+            yield from self._leaves(move)
+        return True
+
+    def _leaves(self, move: Move) -> Generator[None, None, bool]:
+        """Whether the current replica of before is gone, or nobody's business any more."""
+        gone: list[Path] = []
+        current = move.copy.source
+        error = yield from self._done(lambda: gone.append(future_replica.set_aside(current)))
+        if error is None:
+            move.has_left = True
+            delay_ms = move.log.config.file_delete_delay_ms
+            self._manager.deletions.add(delay_ms, move.source.number, partial(remove_tree, gone[0]))
+        elif not self._manager.is_here(move.log):
+            raise _Over
+        elif error.errno not in PASSING:
+            self._manager.turn.storage_failed(move.source.number, error.errno or 0)
+        else:
+            return False
+        return True
+
+    def _left(self, move: Move) -> _Steps:
+        """It is served where it should be; what is left of it elsewhere goes."""
+        target = move.log.directory
+        while not move.has_left and not self._has_failed(move.source) and not (yield from self._leaves(move)):
+            again = time.monotonic() + TRY_AGAIN_S
+            while time.monotonic() < again and not self._is_stopping:
+                yield
+            if self._is_stopping:
+                # The mark tells the next start.
+                return
+        if move.has_left and not self._has_failed(move.target):
+            yield from self._done(partial(future_replica.unmark, target))
+        _log.info("%s has moved to %s", move.copy.source, move.target.path)
+
+    def _done(self, job: Callable[[], object]) -> Generator[None, None, OSError | None]:
+        """Until it is done; why it could not be."""
+        self._placing = self._placer.submit(_run, job)
+        self._placing.add_done_callback(lambda _: self._wake())
+        placing = self._placing
+        while not placing.done():
+            yield
+        self._placing = None
+        try:
+            placing.result()
+        except OSError as error:
+            return error
+        return None
+
+
+def _run(job: Callable[[], object]) -> None:
+    job()
+
+
+def _is_there(path: Path) -> bool:
+    """As far as its log directory can tell."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _places(move: Move) -> tuple[Path, Path]:
+    return move.log.directory, move.target.path
+
+
+def give_way_to_all() -> None:
+    """The thread's niceness is its own. A broker's that is nicer already stays: nobody may take it back."""
+    thread = threading.get_native_id()
+    niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
+    os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -1,0 +1,1 @@
+"""Which segments and records are deleted, and how."""

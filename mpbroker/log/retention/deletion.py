@@ -1,0 +1,198 @@
+"""Deleting segments and records, a step at a time: in between the log goes on appending.
+
+The log start offset moves first, in the table and in its checkpoint, then the files get another name, and
+`file.delete.delay.ms` later they go. Whoever has one open reads on; who opens it later finds that its offset
+is out of range. Killed anywhere in between nothing at or above the log start offset is lost: files below it
+are found again by the rules, files with the other name are removed when the partition is opened.
+(Kafka: LogManager.cleanupLogs, UnifiedLog.deleteOldSegments, ReplicaManager.deleteRecords.)
+
+The checkpoint needs room on the disk and deleting makes it: should it fail for a full disk, segments go all
+the same, for the first one that is left says where the log starts. Only records that were deleted within a
+segment need the checkpoint, and their deletion is acknowledged when it is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Generator, Iterable
+from functools import partial
+from pathlib import Path
+
+from mpbroker.ipc import calls
+from mpbroker.log.format.checkpoints import write_epochs_at
+from mpbroker.log.format.names import DELETED_FILE_SUFFIX, segment_name
+from mpbroker.log.io.file_removal import remove_file
+from mpbroker.log.manager.log_manager import LogManager
+from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring, is_measured
+from mpbroker.log.partition.partition_log import SEGMENT_FILES, PartitionLog
+from mpbroker.log.retention.retention import Doomed, Marks, below_log_start, doomed
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import HIGH_WATERMARK
+
+_log = logging.getLogger("mpbroker")
+
+
+class Deletion:
+    def __init__(self, manager: LogManager, measuring: Measuring) -> None:
+        self._manager = manager
+        self._measuring = measuring
+
+    # ---- retention ----
+
+    def looking(self) -> Generator[None, None, None]:
+        """One look at every partition."""
+        slots = list(self._manager.logs)
+        for at in range(0, len(slots), LOOKED_AT_ONCE):
+            some = slots[at : at + LOOKED_AT_ONCE]
+            yield from self._measuring.until_measured(self._measuring.open_logs(some))
+            now_ms = self._manager.turn.clock_ms()
+            # Some may have gone meanwhile.
+            self._delete([(log, self._expired(log, now_ms)) for log in self._measuring.open_logs(some)])
+            yield
+
+    def _expired(self, log: PartitionLog, now_ms: int) -> list[Doomed]:
+        if log.is_swapping or not is_measured(log):
+            return []
+        return doomed(self._measuring.segments_of(log), log.config, self._marks(log, now_ms))
+
+    def _marks(self, log: PartitionLog, now_ms: int) -> Marks:
+        return Marks(log.log_start, log.state.high_watermark, now_ms)
+
+    # ---- records ----
+
+    def deleting(self, call: calls.DeleteRecords) -> Generator[None, None, calls.DeletedRecords]:
+        """Until what could be deleted is so for good."""
+        manager = self._manager
+        while any(self._is_held(wanted.slot) for wanted in call.partitions):
+            yield
+        results = [self._delete_before(wanted) for wanted in call.partitions]
+        # A partition that is named twice has its segments deleted once.
+        logs = list(dict.fromkeys(log for _, log, _ in results if log is not None))
+        manager.checkpoint_log_starts(logs)
+        self._delete([(log, self._below_start(log)) for log in logs])
+        yield from manager.helper.catching_up()
+        answers = []
+        for error, log, start in results:
+            if log is None:
+                answers.append(calls.DeletedBefore(error))
+            elif manager.log_start_on_disk(log) < start:
+                answers.append(calls.DeletedBefore(ErrorCode.KAFKA_STORAGE_ERROR))
+            else:
+                answers.append(calls.DeletedBefore(0, start))
+        return calls.DeletedRecords(answers)
+
+    def _is_held(self, slot: int) -> bool:
+        """Another log directory has its log start already, and is about to be where the partition is."""
+        log = self._manager.logs.get(slot)
+        return log is not None and log.is_held
+
+    def _delete_before(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None, int]:
+        """An error or the log, and the start it has by this call: it may move on before that is on disk."""
+        log = self._manager.logs.get(wanted.slot)
+        if log is None or log.state.generation != wanted.slot_generation:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, None, -1
+        if log.state.is_offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR, None, -1
+        end = log.state.high_watermark
+        offset = end if wanted.offset == HIGH_WATERMARK else wanted.offset
+        if not 0 <= offset <= end:
+            return ErrorCode.OFFSET_OUT_OF_RANGE, None, -1
+        if offset > log.log_start:
+            _log.info("%s: records below offset %d are deleted, as asked for", log.name, offset)
+            log.move_start(offset)
+            log.state.publish(self._manager.table)
+            self._manager.awake.changed(log)
+        return 0, log, log.log_start
+
+    def _below_start(self, log: PartitionLog) -> list[Doomed]:
+        if log.is_swapping:
+            # The next look takes it.
+            return []
+        return below_log_start(self._measuring.segments_of(log), self._marks(log, 0))
+
+    # ---- files ----
+
+    def _delete(self, found: Iterable[tuple[PartitionLog, list[Doomed]]]) -> None:
+        """The log starts of all of them are checkpointed together, before the first file goes."""
+        jobs = []
+        for log, going in found:
+            if not going:
+                continue
+            try:
+                directory = os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                self._measuring.cannot_reach(log, error)
+                continue
+            going = self._without_active(log, going)
+            if not going:
+                os.close(directory)
+                continue
+            self._move_behind(log, going)
+            jobs.append((log, going, directory))
+        if not jobs:
+            return
+        manager = self._manager
+        manager.checkpoint_log_starts(log for log, _, _ in jobs)
+        for log, going, directory in jobs:
+            job = partial(_set_aside, directory, log.directory, going, list(log.epochs))
+            manager.helper.submit(job, log.state.log_dir)
+            bases = [segment.base for segment, _ in going]
+            manager.deletions.of(log, partial(unlink_deleted, log.directory, bases))
+
+    def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
+        """The active segment becomes a sealed one, or stays if there is no room for another."""
+        if going[-1].segment.base != log.state.segment_base:
+            return going
+        try:
+            self._manager.roll(log)
+        except OSError as error:
+            self._measuring.cannot_reach(log, error)
+            return going[:-1]
+        # All of it lay below the high watermark, and so it is where it was: at the end.
+        log.state.all_is_durable(log.state.synced)
+        return going
+
+    def _move_behind(self, log: PartitionLog, going: list[Doomed]) -> None:
+        log.sealed = log.sealed[len(going) :]
+        log.move_start(max(log.log_start, going[-1].segment.end))
+        log.state.publish(self._manager.table)
+        self._manager.awake.changed(log)
+
+
+# ---- in the helper's thread ----
+
+
+def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple[int, int]]) -> None:
+    """`fd` is the directory's: by now another topic's may have its name.
+
+    The log file first: what is left of a segment without one is removed when the partition is opened.
+    """
+    try:
+        for segment, reason in going:
+            name = segment_name(segment.base)
+            with contextlib.suppress(FileNotFoundError):
+                size = os.stat(name, dir_fd=fd).st_size
+                _log.info(
+                    "%s: deleting the segment of offsets %d to %d, %d bytes: %s",
+                    directory / name,
+                    segment.base,
+                    segment.end - 1,
+                    size,
+                    reason,
+                )
+            for suffix in SEGMENT_FILES:
+                name = segment_name(segment.base, suffix)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(name, name + DELETED_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
+        write_epochs_at(fd, epochs)
+    finally:
+        os.close(fd)
+
+
+def unlink_deleted(directory: Path, bases: list[int]) -> None:
+    """What was set aside of these segments."""
+    for base in bases:
+        for suffix in SEGMENT_FILES:
+            remove_file(directory / (segment_name(base, suffix) + DELETED_FILE_SUFFIX))

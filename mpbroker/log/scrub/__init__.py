@@ -1,0 +1,1 @@
+"""The scrubber: a process that looks for damage in sealed segments."""

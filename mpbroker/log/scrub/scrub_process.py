@@ -1,0 +1,491 @@
+"""The scrubber: reads all sealed segments from time to time, and says which of them are damaged.
+
+It only reads them, with the lowest priority, and writes one file in each log directory
+(`mpbroker.log.format.damage`), which also says where it was: a pass goes on there after a restart. Nobody
+waits for it. What it has found stands in the words of damage, a word for each slot of the partition table,
+which it alone writes: a handler that sees one looks up in the file what it must not send. The file is written
+before the word. A successor writes all words anew.
+
+(Kafka has nothing like it: there consumers find damage, and followers copy it.)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.metadata import METADATA_SLOT
+from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
+from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition_surely
+from mpbroker.ipc.topology import slots_given
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
+from mpbroker.log.format.damage import (
+    Damage,
+    FileIdentity,
+    Pass,
+    Place,
+    Scrubbed,
+    read_scrubbed,
+    write_scrubbed,
+)
+from mpbroker.log.format.leader_epochs import Epochs
+from mpbroker.log.format.names import (
+    INDEX_SUFFIX,
+    NOT_PARTITIONS,
+    TXN_INDEX_SUFFIX,
+    NotAPartition,
+    PartitionName,
+    parse_partition,
+    segment_name,
+)
+from mpbroker.log.io.pace import Pace
+from mpbroker.log.partition.partition_log import segments_of, wall_ms
+from mpbroker.log.partition.transaction_index_rebuild import expected, problem
+from mpbroker.log.scrub.scrubber import ColdFile, SegmentReplaced, SegmentScrub
+
+NICENESS = 19
+# How often what was found is compared with what is there, and how often a pass says where it is.
+TEND_EVERY_S = 2.0
+SAVE_EVERY_S = 10.0
+# The words of `scrub_asked`: how often one was asked for, which of them began, and whether a pass goes on.
+ASKED, BEGUN, GOES_ON = 0, 1, 2
+LARGEST_VERSION = 0xFFFFFFFF
+Found = frozenset[Damage]
+
+
+def run(context: ProcessContext) -> int:
+    """Scrubs until ordered to stop."""
+    os.nice(NICENESS)
+    psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+    return ScrubProcess(context).serve()
+
+
+class Abandoned(Exception):
+    """We are to stop, or not to scrub any more."""
+
+
+class ScrubbedDir:
+    """One entry of log.dirs: what is known of it, and its file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known = Scrubbed()
+        self.problem = ""
+
+    def load(self) -> str:
+        """-> why nothing is known of what was found before; empty if all is well."""
+        try:
+            self.known = read_scrubbed(self.path)
+        except (CheckpointCorrupt, OSError) as error:
+            self.known = Scrubbed()
+            return str(error)
+        return ""
+
+    def save(self) -> None:
+        """Raises OSError."""
+        write_scrubbed(self.path, self.known)
+
+    def partitions(self) -> dict[str, PartitionName]:
+        """Those that are served, by their directories' names, in the order of a pass. Raises OSError."""
+        found = {}
+        for entry in sorted(os.scandir(self.path), key=lambda one: one.name):
+            try:
+                name = parse_partition(entry.name)
+            except NotAPartition:
+                continue
+            if entry.name not in NOT_PARTITIONS and not name.suffix and entry.is_dir():
+                found[entry.name] = name
+        return found
+
+    def is_due(self, now_ms: int, interval_ms: int) -> bool:
+        """Whether a pass goes on, or it is time for one. A clock that was set back makes none wait for it."""
+        known = self.known
+        if known.current is not None or known.last is None:
+            return True
+        return not 0 <= now_ms - known.last.began_ms < interval_ms
+
+
+class ScrubProcess:
+    def __init__(self, context: ProcessContext) -> None:
+        self.context = context
+        self.table = context.memory.table()
+        self.damaged = context.memory.words("damaged")
+        self.asked = context.memory.words("scrub_asked")
+        self.dirs = [ScrubbedDir(Path(name)) for name in context.config.log_dirs]
+        # What the words stand for.
+        self._published: dict[int, Found] = {}
+        self._next_tend = 0.0
+        self._next_save = 0.0
+        self._first_at = time.monotonic() + context.config.log_initial_task_delay_ms / 1000
+        self._pace = Pace(lambda: context.config.log_scrub_max_bytes_per_second)
+        self._said: set[Path] = set()
+        self._places: dict[tuple[bytes, int], tuple[int, Partition]] = {}
+        self._places_until = 0.0
+
+    def serve(self) -> int:
+        self.start()
+        while not self.context.must_stop():
+            self.obey()
+            try:
+                home = self._due()
+                if home is not None:
+                    self.scrub(home)
+                else:
+                    self.give_way()
+                    self.context.wait(lambda: self._is_asked)
+            except Abandoned:
+                continue
+        self.stop()
+        return 0
+
+    def start(self) -> None:
+        for home in self.dirs:
+            if problem := home.load():
+                self.context.log.warning(
+                    "%s. What was found in %s before is not known any more; it is scrubbed anew",
+                    problem,
+                    home.path,
+                )
+        # Of a predecessor's words none stays that is not written anew.
+        self._published = {slot: frozenset() for slot in range(self.damaged.count) if self.damaged.load(slot)}
+        self.tend()
+        self.context.counters.set_status("waiting")
+        self.context.ready()
+
+    def stop(self) -> None:
+        for home in self.dirs:
+            if home.known.current is not None:
+                self._save(home)
+        self.context.stopped()
+
+    # ---- orders ----
+
+    def obey(self) -> None:
+        fence = self.context.pending_fence()
+        if fence is None:
+            return
+        if fence.settings_changed:
+            self.context.follow_settings()
+        self.context.acknowledge_fence()
+
+    def give_way(self) -> None:
+        """Looks after everything else; raises Abandoned if there is to be no scrub now."""
+        self.context.counters.beat()
+        self.obey()
+        if time.monotonic() >= self._next_tend:
+            self.tend()
+        if self.context.must_stop():
+            raise Abandoned
+
+    @property
+    def _is_asked(self) -> bool:
+        return self.asked.load(ASKED) != self.asked.load(BEGUN)
+
+    def _due(self) -> ScrubbedDir | None:
+        """The directory to be scrubbed now, which is told. One that goes on is what was asked for."""
+        asked = self.asked.load(ASKED)
+        if asked != self.asked.load(BEGUN):
+            self._first_at = 0
+            for one in self.dirs:
+                if one.known.current is None:
+                    one.known.current = Pass(wall_ms())
+                    # Before it has begun: whoever comes behind a kill knows of it by the file alone.
+                    self._save(one)
+        home = self._next()
+        # In this order: who has asked sees that it is asked for, or that it goes on, until it is over.
+        self.asked.store(GOES_ON, int(home is not None))
+        self.asked.store(BEGUN, asked)
+        return home
+
+    def _next(self) -> ScrubbedDir | None:
+        if not self.context.config.log_scrub_max_bytes_per_second or time.monotonic() < self._first_at:
+            return None
+        due = [home for home in self.dirs if home.is_due(wall_ms(), self._interval_ms)]
+        return due[0] if due else None
+
+    @property
+    def _interval_ms(self) -> int:
+        return self.context.config.log_scrub_interval_ms
+
+    # ---- what is known ----
+
+    def tend(self) -> None:
+        """Drops what is about files that are gone, and has the words say what is left."""
+        self._next_tend = time.monotonic() + TEND_EVERY_S
+        for home in self.dirs:
+            known = home.known
+            gone = [one for one in known.all_damages() if not one.is_there(home.path)]
+            if not gone:
+                continue
+            for one in gone:
+                self.context.log.info("%s: %s is gone or repaired", home.path, one)
+            known.damages = [one for one in known.damages if one not in gone]
+            if known.at is not None:
+                known.at.found = [one for one in known.at.found if one not in gone]
+            self._save(home)
+        self.publish()
+
+    def publish(self) -> None:
+        """The files say so already. While one does not say which partition it is, no word is taken away."""
+        is_sure = True
+        wanted: dict[int, tuple[int, Found]] = {}
+        damages = [(home, one) for home in self.dirs for one in home.known.all_damages()]
+        for home, one in damages:
+            directory = home.path / one.partition
+            try:
+                found = self._place_of(directory)
+            except (CheckpointCorrupt, OSError) as error:
+                self._cannot_read(directory, error)
+                is_sure = False
+                continue
+            if found is not None:
+                slot, now = found
+                wanted[slot] = now.generation, wanted.get(slot, (0, frozenset()))[1] | {one}
+        unsaid = {slot: found for slot, found in self._published.items() if slot not in wanted}
+        for slot in (*wanted, *(unsaid if is_sure else ())):
+            self._publish(slot, *wanted.get(slot, (0, frozenset())))
+        self._published = {} if is_sure else unsaid
+        self._published |= {slot: found for slot, (_, found) in wanted.items()}
+        self.context.counters.set(Counter.COUNT_SCRUB_FINDINGS, len(damages))
+
+    def _publish(self, slot: int, generation: int, found: Found) -> None:
+        word = self.damaged.load(slot)
+        version = damage_of(word, generation)
+        if not found:
+            if word:
+                self.damaged.store(slot, 0)
+        elif not version or self._published.get(slot) != found:
+            # None that a handler may have seen with other ranges, also of a predecessor.
+            self.damaged.store(slot, damage_word(generation, (word & LARGEST_VERSION) % LARGEST_VERSION + 1))
+
+    def _place_of(self, directory: Path) -> tuple[int, Partition] | None:
+        """The partition's place in the table, if it is open there. Raises CheckpointCorrupt, OSError."""
+        now = time.monotonic()
+        if now >= self._places_until:
+            self._places_until = now + TEND_EVERY_S
+            self._places = dict(self._read_places())
+        return self._places.get(_key_of(directory))
+
+    def _read_places(self) -> Iterator[tuple[tuple[bytes, int], tuple[int, Partition]]]:
+        given = slots_given(self.table, self.context.memory.sizes.log_workers)
+        for slot in (METADATA_SLOT, *given):
+            # One that was left out would lose its word of damage.
+            now = read_partition_surely(self.table, slot)
+            if now.generation and now.flags & PartitionFlag.PARTITION_LIVE:
+                yield (now.topic_id, now.partition), (slot, now)
+
+    def _save(self, home: ScrubbedDir) -> None:
+        """What cannot be written now is written later; until then a restart does not know of it."""
+        self._next_save = time.monotonic() + SAVE_EVERY_S
+        try:
+            home.save()
+            home.problem = ""
+        except OSError as error:
+            if str(error) != home.problem:
+                home.problem = str(error)
+                self.context.log.error("%s: where the scrub is cannot be written down: %s", home.path, error)
+
+    # ---- a pass ----
+
+    def scrub(self, home: ScrubbedDir) -> None:
+        """A pass over one directory, from where it was. Raises Abandoned."""
+        known = home.known
+        current = known.current = known.current or Pass(wall_ms())
+        counters = self.context.counters
+        try:
+            counters.set(Counter.COUNT_SCRUB_PASS_BYTES, current.bytes)
+            names = home.partitions()
+            total = sum(_sealed_bytes(home.path / name) for name in names)
+            counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, total)
+            self._save(home)
+            for name in names:
+                if known.at is None or name >= known.at.partition:
+                    self._scrub_partition(home, name)
+        except OSError as error:
+            self._cannot_read(home.path, error)
+        else:
+            self.context.log.info(
+                "%s is scrubbed: %d batches, %d bytes; damaged ranges: %d",
+                home.path,
+                current.batches,
+                current.bytes,
+                len(known.all_damages()),
+            )
+        self._end(home, current)
+
+    def _end(self, home: ScrubbedDir, current: Pass) -> None:
+        known, counters = home.known, self.context.counters
+        known.damages, known.at = known.all_damages(), None
+        current.ended_ms = wall_ms()
+        known.current, known.last = None, current
+        self._save(home)
+        counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, 0)
+        counters.set(Counter.COUNT_SCRUB_PASS_BYTES, 0)
+        counters.add(Counter.COUNT_SCRUB_PASSES)
+        counters.set(Counter.COUNT_SCRUB_PASS_ENDED_MS, current.ended_ms)
+        counters.set_status("waiting")
+
+    def _scrub_partition(self, home: ScrubbedDir, name: str) -> None:
+        """All of its segments that are written no more, from where the pass is. Raises Abandoned."""
+        directory = home.path / name
+        self.context.counters.set_status(f"scrubbing {directory}")
+        try:
+            sealed = self._sealed(directory)
+            for base, next_base in sealed:
+                at = home.known.at
+                if at is None or (name, base) >= (at.partition, at.base):
+                    self._scrub_segment(home, name, base, next_base)
+        except (SegmentReplaced, FileNotFoundError, NotADirectoryError):
+            return
+        except (CheckpointCorrupt, OSError) as error:
+            self._cannot_read(directory, error)
+
+    def _sealed(self, directory: Path) -> list[tuple[int, int]]:
+        """(base, that of the next one) of what lies below the high watermark's segment. Raises
+        CheckpointCorrupt, OSError.
+        """
+        found = self._place_of(directory)
+        if found is None:
+            return []
+        bases = [base for base in segments_of(directory) if base <= found[1].high_watermark_segment]
+        return list(pairwise(bases))
+
+    def _scrub_segment(self, home: ScrubbedDir, name: str, base: int, next_base: int) -> None:
+        known = home.known
+        try:
+            file = ColdFile(home.path / name / segment_name(base))
+        except SegmentReplaced:
+            return
+        try:
+            at = known.at
+            if at is None or (at.partition, at.base, at.file) != (name, base, file.identity):
+                known.damages, at = known.all_damages(), Place(name, base, file.identity)
+                known.at = at
+            work = SegmentScrub(file, at, next_base, wall_ms, _epochs_of(home.path / name))
+            found, batches, position = len(at.found), 0, at.position
+            for count in work.run():
+                self._count(home, count, at.position - position, work.batches - batches)
+                batches, position = work.batches, at.position
+                if len(at.found) != found or time.monotonic() >= self._next_save:
+                    self._save(home)
+                if len(at.found) != found:
+                    found = len(at.found)
+                    self.publish()
+                self._wait(count)
+            self._count(home, 0, at.position - position, work.batches - batches)
+            self._scrub_transactions(home, at, next_base)
+            self._end_segment(home, at, is_news=len(at.found) != found)
+        except SegmentReplaced:
+            # Of the file that has its name now nothing is known yet.
+            known.at = Place(name, base, FileIdentity(0, 0, 0))
+        finally:
+            file.close()
+
+    def _scrub_transactions(self, home: ScrubbedDir, at: Place, next_base: int) -> None:
+        """What says which transactions were aborted. Raises Abandoned, OSError."""
+        directory = home.path / at.partition
+        path = directory / segment_name(at.base, TXN_INDEX_SUFFIX)
+        try:
+            identity = FileIdentity.of(path.stat())
+        except FileNotFoundError:
+            return
+        reading = expected(directory, at.base, leaves_cache=True)
+        while True:
+            try:
+                count = next(reading)
+            except StopIteration as end:
+                reason = problem(directory, at.base, end.value)
+                break
+            self._count(home, count, 0, 0)
+            self._wait(count)
+        found = Damage(
+            at.partition,
+            at.base,
+            0,
+            identity.size,
+            at.base,
+            next_base,
+            reason,
+            identity,
+            wall_ms(),
+            TXN_INDEX_SUFFIX,
+        )
+        if reason and found.is_there(home.path):
+            at.found.append(found)
+            self.context.log.error(
+                "%s: %s. Fetches of committed records are answered with CORRUPT_MESSAGE there. Stop the "
+                "broker and delete it and %s beside it: both are made anew",
+                home.path,
+                found,
+                segment_name(at.base, INDEX_SUFFIX),
+            )
+
+    def _end_segment(self, home: ScrubbedDir, at: Place, *, is_news: bool) -> None:
+        """What was found in it the last time and not now, is good. `is_news`: something is at its end."""
+        known = home.known
+        before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
+        if not before and not is_news:
+            return
+        known.damages = [one for one in known.damages if one not in before]
+        for one in before:
+            if (one.suffix, one.position, one.end) not in {(n.suffix, n.position, n.end) for n in at.found}:
+                self.context.log.info("%s: what was said is not so any more: %s", home.path, one)
+        self._save(home)
+        self.publish()
+
+    def _count(self, home: ScrubbedDir, read: int, passed: int, batches: int) -> None:
+        """`read`: bytes, some more than once; `passed`: how much of the segments is behind the pass."""
+        current, counters = home.known.current, self.context.counters
+        assert current is not None
+        current.bytes += passed
+        current.batches += batches
+        counters.add(Counter.COUNT_SCRUB_BYTES, read)
+        counters.add(Counter.COUNT_SCRUB_BATCHES, batches)
+        counters.set(Counter.COUNT_SCRUB_PASS_BYTES, current.bytes)
+
+    def _wait(self, count: int) -> None:
+        """As log.scrub.max.bytes.per.second says. Raises Abandoned."""
+        mark = self._pace.take(count)
+        while True:
+            self.give_way()
+            if not self.context.config.log_scrub_max_bytes_per_second:
+                raise Abandoned
+            if (left_s := self._pace.left_s(mark)) <= 0:
+                return
+            self.context.wait(lambda: False, max(1, round(min(left_s * 1000, MAX_SLEEP_MS))))
+
+    def _cannot_read(self, path: Path, error: Exception) -> None:
+        """A directory that failed is none of ours: the log process says what becomes of it."""
+        if path not in self._said:
+            self._said.add(path)
+            self.context.log.error("%s cannot be scrubbed: %s", path, error)
+
+
+def _key_of(directory: Path) -> tuple[bytes, int]:
+    """By which the table knows the partition; of none that is there, if the directory does not say it. Raises
+    CheckpointCorrupt, OSError.
+    """
+    return read_topic_id(directory) or b"", parse_partition(directory.name).partition
+
+
+def _epochs_of(directory: Path) -> Epochs:
+    """None, if the file does not say it: whoever opens the partition next says so."""
+    try:
+        return read_epochs(directory)
+    except CheckpointCorrupt:
+        return ()
+
+
+def _sealed_bytes(directory: Path) -> int:
+    """About what a pass has to read of a partition: all segments but the last."""
+    try:
+        bases = segments_of(directory)[:-1]
+        return sum((directory / segment_name(base)).stat().st_size for base in bases)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0

@@ -1,0 +1,1 @@
+"""The acceptor process: connections, their limits, their hand-over (Kafka: Acceptor, ConnectionQuotas)."""

@@ -1,0 +1,47 @@
+"""The connection limits that a configuration means."""
+
+from __future__ import annotations
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.keys import field_name
+from mpbroker.config.limits import ListenerLimits, limits_by_address
+from mpbroker.network.acceptor.connection_quotas import ConnectionQuotas, Limits
+
+
+def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
+    """Without listeners. The supervisor has looked up the names of the overrides."""
+    return ConnectionQuotas(
+        Limits(config.max_connections, config.max_connection_creation_rate),
+        config.max_connections_per_ip,
+        limits_by_address(config.max_connections_per_ip_overrides),
+        config.quota_window_num,
+        config.quota_window_size_seconds * 1000,
+    )
+
+
+def change_quotas(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
+    """Those of the broker and of addresses."""
+    new = quotas_of(config)
+    quotas.change_broker(new.broker)
+    quotas.change_per_ip(new.per_ip, new.per_ip_overrides)
+
+
+def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
+    """Of a listener, and whether it is the brokers' own. What is not set for it alone is the broker's value,
+    as Kafka's lookup of prefixed keys does it.
+    """
+    own = config.listener_limits.get(listener, ListenerLimits())
+    limits = Limits(
+        config.max_connections if own.max_connections is None else own.max_connections,
+        config.max_connection_creation_rate
+        if own.max_connection_creation_rate is None
+        else own.max_connection_creation_rate,
+    )
+    return limits, listener == config.inter_broker_listener_name
+
+
+def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
+    """Where a limit of a listener is set: for it alone, or for all."""
+    own = config.listener_limits.get(listener, ListenerLimits())
+    is_own = getattr(own, field_name(key)) is not None
+    return f"listener.name.{listener.lower()}.{key}" if is_own else key

@@ -1,0 +1,1 @@
+"""The processor process: frames, dispatch, answers (Kafka: Processor, Selector, KafkaChannel)."""

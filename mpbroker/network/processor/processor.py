@@ -1,0 +1,464 @@
+"""The processor process: Python around the native turn (Kafka: SocketServer.Processor).
+
+Python takes new sockets from the acceptor, opens segment files that an answer needs, says why connections
+closed, and does what the supervisor orders. The rest happens in `turn.pyx` without it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import struct
+import time
+
+from mpbroker.config.listeners import MAX_LISTENERS, Listener
+from mpbroker.ipc import topology
+from mpbroker.ipc.listeners import ListenerCount, ListenerState
+from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
+from mpbroker.ipc.session import SecurityProtocol
+from mpbroker.network import handover
+from mpbroker.network.processor import request_log, turn
+from mpbroker.network.processor.channel import CloseReason
+from mpbroker.network.processor.credentials import Credentials
+from mpbroker.network.processor.segment_files import SegmentFiles, own_shares
+from mpbroker.network.processor.tls_sasl import SecureChannels
+from mpbroker.network.processor.turn import ProcessorTurn
+from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
+from mpbroker.protocol.api_versions import Served
+from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
+
+# As Kafka's Processor: at most this many new sockets per wake-up, so that the others are not kept waiting.
+NEW_CONNECTIONS_MAX = 20
+NO_FLEXIBLE_VERSION = 32767
+UNKNOWN_KEY = -1
+DRAIN_TIMEOUT_MS = 5000
+NEWS_NS = 1_000_000_000
+TLS_HANDSHAKE_RECORD = 0x16
+HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PATC", b"PRI ")
+
+# How loud an end is told, as Kafka does. A handler that lets a connection be closed has said why.
+_LEVELS = {
+    CloseReason.CLOSED_BY_PEER: logging.DEBUG,
+    CloseReason.CLOSED_RESET: logging.DEBUG,
+    CloseReason.CLOSED_STOPPING: logging.DEBUG,
+    CloseReason.CLOSED_BY_HANDLER: logging.DEBUG,
+    CloseReason.CLOSED_IDLE: logging.DEBUG,
+    # Why has been said with its connection id.
+    CloseReason.CLOSED_TLS: logging.DEBUG,
+    CloseReason.CLOSED_AUTHENTICATION: logging.DEBUG,
+    CloseReason.CLOSED_SESSION_EXPIRED: logging.INFO,
+    CloseReason.CLOSED_EXCESS: logging.INFO,
+    CloseReason.CLOSED_LISTENER: logging.DEBUG,
+    CloseReason.CLOSED_HEADER: logging.ERROR,
+    CloseReason.CLOSED_UNKNOWN_API: logging.ERROR,
+    CloseReason.CLOSED_ILLEGAL_STATE: logging.ERROR,
+    CloseReason.CLOSED_FAILED: logging.ERROR,
+}
+
+
+def first_flexible_versions() -> list[int]:
+    """Per API key: the first version whose request header has tagged fields; -1 for unknown keys."""
+    table = [UNKNOWN_KEY] * 128
+    for key in ApiKey:
+        flexible = [v for v in valid_versions(key) if is_flexible(key, v)]
+        table[key] = flexible[0] if flexible else NO_FLEXIBLE_VERSION
+    return table
+
+
+def connection_prefix(index: int, incarnation: int) -> int:
+    """Connection ids are never reused: processor (8 bits), its incarnation (16), a running number (40)."""
+    return index << 56 | (incarnation & 0xFFFF) << 40
+
+
+class Processor:
+    """One processor process; `inbox` is its end of the acceptor's socket pair."""
+
+    def __init__(
+        self,
+        context: ProcessContext,
+        inbox: socket.socket,
+        listeners: dict[int, ListenerSecurity],
+        served: tuple[Served, ...],
+    ) -> None:
+        self.context = context
+        self.log = context.log
+        self.inbox = inbox
+        # recv_fds() does not pass its flags on, so the socket itself must not block.
+        inbox.setblocking(False)
+        self.ledger = context.memory.connections(context.index)
+        self.channels: dict[int, int] = {}  # by connection
+        self.removed_listeners = {
+            n
+            for n in range(MAX_LISTENERS)
+            if context.memory.listener_counts(n).get(ListenerCount.STATE) == ListenerState.REMOVED
+        }
+        config = context.config
+        self.listeners_in_title = len(config.listeners)
+        self.turn = ProcessorTurn(
+            context.memory,
+            context.index,
+            inbox.fileno(),
+            first_flexible_versions(),
+            topology.CHANNELS_PER_PROCESSOR,
+            config.socket_request_max_bytes,
+            self._queued_requests_max,
+            connection_prefix(context.index, context.incarnation),
+            self._idle_ns,
+        )
+        descriptors = own_shares()
+        self.connections_max = descriptors.connections
+        self.files = SegmentFiles(self.turn, descriptors.files, self.log, context.counters)
+        self.credentials = Credentials(context)
+        self.served = served
+        self.secure: SecureChannels | None = None
+        if listeners:
+            self.secure = self._secure_channels(listeners)
+        self.next_news_ns = 0
+        for role in topology.handlers_of(context.index):
+            if context.is_ready(role):
+                self.turn.welcome_handler(role - topology.FIRST_HANDLER)
+
+    @property
+    def _queued_requests_max(self) -> int:
+        control = topology.is_control_plane(self.context.index)
+        return topology.CONTROL_QUEUED_REQUESTS if control else self.context.config.queued_max_requests
+
+    @property
+    def _idle_ns(self) -> int:
+        return max(0, self.context.config.connections_max_idle_ms) * 1_000_000
+
+    def _secure_channels(self, listeners: dict[int, ListenerSecurity]) -> SecureChannels:
+        return SecureChannels(
+            self.turn,
+            self.context.config,
+            listeners,
+            self.served,
+            self.credentials.look_up,
+            self.context.counters,
+            self.log,
+        )
+
+    def run(self) -> int:
+        # The turn counts orders from its making on; one may have come before.
+        self._obey()
+        self.context.ready()
+        while not self.context.must_stop():
+            if self.turn.look_at_orders():
+                self._obey()
+                self.turn.saw_orders()
+                if owed := self.ledger.evictions_owed():
+                    self._evict(owed)
+            self._work(MAX_SLEEP_MS)
+            self._follow_news()
+        self._drain()
+        self.context.stopped()
+        return ExitCode.STOPPED
+
+    def _turn(self, timeout_ms: int) -> int:
+        try:
+            return self.turn.serve(timeout_ms)
+        except turn.PollFailed as error:
+            # Nothing would ever be ready again, and the heart would beat on: a successor begins anew.
+            self.log.error("poll failed: %s. This processor ends and is replaced", error)
+            raise
+
+    def _work(self, timeout_ms: int) -> None:
+        if self.secure is None:
+            flags = self._turn(timeout_ms)
+        else:
+            flags = self._turn(self.secure.timeout_ms(timeout_ms))
+            if flags & turn.SECURE:
+                self.secure.serve()
+            self.secure.work()
+            flags |= turn.CLOSED
+        if flags & turn.OPENING:
+            self.files.open()
+        if flags & (turn.CLOSED | turn.OPENING):
+            self._report_closed()
+        if flags & turn.CONNECTIONS:
+            self._take_connections()
+        if flags & turn.TOLD:
+            for told in self.turn.told():
+                request_log.write(request_log.Ended(*told))
+
+    def _obey(self) -> None:
+        fence = self.context.pending_fence()
+        if fence is None:
+            return
+        if fence.settings_changed:
+            self._follow_settings()
+        elif fence.listener_removed:
+            self.removed_listeners.add(fence.role)
+            self.turn.close_listener(fence.role)
+            if self.secure is not None:
+                self.secure.remove_listener(fence.role)
+            self.context.entitle_by_listeners()
+        elif topology.is_handler(fence.role):
+            number = fence.role - topology.FIRST_HANDLER
+            if fence.leaving:
+                self.turn.leave_handler(number)
+            elif fence.alive:
+                self.turn.welcome_handler(number)
+            else:
+                self.turn.fence_handler(number)
+        elif topology.is_log_worker(fence.role):
+            if fence.alive:
+                self.turn.welcome_log(topology.log_worker_number(fence.role))
+            else:
+                self.turn.fence_log()
+        self._report_closed()
+        self.context.acknowledge_fence()
+
+    def _follow_settings(self) -> None:
+        """Whoever is connected stays; of TLS and SASL new connections get what is new."""
+        config, served = self.context.config, self.secure.listeners if self.secure is not None else ()
+        listeners = {number: self.context.listener(number).listener for number in served}
+        before = {number: settings_of(listener, config) for number, listener in listeners.items()}
+        self.context.follow_settings()
+        self.turn.limit(config.socket_request_max_bytes, self._queued_requests_max, self._idle_ns)
+        if self.secure is None:
+            return
+        self.secure.delay_ns = config.connection_failed_authentication_delay_ms * 1_000_000
+        for number, listener in listeners.items():
+            if settings_of(listener, config) != before[number]:
+                self._renew_security(number, listener)
+
+    def _renew_security(self, number: int, listener: Listener) -> None:
+        assert self.secure is not None
+        try:
+            self.secure.add_listener(number, security_of_added(listener, self.context.config))
+        except (SecurityError, OSError) as error:
+            self.log.error(
+                "listener %s: the changed settings cannot be used, the old ones stay: %s",
+                listener.name,
+                error,
+            )
+
+    def _follow_news(self) -> None:
+        """Also without a use for it: whoever publishes credentials waits until all have followed."""
+        now_ns = time.monotonic_ns()
+        if now_ns >= self.next_news_ns:
+            self.next_news_ns = now_ns + NEWS_NS
+            self.credentials.follow()
+
+    def _take_connections(self) -> bool:
+        """Whether there may be more of them."""
+        more = True
+        for _ in range(NEW_CONNECTIONS_MAX):
+            received = handover.receive(self.inbox)
+            if received is None:
+                more = False
+                break
+            message, fds = received
+            ticket, listener, address = handover.unpack(message)
+            channel = self._add_connection(fds[0], listener) if fds else None
+            if channel is not None:
+                self.ledger.open(channel, ticket, listener, address)
+            elif listener != handover.MARK:
+                self.ledger.refuse(ticket)
+                if not fds:
+                    self.log.error(
+                        "a connection was lost: this processor has no descriptor left for it. "
+                        "Raise the limit of open files (LimitNOFILE)"
+                    )
+            self.ledger.take(ticket)
+        self._ring_who_waits()
+        return more
+
+    def _add_connection(self, fd: int, number: int) -> int | None:
+        """-> its channel; None: it is closed."""
+        if number in self.removed_listeners:
+            os.close(fd)
+            return None
+        if number >= self.listeners_in_title:
+            # Nobody says that one was added: its first connection does.
+            self.listeners_in_title = number + 1
+            self.context.entitle_by_listeners()
+        listener = self.context.listener(number).listener
+        if len(self.channels) >= self.connections_max:
+            os.close(fd)
+            self.log.error(
+                "a connection on %s was refused: this processor has descriptors for %d, and all are taken. "
+                "Raise the limit of open files (LimitNOFILE), or start more processors (--processors)",
+                listener.name,
+                self.connections_max,
+            )
+            return None
+        protocol = SecurityProtocol[listener.protocol]
+        secure = self.secure if protocol is SecurityProtocol.PLAINTEXT else self._secure(number, listener)
+        if secure is None and protocol is not SecurityProtocol.PLAINTEXT:
+            os.close(fd)
+            return None
+        privileged = self.context.config.is_privileged(listener.name)
+        try:
+            added = self.turn.add_connection(fd, number, protocol, privileged)
+        except OSError as error:
+            os.close(fd)
+            if error.errno == errno.ENOSPC:
+                self.log.error(
+                    "a connection on %s was refused: the kernel watches no more descriptors for this user. "
+                    "Raise fs.epoll.max_user_watches (sysctl)",
+                    listener.name,
+                )
+                return None
+            # The client may have gone before it was served.
+            level = self.log.debug if error.errno == errno.ENOTCONN else self.log.warning
+            level("a new connection on %s could not be registered: %s", listener.name, error)
+            return None
+        if added is None:
+            os.close(fd)
+            self.log.error(
+                "a connection on %s was refused: this processor serves %d already. "
+                "Start more processors (--processors)",
+                listener.name,
+                topology.CHANNELS_PER_PROCESSOR,
+            )
+            return None
+        channel, connection = added
+        self.channels[connection] = channel
+        if secure is not None and protocol is not SecurityProtocol.PLAINTEXT:
+            secure.add(fd, number, channel, connection)
+        return channel
+
+    def _secure(self, number: int, listener: Listener) -> SecureChannels | None:
+        """What serves the listener's connections. One that was added after this process began is made ready
+        by its first connection; None: that cannot be done.
+        """
+        if self.secure is not None and number in self.secure.listeners:
+            return self.secure
+        try:
+            security = security_of_added(listener, self.context.config)
+        except (SecurityError, OSError) as error:
+            self.log.error("a connection on %s was refused: %s", listener.name, error)
+            return None
+        if self.secure is None:
+            self.secure = self._secure_channels({})
+        self.secure.add_listener(number, security)
+        return self.secure
+
+    def _evict(self, count: int) -> None:
+        """There are more connections than max.connections: the least recently active make room, but for those
+        of the brokers' own listener while there is another one.
+        """
+        spared = self.context.config.inter_broker_listener_name
+        served = [n for n in range(MAX_LISTENERS) if self._is_served(n)]
+        others = [n for n in range(MAX_LISTENERS) if len(served) == 1 or not self._is_called(n, spared)]
+        for _ in range(count):
+            if self.turn.close_least_recently_active(others) is None:
+                break
+        self._report_closed()
+        self.ledger.evicted(count)
+
+    def _is_served(self, number: int) -> bool:
+        """Now, by the acceptor that gives connections to this process."""
+        state = self.context.memory.listener_counts(number).get(ListenerCount.STATE)
+        control = self.context.config.control_plane_listener_name
+        return state == ListenerState.ACCEPTING and not self._is_called(number, control)
+
+    def _is_called(self, number: int, name: str | None) -> bool:
+        listeners = self.context.config.listeners
+        return number < len(listeners) and listeners[number].name == name
+
+    def _ring_who_waits(self) -> None:
+        """An acceptor that has no processor with room, or no slot for one more connection."""
+        for number, acceptor in enumerate(topology.ACCEPTORS):
+            if self.ledger.waits(number):
+                self.context.ring(acceptor)
+
+    def _report_closed(self) -> None:
+        closed = self.turn.closed()
+        for session, reason, detail in closed:
+            if self.secure is not None:
+                self.secure.closed(session, reason)
+            self.ledger.close(self.channels.pop(session.connection))
+            level = _LEVELS.get(CloseReason(reason), logging.WARNING)
+            if self.log.isEnabledFor(level):
+                listener = self.context.listener(session.listener).listener.name
+                why = describe_close(reason, detail)
+                who = session.connection_id
+                self.log.log(level, "connection %s on %s closed: %s", who, listener, why)
+        if closed:
+            self._ring_who_waits()
+        for session, api_key in self.turn.late_answers():
+            listener = self.context.listener(session.listener).listener.name
+            self.log.warning(
+                "the answer to %s is dropped: its connection %s on %s was closed before it came",
+                ApiKey(api_key).name,
+                session.connection_id,
+                listener,
+            )
+
+    def _drain(self) -> None:
+        """Answers what is under way, takes nothing new; then the rest is closed with the process."""
+        self.turn.saw_orders()
+        # The acceptor gives nothing more to one that leaves; what it gave before must not wait for a
+        # successor.
+        while self._take_connections():
+            pass
+        self.turn.stop_reading()
+        patience_ms = 0 if self.context.orphaned else DRAIN_TIMEOUT_MS
+        deadline_ns = time.monotonic_ns() + patience_ms * 1_000_000
+        while self.turn.open_connections() and time.monotonic_ns() < deadline_ns:
+            self.turn.close_parked()
+            self._work(50)
+            if self.turn.look_at_orders():
+                self._obey()
+                self.turn.saw_orders()
+            self.turn.stop_reading()
+        self._report_closed()
+
+
+def _guess(size: int) -> str:
+    """What a client may be whose first four bytes are no size."""
+    first = struct.pack(">i", size)
+    if first[0] == TLS_HANDSHAKE_RECORD:
+        return ": a TLS client on a plaintext listener?"
+    return ": an HTTP client?" if first in HTTP_METHODS else ""
+
+
+def describe_close(reason: int, detail: int) -> str:
+    """What an operator reads."""
+    if reason == CloseReason.CLOSED_FRAME_SIZE:
+        return f"its frame claims {detail} bytes, outside 0..socket.request.max.bytes{_guess(detail)}"
+    texts = {
+        CloseReason.CLOSED_BY_PEER: "by the client",
+        CloseReason.CLOSED_HEADER: f"a frame of {detail} bytes has no valid request header",
+        CloseReason.CLOSED_UNKNOWN_API: f"unknown API key {detail}",
+        CloseReason.CLOSED_BY_HANDLER: f"its request (API key {detail}) was not answered: see the handlers",
+        CloseReason.CLOSED_IDLE: "idle for longer than connections.max.idle.ms",
+        CloseReason.CLOSED_STOPPING: "the broker stops",
+        CloseReason.CLOSED_NO_FILE: "a segment of its fetch could not be opened or read",
+        CloseReason.CLOSED_NO_MEMORY: "a segment of its fetch was gone, and its request had not been kept "
+        "(queued.max.request.bytes)",
+        CloseReason.CLOSED_ILLEGAL_STATE: f"an answer came that cannot come in mute state {detail}",
+        CloseReason.CLOSED_TLS: "TLS failed",
+        CloseReason.CLOSED_AUTHENTICATION: "its authentication failed",
+        CloseReason.CLOSED_SESSION_EXPIRED: "a request came after its authentication had expired",
+        CloseReason.CLOSED_STALLED: "what it began made no progress while others waited for the memory "
+        "(queued.max.request.bytes) or the open files that it held",
+        CloseReason.CLOSED_MANY_FILES: f"its answer needs {detail} segment files, more than can be open "
+        "(LimitNOFILE)",
+        CloseReason.CLOSED_FAILED: "an error of the processor, told above",
+        CloseReason.CLOSED_LISTENER: "its listener was removed",
+        CloseReason.CLOSED_EXCESS: "the least recently active, to make room for another (max.connections)",
+    }
+    if reason == CloseReason.CLOSED_SASL_FRAME_SIZE:
+        limits = "outside 0..sasl.server.max.receive.size"
+        return f"its frame claims {detail} bytes before authentication, {limits}{_guess(detail)}"
+    if reason == CloseReason.CLOSED_RESET:
+        return f"{os.strerror(detail)}"
+    if reason == CloseReason.CLOSED_ROLE_DIED:
+        return f"its request was with the {topology.name_of(detail)} process when that died"
+    return texts[CloseReason(reason)]
+
+
+def run(
+    context: ProcessContext,
+    inbox: socket.socket,
+    listeners: dict[int, ListenerSecurity],
+    served: tuple[Served, ...],
+) -> int:
+    """The processor's main; returns its exit code. `listeners` has those with TLS or SASL, by number."""
+    return Processor(context, inbox, listeners, served).run()

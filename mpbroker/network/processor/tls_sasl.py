@@ -1,0 +1,535 @@
+"""TLS and SASL on a processor's connections: the I/O around the sans-I/O parts (Kafka: SslTransportLayer,
+SaslServerAuthenticator, the authentication half of KafkaChannel and Selector).
+
+The native turn names the channels that need us. Until a client is authenticated we read its few bytes into a
+small buffer of its own; then a plain connection becomes an ordinary one, and of a TLS connection the bytes go
+through OpenSSL into the blocks of the turn and out of its answers (`tls_pipe`). Nothing here blocks, and one
+channel gets a bounded share.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.meters import ClientKind
+from mpbroker.ipc.session import Session as Connection
+from mpbroker.network.processor.channel import CloseReason
+from mpbroker.network.processor.tls_pipe import MoreLater, TlsPipe
+from mpbroker.network.processor.turn import ProcessorTurn, SecureTurn
+from mpbroker.protocol.api_versions import Served
+from mpbroker.security.listener import ListenerSecurity, LookUp
+from mpbroker.security.sasl import Failure, Offer, SaslServer, Session, State
+from mpbroker.security.tls import IANA_NAMES, TlsError
+from shm.clock import wall_ms
+from shm.counters import CounterPage
+
+SIZE_BYTES = 4
+# Bytes that one channel may move in a turn, so that none starves another.
+MOVED_PER_TURN_MAX = 1 << 20
+# A handshake costs about a millisecond of signing: more of them wait a turn, so that who is in goes on.
+HANDSHAKES_PER_TURN_MAX = 8
+# Of SASL too: so many channels a turn, and so many frames of each. A client may pipeline what leads nowhere.
+TALKS_PER_TURN_MAX = 64
+FRAMES_PER_TALK_MAX = 4
+# Read at once before authentication: nothing is set aside for what a frame claims and may never bring.
+RECEIVED_AT_ONCE = 16 << 10
+REFRESH_NS = 1_000_000_000
+DISCARD_BYTES = 16 << 10
+
+
+class Stage(Enum):
+    SHAKING = 0  # the TLS handshake
+    TALKING = 1  # SASL
+    OPEN = 2  # authenticated
+    FAILED = 3  # the answer to a failed authentication is held back
+
+
+class Peer:
+    """A connection of a TLS or SASL listener. `sock` is None while the turn owns the descriptor."""
+
+    __slots__ = (
+        "channel",
+        "cipher",
+        "connection",
+        "due_ns",
+        "frame",
+        "listener",
+        "out",
+        "pipe",
+        "renewed_ns",
+        "sasl",
+        "security",
+        "session",
+        "sock",
+        "stage",
+        "wanted",
+        "was_answered",
+    )
+
+    def __init__(self, channel: int, connection: int, listener: int, security: ListenerSecurity) -> None:
+        self.channel = channel
+        self.connection = connection
+        self.listener = listener
+        self.security = security
+        self.sock: socket.socket | None = None
+        self.pipe: TlsPipe | None = None
+        self.stage = Stage.TALKING
+        self.sasl: SaslServer | None = None
+        self.session: Session | None = None
+        self.frame = bytearray()
+        self.wanted = SIZE_BYTES
+        self.out = bytearray()
+        self.due_ns = 0
+        self.cipher = -1  # its number in the meters
+        self.renewed_ns = 0  # when its re-authentication began
+        self.was_answered = False  # our part of the handshake has gone out, and with it our certificate
+
+    @property
+    def io(self) -> socket.socket | TlsPipe:
+        """What SASL is spoken over."""
+        found = self.pipe or self.sock
+        assert found is not None
+        return found
+
+
+class SecureChannels:
+    """All of a processor's; `listeners` has those that are not PLAINTEXT, by number."""
+
+    def __init__(
+        self,
+        turn: ProcessorTurn,
+        config: BrokerConfig,
+        listeners: dict[int, ListenerSecurity],
+        served: tuple[Served, ...],
+        look_up: LookUp,
+        counters: CounterPage,
+        log: logging.Logger,
+        *,
+        wall_ms: Callable[[], int] = wall_ms,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.turn = turn
+        self.native = SecureTurn(turn)
+        self.listeners: dict[int, ListenerSecurity] = {}
+        self.counters = counters
+        self.log = log
+        self._served = served
+        self._look_up = look_up
+        self.delay_ns = config.connection_failed_authentication_delay_ms * 1_000_000
+        self._wall_ms = wall_ms
+        self._now_ns = now_ns
+        self._offers: dict[int, Offer] = {}
+        for number, security in listeners.items():
+            self.add_listener(number, security)
+        self._peers: dict[int, Peer] = {}
+        # In order of their time: the delay is the same for all.
+        self._failed: dict[int, Peer] = {}
+        # Channels that had their share in this turn.
+        self._had_enough: list[int] = []
+        # Ends of handshakes that were looked at in this turn.
+        self._last_words = 0
+        self._next_refresh_ns = 0
+
+    # ---- what the processor calls
+
+    def add_listener(self, number: int, security: ListenerSecurity) -> None:
+        self.listeners[number] = security
+        if security.uses_sasl:
+            self._offers[number] = security.offer(self._served, self._look_up, self._wall_ms)
+
+    def remove_listener(self, number: int) -> None:
+        """No connection of it will be added any more."""
+        self.listeners.pop(number, None)
+        self._offers.pop(number, None)
+
+    def add(self, fd: int, listener: int, channel: int, connection: int) -> None:
+        """A connection that the turn has just taken over."""
+        security = self.listeners[listener]
+        peer = self._peers[connection] = Peer(channel, connection, listener, security)
+        self.native.begin(channel)
+        peer.sock = socket.socket(fileno=fd)
+        peer.sock.setblocking(False)
+        if security.uses_sasl:
+            peer.sasl = SaslServer(self._offers[listener])
+        if security.keystore is None:
+            return
+        peer.stage = Stage.SHAKING
+        peer.pipe = TlsPipe(fd, security.keystore.context)
+
+    def serve(self) -> None:
+        """Moves what can be moved, for every channel that the turn has named."""
+        handshakes = talks = self._last_words = 0
+        timed = self.native.timed
+        for channel, connection, sending in self.native.take():
+            peer = self._peers.get(connection)
+            if peer is None:
+                continue
+            if peer.stage is Stage.SHAKING:
+                handshakes += 1
+                if handshakes > HANDSHAKES_PER_TURN_MAX:
+                    self.native.later(channel)
+                    continue
+            elif peer.stage is Stage.TALKING:
+                talks += 1
+                if talks > TALKS_PER_TURN_MAX:
+                    self.native.later(channel)
+                    continue
+            begun_ns = time.monotonic_ns() if timed else 0
+            try:
+                self._serve(peer, channel, sending)
+            except MoreLater:
+                self._had_enough.append(channel)
+            except OSError as error:
+                self._broken(peer, error)
+            except Exception:
+                self._gone_wrong(peer)
+            if timed:
+                self.native.spent(channel, connection, time.monotonic_ns() - begun_ns)
+        # Behind those that were not looked at.
+        for channel in self._had_enough:
+            self.native.later(channel)
+        self._had_enough.clear()
+        self.native.done()
+
+    def closed(self, session: Connection, reason: int) -> None:
+        """The turn has closed it: the descriptor goes, with a word to the other side if that can be said."""
+        self._failed.pop(session.connection, None)
+        peer = self._peers.pop(session.connection, None)
+        if peer is not None:
+            self.turn.meters.client_gone(ClientKind.CLIENT_CIPHER, peer.cipher)
+        if peer is None or peer.sock is None:
+            return
+        sock, peer.sock = peer.sock, None
+        if peer.pipe is not None and peer.stage is not Stage.SHAKING:
+            peer.pipe.close()
+        elif peer.pipe is not None and peer.was_answered and reason == CloseReason.CLOSED_BY_PEER:
+            self._hear_last_word(peer.pipe, _name_of(session, peer))
+        sock.close()
+
+    def timeout_ms(self, most_ms: int) -> int:
+        """How long the turn may sleep."""
+        first = next(iter(self._failed.values()), None)
+        if first is None:
+            return most_ms
+        return max(0, min(most_ms, -(-(first.due_ns - self._now_ns()) // 1_000_000)))
+
+    def work(self) -> None:
+        """What is due: answers to failed authentications, changed certificates."""
+        now_ns = self._now_ns()
+        while self._failed and next(iter(self._failed.values())).due_ns <= now_ns:
+            connection = next(iter(self._failed))
+            self._give_up(self._failed.pop(connection))
+        if now_ns >= self._next_refresh_ns:
+            self._next_refresh_ns = now_ns + REFRESH_NS
+            self._refresh()
+
+    def _refresh(self) -> None:
+        for security in self.listeners.values():
+            if security.keystore is None:
+                continue
+            try:
+                if security.keystore.refresh():
+                    self.log.info("listener %s: new connections get the changed certificates", security.name)
+            except TlsError as error:
+                self.log.error(
+                    "listener %s: the changed certificates cannot be used, the old ones stay: %s",
+                    security.name,
+                    error,
+                )
+
+    # ---- one channel
+
+    def _serve(self, peer: Peer, channel: int, sending: bool) -> None:
+        if peer.stage is Stage.OPEN and (begun := self.native.renewal(channel)) is not None:
+            self._renew(peer, *begun)
+            return
+        match peer.stage:
+            case Stage.OPEN if sending:
+                assert peer.pipe is not None
+                self.native.send(channel, peer.pipe, MOVED_PER_TURN_MAX)
+            case Stage.OPEN:
+                self._receive(peer)
+            case Stage.SHAKING:
+                self._shake(peer)
+            case Stage.TALKING:
+                self._talk(peer)
+            case Stage.FAILED:
+                self._discard(peer)
+
+    def _broken(self, peer: Peer, error: OSError) -> None:
+        """A system call or OpenSSL failed on an established connection."""
+        if isinstance(error, ssl.SSLError) and not isinstance(
+            error, ssl.SSLEOFError | ssl.SSLZeroReturnError
+        ):
+            self.log.info("connection %s: TLS failed: %s", self._name(peer), reason_of(error))
+            self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
+        elif isinstance(error, ssl.SSLError):
+            self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, 0)
+        else:
+            self.native.close(peer.channel, CloseReason.CLOSED_RESET, error.errno or 0)
+
+    def _gone_wrong(self, peer: Peer) -> None:
+        """By no fault of the client's."""
+        self.log.exception("connection %s: an error of the processor", self._name(peer))
+        self.counters.add(Counter.COUNT_ERRORS)
+        self.native.close(peer.channel, CloseReason.CLOSED_FAILED, 0)
+
+    def _name(self, peer: Peer) -> str:
+        return _name_of(self.turn.sessions.of(peer.channel, peer.connection), peer)
+
+    # ---- TLS
+
+    def _shake(self, peer: Peer) -> None:
+        assert peer.pipe is not None
+        self.native.active(peer.channel)
+        try:
+            if not peer.pipe.handshake():
+                peer.was_answered = peer.pipe.has_begun
+                return
+        except ssl.SSLEOFError:
+            self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, 0)
+            return
+        except ssl.SSLError as error:
+            self._failed_handshake(peer, reason_of(error))
+            return
+        cipher, version = peer.pipe.cipher, peer.pipe.version
+        self.turn.set_session(peer.channel, peer.connection, cipher=cipher, tls_version=version)
+        peer.cipher = self.turn.meters.client(
+            ClientKind.CLIENT_CIPHER, IANA_NAMES.get(cipher, cipher).encode(), version.encode()
+        )
+        if peer.sasl is not None:
+            peer.stage = Stage.TALKING
+            self._talk(peer)
+            return
+        try:
+            principal = peer.security.principal(peer.pipe.peer_certificate)
+            self.turn.set_session(peer.channel, peer.connection, principal=str(principal))
+        except ValueError as error:
+            # No rule, no certificate, or no text that a session can keep.
+            self._failed_handshake(peer, str(error))
+            return
+        self.counters.add(Counter.COUNT_AUTHENTICATIONS)
+        peer.stage = Stage.OPEN
+        self.native.opened(peer.channel, False, 0)
+
+    def _failed_handshake(self, peer: Peer, why: str) -> None:
+        """OpenSSL has sent its alert already; nothing is held back."""
+        self._tell_failed_handshake(self._name(peer), why)
+        self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
+
+    def _hear_last_word(self, pipe: TlsPipe, name: str) -> None:
+        """Who does not trust our certificate says so and goes: alert and reset may come in one event."""
+        if self._last_words >= HANDSHAKES_PER_TURN_MAX:
+            return
+        self._last_words += 1
+        try:
+            pipe.handshake()
+        except (ssl.SSLEOFError, MoreLater):
+            return
+        except ssl.SSLError as error:
+            self._tell_failed_handshake(name, reason_of(error))
+        except OSError:
+            return  # a reset with nothing before it
+
+    def _tell_failed_handshake(self, name: str, why: str) -> None:
+        self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
+        # OpenSSL's words for a first byte that begins no TLS record.
+        hint = " (a client without TLS?)" if "wrong version number" in why else ""
+        self.log.info("connection %s: failed TLS handshake: %s%s", name, why, hint)
+
+    def _receive(self, peer: Peer) -> None:
+        """Decrypts into the block of the turn until a frame is whole, or nothing is left."""
+        pipe, native, channel = peer.pipe, self.native, peer.channel
+        assert pipe is not None
+        moved = 0
+        while (room := native.room(channel)) is not None:
+            if moved >= MOVED_PER_TURN_MAX or (moved and pipe.had_share):
+                self._had_enough.append(channel)
+                break
+            try:
+                n = pipe.recv_into(room[: MOVED_PER_TURN_MAX - moved])
+            except BlockingIOError:
+                native.nothing(channel)
+                break
+            except MoreLater:
+                self._had_enough.append(channel)
+                break
+            if n == 0:
+                native.close(channel, CloseReason.CLOSED_BY_PEER, 0)
+                return
+            moved += n
+            if not native.received(channel, n):
+                break
+        # What TLS itself had to say, to a change of keys for example; what does not fit goes with the answer.
+        pipe.flush()
+
+    # ---- SASL
+
+    def _talk(self, peer: Peer) -> None:
+        """Reads a few frames and answers each; one that is not flushed holds up the next."""
+        self.native.active(peer.channel)
+        answered = 0
+        while peer.stage is Stage.TALKING and self._flush(peer):
+            if peer.sasl is not None and peer.sasl.state is State.COMPLETE:
+                self._complete(peer, peer.sasl)
+                return
+            if answered == FRAMES_PER_TALK_MAX:
+                self._had_enough.append(peer.channel)
+                return
+            frame = self._read_frame(peer)
+            if frame is None:
+                return
+            self._answer(peer, frame)
+            answered += 1
+
+    def _flush(self, peer: Peer) -> bool:
+        """Whether nothing waits to be written."""
+        while peer.out:
+            try:
+                del peer.out[: peer.io.send(peer.out)]
+            except BlockingIOError:
+                return False
+        return peer.pipe is None or peer.pipe.flush()
+
+    def _read_frame(self, peer: Peer) -> bytes | None:
+        """One frame, never a byte behind it: that may be for the turn. None: not whole, or closed."""
+        while True:
+            missing = peer.wanted - len(peer.frame)
+            if missing:
+                try:
+                    data = peer.io.recv(min(missing, RECEIVED_AT_ONCE))
+                except BlockingIOError:
+                    return None
+                if not data:
+                    self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, len(peer.frame))
+                    return None
+                peer.frame += data
+                continue
+            if peer.wanted > SIZE_BYTES:
+                break
+            size = int.from_bytes(peer.frame[:SIZE_BYTES], signed=True)
+            if not 0 <= size <= peer.security.settings.sasl_server_max_receive_size:
+                self.native.close(peer.channel, CloseReason.CLOSED_SASL_FRAME_SIZE, size)
+                return None
+            if size == 0:
+                break
+            peer.wanted = SIZE_BYTES + size
+        frame = bytes(peer.frame[SIZE_BYTES:])
+        peer.frame.clear()
+        peer.wanted = SIZE_BYTES
+        return frame
+
+    def _answer(self, peer: Peer, frame: bytes) -> None:
+        assert peer.sasl is not None
+        try:
+            peer.out += peer.sasl.receive(frame)
+        except Failure as failure:
+            self._fail(peer, str(failure), failure.answer)
+
+    def _complete(self, peer: Peer, sasl: SaslServer) -> None:
+        """The last token is written: the connection is open."""
+        session = sasl.session
+        assert session is not None
+        expires_ns = 0
+        if session.expires_ms is not None:
+            expires_ns = self._now_ns() + max(0, session.expires_ms - self._wall_ms()) * 1_000_000
+        try:
+            self.turn.set_session(
+                peer.channel,
+                peer.connection,
+                principal=str(session.principal),
+                mechanism=session.mechanism,
+                expires_ns=expires_ns,
+            )
+        except ValueError as error:
+            # Too long, or no text that a session can keep.
+            self._fail(peer, str(error), b"")
+            return
+        if sasl.software is not None:
+            self.native.software(peer.channel, *(text.encode() for text in sasl.software))
+        again = Counter.COUNT_REAUTHENTICATIONS if sasl.renews else Counter.COUNT_AUTHENTICATIONS
+        self.counters.add(again)
+        if sasl.renews:
+            self.counters.record(Histogram.TIME_REAUTHENTICATION_NS, self._now_ns() - peer.renewed_ns)
+        if expires_ns and not sasl.renews and not sasl.tells_lifetime:
+            self.counters.add(Counter.COUNT_AUTHENTICATIONS_NO_REAUTH)
+        peer.session, peer.sasl, peer.stage = session, None, Stage.OPEN
+        if peer.security.uses_tls:
+            self.native.opened(peer.channel, False, expires_ns)
+            return
+        assert peer.sock is not None
+        peer.sock.detach()
+        peer.sock = None
+        self.native.opened(peer.channel, True, expires_ns)
+        if not expires_ns:
+            # From here on it is like any other: nothing is to be remembered of it.
+            del self._peers[peer.connection]
+
+    def _renew(self, peer: Peer, fd: int, frame: bytes, behind: bytes) -> None:
+        """A SaslHandshake on an open connection whose authentication ends (KIP-368)."""
+        assert peer.session is not None
+        if peer.sock is None:
+            peer.sock = socket.socket(fileno=fd)
+            peer.sock.setblocking(False)
+        peer.sasl = SaslServer(self._offers[peer.listener], peer.session)
+        peer.stage = Stage.TALKING
+        peer.renewed_ns = self._now_ns()
+        if behind:
+            self._fail(peer, "bytes behind a SaslHandshake, which nothing may follow before its answer", b"")
+            return
+        self._answer(peer, frame)
+        self._talk(peer)
+
+    # ---- failures
+
+    def _fail(self, peer: Peer, why: str, answer: bytes) -> None:
+        """Answer and close are held back: who guesses passwords shall not be told quickly."""
+        renews = peer.sasl is not None and peer.sasl.renews
+        failed = Counter.COUNT_REAUTHENTICATIONS_FAILED if renews else Counter.COUNT_AUTHENTICATIONS_FAILED
+        self.counters.add(failed)
+        what = "re-authentication" if renews else "authentication"
+        self.log.info("connection %s: failed %s: %s", self._name(peer), what, why)
+        peer.out[:] = answer
+        peer.stage = Stage.FAILED
+        if not self.delay_ns:
+            self._give_up(peer)
+            return
+        peer.due_ns = self._now_ns() + self.delay_ns
+        self._failed[peer.connection] = peer
+
+    def _give_up(self, peer: Peer) -> None:
+        """The time is up: one try to write the answer, then the end."""
+        try:
+            self._flush(peer)
+        except OSError as error:
+            self.log.debug("connection %s: the client did not wait: %s", self._name(peer), reason_of(error))
+        self.native.close(peer.channel, CloseReason.CLOSED_AUTHENTICATION, 0)
+
+    def _discard(self, peer: Peer) -> None:
+        """What comes while an answer is held back is read and ignored; the end of it is the end."""
+        for _ in range(MOVED_PER_TURN_MAX // DISCARD_BYTES):
+            try:
+                data = peer.io.recv(DISCARD_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, 0)
+                return
+
+
+def _name_of(session: Connection, peer: Peer) -> str:
+    """As the processor names a connection, with its listener."""
+    return f"{session.connection_id} on {peer.security.name}"
+
+
+def reason_of(error: OSError) -> str:
+    """What went wrong, without a byte of what was sent."""
+    reason = getattr(error, "reason", None)
+    return str(reason or error.strerror or type(error).__name__)

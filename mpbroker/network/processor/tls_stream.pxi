@@ -1,0 +1,245 @@
+# Answers and requests of TLS channels, whose bytes go through OpenSSL (tls_pipe.pyx). Part of turn.pyx.
+
+cdef int64_t read_part(Turn *t, Part *part, uint64_t at, uint8_t *into, uint64_t room) noexcept nogil:
+    """Copies of a part from `at` on what there is room for; -1: its file cannot be read."""
+    cdef OpenFile *entry = file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
+    cdef uint64_t want = part.length - at
+    cdef ssize_t n
+    if want > room:
+        want = room
+    while entry != NULL:
+        n = pread(entry.fd, into, want, <long>(part.position + at))
+        if n > 0 or want == 0:
+            return n
+        if n == 0 or errno != EINTR:
+            return -1
+    return -1
+
+cdef int64_t copy_answer(Turn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
+    """The bytes of the answer that follow those which are written; -1: a segment cannot be read."""
+    cdef ReplySlot *a = &c.answer
+    cdef uint8_t *base = answer_base(t, a)
+    cdef uint64_t at = c.part_sent, copied = 0, want
+    cdef uint32_t number = c.part
+    cdef Part *part
+    cdef int64_t n
+    if a.kind == SlotKind.SEND:
+        want = a.length - at
+        if want > room:
+            want = room
+        memcpy(into, base + a.block + a.position + at, want)
+        return want
+    while number < a.length and copied < room:
+        part = parts_of(t, a) + number
+        if part.kind == PartKind.PART_FILE:
+            n = read_part(t, part, at, into + copied, room - copied)
+            if n < 0:
+                return -1
+        else:
+            n = part.length - at
+            if <uint64_t>n > room - copied:
+                n = room - copied
+            memcpy(into + copied, base + a.block + part.position + at, n)
+        copied += n
+        at += n
+        if at == part.length:
+            number += 1
+            at = 0
+    return copied
+
+cdef bint advance_answer(Turn *t, Channel *c, uint64_t n) noexcept nogil:
+    """So many more bytes are written; whether that was the last."""
+    cdef ReplySlot *a = &c.answer
+    cdef Part *part
+    counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
+    c.part_sent += n
+    if a.kind == SlotKind.SEND:
+        return c.part_sent == a.length
+    while c.part < a.length:
+        part = parts_of(t, a) + c.part
+        if c.part_sent < part.length:
+            return False
+        c.part_sent -= part.length
+        c.part += 1
+    return True
+
+
+cdef enum:
+    # So much is encrypted at a time and written at once: enough for a wake-up of the client, and little enough that
+    # it decrypts while the next is encrypted. With what TLS adds it is two segments of the loopback interface (65,483
+    # bytes), nearly full, which are also what a card is given at once to cut into packets. With 64 KiB a segment of a
+    # hundred bytes went behind each full one, and had a way through TCP and a wake-up of its own.
+    CHUNK_BYTES = 126 << 10
+    # The first is one segment: the client begins earlier, and for a socket that is full nearly at once less is kept.
+    FIRST_CHUNK_BYTES = 63 << 10
+
+cdef class SecureTurn:
+    """The channels of tls_sasl.pxi, for Python, which decides what is next to do for each. Whoever holds a channel's number may use it until the turn reports it closed."""
+    cdef ProcessorTurn turn
+    cdef Turn *t
+
+    def __init__(self, ProcessorTurn turn):
+        self.turn = turn
+        self.t = turn.t
+
+    cdef Channel *_channel(self, uint32_t channel) except NULL:
+        if channel >= self.t.channel_places:
+            raise IndexError(channel)
+        return &self.t.channels[channel]
+
+    def begin(self, uint32_t channel) -> None:
+        """A new connection: nothing of it is read until `opened`. Its descriptor is Python's to close from here on."""
+        cdef Channel *c = self._channel(channel)
+        c.secure = NEGOTIATING
+        c.owned = 1
+
+    def take(self):
+        """(channel, connection, is sending) of those for which there is something to do."""
+        cdef Turn *t = self.t
+        cdef Channel *c
+        cdef uint32_t i
+        t.now_ns = monotonic_ns()
+        out = []
+        for i in range(t.marked_count):
+            c = &t.channels[t.marked[i]]
+            c.marked = 0
+            if c.secure and c.state != ChannelState.CHANNEL_FREE and c.state != ChannelState.CHANNEL_CLOSED:
+                out.append((c.index, c.connection, c.state == ChannelState.CHANNEL_SENDING))
+        t.marked_count = 0
+        return out
+
+    def renewal(self, uint32_t channel):
+        """(descriptor, frame, bytes behind it) of a request that begins a re-authentication; None: there is none."""
+        cdef Channel *c = self._channel(channel)
+        if c.secure != NEGOTIATING or c.block == 0 or c.needed < 4 or c.received < c.needed:
+            return None
+        frame = (<char *>(self.t.arena.base + c.block))[4 : c.needed]
+        rest = (<char *>(self.t.arena.base + c.stash))[c.stash_at : c.stash_received] if c.stash else b""
+        free_request(self.t, c)
+        free_stash(self.t, c)
+        c.received = c.needed = 0
+        c.owned = 1
+        return c.fd, frame, rest
+
+    def opened(self, uint32_t channel, bint native, uint64_t expires_ns) -> None:
+        """The client is authenticated. `native`: the bytes are plain, and the descriptor the turn's again."""
+        cdef Channel *c = self._channel(channel)
+        c.secure = 0 if native else MOVED
+        c.owned = not native
+        c.expires_ns = expires_ns
+        c.readable = 1          # what came with the last token has had its edge
+        defer(self.t, c, True)
+
+    def software(self, uint32_t channel, bytes name, bytes version) -> None:
+        """What ApiVersions said before authentication."""
+        cdef Channel *c = self._channel(channel)
+        session_software(&self.t.sessions[channel], <const uint8_t *>name, len(name), <const uint8_t *>version, len(version))
+        count_client(self.t, c)
+
+    def room(self, uint32_t channel):
+        """Where decrypted bytes go; None: nothing is to be read now."""
+        cdef Channel *c = self._channel(channel)
+        cdef uint64_t room
+        if c.secure != MOVED or c.state != ChannelState.CHANNEL_READING or c.block == 0 or self.t.stopping:
+            return None
+        room = frame_room(self.t, c)
+        if room == 0:
+            return None
+        return PyMemoryView_FromMemory(<char *>(self.t.arena.base + c.block + c.received), room, PyBUF_WRITE)
+
+    def received(self, uint32_t channel, uint32_t n) -> bool:
+        """So many bytes are in the room; whether the frame needs more. A whole one is muted and queued."""
+        cdef Channel *c = self._channel(channel)
+        cdef int framed
+        c.received += n
+        c.moved_bytes += n
+        active(self.t, c)
+        counter_add(self.t.counters, Counter.COUNT_READS, 1)
+        counter_add(self.t.counters, Counter.COUNT_BYTES_IN, n)
+        framed = frame_received(self.t, c)
+        if framed == -2:
+            memory_full(self.t, c)
+        return framed == 0
+
+    def nothing(self, uint32_t channel) -> None:
+        """The socket and what is decrypted are empty: the next byte brings a new edge."""
+        cdef Channel *c = self._channel(channel)
+        c.readable = 0
+        if c.state == ChannelState.CHANNEL_READING and c.received == 0:
+            free_request(self.t, c)
+
+    def send(self, uint32_t channel, TlsPipe pipe, uint64_t most) -> None:
+        """Encrypts and writes the answer, chunk by chunk, until it is sent, the socket is full, or so many bytes have moved.
+
+        A chunk counts as sent when all of it is written. Raises what the pipe raises.
+        """
+        cdef Turn *t = self.t
+        cdef Channel *c = self._channel(channel)
+        cdef uint64_t moved = 0, written
+        cdef int64_t n
+        cdef uint8_t[CHUNK_BYTES] chunk
+        while self._flush(c, pipe):
+            written, pipe.moving = pipe.moving, 0
+            if written and self._sent(c, written):
+                return
+            moved += written
+            if moved >= most:
+                defer(t, c, True)
+                return
+            if c.state != ChannelState.CHANNEL_SENDING:
+                return
+            n = copy_answer(t, c, chunk, CHUNK_BYTES if moved else FIRST_CHUNK_BYTES)
+            if n < 0:
+                close_channel(t, c, CloseReason.CLOSED_NO_FILE, 0)
+            if n <= 0:
+                return
+            pipe.moving = n
+            pipe.write_encrypted(chunk, n)
+            if pipe.waiting() < <uint64_t>n:
+                c.moved_bytes += n - pipe.waiting()
+
+    cdef bint _flush(self, Channel *c, TlsPipe pipe) except -1:
+        """Whether all that was encrypted is written. What a slow reader takes of a chunk shows that it is not stalled."""
+        cdef uint64_t before = pipe.waiting()
+        cdef bint done = pipe.write_left()
+        if before > pipe.waiting():
+            c.moved_bytes += before - pipe.waiting()
+            active(self.t, c)
+        return done
+
+    cdef bint _sent(self, Channel *c, uint64_t n):
+        """So many bytes of the answer are written; whether that was all of it."""
+        counter_add(self.t.counters, Counter.COUNT_WRITES, 1)
+        active(self.t, c)
+        if not advance_answer(self.t, c, n):
+            return False
+        counter_add(self.t.counters, Counter.COUNT_RESPONSES, 1)
+        release_answer(self.t, c)
+        finish_request(self.t, c)
+        return True
+
+    @property
+    def timed(self) -> bool:
+        """Whether somebody has a quota on the time of requests, so that `spent` is to be told."""
+        return self.t.timed
+
+    def spent(self, uint32_t channel, uint64_t connection, uint64_t ns) -> None:
+        """Python's time for a connection; nothing if it is not there any more."""
+        cdef Channel *c = self._channel(channel)
+        if c.connection == connection:
+            c.network_ns += ns
+
+    def later(self, uint32_t channel) -> None:
+        """It had its share: it goes on in the next turn."""
+        defer(self.t, self._channel(channel), True)
+
+    def active(self, uint32_t channel) -> None:
+        active(self.t, self._channel(channel))
+
+    def close(self, uint32_t channel, uint32_t reason, int64_t detail) -> None:
+        close_channel(self.t, self._channel(channel), reason, detail)
+
+    def done(self) -> None:
+        """What was received goes to the handlers now."""
+        dispatch(self.t)
+        publish(self.t)

@@ -1,0 +1,187 @@
+"""The state of the processor's native turn; turn.pyx has its phases."""
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from mpbroker.ipc.meters cimport Meters, MetersRef
+from mpbroker.ipc.session cimport SessionEntry, Sessions
+from mpbroker.network.processor.channel cimport Channel
+from mpbroker.network.processor.files cimport FileTable
+from shm.arena cimport ArenaRef
+from shm.counters cimport CountersRef
+from shm.doorbell cimport BellRef
+from shm.ring cimport RingRef, Slot
+
+cdef enum:
+    MOST_HANDLERS = 33          # with the control plane's
+    MOST_LOGS = 7
+    REQUEST_RING_PLACES = 1024  # mpbroker.ipc.topology.REQUEST_RING_SLOTS, checked at import
+    MOST_EVENTS = 512
+    MUTE_TABLE_BYTES = 30       # states times events of mute.py
+    FIFO_PLACES = 65536         # a power of two; at least as many as there can be channels with a request each
+    API_KEYS = 128
+
+# What the turn does differently for some requests; all that it knows of Kafka's APIs (ApiKey, checked at import).
+cpdef enum Api:
+    API_PRODUCE = 0
+    API_FETCH = 1
+    API_LIST_OFFSETS = 2
+    API_METADATA = 3
+    API_OFFSET_COMMIT = 8
+    API_FIND_COORDINATOR = 10
+    API_LIST_GROUPS = 16
+    API_SASL_HANDSHAKE = 17
+    API_API_VERSIONS = 18
+    API_CREATE_TOPICS = 19
+    API_INIT_PRODUCER_ID = 22
+    API_ADD_PARTITIONS_TO_TXN = 24
+    API_TXN_OFFSET_COMMIT = 28
+    API_DESCRIBE_CONFIGS = 32
+    API_SASL_AUTHENTICATE = 36
+    API_DELETE_GROUPS = 42
+    API_OFFSET_DELETE = 47
+    API_DESCRIBE_CLUSTER = 60
+    API_DESCRIBE_TRANSACTIONS = 65
+    API_LIST_TRANSACTIONS = 66
+    API_CONSUMER_GROUP_HEARTBEAT = 68
+
+cdef struct Peer:
+    uint32_t number             # handler number
+    uint32_t process            # process index
+    bint known                  # its rings are bound
+    bint alive                  # it has a process
+    bint leaving                # it finishes what it has, and gets nothing new
+    bint wants_room             # we asked for room in `requests`
+    RingRef requests            # to the handler
+    RingRef answers             # from the handler
+    BellRef bell
+    uint8_t *arena              # its reply arena
+    uint64_t *heavy             # its word: since when it has a heavy request
+    uint64_t heavy_until        # its ring's position behind the last heavy request from here
+    uint64_t counted            # position up to which `requests` was seen taken
+    uint32_t untaken            # requests in it behind that
+    uint8_t is_request[REQUEST_RING_PLACES]
+    uint32_t load               # requests with it that are not parked
+    bint touched                # something was staged for it in this turn that it must wake up for
+    Slot *owed                  # what did not fit into `requests`
+    uint32_t owed_count
+    uint32_t owed_places
+
+cdef struct Event:
+    uint32_t channel
+    uint32_t reason
+    uint64_t connection
+    int64_t detail
+
+cdef struct Links:
+    uint32_t before
+    uint32_t after
+
+# What the request log is to say of a request that has ended.
+cdef struct Told:
+    char *text                  # a copy, to be freed
+    uint32_t length
+    uint32_t throttle_ms
+    uint64_t total_ns
+    uint64_t request_queue_ns
+    uint64_t local_ns
+    uint64_t remote_ns
+    uint64_t response_queue_ns
+    uint64_t send_ns
+
+cdef struct Turn:
+    uint32_t process            # process index of this processor
+    int epoll_fd
+    int poll_errno              # why the last epoll_wait failed
+    int handover_fd
+    ArenaRef *arena
+    uint64_t *request_limit     # the supervisor's word: the arena's limit
+    CountersRef *counters
+    MetersRef *meters
+    BellRef bell
+    Peer handlers[MOST_HANDLERS]
+    uint32_t handler_count      # places in use in `handlers`
+    uint32_t last_handler       # number of the handler that had the last batch: where a tie begins
+    uint32_t last_session_keeper    # number of the handler that was last given a fetch that makes a session
+    RingRef log_answers[MOST_LOGS]
+    BellRef log_bells[MOST_LOGS]
+    uint32_t log_count
+    Channel *channels
+    SessionEntry *sessions      # by channel
+    uint32_t channel_places
+    uint32_t *free_channels
+    uint32_t free_count
+    uint32_t channels_used      # places from here on were never used: they are zero, and cost nothing
+    Links *links                # by channel, and behind them the list's head: who was active when
+    uint64_t idle_ns            # connections.max.idle.ms; 0: for ever
+    uint32_t *timers            # heap of throttled channels, from 1
+    uint32_t timer_count
+    uint8_t mute_table[MUTE_TABLE_BYTES]
+    uint32_t *fifo              # channels whose request waits for a handler
+    uint64_t fifo_head
+    uint64_t fifo_tail
+    uint64_t untaken            # requests that are with handlers who have not taken them
+    uint64_t *queued            # a word per process: FIFO and untaken; each processor writes its own
+    uint64_t queued_elsewhere
+    uint64_t *request_quotas    # the coordinator's word: somebody's time is limited
+    bint timed                  # what it said when this turn began
+    uint64_t queue_floor        # what may be queued here whatever others have
+    uint32_t *held              # channels that wait for room in the queue, the longest waiting first
+    uint32_t held_count
+    uint32_t *marked            # channels that Python has to look at; twice, if a place was taken anew meanwhile
+    uint32_t marked_count
+    uint32_t *deferred          # channels to look at again in the next turn
+    uint32_t deferred_count
+    uint32_t *deferred_now
+    uint32_t *starved           # channels that wait for memory, the longest waiting first
+    uint32_t starved_count
+    uint64_t *replies_out       # a word per handler: something waits for room among its answers
+    uint64_t dry_since_ns       # an allocation failed and no memory has come free since; 0: no
+    uint64_t refused_at         # the arena's releases and limit when it refused something
+    uint64_t refused_limit
+    uint64_t kept_bytes         # of parked requests, outside the arena
+    bint beyond                 # the next allocation may go beyond the limit
+    uint64_t stall_ns
+    uint64_t next_stall_check_ns
+    uint64_t dice
+    uint32_t found              # events that the last turn had, or one for something else to do
+    bint soon                   # a deferred channel can go on at once: do not sleep
+    uint32_t next_request
+    uint64_t next_connection
+    uint32_t frame_bytes_max
+    uint32_t queued_requests_max
+    bint stopping
+    uint64_t *order             # the supervisor's words for us, and what Python has seen of them
+    uint64_t *fence_order
+    uint64_t *evictions_asked   # in the ledger of connections
+    uint64_t *evictions_done
+    uint64_t order_seen
+    uint64_t fence_order_seen
+    int16_t first_flexible[API_KEYS]    # per API key: first version with request header 2; 32767: none; -1: unknown key
+    uint64_t now_ns
+    Told *told
+    uint32_t told_count
+    uint32_t told_room
+    uint64_t answers_waiting    # found in the rings by this turn
+    uint64_t clock_ns           # as now_ns, and later: when the last answer was written
+    FileTable files
+    uint64_t next_files_look_ns
+    Event *late                 # answers that came after their connection was closed
+    uint32_t late_count
+    Event *closed               # connections closed since Python looked; room for all there can be
+    uint32_t closed_count
+    uint32_t *opening           # channels in CHANNEL_OPENING since Python looked; twice, if a place was taken anew meanwhile
+    uint32_t opening_count
+    uint32_t unopened_count     # of these, the first: there was no room for their files when Python looked
+
+
+cdef class ProcessorTurn:
+    cdef Turn *t
+    cdef object memory
+    cdef readonly Sessions sessions
+    cdef readonly Meters meters
+    cdef list keep
+    cdef dict rings
+    cdef dict logs
+    cdef uint64_t order_now
+    cdef uint64_t fence_order_now
+    cdef int _turns(self, int timeout_ms, uint64_t longest_ns) except -1
+    cdef _reported(self, Channel *c)

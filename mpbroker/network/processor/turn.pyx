@@ -1,0 +1,535 @@
+"""One wake-up of a processor: receive, frame, parse headers, hand to handlers, send answers; without the GIL.
+
+The phases of a turn, in Kafka's order (SocketServer.Processor.run), for all that a wake-up brought:
+
+    sleep      arm the doorbell, look at the rings, epoll_wait
+    answers    every reply in every ring: start writing it; when it is written go on reading that connection
+    sockets    readable: receive into an arena block until a frame is whole; writable: go on writing
+    dispatch   the FIFO goes as one batch to the handler with the least load
+    publish    one store per ring, one doorbell per handler
+
+Sockets are edge-triggered and registered once, so muting a channel costs no system call: it is just not read. Whatever needs a
+decision is returned to Python: new connections, closed ones, segment files to open, orders of the supervisor.
+"""
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset
+from cpython.buffer cimport PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from posix.stat cimport fstat, struct_stat
+from posix.unistd cimport close, pread
+
+import os
+
+from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
+from mpbroker.ipc.counters cimport Counter, Histogram
+from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, SessionOfFetch, handler_of_session, session_of_fetch
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
+from mpbroker.ipc.meters cimport (
+    ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
+)
+from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
+from mpbroker.ipc.slots cimport (
+    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind,
+)
+from mpbroker.network.processor.channel cimport Channel, ChannelState, CloseReason
+from mpbroker.network.processor.files cimport FILE_PLACES, FILES_MOST, FileTable, OpenFile, file_find, file_hash
+from mpbroker.network.processor.tls_pipe cimport TlsPipe
+from shm.arena cimport (
+    Arena, arena_allocate, arena_allocate_beyond, arena_free, block_capacity, block_generation, block_lend,
+)
+from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
+from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_ring
+from shm.ring cimport (
+    Ring, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting, ring_want_space,
+)
+from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
+
+from mpbroker.ipc import topology
+from mpbroker.network.processor import mute
+from mpbroker.network.processor.mute import MuteState
+from mpbroker.protocol.api_keys import ApiKey, valid_versions
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        uint32_t u32
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
+    int epoll_wait(int epfd, epoll_event *events, int maxevents, int timeout)
+    int EPOLL_CTL_ADD, EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP, EPOLL_CLOEXEC
+    uint32_t EPOLLET
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int fd, void *buffer, size_t length, int flags)
+    ssize_t send(int fd, const void *buffer, size_t length, int flags)
+    int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE
+
+cdef extern from "<sys/sendfile.h>" nogil:
+    ssize_t sendfile(int out_fd, int in_fd, long *offset, size_t count)
+
+cdef enum:
+    NO_HANDLER = 0xFFFF
+    FIRST_PROCESSOR = 8             # mpbroker.ipc.topology.FIRST_PROCESSOR, checked at import
+    CONTROL_PROCESSOR = 24          # mpbroker.ipc.topology.CONTROL_PROCESSOR, checked at import
+    FIRST_HANDLER = 25              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
+    LOG_PROCESS = 3                 # mpbroker.ipc.topology.LOG, checked at import
+    SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
+    ANSWER_ROOM = 1024              # a block keeps at least this free behind the frame for the produce job and its answer
+    ANSWER_ROOM_MAX = 65536
+    # Bytes per channel and turn, so that no channel starves another.
+    SENT_PER_TURN_MAX = 1 << 18
+    RECEIVED_PER_TURN_MAX = 1 << 18
+    # A frame that claims more than this gets a block of that size first, and room for all of it when that is full.
+    CLAIMED_MAX = 1 << 21
+    FIRST_BLOCK = (1 << 16) - 64
+    EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
+    # A parked request of this size is kept for another handler, as long as all take less than this share of the limit.
+    KEPT_MAX = 1 << 14
+    KEPT_SHARE = 16
+    LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
+    STALL_CHECK_NS = 100 * 1000 * 1000
+    FILES_LOOK_NS = 1000 * 1000 * 1000
+    # Of the time that a channel may make no progress while others starve it has to move so much, and of a large request
+    # or answer this share.
+    PROGRESS_BYTES = 4096
+    PROGRESS_SHARE = 64
+    QUEUE_RETRY_MS = 2              # other processors may have room in the queue by then
+    # mute.py, checked at import.
+    NOT_MUTED = 0
+    MUTE = 0
+    UNMUTE = 1
+    REQUEST_RECEIVED = 2
+    RESPONSE_SENT = 3
+    THROTTLE_STARTED = 4
+    THROTTLE_ENDED = 5
+    MUTE_EVENTS = 6
+    MUTE_IMPOSSIBLE = 255
+    TURN_CONNECTIONS = 1
+    TURN_CLOSED = 2
+    TURN_OPENING = 4
+    TURN_TOLD = 8                   # for the request log
+    TURN_SECURE = 16
+    TURN_FAILED = 32
+    DEATHS_MAX = 2
+    OPEN_TRIES_MAX = 3
+
+assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR and CONTROL_PROCESSOR == topology.CONTROL_PROCESSOR
+assert REQUEST_RING_PLACES == topology.REQUEST_RING_SLOTS
+assert NOT_MUTED == MuteState.NOT_MUTED and MUTE_IMPOSSIBLE == mute.IMPOSSIBLE
+assert (MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED) == tuple(mute.MuteEvent)
+assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_LOGS == topology.MAX_LOG_WORKERS and MOST_HANDLERS == len(topology.HANDLERS)
+assert {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
+cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
+# What epoll says of the two descriptors that are no channels.
+cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
+cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
+MOST_FILES = FILES_MOST
+CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE
+
+
+include "lifecycle.pxi"
+include "activity.pxi"
+include "queue.pxi"
+include "metering.pxi"
+include "channels.pxi"
+include "tls_sasl.pxi"
+include "memory.pxi"
+include "muting.pxi"
+include "sending.pxi"
+include "receiving.pxi"
+include "dispatch.pxi"
+include "events.pxi"
+# ---- the turn
+
+cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
+    cdef epoll_event events[MOST_EVENTS]
+    cdef int count, i
+    cdef uint32_t tag
+    cdef uint64_t before
+    cdef int flags = 0
+    cdef Channel *c
+    bell_arm(&t.bell)
+    before = monotonic_ns()
+    timeout_ms = until_timer_ms(t, timeout_ms, before)
+    if t.held_count and timeout_ms > QUEUE_RETRY_MS:
+        timeout_ms = QUEUE_RETRY_MS
+    if must_stay_awake(t):
+        timeout_ms = 0
+    count = epoll_wait(t.epoll_fd, events, MOST_EVENTS, timeout_ms)
+    if count < 0 and errno != EINTR:
+        t.poll_errno = errno
+        flags = TURN_FAILED
+    bell_disarm(&t.bell)
+    t.now_ns = t.clock_ns = monotonic_ns()
+    t.soon = False
+    t.found = <uint32_t>(count if count > 0 else timeout_ms == 0)
+    if timeout_ms:
+        counter_add(t.counters, Counter.COUNT_IDLE_NS, t.now_ns - before)
+    counter_add(t.counters, Counter.COUNT_WAKEUPS, 1)
+    heartbeat(t.counters, t.now_ns)
+    t.arena.limit_bytes = load_relaxed(t.request_limit)
+    t.timed = load_relaxed(t.request_quotas) != 0
+    look_at_queues(t)
+    take_all_answers(t)
+    go_on(t)
+    if count > 1 and memory_is_low(t):
+        shuffle(t, events, count)
+    for i in range(count):
+        tag = <uint32_t>events[i].data.u64
+        if tag == HANDOVER_TAG:
+            flags |= TURN_CONNECTIONS
+        elif tag != BELL_TAG:           # which is edge-triggered: there is nothing to reset
+            c = &t.channels[tag]
+            # An event of an earlier connection in this place carries the low bits of another id.
+            if <uint32_t>c.connection == <uint32_t>(events[i].data.u64 >> 32):
+                if c.state != ChannelState.CHANNEL_FREE and c.state != ChannelState.CHANNEL_CLOSED:
+                    socket_event(t, c, events[i].events)
+    dispatch(t)
+    publish(t)
+    before_sleep(t)
+    if t.closed_count or t.late_count:
+        flags |= TURN_CLOSED
+    if may_open(t):
+        flags |= TURN_OPENING
+    if t.told_count:
+        flags |= TURN_TOLD
+    if t.marked_count:
+        flags |= TURN_SECURE
+    return flags
+
+
+include "peer_failure.pxi"
+
+
+class PollFailed(OSError):
+    """The kernel does not tell any more which sockets are ready."""
+
+
+cdef class ProcessorTurn:
+    """The processor's connections and their way through the broker. `memory` is the broker's `SharedMemory`."""
+
+    def __cinit__(self, *args, **named):
+        self.t = empty_turn()
+
+    def __dealloc__(self):
+        if self.t != NULL:
+            release_turn(self.t)
+
+    def __init__(
+        self, memory, int process, int handover_fd, list first_flexible, uint32_t channel_places, uint32_t frame_bytes_max,
+        uint32_t queued_requests_max, uint64_t connection_prefix, uint64_t idle_ns=0,
+        uint64_t stall_ns=10_000_000_000,
+    ):
+        cdef Turn *t = self.t
+        cdef Arena arena = memory.arena(process)
+        cdef CounterPage counters = memory.counters(process)
+        cdef Doorbell bell = memory.doorbell(process)
+        cdef unsigned char[::1] orders = memory.private.block("orders")
+        cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
+        cdef uint32_t i
+        if channel_places > topology.CHANNELS_PER_PROCESSOR:
+            raise ValueError(f"{channel_places} channels: there are {topology.CHANNELS_PER_PROCESSOR} sessions")
+        self.memory = memory
+        self.rings = {}
+        self.sessions = memory.sessions(process)
+        self.meters = memory.meters(process)
+        self.keep = [arena, counters, bell, orders, fence_orders]
+        t.process = process
+        self._bind_ledger(memory.connections(process))
+        self._bind_replies_out(memory.private.block("replies_out"))
+        t.arena = &arena.ref
+        t.counters = &counters.ref
+        t.meters = &self.meters.ref
+        begin_counting(t)
+        t.bell, t.log_count, self.logs = bell.ref, memory.sizes.log_workers, {}
+        for i in range(t.log_count):
+            self.welcome_log(i)
+        t.handover_fd = handover_fd
+        t.order = <uint64_t *>(<size_t>&orders[process * 8])
+        t.fence_order = <uint64_t *>(<size_t>&fence_orders[process * 8])
+        t.order_seen, t.fence_order_seen = load_acquire(t.order), load_acquire(t.fence_order)
+        t.sessions = self.sessions.entries
+        allocate_places(t, channel_places)
+        load_mute_table(t)
+        self._bind_words()
+        t.idle_ns, t.stall_ns = idle_ns, stall_ns
+        t.dice = monotonic_ns() | 1
+        t.next_connection = connection_prefix
+        t.frame_bytes_max = frame_bytes_max
+        t.queued_requests_max = queued_requests_max
+        for i in range(<uint32_t>API_KEYS):
+            t.first_flexible[i] = first_flexible[i]
+        t.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
+        if t.epoll_fd < 0:
+            raise OSError(errno, "epoll_create1")
+        self._watch(t.bell.fd, EPOLLIN | EPOLLET, BELL_TAG)
+        self._watch(handover_fd, EPOLLIN, HANDOVER_TAG)
+
+    def _bind_words(self):
+        cdef unsigned char[::1] queued = self.memory.private.block("queued")
+        cdef unsigned char[::1] limits = self.memory.private.block("request_limits")
+        cdef unsigned char[::1] quotas = self.memory.private.block("request_quotas")
+        self.keep += [queued, limits, quotas]
+        self.t.request_quotas = <uint64_t *>(<size_t>&quotas[0])
+        self.t.queued = <uint64_t *>(<size_t>&queued[0])
+        self.t.request_limit = <uint64_t *>(<size_t>&limits[self.t.process * 8])
+
+    def _bind_ledger(self, Ledger ledger):
+        self.keep.append(ledger)
+        self.t.evictions_asked = ledger._word(EVICTIONS_ASKED_AT)
+        self.t.evictions_done = ledger._word(EVICTIONS_DONE_AT)
+
+    def _bind_replies_out(self, unsigned char[::1] words):
+        self.keep.append(words)
+        self.t.replies_out = <uint64_t *>(<size_t>&words[0])
+
+    def _watch(self, int fd, uint32_t events, uint64_t tag):
+        cdef epoll_event event
+        event.events = events
+        event.data.u64 = tag
+        if epoll_ctl(self.t.epoll_fd, EPOLL_CTL_ADD, fd, &event):
+            raise OSError(errno, "epoll_ctl")
+
+    def saw_orders(self) -> None:
+        """Python has done what the supervisor ordered up to now; a later order ends the next sleep."""
+        self.t.order_seen = self.order_now
+        self.t.fence_order_seen = self.fence_order_now
+
+    def look_at_orders(self) -> bool:
+        """Whether there is an order that `saw_orders` has not confirmed. Call before doing what it says."""
+        self.order_now = load_acquire(self.t.order)
+        self.fence_order_now = load_acquire(self.t.fence_order)
+        return (
+            self.order_now != self.t.order_seen
+            or self.fence_order_now != self.t.fence_order_seen
+            or load_relaxed(self.t.evictions_asked) != load_relaxed(self.t.evictions_done)
+        )
+
+    def turn(self, int timeout_ms) -> int:
+        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD. Raises PollFailed."""
+        return self._turns(timeout_ms, 0)
+
+    def serve(self, int timeout_ms) -> int:
+        """As `turn`, and further turns for as long as each finds something to do and nothing is for Python: what Python
+        does between two turns costs more than they do."""
+        return self._turns(timeout_ms, NATIVE_AT_MOST_NS)
+
+    cdef int _turns(self, int timeout_ms, uint64_t longest_ns) except -1:
+        cdef uint64_t begun_ns = monotonic_ns(), passed_ns
+        cdef int flags, left_ms = timeout_ms
+        with nogil:
+            while True:
+                flags = run_turn(self.t, left_ms)
+                passed_ns = self.t.clock_ns - begun_ns
+                left_ms = timeout_ms - <int>(passed_ns // 1000000)
+                if flags or passed_ns >= longest_ns or left_ms <= 0 or not 0 < self.t.found <= NATIVE_WHILE_FEW or is_ordered(self.t):
+                    break
+        if flags & TURN_FAILED:
+            raise PollFailed(self.t.poll_errno, os.strerror(self.t.poll_errno))
+        return flags
+
+    @property
+    def poll_fd(self):
+        """The descriptor that the turn sleeps on."""
+        return self.t.epoll_fd
+
+    def add_connection(self, int fd, int listener, int protocol=0, bint privileged=False):
+        """Takes over a connected non-blocking socket; returns (channel, connection), or None when all places are taken.
+
+        Raises OSError: the socket stays the caller's.
+        """
+        cdef Turn *t = self.t
+        cdef Channel *c
+        cdef uint32_t index
+        if t.free_count == 0 and t.channels_used == t.channel_places:
+            return None
+        index = t.free_channels[t.free_count - 1] if t.free_count else t.channels_used
+        # First what may fail: then the place is free and the socket the caller's.
+        self.sessions.open(
+            index, t.next_connection + 1, fd, t.process - FIRST_PROCESSOR, listener, protocol, privileged)
+        self._watch(
+            fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET, <uint64_t><uint32_t>(t.next_connection + 1) << 32 | index)
+        if t.free_count:
+            t.free_count -= 1
+        else:
+            t.channels_used += 1
+        t.now_ns = t.clock_ns = monotonic_ns()
+        c = &t.channels[index]
+        memset(c, 0, sizeof(Channel))
+        c.index = index
+        c.fd = fd
+        c.state = ChannelState.CHANNEL_READING
+        c.handler = NO_HANDLER
+        c.listener = listener
+        c.client = -1
+        t.next_connection += 1
+        c.connection = t.next_connection
+        c.last_active_ns = t.now_ns
+        activity_append(t, index)
+        counter_add(t.counters, Counter.COUNT_CONNECTIONS_CREATED, 1)
+        count_client(t, c)
+        return index, c.connection
+
+    def set_session(self, uint32_t channel, uint64_t connection, **known) -> None:
+        """What authentication found out: see `Sessions.set`. Only while no request of the connection is with a handler."""
+        if channel < self.t.channel_places and self.t.channels[channel].state == ChannelState.CHANNEL_WAITING:
+            raise RuntimeError(f"channel {channel} has a request under way: its session must not change")
+        self.sessions.set(channel, connection, **known)
+
+    def closed(self):
+        """(session, reason, detail) of what was closed since the last call; its places may be used again now."""
+        cdef uint32_t i
+        cdef Turn *t = self.t
+        cdef Channel *c
+        out = []
+        for i in range(t.closed_count):
+            c = &t.channels[t.closed[i].channel]
+            out.append((self.sessions.of(c.index, t.closed[i].connection), t.closed[i].reason, t.closed[i].detail))
+            self._reported(c)
+        t.closed_count = 0
+        return out
+
+    def late_answers(self):
+        """(session, API key) of answers that came when their connection was closed already."""
+        cdef uint32_t i
+        cdef Turn *t = self.t
+        out = [
+            (self.sessions.of(t.late[i].channel, t.late[i].connection), t.late[i].detail) for i in range(t.late_count)
+        ]
+        for i in range(t.late_count):
+            self._reported(&t.channels[t.late[i].channel])
+        t.late_count = 0
+        return out
+
+    cdef _reported(self, Channel *c):
+        c.unreported -= 1
+        if c.state == ChannelState.CHANNEL_FREE:
+            free_place(self.t, c)
+
+    def close_connection(self, uint32_t channel, int reason, int64_t detail=0) -> None:
+        """What Python could not do for this connection must not touch the others."""
+        if channel < self.t.channels_used:
+            close_channel(self.t, &self.t.channels[channel], reason, detail)
+            publish(self.t)
+
+    def told(self) -> list[tuple[bytes, int, int, int, int, int, int, int]]:
+        """What the request log is to say of requests that have ended since the last call: the fields of request_log.Ended."""
+        return take_told(self.t)
+
+    # ---- orders
+
+    def welcome_handler(self, uint32_t number) -> None:
+        """A handler (or a dead one's successor) is there: bind its rings anew. One that is known already, since this
+        process began while that did, keeps what it has been given."""
+        if self.t.handlers[number].known:
+            return
+        cdef Turn *t = self.t
+        cdef int process = FIRST_HANDLER + number
+        cdef Ring requests = self.memory.ring(t.process, process)
+        cdef Ring answers = self.memory.ring(process, t.process)
+        cdef Doorbell bell = self.memory.doorbell(process)
+        cdef Arena arena = self.memory.arena(process)
+        cdef Peer *peer = &t.handlers[number]
+        heavy = self.memory.private.block("heavy")
+        cdef unsigned char[::1] heavy_view = heavy
+        self.rings[number] = (requests, answers, bell, arena, heavy)
+        peer.requests = requests.ref
+        peer.answers = answers.ref
+        peer.bell = bell.ref
+        peer.arena = arena.ref.base
+        peer.heavy = <uint64_t *>&heavy_view[number * 8]
+        peer.number = number
+        peer.process = process
+        peer.load = 0
+        peer.heavy_until = 0
+        forget_untaken(t, peer)
+        peer.owed_count = 0
+        peer.touched = False
+        peer.wants_room = False
+        peer.known = True
+        peer.alive = True
+        peer.leaving = False
+        if number >= t.handler_count:
+            t.handler_count = number + 1
+        t.soon = True
+
+    def leave_handler(self, uint32_t number) -> None:
+        """It will leave: from here on it gets nothing new, and finishes what it has."""
+        self.t.handlers[number].leaving = True
+
+    def fence_handler(self, uint32_t number) -> None:
+        if self.t.handlers[number].known:
+            mend_handler(self.t, number)
+            self.t.soon = True
+
+    def fence_log(self) -> None:
+        mend_log(self.t)
+        publish(self.t)
+
+    def welcome_log(self, uint32_t number=0) -> None:
+        """A log worker (or a dead one's successor) is there: bind its ring anew."""
+        cdef Ring answers = self.memory.ring(topology.log_worker(number), self.t.process)
+        cdef Doorbell bell = self.memory.doorbell(topology.log_worker(number))
+        self.logs[number] = (answers, bell)
+        self.t.log_answers[number], self.t.log_bells[number] = answers.ref, bell.ref
+
+    def limit(self, uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t idle_ns) -> None:
+        """Other limits from now on; a frame whose size is read already stays allowed."""
+        self.t.frame_bytes_max, self.t.queued_requests_max, self.t.idle_ns = frame_bytes_max, queued_requests_max, idle_ns
+        self.t.soon = True          # who waits for room in the queue may go on
+
+    def stop_reading(self) -> None:
+        """From here on no request begins; connections that have none are closed."""
+        cdef uint32_t i
+        self.t.stopping = True
+        for i in range(self.t.channels_used):
+            if self.t.channels[i].state in (ChannelState.CHANNEL_READING, ChannelState.CHANNEL_THROTTLED):
+                close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
+
+    def close_idle(self, uint64_t before_ns) -> None:
+        """Closes all connections without readiness since `before_ns` (CLOCK_MONOTONIC), whatever they wait for, as Kafka does."""
+        close_idle_channels(self.t, before_ns)
+        publish(self.t)
+
+    def close_listener(self, int listener) -> None:
+        """Closes all connections that came by a listener."""
+        close_all_of(self.t, listener)
+        publish(self.t)
+
+    def close_least_recently_active(self, listeners=None):
+        """Makes room for another connection: closes the one that was not active for longest, of these listeners only if
+        some are named. Returns its id, or None when there is none. (Kafka: Processor.closeExcessConnections.)"""
+        cdef uint32_t place = self.t.links[self.t.channel_places].after
+        cdef Channel *c
+        while place != self.t.channel_places:
+            c = &self.t.channels[place]
+            if listeners is None or c.listener in listeners:
+                connection = c.connection
+                close_channel(self.t, c, CloseReason.CLOSED_EXCESS, 0)
+                publish(self.t)
+                return connection
+            place = self.t.links[place].after
+        return None
+
+    def close_parked(self) -> None:
+        """Stopping: nobody waits for a long poll."""
+        cdef uint32_t i
+        for i in range(self.t.channels_used):
+            if self.t.channels[i].state == ChannelState.CHANNEL_WAITING and self.t.channels[i].parked:
+                close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
+        publish(self.t)
+
+    def open_connections(self) -> int:
+        cdef uint32_t i, n = 0
+        for i in range(self.t.channels_used):
+            if self.t.channels[i].state not in (ChannelState.CHANNEL_FREE, ChannelState.CHANNEL_CLOSED):
+                n += 1
+        return n
+
+
+include "files.pxi"
+include "tls_stream.pxi"

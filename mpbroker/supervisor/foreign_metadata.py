@@ -1,0 +1,179 @@
+"""Refuses log directories whose metadata are not mpbroker's, before a start changes anything in them.
+
+Apache Kafka keeps topics in `__cluster_metadata-0`, too, next to much that a broker alone does not have. Only
+the types of the records are looked at here: the coordinator reads them whole when it starts, and what a crash
+has left is the log worker's to judge.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mpbroker.coordinator.durable import batches_of
+from mpbroker.coordinator.metadata_records import UnreadableMetadata, check_type
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.directories.directory_layout import directories_in
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_offsets
+from mpbroker.log.io.strict_stat import is_there
+from mpbroker.log.partition.partition_log import segments_of
+from mpbroker.protocol.topic_names import METADATA_TOPIC
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import Batch
+
+METADATA_DIRECTORY: Final = names.partition_name(METADATA_TOPIC, 0)
+QUORUM_STATE: Final = "quorum-state"
+"""The file in which Kafka's controller keeps its vote (Kafka: FileQuorumStateStore)."""
+OWN_PREFIX: Final = "mpbroker."
+"""How the names of all files begin that mpbroker alone has in a log directory."""
+
+_ELSEWHERE: Final = (
+    "name an empty directory in log.dirs; to bring the topics along, start Kafka on this one and copy them "
+    "over the network, with MirrorMaker for example"
+)
+
+
+@dataclass
+class _Contents:
+    """What the records of a metadata log say of its owner.
+
+    `is_ours`: mpbroker's records come before any of Kafka's controller. `has_elections`: there are some.
+    `election`: the segment and the byte where the first one begins that is behind the last clean stop.
+    `unknown`: the offset of the first record of an unknown type, and why it is unknown.
+    """
+
+    is_ours: bool = False
+    has_elections: bool = False
+    election: tuple[Path, int] | None = None
+    unknown: tuple[int, str] | None = None
+
+
+def refuse_foreign_metadata(log_dirs: Sequence[str]) -> None:
+    """Reads the metadata in these log directories, if any. Raises FatalError; changes nothing."""
+    paths = [Path(name) for name in log_dirs]
+    try:
+        with_metadata = [path for path in paths if (path / METADATA_DIRECTORY).is_dir()]
+        for path in with_metadata:
+            _refuse_records(path)
+        if not with_metadata:
+            _refuse_partitions(paths)
+    except OSError as error:
+        raise FatalError(f"log.dirs: the metadata cannot be read: {error}. Repair or restore it") from error
+
+
+def _refuse_records(log_dir: Path) -> None:
+    """Raises FatalError, OSError."""
+    directory = log_dir / METADATA_DIRECTORY
+    bases = segments_of(directory)
+    if bases and bases[0] > 0:
+        raise _refusal(
+            f"{log_dir} belongs to Apache Kafka: {directory} begins at offset {bases[0]}, and what was "
+            f"before is in a snapshot, which mpbroker does not write. Go on with Kafka there, or {_ELSEWHERE}"
+        )
+    found = _read(directory, _clean_end(log_dir))
+    if found.unknown is not None:
+        raise _refusal(_unknown_record(log_dir, found, *found.unknown))
+    if found.election is not None:
+        raise _refusal(_election_alone(log_dir, *found.election))
+
+
+def _read(directory: Path, clean_end: float) -> _Contents:
+    """Reads up to the first record of an unknown type, or to where batches are not whole. Raises OSError."""
+    found = _Contents()
+    next_offset = 0
+    for path, position, batch in _batches(directory):
+        if batch.header.base_offset != next_offset:
+            break
+        next_offset = batch.last_offset + 1
+        if batch.is_control:
+            found.has_elections = True
+            if found.election is None and batch.header.base_offset >= clean_end:
+                found.election = path, position
+            continue
+        try:
+            records = batch.records()
+        except CorruptBatch:
+            break
+        for record in records:
+            try:
+                check_type(record.value or b"")
+            except UnreadableMetadata as error:
+                found.unknown = record.offset, str(error)
+                return found
+        found.is_ours = found.is_ours or not found.has_elections
+    return found
+
+
+def _batches(directory: Path) -> Iterator[tuple[Path, int, Batch]]:
+    """The batches up to the first that is not whole, each with its segment and the byte where it begins.
+
+    Raises OSError if a file cannot be read.
+    """
+    for base in segments_of(directory):
+        path = directory / names.segment_name(base)
+        position = 0
+        with path.open("rb") as file:
+            try:
+                for batch in batches_of(path, file, os.fstat(file.fileno()).st_size):
+                    yield path, position, batch
+                    position += batch.header.length
+            except CorruptBatch:
+                return
+
+
+def _clean_end(log_dir: Path) -> float:
+    """The end of the metadata at a clean stop; infinite if there was none, or if nobody knows."""
+    if not is_there(log_dir / names.CLEAN_SHUTDOWN):
+        return float("inf")
+    try:
+        points = read_offsets(log_dir / names.RECOVERY_POINTS)
+    except CheckpointCorrupt:
+        return float("inf")
+    return points.get((METADATA_TOPIC, 0), float("inf"))
+
+
+def _unknown_record(log_dir: Path, found: _Contents, offset: int, why: str) -> str:
+    directory = log_dir / METADATA_DIRECTORY
+    record = f"the record at offset {offset} of {directory} is not mpbroker's: {why}"
+    if not found.has_elections and not is_there(directory / QUORUM_STATE):
+        return (
+            f"{record}. A later version of mpbroker wrote it, or it is damaged: start that version, or "
+            f"restore {directory} from a copy"
+        )
+    if not found.is_ours:
+        return f"{log_dir} belongs to Apache Kafka: {record}. Go on with Kafka there, or {_ELSEWHERE}"
+    return (
+        f"Apache Kafka has used {log_dir} since mpbroker: {record}. Go on with Kafka there; or restore the "
+        f"directory from a copy of before; or {_ELSEWHERE}"
+    )
+
+
+def _election_alone(log_dir: Path, segment: Path, position: int) -> str:
+    """Kafka's controller has appended its election, and its broker never came to open the partitions."""
+    return (
+        f"Apache Kafka was started on {log_dir} since mpbroker, and its controller has written to {segment}; "
+        "topics are as mpbroker left them. Make sure that Kafka is stopped, then take back what it wrote: "
+        f"truncate --size={position} {segment} && rm -f {segment.parent / QUORUM_STATE}"
+    )
+
+
+def _refuse_partitions(paths: Sequence[Path]) -> None:
+    """Without metadata every partition would be set aside. Raises FatalError, OSError."""
+    here = [path for path in paths if is_there(path / names.META_PROPERTIES)]
+    if any(entry.name.startswith(OWN_PREFIX) for path in here for entry in path.iterdir()):
+        return
+    for path in here:
+        if (name := next(filter(names.is_live_partition, directories_in(path)), None)) is not None:
+            raise _refusal(
+                f"{path} has partitions ({name}), but none of log.dirs has {METADATA_DIRECTORY} or another "
+                "file of mpbroker's: it is one of several log directories of an Apache Kafka, or of an "
+                f"mpbroker whose others are not named. Name all that belong together, or {_ELSEWHERE}"
+            )
+
+
+def _refusal(why: str) -> FatalError:
+    return FatalError(f"log.dirs: {why}. Nothing in the directory was changed")

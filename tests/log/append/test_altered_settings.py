@@ -1,0 +1,101 @@
+"""Altered settings of a partition that is open: they count at once, and what is on its way is still taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mpbroker.ipc import calls
+from tests.log.append.test_turn import Broker
+from tests.support.log_rig import TOPIC_ID, Result, Rig
+
+NOT_LEADER = 6
+RECORD_LIST_TOO_LARGE = 18
+
+
+def alter(broker: Broker, version: int, partitions: int = 1, **configs: str) -> calls.EnsuredTopic:
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    message = calls.EnsureTopic("t", TOPIC_ID, list(range(partitions)), named, version, 1)
+    broker.rig.call(message)
+    broker.settle()
+    answer = broker.rig.take_answer()
+    assert isinstance(answer, calls.EnsuredTopic)
+    return answer
+
+
+def errors_of(broker: Broker, batch: Callable[..., bytearray], *versions: int) -> list[int]:
+    """What batches get that were checked under these settings."""
+    slot, generation, _ = broker.targets[0]
+    found = []
+    for version in versions:
+        broker.rig.job([((slot, generation, version), bytes(batch()))])
+        broker.settle()
+        found.append(broker.rig.replies()[0].results[0].error)
+    return found
+
+
+@pytest.mark.parametrize("by_reference", [False, True])
+def test_batches_on_their_way_are_taken(rig, batch, by_reference: bool) -> None:  # type: ignore[no-untyped-def]
+    """But for those of a future that the log process does not know, or of before an anew check."""
+    b = Broker(rig())
+    b.process.turn.for_tests(by_reference=by_reference)
+    assert errors_of(b, batch, 4, 5, 6) == [NOT_LEADER, 0, NOT_LEADER]
+    alter(b, 7, retention_ms="1", max_message_bytes="10000000")
+    assert errors_of(b, batch, 4, 5, 6, 7, 8) == [NOT_LEADER, 0, 0, 0, NOT_LEADER]
+    alter(b, 8, message_timestamp_type="LogAppendTime")
+    assert errors_of(b, batch, 7, 8) == [NOT_LEADER, 0]
+    alter(b, 9, message_timestamp_type="LogAppendTime", cleanup_policy="compact")
+    assert errors_of(b, batch, 8, 9) == [NOT_LEADER, 0]
+    alter(b, 10, message_timestamp_type="LogAppendTime", cleanup_policy="compact,delete")
+    assert errors_of(b, batch, 9, 10) == [0, 0]
+    b.close()
+
+
+def test_asked_again_nothing_changes(rig) -> None:  # type: ignore[no-untyped-def]
+    b = Broker(rig(), segment_bytes="1048576")
+    log = b.process.manager.logs[b.targets[0][0]]
+    alter(b, 5, segment_bytes="2000000")
+    assert log.config.segment_bytes == 1048576
+    alter(b, 6, segment_bytes="2000000")
+    assert (log.config.segment_bytes, log.state.segment_bytes) == (2_000_000, 2_000_000)
+    b.close()
+
+
+def test_a_smaller_segment_counts_from_the_next_batch_on(rig, batch) -> None:  # type: ignore[no-untyped-def]
+    b = Broker(rig())
+    for _ in range(2):
+        b.produce(bytes(batch(size=800_000)))
+    alter(b, 6, segment_bytes="1048576")
+    assert b.produce(bytes(batch(size=800_000))) == [Result(0, 2, -1, 0)]
+    assert sorted(path.name for path in (b.rig.directory / "t-0").glob("*.log")) == [
+        f"{base:020d}.log" for base in (0, 2)
+    ]
+    b.close()
+
+
+def test_new_partitions_beside_a_directory_that_failed(rig) -> None:  # type: ignore[no-untyped-def]
+    """Those from `new_from` on cannot have had records: they are made, whatever happened to the others."""
+    r: Rig = rig()
+    (r.directory.parent / "other").mkdir()
+    r.config = type(r.config)(log_dirs=(str(r.directory), str(r.directory.parent / "other")))
+    b = Broker(r)
+    b.process.turn.storage_failed(1, 5)
+    b.settle()
+    # The first partition was there.
+    assert [p.error for p in alter(b, 6, partitions=3).partitions] == [56, 0, 0]
+    b.close()
+
+
+@pytest.mark.parametrize("by_reference", [False, True])
+def test_what_is_larger_than_a_segment_is_refused(rig, batch, by_reference: bool) -> None:  # type: ignore[no-untyped-def]
+    """With Kafka's RECORD_LIST_TOO_LARGE; to the byte, and what comes behind it is taken."""
+    small, large = bytes(batch(size=1_000_000)), bytes(batch(size=1_100_000))
+    b = Broker(rig(), segment_bytes=str(len(large)), max_message_bytes="2000000")
+    b.process.turn.for_tests(by_reference=by_reference)
+    assert b.produce(large) == [Result(0, 0, -1, 0)]
+    alter(b, 6, segment_bytes=str(len(large) - 1), max_message_bytes="2000000")
+    b.targets = [(slot, generation, 6) for slot, generation, _ in b.targets]
+    assert b.produce(large, small) == [Result(RECORD_LIST_TOO_LARGE, -1, -1, -1), Result(0, 1, -1, 0)]
+    assert b.rig.partition(b.targets[0][0]).log_end_offset == 2
+    b.close()

@@ -1,0 +1,110 @@
+"""What a predecessor's commit journal names, where it cannot be synced or must not be written back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.directories import journal_replay
+from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.format import names
+from tests.support.log_node import Journaled, fill, wait_for_helper
+from tests.support.log_rig import Rig, ensure
+
+
+@pytest.fixture
+def filled(rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray]) -> Iterator[Journaled]:
+    one = Journaled(rig, tmp_path, 1)
+    one.boot()
+    fill(one, batch)
+    yield one
+    one.crash()
+
+
+def test_what_passes_is_tried_again_and_no_recovery_point_moves(
+    filled: Journaled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal_replay, "read_whole", refuse)
+        process = filled.succeed()
+        wait_for_helper(process)
+    process.work(0)
+    (home,) = process.manager.dirs
+    assert home.journal.must_sync
+    filled.open(ensure(3))
+    home.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.helper)
+    wait_for_helper(process)
+    assert not any(home.on_disk[names.RECOVERY_POINTS].values())
+    filled.checkpoint()
+    process.manager.journals.use()
+    assert not home.journal.is_inheriting
+    home.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.helper)
+    wait_for_helper(process)
+    assert home.on_disk[names.RECOVERY_POINTS]["t", 0] == 10
+
+
+def test_a_sync_that_failed_is_not_tried_again(filled: Journaled, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def refuse(fd: int) -> None:
+        if threading.current_thread().name == "log helper":
+            raise OSError(errno.ENOSPC, "no room")
+        real(fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal_replay.os, "fsync", refuse)
+        process = filled.succeed()
+        wait_for_helper(process)
+    with pytest.raises(FatalError, match="Input/output error"):
+        process.work(0)
+    assert process.manager.dirs[0].failed
+
+
+@pytest.mark.parametrize("content", [b"0\n2\nt 0 1\n", b"\xff\xfe", None])
+def test_without_recovery_points_all_is_written_back_but_what_was_compacted(
+    filled: Journaled, content: bytes | None
+) -> None:
+    """Whether they cannot be read or are gone."""
+    filled.checkpoint()
+    had = filled.power_cut(3)
+    replace(filled.dirs[0] / names.RECOVERY_POINTS, content)
+    (filled.dirs[0] / names.CLEANER_OFFSETS).write_text("0\n1\nt 1 10\n")
+    home = Home(0, filled.dirs[0], group=True, failed=False)
+    home.take_over(str)
+    assert [filled.segment(number).read_bytes() for number in range(3)] == [had[0], b"", had[2]]
+    assert home.journal.file is not None
+    home.journal.file.close()
+
+
+@pytest.mark.parametrize("content", [b"0\n2\nt 0 1\n", b"\xff\xfe", None])
+def test_nothing_is_written_back_without_knowing_what_was_compacted(
+    filled: Journaled, content: bytes | None
+) -> None:
+    filled.checkpoint()
+    had = filled.power_cut(3)
+    cleaned = filled.dirs[0] / names.CLEANER_OFFSETS
+    cleaned.write_bytes(b"\xff")
+    replace(filled.dirs[0] / names.RECOVERY_POINTS, content)
+    with pytest.raises(FatalError, match=r"cannot be read.*Restore a file"):
+        filled.boot()
+    assert filled.segment().read_bytes() == b""
+    cleaned.unlink()
+    filled.boot()
+    assert [filled.segment(number).read_bytes() for number in range(3)] == had
+
+
+def replace(path: Path, content: bytes | None) -> None:
+    """None: it is gone."""
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)

@@ -1,0 +1,53 @@
+"""Numbers by partition: the same as a dict says, in less memory."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpbroker.log.format.partition_map import GAP_MOST, PerPartition
+
+KEYS = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5) | st.sampled_from([70, 90, 200, 1 << 31]))
+STEPS = st.lists(st.tuples(st.booleans(), KEYS, st.integers(0, (1 << 63) - 1)), max_size=60)
+
+
+@given(STEPS)
+def test_it_is_what_a_dict_would_be(steps: list[tuple[bool, tuple[str, int], int]]) -> None:
+    made: PerPartition[str] = PerPartition()
+    expected: dict[tuple[str, int], int] = {}
+    for puts, key, number in steps:
+        before = made.copy()
+        was = dict(expected)
+        if puts:
+            made[key] = expected[key] = number
+        else:
+            assert made.pop(key, None) == expected.pop(key, None)
+        assert before == was
+        assert (made == before) == (was == expected)
+        assert (len(made), dict(made)) == (len(expected), expected)
+        assert made.get(key) == expected.get(key)
+        for topic in ("a", "b"):
+            assert sorted(made.of(topic)) == sorted(n for other, n in expected if other == topic)
+    assert PerPartition(expected) == made
+
+
+def test_what_is_missing_is_no_number() -> None:
+    made = PerPartition({("t", 3): 0})
+    for absent in (("t", 0), ("t", 4), ("u", 0)):
+        assert absent not in made
+        with pytest.raises(KeyError):
+            del made[absent]
+    for key, number in ((("t", 0), -1), (("t", -1), 0)):
+        with pytest.raises(ValueError, match="-1"):
+            made[key] = number
+    assert ("t", -1) not in made
+    assert dict(made) == {("t", 3): 0}
+
+
+def test_a_number_that_is_far_behind_takes_no_room_for_those_before_it() -> None:
+    made = PerPartition({("t", 1 << 31): 1, ("t", GAP_MOST): 2, ("t", 2 * GAP_MOST + 2): 3})
+    assert sys.getsizeof(made) < 2000
+    assert dict(made) == {("t", 1 << 31): 1, ("t", GAP_MOST): 2, ("t", 2 * GAP_MOST + 2): 3}

@@ -1,0 +1,175 @@
+"""What an operator hears while there is no room: that it begins, that it is over, and each of them once."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.log.manager import refusals
+from mpbroker.log.manager.refusals import (
+    OVER_AFTER_S,
+    ROOM_BYTES,
+    SAID_EVERY_S,
+    RefusedProduces,
+    WaitingPartitions,
+)
+from mpbroker.log.partition import partition_log
+from tests.support.full_disk import files_take
+from tests.support.log_node import STORAGE_ERROR, Node, wait_for_helper
+from tests.support.log_rig import TOPIC_ID, ensure
+
+
+def texts(caplog: pytest.LogCaptureFixture, part: str) -> int:
+    return sum(part in record.getMessage() for record in caplog.records)
+
+
+@pytest.fixture(autouse=True)
+def told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+def test_refusals_are_said_from_time_to_time() -> None:
+    refused = RefusedProduces()
+    said = [now for now in range(35) if refused.is_to_be_said(100.0 + now, 0)]
+    assert said == [0, SAID_EVERY_S, 2 * SAID_EVERY_S, 3 * SAID_EVERY_S]
+
+
+NOWHERE: list[Path] = []
+
+
+def test_it_is_over_when_something_was_appended_and_nothing_refused_for_a_while() -> None:
+    refused = RefusedProduces()
+    assert not refused.is_over(100.0, 10, NOWHERE), "it has not begun"
+    refused.is_to_be_said(100.0, 10)
+    assert not refused.is_over(100.0 + OVER_AFTER_S, 10, NOWHERE), "nobody has tried"
+    assert not refused.is_over(99.0 + OVER_AFTER_S, 20, NOWHERE), "a small one may fit where others do not"
+    refused.is_to_be_said(101.0, 20)
+    assert not refused.is_over(100.0 + OVER_AFTER_S, 30, NOWHERE)
+    assert refused.is_over(101.0 + OVER_AFTER_S, 30, NOWHERE)
+    assert not refused.is_over(200.0, 40, NOWHERE), "it was said"
+    assert refused.is_to_be_said(200.0, 40)
+
+
+def test_what_fits_into_the_last_bytes_is_not_the_end_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what the coordinator writes."""
+    free = [ROOM_BYTES, ROOM_BYTES - 1]
+    where = {tmp_path / name: number for number, name in enumerate("ab")}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free[where[path]]))
+    refused = RefusedProduces()
+    refused.is_to_be_said(100.0, 0)
+    assert not refused.is_over(110.0, 1, list(where))
+    free[1] = ROOM_BYTES
+    assert not refused.is_over(110.5, 1, list(where)), "it is looked at from time to time"
+    assert refused.is_over(111.0, 1, list(where))
+
+
+def test_a_disk_that_flaps_is_not_told_of_each_time() -> None:
+    refused = RefusedProduces()
+    refused.is_to_be_said(100.0, 0)
+    assert refused.is_over(108.0, 1, NOWHERE)
+    assert refused.is_to_be_said(109.0, 1)
+    assert not refused.is_to_be_said(110.0, 1)
+
+
+def test_that_the_disk_is_full_is_told_and_that_it_is_over(
+    node: Callable[..., Node],
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = node()
+    process = made.boot()
+    (target,) = made.open(ensure(1))
+    counters = process.context.counters
+    assert made.produce(target, batch()) == [0]
+    monkeypatch.setattr(refusals, "OVER_AFTER_S", 0.0)
+    with files_take(4000):
+        for _ in range(3):
+            assert made.produce(target, batch(size=5000)) == [STORAGE_ERROR]
+    assert texts(caplog, "what producers send is refused") == 1
+    assert "what producers send is refused" in counters.last_error
+    process._keep_house()
+    assert counters.last_error, "nobody knows yet"
+    assert made.produce(target, batch(size=5000)) == [0]
+    for _ in range(2):
+        process._keep_house()
+    assert texts(caplog, "what producers send is accepted again") == 1
+    assert counters.last_error == ""
+
+
+def test_how_much_room_there_is_is_looked_at_when_something_is_refused(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ctl status` says it beside the error."""
+    made = node()
+    process = made.boot()
+    (target,) = made.open(ensure(1))
+    process._next_sizes = 1e12
+    looks: list[Path] = []
+    monkeypatch.setattr(process.sizes, "_measure_volume", lambda home: looks.append(home.path))
+
+    def keep_house() -> None:
+        process._keep_house()
+        while process._chores:
+            process.do_chores()
+            wait_for_helper(process)
+
+    keep_house()
+    assert looks == []
+    with files_take(4000):
+        assert made.produce(target, batch(size=5000)) == [STORAGE_ERROR]
+    keep_house()
+    assert looks == made.dirs
+
+
+def test_partitions_that_wait_for_room_are_one_line_of_the_log(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = node()
+    process = made.boot()
+    create = partition_log.PartitionLog.create
+    room = 3
+
+    def full(directory: Path, *arguments: object) -> partition_log.PartitionLog:
+        if int(directory.name.rpartition("-")[2]) >= room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+        return create(directory, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(partition_log.PartitionLog, "create", full)
+    for _ in range(3):
+        targets = made.open(ensure(10))
+        assert [bool(target.error) for target in targets] == [False] * room + [True] * (10 - room)
+    assert texts(caplog, "t-3, and maybe others of its topic, cannot be opened now") == 1
+    assert texts(caplog, str(made.dirs[0] / "t-3")) == 1
+    assert texts(caplog, "Make the file system larger") == 1
+    assert texts(caplog, "t-") == 1
+    room = 9
+    made.open(ensure(10))
+    assert not texts(caplog, "they are open now")
+    room = 10
+    for _ in range(2):
+        assert not any(target.error for target in made.open(ensure(10)))
+    assert texts(caplog, "t: there is what its partitions waited for, they are open now") == 1
+    assert process.manager.logs
+
+
+def test_of_a_topic_that_is_gone_nothing_waits(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    waiting = WaitingPartitions([tmp_path], BrokerConfig())
+    topic = ensure(2)
+    waiting.begin(topic, 0, OSError(errno.EMFILE, "too many"))
+    waiting.forget(TOPIC_ID)
+    waiting.end(topic, 0)
+    assert texts(caplog, "ulimit -n") == 1
+    assert not texts(caplog, "open now")
+    waiting.begin(topic, 1, OSError(errno.EMFILE, "too many"))
+    assert texts(caplog, "ulimit -n") == 2

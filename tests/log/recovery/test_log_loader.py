@@ -1,0 +1,344 @@
+"""Opening what a stop, clean or not, left: truncations, bit flips, missing files, rolls, damage."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mpbroker.config.topic_config import TopicConfig
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import read_epochs, write_epochs
+from mpbroker.log.partition.partition_log import PartitionLog, segments_of
+from mpbroker.log.read.reader import Bound, PartitionReader
+from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
+from mpbroker.records.batch import LEADER_EPOCH_AT
+from tests.support.record_reading import iterate_records
+
+T0 = 4_000_000_000_000
+UNCLEAN = Known(clean=False)
+CLEAN = Known(clean=True)
+SMALL = {"segment.bytes": "1048576", "index.interval.bytes": "200"}
+
+
+@pytest.fixture
+def reopen(topic_config: Callable[..., TopicConfig]) -> Callable[..., PartitionLog]:
+    def build(directory: Path, known: Known) -> PartitionLog:
+        said: list[str] = []
+        return load(
+            directory, "t", 0, bytes(range(16)), topic_config(index_interval_bytes="200"), known, said.append
+        )
+
+    return build
+
+
+def offsets_in(log: PartitionLog) -> list[int]:
+    """Everything up to the log end, through the reader."""
+    bound = Bound(log.state.log_end, log.state.segment_base, log.state.size)
+    reader = PartitionReader(log.directory)
+    offset, found = log.log_start, []
+    while (piece := reader.fetch_slice(offset, 1 << 20, bound)) is not None:
+        found += [record.offset for record in iterate_records(reader.read(piece)) if record.offset >= offset]
+        offset = found[-1] + 1
+    reader.close()
+    return found
+
+
+def test_clean_stop_is_trusted_and_goes_on(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+    w = writer(index_interval_bytes="200")
+    for i in range(20):
+        w.append(2, producer=(7, 0, 2 * i))
+    w.log.close_cleanly()
+    again = reopen(w.log.directory, CLEAN)
+    assert again.state.log_end == 40
+    assert offsets_in(again) == list(range(40))
+    assert again.state.producers.check(7, 0, 38, 2) == (-1, 38, T0 + 1)
+    assert again.state.producers.check(7, 0, 40, 1)[0] == 0
+
+
+@pytest.mark.parametrize("batches", [0, 1, 40])
+def test_after_a_clean_stop_all_is_as_it_was(writer, reopen, batches: int) -> None:  # type: ignore[no-untyped-def]
+    """Also what the indexes end with: that is read from there alone."""
+    w = writer(index_interval_bytes="200")
+    for i in range(batches):
+        w.append(2, timestamp=T0 + 10 * i)
+    w.log.close_cleanly()
+    again = reopen(w.log.directory, CLEAN)
+    before, after = list(w.log.state.carried()), list(again.state.carried())
+    for state in (before, after):
+        # When the segment was opened, and bytes since the last index entry: not to be known.
+        del state[6:8]
+    assert after == before
+    entries = before[7]
+    assert (entries > 2) == (batches > 1)
+
+
+def test_a_segment_that_just_began_gets_its_name_on_disk(writer, reopen, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    w = writer()
+    w.append(3)
+    for fd in w.log.roll():
+        os.close(fd)
+    synced: list[Path] = []
+    monkeypatch.setattr("mpbroker.log.recovery.log_loader.fsync_directory", synced.append)
+    again = reopen(w.log.directory, Known(clean=False, recovery_point=3, durable=3))
+    assert (again.state.segment_base, again.state.size) == (3, 0)
+    assert synced == [w.log.directory]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_is_whole_is_not_touched(writer, reopen, is_clean: bool) -> None:  # type: ignore[no-untyped-def]
+    """Of thousands of files a change of each, if only of its time, would have to go to the disk."""
+    w = writer(index_interval_bytes="200")
+    for i in range(20):
+        w.append(producer=(7, 0, i))
+    w.log.close_cleanly()
+    before = {path.name: path.stat().st_ctime_ns for path in w.log.directory.iterdir()}
+    again = reopen(w.log.directory, Known(clean=is_clean, recovery_point=20, durable=20))
+    assert again.state.log_end == 20
+    assert {path.name: path.stat().st_ctime_ns for path in w.log.directory.iterdir()} == before
+    again.close_files()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
+@pytest.mark.parametrize("known", [CLEAN, UNCLEAN])
+# type: ignore[no-untyped-def]
+def test_missing_files_are_made_again(writer, reopen, suffix: str, known: Known) -> None:
+    w = writer(index_interval_bytes="200")
+    for i in range(20):
+        w.append(producer=(7, 0, i), timestamp=T0 + i)
+    w.log.close_cleanly()
+    before = {p.name: p.read_bytes() for p in w.log.directory.iterdir()}
+    for path in w.log.directory.glob(f"*{suffix}"):
+        path.unlink()
+    again = reopen(w.log.directory, known)
+    assert offsets_in(again) == list(range(20))
+    assert again.state.producers.check(7, 0, 19, 1)[0] == -1
+    again.close_cleanly()
+    assert {p.name: p.read_bytes() for p in w.log.directory.iterdir()} == before
+
+
+def small_log(writer) -> tuple[Path, list[int]]:  # type: ignore[no-untyped-def]
+    w = writer(index_interval_bytes="200")
+    ends = [0]
+    for i in range(4):
+        w.append(producer=(7, 0, i))
+        ends.append(w.log.state.size)
+    w.log.close_files()
+    return w.log.directory, ends
+
+
+# type: ignore[no-untyped-def]
+def test_every_truncation_is_cut_to_whole_batches(writer, reopen, tmp_path: Path) -> None:
+    source, ends = small_log(writer)
+    for length in range(ends[-1] + 1):
+        copy = tmp_path / "copy"
+        shutil.copytree(source, copy)
+        data = (source / names.segment_name(0)).read_bytes()
+        (copy / names.segment_name(0)).write_bytes(data[:length])
+        log = reopen(copy, UNCLEAN)
+        whole = sum(1 for end in ends[1:] if end <= length)
+        assert log.state.log_end == whole
+        assert (copy / names.segment_name(0)).stat().st_size == ends[whole]
+        assert offsets_in(log) == list(range(whole))
+        log.close_files()
+        shutil.rmtree(copy)
+
+
+# type: ignore[no-untyped-def]
+def test_every_flipped_bit_is_found(writer, reopen, tmp_path: Path, caplog) -> None:
+    """But in what no checksum covers: base offset, and leader epoch (see below)."""
+    caplog.set_level(logging.ERROR)
+    source, ends = small_log(writer)
+    data = (source / names.segment_name(0)).read_bytes()
+    for at in range(ends[-1]):
+        index = max(i for i, end in enumerate(ends) if end <= at)
+        in_batch = at - ends[index]
+        if 12 <= in_batch < 16 or in_batch < 8:
+            continue
+        copy = tmp_path / "copy"
+        shutil.copytree(source, copy)
+        broken = bytearray(data)
+        broken[at] ^= 1 << (at % 8)
+        (copy / names.segment_name(0)).write_bytes(broken)
+        log = reopen(copy, UNCLEAN)
+        assert log.state.log_end == index
+        log.close_files()
+        (copy / names.segment_name(0)).write_bytes(broken)
+        with pytest.raises(PartitionDamaged, match="nothing is cut"):
+            reopen(copy, Known(clean=False, durable=4))
+        assert (copy / names.segment_name(0)).read_bytes() == broken
+        shutil.rmtree(copy)
+
+
+def with_epochs(path: Path, epochs: list[int]) -> None:
+    """The batches of a segment get these leader epochs."""
+    data, position = bytearray(path.read_bytes()), 0
+    for epoch in epochs:
+        data[position + LEADER_EPOCH_AT : position + LEADER_EPOCH_AT + 4] = epoch.to_bytes(4, "big")
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    assert position == len(data)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("durable", [0, 2])
+def test_epochs_that_were_not_written_down_are_those_of_the_batches(writer, reopen, durable: int) -> None:  # type: ignore[no-untyped-def]
+    """As a broker of a cluster leaves it that was killed: the next batch is not of an earlier epoch."""
+    source, _ = small_log(writer)
+    with_epochs(source / names.segment_name(0), [0, 0, 2, 5])
+    again = reopen(source, Known(clean=False, recovery_point=durable, durable=durable))
+    assert again.epochs == read_epochs(source) == [(0, 0), (2, 2), (5, 3)]
+    assert again.state.log_end == 4
+
+
+@pytest.mark.parametrize(
+    ("epochs", "offset"), [([0, 64, 0, 0], 1), ([0, 0, 0, 64], 3), ([64, 0, 0, 0], 0), ([0, 0, 1, 0], 2)]
+)
+@pytest.mark.parametrize(
+    "known", [CLEAN, Known(clean=False, durable=4), Known(clean=False, recovery_point=4, durable=4)]
+)
+def test_a_wrong_leader_epoch_is_found(writer, reopen, epochs: list[int], offset: int, known: Known) -> None:  # type: ignore[no-untyped-def]
+    """No checksum covers it. Of what is looked at: all since the last entry of the index."""
+    source, _ = small_log(writer)
+    path = source / names.segment_name(0)
+    with_epochs(path, epochs)
+    before = path.read_bytes()
+    with pytest.raises(
+        PartitionDamaged, match=f"{names.segment_name(0)} is damaged at offset {offset}: its le"
+    ):
+        reopen(source, known)
+    assert path.read_bytes() == before
+
+
+def test_an_epoch_that_goes_back_is_never_cut(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+    """Its records are whole, and no torn write looks like that."""
+    source, _ = small_log(writer)
+    path = source / names.segment_name(0)
+    with_epochs(path, [3, 3, 2, 3])
+    write_epochs(source, [(3, 0)])
+    before = path.read_bytes()
+    with pytest.raises(PartitionDamaged, match="damaged at offset 2: its leader epoch is 2, and by "):
+        reopen(source, UNCLEAN)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("known", [CLEAN, UNCLEAN, Known(clean=False, recovery_point=30, durable=30)])
+@pytest.mark.parametrize("text", ["", "0\n", "0\n1\n7 0\n", "0\n2\n0 3\n0 2\n", "0\n1\n0\n", "\udcff"])
+def test_epochs_that_cannot_be_read_or_believed_are_made_anew(  # type: ignore[no-untyped-def]
+    writer, reopen, known: Known, text: str
+) -> None:
+    """Of all segments, also where the last one is empty."""
+    w = writer(segment_bytes="1048576")
+    for _ in range(30):
+        w.append(size=100_000)
+    w.log.sync_files()
+    for fd in w.log.roll():
+        os.close(fd)
+    w.log.close_cleanly()
+    first, second, third, last = segments_of(w.log.directory)
+    for base, epochs in ((first, [1] * 10), (second, [1] * 4 + [6] * 6), (third, [6] * 10), (last, [])):
+        with_epochs(w.log.directory / names.segment_name(base), epochs)
+    (w.log.directory / names.LEADER_EPOCHS).write_bytes(text.encode("utf-8", "surrogateescape"))
+    again = reopen(w.log.directory, known)
+    assert again.epochs == read_epochs(w.log.directory) == [(1, 0), (6, 14)]
+    assert offsets_in(again) == list(range(30))
+
+
+# type: ignore[no-untyped-def]
+def test_a_log_that_ends_before_what_was_durable_is_damage(writer, reopen) -> None:
+    source, ends = small_log(writer)
+    path = source / names.segment_name(0)
+    path.write_bytes(path.read_bytes()[: ends[2]])
+    with pytest.raises(PartitionDamaged, match="ends at offset 2, but offsets below 3 were durable"):
+        reopen(source, Known(clean=False, durable=3))
+    assert reopen(source, Known(clean=False, durable=2)).state.log_end == 2
+
+
+def test_segments_behind_a_torn_one_are_removed(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+    w = writer(segment_bytes="1048576")
+    for i in range(30):
+        w.append(size=100_000, producer=(7, 0, i))
+    w.log.close_files()
+    bases = segments_of(w.log.directory)
+    assert len(bases) == 3
+    path = w.log.directory / names.segment_name(bases[1])
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    again = reopen(w.log.directory, UNCLEAN)
+    assert again.state.log_end == bases[2] - 1
+    assert segments_of(w.log.directory) == bases[:2]
+    assert offsets_in(again) == list(range(bases[2] - 1))
+
+
+# type: ignore[no-untyped-def]
+def test_the_recovery_point_saves_the_look_at_older_segments(writer, reopen) -> None:
+    w = writer(segment_bytes="1048576")
+    for _ in range(40):
+        w.append(size=100_000)
+    w.log.close_files()
+    bases = segments_of(w.log.directory)
+    path = w.log.directory / names.segment_name(bases[0])
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    again = reopen(w.log.directory, Known(clean=False, recovery_point=bases[-1], durable=bases[-1]))
+    assert again.state.log_end == 40
+    assert path.read_bytes() == data
+
+
+# type: ignore[no-untyped-def]
+def test_five_batches_are_known_again_also_across_a_roll(writer, reopen) -> None:
+    w = writer(segment_bytes="1048576")
+    for i in range(13):
+        w.append(size=100_000, producer=(7, 0, i))
+    bases = segments_of(w.log.directory)
+    assert bases == [0, 10]
+    w.log.close_files()
+    again = reopen(w.log.directory, Known(clean=False, recovery_point=12))
+    for sequence in range(8, 13):
+        assert again.state.producers.check(7, 0, sequence, 1)[:2] == (-1, sequence)
+    assert again.state.producers.check(7, 0, 7, 1)[0] == 45
+
+
+# type: ignore[no-untyped-def]
+def test_preallocated_indexes_of_another_broker_are_trimmed(writer, reopen) -> None:
+    w = writer(index_interval_bytes="200")
+    for i in range(20):
+        w.append(timestamp=1000 + i)
+    w.log.close_cleanly()
+    for suffix in (".index", ".timeindex"):
+        path = w.log.directory / names.segment_name(0, suffix)
+        path.write_bytes(path.read_bytes() + bytes(8 * 12 * 100))
+    again = reopen(w.log.directory, CLEAN)
+    assert offsets_in(again) == list(range(20))
+    again.close_cleanly()
+    assert (w.log.directory / names.segment_name(0, ".index")).stat().st_size % 8 == 0
+    assert (w.log.directory / names.segment_name(0, ".index")).stat().st_size < 8 * 20
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 20])
+def test_a_large_segment_is_checked_in_pieces_with_a_sign_of_life_after_each(
+    writer, topic_config, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("mpbroker.log.recovery.log_loader.PIECE_BYTES", piece_bytes)
+    w = writer(index_interval_bytes="200")
+    for i in range(50):
+        w.append(producer=(7, 0, i), timestamp=T0 + i)
+    size = w.log.state.size
+    said: list[str] = []
+    again = load(
+        w.log.directory,
+        "t",
+        0,
+        bytes(range(16)),
+        topic_config(index_interval_bytes="200"),
+        UNCLEAN,
+        said.append,
+    )
+    assert offsets_in(again) == list(range(50))
+    assert again.state.producers.check(7, 0, 49, 1)[0] == -1
+    assert len(said) >= min(50, size // max(piece_bytes, size // 50 + 1))

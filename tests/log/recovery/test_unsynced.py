@@ -1,0 +1,286 @@
+"""What a process that was killed has done and not synced is on the device before anything builds on it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.config.topic_config import TopicConfig
+from mpbroker.log.directories import future_replica
+from mpbroker.log.format import names
+from mpbroker.log.partition.partition_log import PartitionLog, segments_of
+from mpbroker.log.recovery.log_loader import Known, load
+from mpbroker.log.recovery.workers import OpenJob, Pool, Recovery
+from tests.log.partition.test_durable_reads import Device, at_once, fill
+from tests.log.recovery.test_log_loader import offsets_in
+from tests.support.full_disk import files_take
+from tests.support.log_node import Journaled, Node, extents, wait_for_helper
+from tests.support.log_rig import Rig, ensure
+
+TOPIC_ID = bytes(range(16))
+STORAGE_ERROR = 56
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    return Device(monkeypatch)
+
+
+@pytest.fixture
+def job_of(topic_config: Callable[..., TopicConfig]) -> Callable[..., OpenJob]:
+    def build(directory: Path, known: Known, **configs: str) -> OpenJob:
+        config = topic_config(index_interval_bytes="200", **configs)
+        return OpenJob(str(directory), "t", 0, TOPIC_ID, config, known)
+
+    return build
+
+
+def opened(job: OpenJob) -> PartitionLog:
+    return load(Path(job.directory), "t", 0, TOPIC_ID, job.config, job.known, str)
+
+
+def inode(path: Path) -> int:
+    return path.stat().st_ino
+
+
+def killed_behind(
+    patch: pytest.MonkeyPatch, call: str, left: int, run: Callable[[], object], file: Path | None = None
+) -> bool:
+    """Whether it was, right behind its call with that number, of those that are for the file."""
+    real = getattr(os, call)
+    counted = inode(file) if file is not None else None
+
+    def counting(target: int | str, *more: object, **how: object) -> object:
+        nonlocal left
+        done = real(target, *more, **how)
+        if threading.current_thread() is not threading.main_thread():
+            return done
+        left -= counted is None or os.stat(target).st_ino == counted  # noqa: PTH116 - a descriptor
+        if left < 0:
+            raise Killed
+        return done
+
+    with patch.context() as patched:
+        patched.setattr(os, call, counting)
+        try:
+            run()
+        except Killed:
+            return True
+    return False
+
+
+# ---- a torn tail that was cut ----
+
+
+def with_torn_tail(writer) -> tuple[Path, list[int]]:  # type: ignore[no-untyped-def]
+    directory, ends = fill(writer, [20] * 6)
+    os.truncate(directory / names.segment_name(0), ends[5] + 70)
+    return directory, ends
+
+
+def test_the_next_start_syncs_what_was_cut_to_what_is_durable(  # type: ignore[no-untyped-def]
+    writer, job_of, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing lies behind that, and stale bytes could come back behind what is appended next."""
+    directory, ends = with_torn_tail(writer)
+    path = directory / names.segment_name(0)
+    job = job_of(directory, Known(clean=False, durable=5))
+    assert killed_behind(monkeypatch, "ftruncate", 0, lambda: opened(job), path)
+    assert path.stat().st_size == ends[5]
+    device.synced.clear()
+    again = opened(job)
+    assert again.state.log_end == 5
+    assert {inode(path), inode(directory)} <= set(device.synced)
+    again.close_files()
+
+
+def test_so_does_the_worker_that_takes_it_again(  # type: ignore[no-untyped-def]
+    writer, job_of, device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    directory, _ = with_torn_tail(writer)
+    path, syncs = directory / names.segment_name(0), at_once(device, tmp_path / "other")
+    job = job_of(directory, Known(clean=False, durable=5))
+    assert killed_behind(monkeypatch, "ftruncate", 0, lambda: job.run(lambda _: None, syncs), path)
+    device.synced.clear()
+    assert job.again().run(lambda _: None, syncs) is not None
+    assert {inode(path), inode(directory)} <= set(device.synced)
+
+
+def test_what_is_given_to_workers_once_more_was_perhaps_cut(writer, job_of) -> None:  # type: ignore[no-untyped-def]
+    """The first time it could not be opened for something that passes."""
+    directory, _ = fill(writer, [20] * 6)
+    pool = Pool(directory.parent)
+    recovery = Recovery([pool])
+    job = job_of(directory, Known(clean=False))
+    for _ in range(2):
+        recovery.submit(0, job)
+        pool.done[job.key] = OSError(errno.EMFILE, "too many files")
+        assert isinstance(recovery.take(job.key), OSError)
+    first, second = pool.waiting
+    assert isinstance(first, OpenJob)
+    assert isinstance(second, OpenJob)
+    assert (first.is_first_try, second.is_first_try) == (True, False)
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize("call", ["unlink", "ftruncate"])
+def test_who_is_killed_at_a_torn_tail_leaves_no_segment_behind_it(  # type: ignore[no-untyped-def]
+    writer, job_of, monkeypatch: pytest.MonkeyPatch, call: str, policy: str
+) -> None:
+    """Where there may be holes, as in a compacted log, nothing would tell the next start of the cut."""
+    w = writer(segment_bytes="1048576")
+    for _ in range(30):
+        w.append(size=100_000)
+    w.log.close_files()
+    whole, directory = w.log.directory, w.log.directory.with_name("t-1")
+    assert segments_of(whole) == [0, 10, 20]
+    torn = whole / names.segment_name(0)
+    os.truncate(torn, torn.stat().st_size - 1)
+    job = job_of(directory, Known(clean=False, durable=3), cleanup_policy=policy)
+    for number in range(20):
+        shutil.copytree(whole, directory)
+        was_killed = killed_behind(monkeypatch, call, number, lambda: opened(job))
+        again = opened(job)
+        assert (segments_of(directory), again.state.log_end) == ([0], 9)
+        assert offsets_in(again) == list(range(9))
+        again.close_files()
+        shutil.rmtree(directory)
+        if not was_killed:
+            assert number > 0
+            return
+    pytest.fail("it was killed at each of its calls")
+
+
+# ---- names ----
+
+
+def test_names_are_synced_where_there_is_no_room_for_a_snapshot(  # type: ignore[no-untyped-def]
+    writer, job_of, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round that would have made the name of the newest segment durable may never have come."""
+    directory, _ = fill(writer, [20] * 6)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(PartitionLog, "_write_snapshot", full)
+    device.synced.clear()
+    again = opened(job_of(directory, Known(clean=False, durable=2)))
+    assert again.state.log_end == 6
+    assert inode(directory) in device.synced
+    again.close_files()
+
+
+@pytest.fixture
+def node(rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    made: list[Node] = []
+
+    def build(dirs: int) -> Node:
+        made.append(Node(rig, tmp_path, dirs))
+        made[-1].boot()
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.crash()
+
+
+@pytest.mark.parametrize("start", ["boot", "succeed"])
+def test_a_partition_that_was_being_made_has_its_name_before_it_is_appended_to(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    """Its maker was killed at the sync of the log directory."""
+    one = node(1)
+    made = one.dirs[0] / "t-0"
+    assert killed_behind(monkeypatch, "fsync", 0, lambda: one.open(ensure()), one.dirs[0])
+    assert segments_of(made) == [0]
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        real(fd)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        getattr(one, start)()
+    assert inode(one.dirs[0]) in synced
+    assert [target.error for target in one.open(ensure())] == [0]
+
+
+def test_a_partition_that_moved_has_its_name_before_the_one_that_it_left_goes(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who placed it was killed before the sync; without its name there it would be nowhere."""
+    one = node(2)
+    (target,) = one.open(ensure())
+    assert one.produce(target, bytes(batch(1))) == [0]
+    one.crash()
+    source = next(home for home in one.dirs if (home / "t-0").is_dir())
+    aim = next(home for home in one.dirs if home != source)
+    shutil.copytree(source / "t-0", aim / "t-0")
+    (aim / "t-0" / names.MOVED).write_text(str(source))
+    synced: list[int] = []
+    before: list[bool] = []
+    real, set_aside = os.fsync, future_replica.set_aside
+
+    def fsync(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        real(fd)
+
+    def goes(directory: Path) -> Path:
+        before.append(inode(aim) in synced)
+        return set_aside(directory)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(future_replica, "set_aside", goes)
+    one.boot()
+    assert before == [True]
+    assert not (source / "t-0").exists()
+
+
+# ---- what a failed write left ----
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_what_a_failed_write_left_is_gone_for_good_with_the_next_round(
+    rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray], is_first: bool
+) -> None:
+    """By the journal alone a power cut could bring it back behind that: refused, and there after all.
+    `is_first`: of a segment, which Python appends.
+    """
+    one = Journaled(rig, tmp_path, 1)
+    one.boot()
+    try:
+        (target,) = one.open(ensure())
+        data = bytes(batch(1, size=500))
+        if not is_first:
+            assert one.produce(target, data, 2) == [0, 0]
+        assert one.process is not None
+        log = next(log for log in one.process.manager.logs.values() if log.name == "t-0")
+        rounds = one.process.turn.commit_rounds
+        with files_take(log.state.size + len(data) + 100 if not is_first else 100):
+            one.rig.job([((target.slot, target.slot_generation, 5), data)] * (1 if is_first else 2))
+            while not one.process.turn.is_settled or not (replies := one.rig.replies()):
+                one.process.work(0)
+        assert STORAGE_ERROR in [result.error for result in replies[0].results]
+        # By a sync of the segment itself, whoever appends there next or not: it need not be kept open.
+        assert one.process.turn.commit_rounds == rounds + 1
+        assert log.state.can_rest
+        named = len([extent for record in extents(one.path) for extent in record])
+        assert one.produce(target, data) == [0]
+        assert len([extent for record in extents(one.path) for extent in record]) == named + 1
+        assert one.end_of(target) == log.state.log_end
+        wait_for_helper(one.process)
+    finally:
+        one.crash()

@@ -1,0 +1,243 @@
+"""What fails while a partition moves, until the last moment: it is in one place, and whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.directories import future_replica
+from mpbroker.log.io import background_io
+from mpbroker.log.process import LogProcess
+from mpbroker.log.replica_move import replica_copier, replica_mover
+from tests.support.log_moves import (
+    SEGMENT_BYTES,
+    STORAGE_ERROR,
+    come_to_rest,
+    filled,
+    go_on,
+    home_of,
+    move,
+    order,
+    other,
+    started,
+    started_again,
+    state_of,
+    turn_until,
+)
+from tests.support.log_node import Node
+from tests.support.log_rig import ensure
+
+
+def opened(made: Node) -> tuple[calls.EnsuredPartition, tuple[int, int, int]]:
+    """And its error, its end, its log directory."""
+    (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
+    return target, (target.error, made.end_of(target), made.rig.partition(target.slot).log_dir)
+
+
+def filled_in(
+    number: int, node: Callable[..., Node], batch: Callable[..., bytearray]
+) -> tuple[Node, LogProcess, calls.EnsuredPartition]:
+    """A partition of 40 records, in this one of the two log directories."""
+    made, process = started(node)
+    target = filled(made, batch)
+    if other(made, target) == number:
+        move(process, number)
+    return made, process, target
+
+
+def move_where(
+    process: LogProcess, to: int, monkeypatch: pytest.MonkeyPatch, **steps: Callable[..., object]
+) -> None:
+    """Steps of the move are done like this."""
+    with monkeypatch.context() as patched:
+        for name, step in steps.items():
+            patched.setattr(future_replica, name, step)
+        assert order(process, to) == 0
+        turn_until(process, lambda: process.moving.is_at_rest)
+
+
+def broken(*_: object) -> Path:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def without_its_sync(future: Path, current: Path) -> None:
+    future.rename(current)
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("on_disk", ["its new name", "its old name", "nothing"])
+def test_a_target_that_fails_in_the_last_step_does_not_have_the_partition(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, on_disk: str
+) -> None:
+    """Between the change of its name and the sync of that: whatever a start finds, the other one counts."""
+    made, process, target = filled_in(0, node, batch)
+    move_where(process, 1, monkeypatch, place=without_its_sync)
+    process._take_failures()
+    assert process.turn.failed_dirs == 0b10
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    made.succeed()
+    assert opened(made)[1] == (0, 41, 0)
+    made.crash()
+    if on_disk == "its old name":
+        (made.dirs[1] / "t-0").rename(made.dirs[1] / future_replica.new_name("t", 0))
+    elif on_disk == "nothing":
+        shutil.rmtree(made.dirs[1] / "t-0")
+    process = made.boot()
+    target, state = opened(made)
+    assert state == (0, 41, 0)
+    process.moving.resume(["t"])
+    assert [path.name for path in made.dirs[1].glob("t-0*") if not path.name.endswith("-delete")] == []
+    move(process, 1)
+    assert made.produce(target, batch(producer=(3, 0, 41), size=60_000)) == [0]
+    made.boot()
+    assert opened(made)[1] == (0, 42, 1)
+
+
+def test_both_fail_in_the_last_step_and_the_next_start_chooses(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is appended to either until it is known which of them is the partition."""
+    made, process, target = filled_in(0, node, batch)
+    move_where(process, 1, monkeypatch, place=without_its_sync, stay=broken)
+    assert made.rig.partition(target.slot).flags & PartitionFlag.PARTITION_OFFLINE
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [STORAGE_ERROR]
+    made.boot()
+    assert opened(made)[1] == (0, 40, 1)
+    assert not (made.dirs[0] / "t-0").exists()
+
+
+def test_a_source_that_fails_in_the_last_step_is_not_needed(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process, target = filled_in(1, node, batch)
+    move_where(process, 0, monkeypatch, set_aside=broken)
+    process._take_failures()
+    assert process.turn.failed_dirs == 0b10
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    assert (made.dirs[1] / "t-0").exists()
+    made.boot()
+    assert opened(made)[1] == (0, 41, 0)
+    assert not (made.dirs[1] / "t-0").exists()
+
+
+def test_a_segment_that_goes_while_it_is_copied_is_not_waited_for(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where nothing was copied in between: with nothing to show for it there would be no end to it."""
+    made, process = started(node)
+    target = filled(made, batch)
+    monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.TRY_AGAIN_S", 3600.0)
+    run, passes = replica_copier.Copy.run, []
+
+    def changing(self: replica_copier.Copy, wanted: replica_copier.Wanted) -> None:
+        passes.append(wanted)
+        run(self, wanted)
+        if len(passes) == 1:
+            raise replica_copier.SourceChanged("retention")
+
+    monkeypatch.setattr(replica_copier.Copy, "run", changing)
+    to = other(made, target)
+    assert order(process, to) == 0
+    come_to_rest(process)
+    assert state_of(made, target) == (to, 40)
+
+
+def test_checkpoints_that_cannot_be_written_are_waited_for_however_much_was_copied(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full: each try would have it sync a pass in vain."""
+    made, process = started(node)
+    target = filled(made, batch)
+    passed, steps = replica_mover.Moving._passed, []
+
+    def seen(self: replica_mover.Moving, move: replica_mover.Move) -> Generator[None, None, bool]:
+        steps.append("a pass")
+        return (yield from passed(self, move))
+
+    def failing(*_: object) -> Generator[None, None, bool]:
+        steps.append("checkpoints")
+        yield
+        return False
+
+    monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.TRY_AGAIN_S", 3600.0)
+    monkeypatch.setattr(replica_mover.Moving, "_passed", seen)
+    monkeypatch.setattr(replica_mover.Moving, "_is_written_down", failing)
+    assert order(process, other(made, target)) == 0
+    turn_until(process, lambda: "checkpoints" in steps)
+    for sequence in range(40, 60):
+        assert made.produce(target, batch(producer=(3, 0, sequence), size=60_000)) == [0]
+        process.do_chores()
+        process._keep_house()
+    assert steps == ["a pass", "checkpoints"]
+
+
+def test_a_full_disk_is_waited_for(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    to = other(made, target)
+    monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.TRY_AGAIN_S", 0.01)
+    tries = []
+
+    def full(_fd: int, _data: memoryview, position: int) -> float:
+        tries.append(position)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(background_io, "write", full)
+        assert order(process, to) == 0
+        turn_until(process, lambda: len(tries) > 2)
+        assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+        assert [p.lag for p in process.moving.tell().partitions] == [41]
+    come_to_rest(process)
+    assert state_of(made, target) == (to, 41)
+
+
+def test_a_target_that_fails_ends_the_move(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    to = other(made, target)
+    here = 1 - to
+    if here != 0:
+        move(process, 0)
+        to, here = 1, 0
+
+    with monkeypatch.context() as patched:
+        patched.setattr(background_io, "write", broken)
+        assert order(process, to) == 0
+        come_to_rest(process)
+    process._take_failures()
+    assert process.turn.failed_dirs == 1 << to
+    assert made.rig.partition(target.slot).flags == PartitionFlag.PARTITION_LIVE
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    process, target = started_again(made)
+    go_on(process)
+    assert state_of(made, target) == (to, 41), "repaired, it goes on"
+
+
+def test_damage_is_not_copied(
+    node: Callable[..., Node], batch: Callable[..., bytearray], caplog: pytest.LogCaptureFixture
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    path = home_of(made, target) / "t-0" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[2500] ^= 1
+    path.write_bytes(data)
+    to = other(made, target)
+    assert order(process, to) == 0
+    come_to_rest(process)
+    assert made.rig.partition(target.slot).log_dir == 1 - to
+    assert "the CRC does not match" in caplog.text
+    assert "mpbroker log repair" in caplog.text
+    assert not list(made.dirs[to].glob("*-future"))

@@ -1,0 +1,161 @@
+"""A move is killed at each step or stopped on the way, or a handler dies: it goes on, nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mpbroker.ipc.process import pack_fence
+from mpbroker.ipc.topology import LOG
+from mpbroker.log.directories import future_replica
+from mpbroker.log.replica_move import replica_copier
+from tests.support.log_moves import (
+    ask,
+    filled,
+    go_on,
+    held_up,
+    home_of,
+    log_bytes,
+    order,
+    other,
+    started,
+    started_again,
+    state_of,
+    turn_until,
+)
+from tests.support.log_node import Node
+
+
+class Killed(Exception):
+    """Nothing more is written."""
+
+
+STEPS = ["begun", "copied", "placed", "placed_unsynced", "set_aside", "unmarked"]
+
+
+def kill_at(step: str, placed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies at that step. `placed`: where the partition is to be."""
+    place, set_aside, unmark, run = (
+        future_replica.place,
+        future_replica.set_aside,
+        future_replica.unmark,
+        replica_copier.Copy.run,
+    )
+
+    def dying_run(self: replica_copier.Copy, wanted: replica_copier.Wanted) -> None:
+        if step == "begun":
+            raise Killed
+        run(self, wanted)
+        if step == "copied":
+            raise Killed
+
+    def dying_place(future: Path, current: Path) -> None:
+        if step == "placed_unsynced":
+            future.rename(current)
+            raise Killed
+        place(future, current)
+        if step == "placed":
+            raise Killed
+
+    def dying_set_aside(directory: Path) -> Path:
+        gone = set_aside(directory)
+        if step == "set_aside":
+            raise Killed
+        return gone
+
+    def dying_unmark(directory: Path) -> None:
+        unmark(directory)
+        if step == "unmarked" and directory == placed:
+            raise Killed
+
+    monkeypatch.setattr(replica_copier.Copy, "run", dying_run)
+    monkeypatch.setattr(future_replica, "place", dying_place)
+    monkeypatch.setattr(future_replica, "set_aside", dying_set_aside)
+    monkeypatch.setattr(future_replica, "unmark", dying_unmark)
+
+
+@pytest.mark.parametrize("whole_broker", [True, False])
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_each_step(
+    node: Callable[..., Node],
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    whole_broker: bool,
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    data, to = log_bytes(home_of(made, target) / "t-0"), other(made, target)
+    with monkeypatch.context() as patched:
+        kill_at(step, made.dirs[to] / "t-0", patched)
+        patched.setattr(process.moving, "_has_copied", lambda _, copied: copied.result() is None)
+        assert order(process, to) == 0
+        with pytest.raises(Killed):
+            turn_until(process, lambda: False)
+    process, target = started_again(made, whole_broker=whole_broker)
+    assert (target.error, made.end_of(target)) == (0, 40)
+    assert log_bytes(home_of(made, target) / "t-0") == data
+    go_on(process)
+    assert made.rig.partition(target.slot).log_dir == to, "what had begun goes on"
+    assert log_bytes(made.dirs[to] / "t-0") == data
+    assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
+    assert made.end_of(target) == 41
+    assert not (made.dirs[1 - to] / "t-0").exists()
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_clean_stop_on_the_way(
+    node: Callable[..., Node],
+    batch: Callable[..., bytearray],
+    monkeypatch: pytest.MonkeyPatch,
+    is_held: bool,
+) -> None:
+    """What waits for the last moment is answered; what is not decided goes on at the next start."""
+    made, process = started(node)
+    target = filled(made, batch)
+    to = other(made, target)
+    with monkeypatch.context() as patched:
+        reached, goes_on = held_up(patched, last=is_held)
+        assert order(process, to) == 0
+        turn_until(process, reached.is_set)
+        ask(made, target, batch(producer=(3, 0, 40), size=500))
+        assert process.manager.logs[target.slot].is_held == is_held
+        threading.Timer(0.05, goes_on.set).start()
+        made.stop()
+    assert [reply.results[0].error for reply in made.rig.replies()] == [0]
+    assert (made.dirs[1 - to] / "t-0").is_dir()
+    assert (made.dirs[1 - to] / ".kafka_cleanshutdown").exists()
+    process, target = started_again(made)
+    assert made.end_of(target) == 41
+    go_on(process)
+    assert state_of(made, target) == (to, 41)
+
+
+def test_a_handler_that_died_is_let_go_of_when_its_jobs_have_been_appended(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, process = started(node)
+    target = filled(made, batch)
+    _, goes_on = held_up(monkeypatch)
+    log = process.manager.logs[target.slot]
+    assert order(process, other(made, target)) == 0
+    turn_until(process, lambda: log.is_held)
+    ask(made, target, batch(producer=(3, 0, 40), size=500))
+    fence = pack_fence(1, 1, made.rig.handler)
+    made.rig.memory.words("fence_orders").store(LOG, fence)
+    acks = made.rig.memory.words("fence_acks")
+    for _ in range(3):
+        process.obey_fence()
+        process.work(0)
+    assert acks.load(LOG) != fence
+    goes_on.set()
+
+    def is_let_go() -> bool:
+        process.obey_fence()
+        return acks.load(LOG) == fence
+
+    turn_until(process, is_let_go)
+    assert made.end_of(target) == 41

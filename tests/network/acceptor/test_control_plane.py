@@ -1,0 +1,246 @@
+"""Operators get through when clients do not: the control plane, and the control socket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
+from ops.bench import frames, scenarios
+from ops.bench.brokers import HOST, Mpbroker
+from tests.support.acceptor_tools import (
+    METADATA,
+    TIMEOUT_S,
+    Start,
+    connect,
+    control,
+    counted,
+    hears,
+    is_answered,
+    options,
+    port_of,
+    processes,
+)
+from tests.support.client_tools import eventually
+from tests.support.polling import is_soon
+
+# Nothing may wait for the data plane.
+WITHIN_S = 0.1
+# Less than the supervisor would wait for anybody.
+LATE_S = 5.0
+# One data-plane worker of each kind: what is full is full for all.
+ALONE = ("--processors", "1", "--handlers", "1")
+MIB = 1 << 20
+
+
+def with_control_plane(**settings: str | int) -> tuple[str, ...]:
+    return (
+        "--listeners",
+        f"PLAINTEXT://{HOST}:PORT,CONTROL://{HOST}:0",
+        "-o",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROL:PLAINTEXT",
+        *options(control_plane_listener_name="CONTROL", **settings),
+        *ALONE,
+    )
+
+
+def status_is_soon(broker: Mpbroker) -> bool:
+    return is_soon(lambda: control(broker).call("status"), WITHIN_S)
+
+
+@contextlib.contextmanager
+def stopped(broker: Mpbroker, title: str) -> Iterator[list[psutil.Process]]:
+    found = processes(broker, title)
+    assert found
+    for process in found:
+        process.suspend()
+    try:
+        yield found
+    finally:
+        for process in found:
+            process.resume()
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as made:
+        yield made
+
+
+class Operator:
+    """Who came before the jam, and comes again during it."""
+
+    def __init__(self, broker: Mpbroker, stack: contextlib.ExitStack) -> None:
+        self.broker = broker
+        self.port = port_of(broker, "CONTROL")
+        self.open = stack.enter_context(connect(broker, self.port))
+        assert is_answered(self.open)
+
+    def gets_through(self) -> None:
+        assert is_soon(lambda: frames.exchange(self.open, METADATA), WITHIN_S)
+        assert is_soon(self._come_anew, WITHIN_S)
+        assert status_is_soon(self.broker)
+
+    def _come_anew(self) -> None:
+        with connect(self.broker, self.port) as client:
+            frames.exchange(client, METADATA)
+
+
+def test_the_control_plane_answers_when_all_rings_are_full(start: Start, stack: contextlib.ExitStack) -> None:
+    broker = start(*with_control_plane(queued_max_requests=5000))
+    operator = Operator(broker, stack)
+    clients = [stack.enter_context(connect(broker)) for _ in range(topology.REQUEST_RING_SLOTS + 200)]
+    with stopped(broker, "handler 0"):
+        for client in clients:
+            client.sendall(METADATA.frame)
+        eventually(lambda: counted(broker, Counter.COUNT_RING_FULL) > 0, "the ring is full")
+        operator.gets_through()
+        assert not hears(clients[0], within_s=0.1)
+    assert all(hears(client, TIMEOUT_S) for client in clients)
+
+
+def test_the_control_plane_answers_when_everything_is_jammed_at_once(
+    start: Start, stack: contextlib.ExitStack
+) -> None:
+    """Every handler stands still, the rings to them are full, and then memory for requests ends."""
+    sizes = {"socket_request_max_bytes": MIB, "queued_max_request_bytes": 8 * MIB}
+    broker = start(*with_control_plane(queued_max_requests=5000, **sizes))
+    scenarios.create_topic(broker, "full")
+    operator = Operator(broker, stack)
+    small = [stack.enter_context(connect(broker)) for _ in range(topology.REQUEST_RING_SLOTS + 200)]
+    large = [stack.enter_context(connect(broker)) for _ in range(12)]
+    request = frames.produce("full", records=1, value_bytes=MIB * 9 // 10)
+    senders = [threading.Thread(target=client.sendall, args=(request.frame,)) for client in large]
+    with stopped(broker, "handler 0"):
+        for client in small:
+            client.sendall(METADATA.frame)
+        eventually(lambda: counted(broker, Counter.COUNT_RING_FULL) > 0, "the ring is full")
+        for sender in senders:
+            sender.start()
+        eventually(lambda: counted(broker, Counter.COUNT_MEMORY_FULL) > 0, "the memory is used up")
+        operator.gets_through()
+    for sender in senders:
+        sender.join(TIMEOUT_S)
+    assert all(hears(client, TIMEOUT_S) for client in (*small, *large))
+
+
+@pytest.mark.parametrize(
+    "name", ["control-plane acceptor", "control-plane processor", "control-plane handler"]
+)
+def test_a_control_plane_that_hangs_is_replaced(start: Start, stack: contextlib.ExitStack, name: str) -> None:
+    broker = start(*with_control_plane(handler_hang_timeout_ms=2000))
+    (hung,) = processes(broker, name)
+    hung.suspend()
+    eventually(lambda: not hung.is_running() and len(processes(broker, name)) == 1, f"{name} is replaced")
+    eventually(
+        lambda: is_answered(stack.enter_context(connect(broker, port_of(broker, "CONTROL")))), "it serves"
+    )
+    assert broker.output().count("is killed") == 1, broker.output()
+
+
+def test_the_control_plane_answers_when_memory_for_requests_is_used_up(
+    start: Start, stack: contextlib.ExitStack
+) -> None:
+    sizes = {"socket_request_max_bytes": MIB, "queued_max_request_bytes": MIB}
+    broker = start(*with_control_plane(**sizes))
+    scenarios.create_topic(broker, "full")
+    operator = Operator(broker, stack)
+    clients = [stack.enter_context(connect(broker)) for _ in range(20)]
+    request = frames.produce("full", records=1, value_bytes=100_000)
+    # What is not read does not fit into the buffers of its socket either.
+    senders = [threading.Thread(target=client.sendall, args=(request.frame,)) for client in clients]
+    with stopped(broker, "handler 0"):
+        for sender in senders:
+            sender.start()
+        eventually(lambda: counted(broker, Counter.COUNT_MEMORY_FULL) > 0, "the memory is used up")
+        operator.gets_through()
+    for sender in senders:
+        sender.join(TIMEOUT_S)
+    answers = [frames.receive(client, int.from_bytes(frames.receive(client, 4))) for client in clients]
+    assert [int.from_bytes(answer[request.error_at - 4 :][:2]) for answer in answers] == [0] * 20
+
+
+def test_without_a_control_plane_the_control_socket_answers(
+    start: Start, stack: contextlib.ExitStack
+) -> None:
+    broker = start(*ALONE)
+    clients = [stack.enter_context(connect(broker)) for _ in range(600)]
+    with stopped(broker, "handler 0"), stopped(broker, "log 0"), stopped(broker, "coordinator"):
+        for client in clients:
+            client.sendall(METADATA.frame)
+        assert not hears(clients[0], within_s=0.2)
+        assert status_is_soon(broker)
+    assert all(hears(client, TIMEOUT_S) for client in clients)
+
+
+def test_the_control_plane_has_a_queue_of_its_own(start: Start, stack: contextlib.ExitStack) -> None:
+    """Twenty requests wait in it; what waits in the data plane does not count, nor does one more get in."""
+    broker = start(*with_control_plane(queued_max_requests=5000))
+    port = port_of(broker, "CONTROL")
+    clients = [stack.enter_context(connect(broker)) for _ in range(100)]
+    operators = [
+        stack.enter_context(connect(broker, port)) for _ in range(topology.CONTROL_QUEUED_REQUESTS + 15)
+    ]
+    before = counted(broker, Counter.COUNT_REQUESTS, topology.CONTROL_PROCESSOR)
+    with stopped(broker, "handler 0"), stopped(broker, "control-plane handler"):
+        for client in (*clients, *operators):
+            client.sendall(METADATA.frame)
+        full = topology.CONTROL_QUEUED_REQUESTS
+
+        def waiting() -> int:
+            return counted(broker, Counter.COUNT_REQUESTS, topology.CONTROL_PROCESSOR) - before
+
+        eventually(lambda: waiting() >= full, "the queue is full")
+        # Long enough for a wake-up of the processor, which sleeps 300 ms at most.
+        assert not hears(operators[-1], within_s=0.5)
+        assert waiting() == full
+    assert all(hears(client, TIMEOUT_S) for client in (*clients, *operators))
+
+
+def test_the_control_plane_has_processes_of_its_own(start: Start) -> None:
+    broker = start(*with_control_plane())
+    titles = {
+        each["name"] for each in control(broker).call("status")["processes"] if "control" in each["name"]
+    }
+    assert titles == {"control-plane acceptor", "control-plane processor", "control-plane handler"}
+
+
+def test_status_is_told_while_the_supervisor_waits_for_an_answer(start: Start) -> None:
+    """A handler that is stopped does not acknowledge that a processor died."""
+    broker = start()
+    handlers, (processor,) = processes(broker, "handler"), processes(broker, "processor")[:1]
+    for handler in handlers:
+        handler.suspend()
+    processor.kill()
+    eventually(lambda: "was killed by SIGKILL" in broker.output(), "the supervisor mends the death")
+    begun = time.monotonic()
+    shown = control(broker).call("status")
+    assert time.monotonic() - begun < LATE_S
+    assert any(each["name"] == "processor 0" for each in shown["processes"])
+    for handler in handlers:
+        handler.resume()
+    with connect(broker) as client:
+        assert is_answered(client)
+
+
+def test_a_silent_client_of_the_control_socket_holds_up_nobody(start: Start) -> None:
+    broker = start()
+    with contextlib.ExitStack() as stack:
+        for _ in range(5):
+            silent = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            silent.connect(str(broker.runtime_dir / "control.sock"))
+        begun = time.monotonic()
+        control(broker).call("status")
+        assert time.monotonic() - begun < LATE_S
+        os.kill(processes(broker, "acceptor")[0].pid, signal.SIGKILL)
+        with connect(broker) as client:
+            assert is_answered(client)

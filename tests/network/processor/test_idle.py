@@ -1,0 +1,116 @@
+"""Who was active when: all idle connections go at once, and the least recently active is known."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from mpbroker.ipc.slots import SlotKind
+from mpbroker.network.processor.channel import CloseReason
+from tests.support.processor_rig import Rig, answer_frame, frame, is_closed, receive
+
+METADATA = 3
+IDLE_NS = 200_000_000
+
+
+def work_until(rig: Rig, until_ns: int) -> None:
+    while time.monotonic_ns() < until_ns:
+        rig.turn.turn(5)
+
+
+def exchange(rig: Rig, number: int) -> None:
+    """One request and its answer."""
+    rig.clients[number].sendall(frame(METADATA, 1, number))
+    rig.step(1)
+    (request,) = rig.requests_taken()
+    rig.answer(request, answer_frame(number))
+    rig.step(1)
+    assert receive(rig.clients[number], 8) == answer_frame(number)
+
+
+def test_all_that_are_idle_go_in_one_turn_and_the_active_stay() -> None:
+    rig = Rig(places=300)
+    for _ in range(200):
+        rig.connect()
+    rig.step()
+    before_ns = time.monotonic_ns()
+    for number in (3, 77):
+        exchange(rig, number)
+    rig.turn.close_idle(before_ns)
+    closed = rig.turn.closed()
+    assert len(closed) == 198
+    assert {reason for _, reason, _ in closed} == {CloseReason.CLOSED_IDLE}
+    assert not is_closed(rig.clients[3])
+    assert not is_closed(rig.clients[77])
+    assert rig.turn.open_connections() == 2
+    rig.close()
+
+
+def test_connections_expire_when_their_time_is_over_and_not_before() -> None:
+    rig = Rig(places=300, idle_ns=IDLE_NS)
+    for _ in range(100):
+        rig.connect()
+    last_ns = time.monotonic_ns()
+    while not (closed := rig.turn.closed()):
+        assert time.monotonic_ns() < last_ns + 20 * IDLE_NS
+        rig.turn.turn(5)
+    assert time.monotonic_ns() > last_ns + IDLE_NS // 2
+    work_until(rig, last_ns + IDLE_NS + 10_000_000)
+    rig.step()
+    assert len(closed) + len(rig.turn.closed()) == 100
+    assert rig.turn.open_connections() == 0
+    rig.close()
+
+
+def test_a_connection_that_waits_for_its_answer_is_idle_too() -> None:
+    rig = Rig(idle_ns=IDLE_NS)
+    client = rig.connect()
+    client.sendall(frame(METADATA, 1, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    work_until(rig, time.monotonic_ns() + IDLE_NS + 10_000_000)
+    assert is_closed(client)
+    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_IDLE]
+    # Its answer is dropped, and said to be; the block comes back.
+    rig.answer(request, answer_frame(1))
+    rig.step()
+    ((session, api_key),) = rig.turn.late_answers()
+    assert (session.connection, api_key) == (request.connection, METADATA)
+    assert [one.kind for one in rig.taken()] == [SlotKind.RETURN]
+    assert rig.in_use_bytes() == 0
+    rig.close()
+
+
+def test_the_least_recently_active_goes_first() -> None:
+    rig = Rig(places=64)
+    for _ in range(30):
+        rig.connect()
+    by_port = {client.getsockname()[1]: number for number, client in enumerate(rig.clients)}
+    order = list(range(30))
+    dice = random.Random(7)
+    for _ in range(100):
+        number = dice.randrange(30)
+        exchange(rig, number)
+        order.remove(number)
+        order.append(number)
+    gone = []
+    while rig.turn.close_least_recently_active() is not None:
+        gone += [by_port[session.client_port] for session, _, _ in rig.turn.closed()]
+    assert gone == order
+    rig.close()
+
+
+def test_only_listeners_that_are_named_give_way() -> None:
+    rig = Rig()
+    pairs = [rig.pair() for _ in range(4)]
+    connections = []
+    for number, (served, _) in enumerate(pairs):
+        added = rig.turn.add_connection(served.detach(), number % 2)
+        assert added is not None
+        connections.append(added[1])
+    assert rig.turn.close_least_recently_active({1}) == connections[1]
+    assert rig.turn.close_least_recently_active({1}) == connections[3]
+    assert rig.turn.close_least_recently_active({1}) is None
+    assert rig.turn.close_least_recently_active() == connections[0]
+    assert {reason for _, reason, _ in rig.turn.closed()} == {CloseReason.CLOSED_EXCESS}
+    rig.close()

@@ -1,0 +1,213 @@
+"""The processor's time for a connection, which the next request tells: a quota on request time counts it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.ipc.slots import Request, SlotFlag
+from tests.support.polling import PATIENCE_S
+from tests.support.processor_rig import Rig, answer_frame, frame, parts_answer, receive
+from tests.support.tls_processor_rig import METADATA, SASL, SecureRig, log_in
+
+BIG_BYTES = 3 << 20
+UNIT_NS = 1 << 14
+MOST_NS = 0xFFFF * UNIT_NS
+
+
+@pytest.fixture(name="rig")
+def _rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+@pytest.fixture(name="secure")
+def _secure(tmp_path: Path) -> Iterator[SecureRig]:
+    made = SecureRig(tmp_path)
+    yield made
+    made.close()
+
+
+def limit_time(rig: Rig, limited: bool = True) -> None:
+    """As the coordinator tells when the first quota is set, or the last one is gone."""
+    rig.memory.words("request_quotas").store(0, limited)
+    rig.step(1)
+
+
+def took_ns(do: Callable[[], object]) -> int:
+    begun_ns = time.monotonic_ns()
+    do()
+    return time.monotonic_ns() - begun_ns
+
+
+def small() -> bytes:
+    return frame(METADATA, 8, 0)
+
+
+def big() -> bytes:
+    return frame(METADATA, 8, 0, bytes(BIG_BYTES))
+
+
+def send_in_pieces(rig: Rig, client: socket.socket, data: bytes) -> Request:
+    """More than the buffers hold: the broker reads in between."""
+    client.setblocking(False)
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[client.send(view) :]
+        except BlockingIOError:
+            rig.step(1)
+    client.settimeout(PATIENCE_S)
+    (request,) = rig.await_requests()
+    return request
+
+
+def test_nobody_is_timed_without_a_quota_on_time(rig: Rig) -> None:
+    client = rig.connect()
+    request = send_in_pieces(rig, client, big())
+    assert request.network_ns == 0
+    rig.answer(request, answer_frame(0, bytes(100_000)))
+    rig.step()
+    receive(client, 8 + 100_000)
+    client.sendall(small())
+    assert rig.await_requests()[0].network_ns == 0
+
+
+def test_receiving_counts_for_the_request_and_sending_for_the_next(rig: Rig) -> None:
+    limit_time(rig)
+    client = rig.connect()
+    requests: list[Request] = []
+    spent_ns = took_ns(lambda: requests.append(send_in_pieces(rig, client, big())))
+    (request,) = requests
+    assert 0 < request.network_ns <= spent_ns
+    rig.answer(request, answer_frame(0, bytes(BIG_BYTES)))
+
+    def take_answer() -> None:
+        left = 8 + BIG_BYTES
+        client.setblocking(False)
+        while left:
+            rig.step(1)
+            try:
+                left -= len(client.recv(left))
+            except BlockingIOError:
+                continue
+        client.settimeout(PATIENCE_S)
+        client.sendall(small())
+        requests.extend(rig.await_requests())
+
+    spent_ns = took_ns(take_answer)
+    assert 0 < requests[1].network_ns <= spent_ns
+    # What was told is told once.
+    rig.answer(requests[1], answer_frame(0))
+    client.sendall(small())
+    spent_ns = took_ns(lambda: requests.extend(rig.await_requests()))
+    assert requests[2].network_ns < requests[1].network_ns
+
+
+def test_what_is_less_than_a_unit_adds_up(rig: Rig) -> None:
+    limit_time(rig)
+    client = rig.connect()
+    told = []
+
+    def one() -> None:
+        client.sendall(small())
+        (request,) = rig.await_requests()
+        told.append(request.network_ns)
+        rig.answer(request, answer_frame(0))
+        rig.step()
+        receive(client, 8)
+
+    spent_ns = took_ns(lambda: [one() for _ in range(400)])
+    assert 0 < sum(told) <= spent_ns
+    limit_time(rig, False)
+    one()
+    one()
+    assert told[-1] == 0
+
+
+def test_of_each_connection_its_own_time(rig: Rig) -> None:
+    limit_time(rig)
+    busy, idle = rig.connect(), rig.connect()
+    request = send_in_pieces(rig, busy, big())
+    assert request.network_ns > 0
+    rig.answer(request, answer_frame(0))
+    idle.sendall(small())
+    assert rig.await_requests()[0].network_ns < request.network_ns
+
+
+def test_a_request_that_is_asked_for_again_is_not_paid_for_twice(rig: Rig, tmp_path: Path) -> None:
+    """It was charged when it came; what it costs now is told with the next one."""
+    limit_time(rig)
+    segment = tmp_path / "00000000000000000000.log"
+    segment.write_bytes(b"x" * 100)
+    client = rig.connect()
+    request = send_in_pieces(rig, client, big())
+    assert request.network_ns > 0
+    parts_answer(rig, request, b"HEAD", segment, [(0, 10)], inode=1)
+    rig.step()
+    (channel,) = rig.files.opening()
+    rig.files.ask_again(channel)
+    rig.step()
+    (again,) = rig.requests_taken()
+    assert (again.flags, again.network_ns) == (SlotFlag.AGAIN | SlotFlag.HEAVY, 0)
+    rig.answer(again, answer_frame(0, bytes(100_000)))
+    rig.step()
+    receive(client, 8 + 100_000)
+    client.sendall(small())
+    assert rig.await_requests()[0].network_ns > 0
+
+
+# ---- TLS and SASL
+
+
+def test_a_handshake_counts_for_the_first_request(secure: SecureRig) -> None:
+    limit_time(secure)
+    clients = []
+    spent_ns = took_ns(lambda: clients.append(secure.handshake()))
+    (client,) = clients
+    client.send(small())
+    secure.step()
+    (first,) = secure.requests_taken()
+    # It signs; nothing that a request does takes as long.
+    assert 100_000 < first.network_ns < spent_ns + 100_000_000
+    secure.answer(first, answer_frame(0))
+    secure.step()
+    client.send(small())
+    secure.step()
+    (second,) = secure.requests_taken()
+    assert 0 < second.network_ns < first.network_ns
+
+
+def test_a_login_counts_and_then_the_turn_does(secure: SecureRig) -> None:
+    limit_time(secure)
+    client = secure.meet(SASL)
+    log_in(secure, client)
+    client.sendall(small())
+    secure.step()
+    (request,) = secure.requests_taken()
+    assert request.network_ns > 0
+
+
+def test_more_than_a_descriptor_holds_is_told_later(secure: SecureRig) -> None:
+    limit_time(secure)
+    client = secure.meet(SASL)
+    log_in(secure, client)
+    channel, connection = secure.by_client[client]
+    secure.secure.native.spent(channel, connection, MOST_NS + 500_000_000)
+    secure.secure.native.spent(channel, connection + 1, MOST_NS)
+    told = []
+    for _ in range(3):
+        client.sendall(small())
+        secure.step()
+        (request,) = secure.requests_taken()
+        told.append(request.network_ns)
+        secure.answer(request, answer_frame(0))
+        secure.step()
+    assert told[0] == MOST_NS
+    assert 500_000_000 - UNIT_NS <= told[1] < 1_000_000_000
+    assert told[2] < 100_000_000

@@ -1,0 +1,169 @@
+"""What `make dist` makes is whole: a broker starts from the wheel in an otherwise empty virtual environment.
+
+The sdist has each native source as it is in the checkout. The wheel is built from the unpacked sdist, with
+the modules that the checkout has compiled of these very sources, so this takes seconds instead of minutes.
+`make test-dist` installs the files that `make dist` has made, the sdist by compiling all of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mpbroker.config.version import VERSION
+from ops.bench.brokers import Mpbroker, running
+from ops.setup import jvm_reader
+from tests.real_clients.conftest import stop_cleanly
+from tests.support.distributions import (
+    METADATA,
+    NATIVE_PACKAGES,
+    PACKAGES,
+    ROOT,
+    build_sdist,
+    build_wheel,
+    make_environment,
+    outside,
+    run,
+    unpack,
+)
+
+SOURCES = (".pyx", ".pxd", ".pxi", ".h", ".pyi", ".java", ".json", ".typed", ".py")
+NATIVE = sorted(
+    str(path.relative_to(ROOT)) for name in NATIVE_PACKAGES for path in (ROOT / name).rglob("*.pyx")
+)
+
+
+@pytest.fixture(scope="module")
+def sdist_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_sdist(tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def sdist(sdist_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Unpacked."""
+    return unpack(sdist_file, tmp_path_factory.mktemp("unpacked"))
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(sdist_file, tmp_path_factory.mktemp("wheel"))
+
+
+def sources(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for package in PACKAGES
+        for path in (directory / package).rglob("*")
+        if path.suffix in SOURCES
+    }
+
+
+def test_the_sdist_has_every_source_and_nothing_built(sdist: Path) -> None:
+    assert sources(sdist) == sources(ROOT)
+    built = [path for path in sdist.rglob("*") if path.suffix in (".c", ".so", ".jar", ".pyc")]
+    assert built == []
+
+
+def test_the_wheel_has_the_native_modules_and_not_their_sources(wheel: Path) -> None:
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    assert wheel.name.startswith(f"mpbroker-{VERSION}-{tag}-{tag}-linux_")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(f"mpbroker-{VERSION}.dist-info/METADATA").decode()
+    modules = {name.split(".", 1)[0] for name in names if name.endswith(".so")}
+    assert modules == {name.removesuffix(".pyx") for name in NATIVE}
+    assert {Path(name).suffix for name in names} & {".c", ".pyx", ".pxd", ".pxi", ".h", ".java"} == set()
+    assert {"mpbroker/protocol/schema/kafka.json", "shm/py.typed", "shm/ring.pyi"} <= set(names)
+    assert "Requires-Dist: crc32c" not in metadata
+
+
+def test_the_wheel_has_the_jvm_reader_where_there_is_a_compiler(wheel: Path) -> None:
+    try:
+        jvm_reader.javac()
+        wanted = [f"spark_integration/jvm/mpbroker-spark-{jvm_reader.spark()[0]}.jar"]
+    except jvm_reader.NoCompiler:
+        wanted = []
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if name.endswith(".jar")] == wanted
+
+
+def refused(directory: Path, **variables: str) -> str:
+    """What setup.py says that builds no wheel."""
+    done = subprocess.run(
+        [sys.executable, "setup.py", "bdist_wheel"],
+        cwd=directory,
+        env={**outside(), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    assert not (directory / "dist").exists()
+    return done.stderr
+
+
+def test_without_sources_there_is_no_wheel(tmp_path: Path) -> None:
+    """As from a copy that has the Python modules alone, or an sdist that other programs made so."""
+    for name in METADATA:
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "shm").mkdir()
+    (tmp_path / "shm" / "__init__.py").touch()
+    assert "there is no .pyx file below shm or mpbroker in" in refused(tmp_path)
+    (tmp_path / "shm" / "ring.pyx").touch()
+    assert "MPBROKER_NATIVE=0 is for editable installs" in refused(tmp_path, MPBROKER_NATIVE="0")
+
+
+def test_an_incomplete_sdist_builds_no_wheel(sdist: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(sdist, copy)
+    (copy / NATIVE[0]).unlink()
+    said = refused(copy)
+    assert "setup.py: 1 of the files that " in said
+    assert f"SOURCES.txt names are missing, the first is {NATIVE[0]}. Unpack the sdist again" in said
+
+
+@dataclass
+class Installed(Mpbroker):
+    """The broker of another environment, which does not know this checkout."""
+
+    def environment(self) -> dict[str, str]:
+        return {**outside(), "MPBROKER_RUNTIME_DIR": str(self.runtime_dir)}
+
+
+def try_out(environment: Path, directory: Path) -> None:
+    program = environment / "bin" / "mpbroker"
+    directory.mkdir()
+    assert run([str(program), "--version"], directory, outside()).split()[-1] == VERSION
+    serve = f"{program} serve --listeners PLAINTEXT://127.0.0.1:{{port}} --log-dirs {{log_dir}}"
+    broker = Installed(directory, template=serve)
+
+    def client(*words: str, stdin: str = "") -> str:
+        done = subprocess.run(
+            [str(program), *words, "-b", broker.bootstrap],
+            cwd=directory,
+            env=outside(),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    with running(broker):
+        assert "created topic orders with 2 partition(s)" in client(
+            "topic", "create", "orders", "--partitions", "2"
+        )
+        client("produce", "orders", "-K", ":", stdin="alice:1\nbob:2\n")
+        read = client("consume", "orders", "--from-beginning", "-e", "-f", "%k:%v\\n")
+        assert sorted(read.splitlines()) == ["alice:1", "bob:2"]
+        stop_cleanly(broker)
+
+
+def test_a_broker_starts_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    try_out(make_environment(tmp_path, wheel), tmp_path / "broker")

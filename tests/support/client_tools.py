@@ -1,0 +1,90 @@
+"""Programs that the client tests run: found or named, never skipped."""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ops.bench import maven
+from tests.support.polling import until
+
+INSTALL = {"kcat": "apt-get install kcat"}
+RUN_TIMEOUT_S = 300
+FRANZ_SOURCE = Path(__file__).parents[1] / "real_clients" / "franz"
+
+
+class ToolError(AssertionError):
+    """A program ended with an error; the message is what it printed."""
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.fail(f"{name} is not installed: {INSTALL[name]}", pytrace=False)
+    return found
+
+
+def run(command: Sequence[str], stdin: bytes = b"", cwd: Path | None = None) -> bytes:
+    """The program's standard output; it must end with 0 in time."""
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, timeout=RUN_TIMEOUT_S, cwd=cwd, check=False
+    )
+    if done.returncode:
+        said = (done.stdout + done.stderr).decode(errors="replace")[-4000:]
+        raise ToolError(f"{' '.join(command[:8])} ended with {done.returncode}:\n{said}")
+    return done.stdout
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """For what Kafka does not promise at once: changes are answered before all metadata knows them."""
+    until(holds, what, lambda: time.sleep(0.02))
+
+
+@cache
+def _java() -> tuple[str, str]:
+    try:
+        return maven.java(), maven.kafka_classpath()
+    except maven.MissingToolError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+# A JVM that hardly optimises, for what lives for a second.
+SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+def java_command(main_class: str, *arguments: str) -> list[str]:
+    """One of Kafka's command line tools."""
+    java, classpath = _java()
+    return [java, *SMALL_JVM, "-cp", classpath, main_class, *arguments]
+
+
+def kafka_tool(main_class: str, *arguments: str, stdin: bytes = b"") -> str:
+    return run(java_command(main_class, *arguments), stdin).decode()
+
+
+def go() -> str:
+    """The system's, or the one that `make setup` puts beside this Python where that is too old."""
+    asked = re.search(r"^go (\d+)\.(\d+)", (FRANZ_SOURCE / "go.mod").read_text(), re.MULTILINE)
+    assert asked is not None
+    for directory in (None, str(Path(sys.executable).parent)):
+        if (found := shutil.which("go", path=directory)) is None:
+            continue
+        # Elsewhere than in the module, where it might fetch another one to answer.
+        version = re.search(r"go(\d+)\.(\d+)", run([found, "version"], cwd=Path(found).parent).decode())
+        if version and (int(version[1]), int(version[2])) >= (int(asked[1]), int(asked[2])):
+            return found
+    pytest.fail(f"no Go {asked[1]}.{asked[2]} or newer: make setup puts one into .venv", pytrace=False)
+
+
+@cache
+def franz_program(directory: Path) -> str:
+    """The franz-go program, built once."""
+    built = directory / "franz"
+    run([go(), "build", "-o", str(built), "."], cwd=FRANZ_SOURCE)
+    return str(built)

@@ -1,0 +1,208 @@
+"""What goes on beside appends while reads fail: readers, the scrubber, the cleaner, retention, moves.
+
+Each takes a scenario of `fault_workload` that has appended, does what it is about with the second directory
+failing, and raises Broken where the other one is concerned, or what fails is taken for something else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.topology import CLEANER, SCRUBBER
+from mpbroker.log.compaction.cleaner_process import CleanerProcess
+from mpbroker.log.format.names import partition_name
+from mpbroker.log.process import LogProcess
+from mpbroker.log.read.reader import Bound, PartitionReader
+from mpbroker.log.scrub.scrub_process import ASKED, ScrubProcess
+from tests.log.append.test_turn import settle
+from tests.support.log_node import wait_for_helper
+from tests.support.polling import PATIENCE_S
+
+if TYPE_CHECKING:
+    from tests.support.fault_workload import Scenario
+
+SLICE_BYTES = 5_000
+T = TypeVar("T")
+
+
+class Broken(Exception):
+    """A promise."""
+
+
+def finished(process: LogProcess, steps: Generator[None, None, T]) -> T:
+    """Step by step; then what failed has been told."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            settle(process)
+            process._take_failures()
+            return cast("T", end.value)
+        wait_for_helper(process)
+
+
+# ---- readers
+
+
+def lookups(scenario: Scenario, number: int) -> Iterator[Callable[[PartitionReader], Any]]:
+    """All that fetches, ListOffsets and OffsetForLeaderEpoch want of a partition."""
+    now = scenario.node.rig.partition(scenario.targets[number].slot)
+    bound = Bound(now.high_watermark, now.high_watermark_segment, now.high_watermark_position)
+
+    def fetch(offset: int) -> Callable[[PartitionReader], Any]:
+        def look(reader: PartitionReader) -> Any:
+            piece = reader.fetch_slice(offset, SLICE_BYTES, bound)
+            return piece and (piece, reader.read(piece))
+
+        return look
+
+    yield from map(fetch, range(now.log_start_offset, now.high_watermark))
+    yield lambda reader: reader.max_timestamp(bound, now.log_start_offset)
+    yield lambda reader: reader.find_timestamp(1, now.log_start_offset, bound)
+    yield lambda reader: reader.epochs()
+
+
+def read(scenario: Scenario, fail: Callable[[], None]) -> None:
+    """What is found is the same, or an error of the disk."""
+    process = scenario.node.process
+    assert process is not None
+    looks = [(number, look) for number in range(len(scenario.targets)) for look in lookups(scenario, number)]
+
+    def found(number: int, look: Callable[[PartitionReader], Any]) -> Any:
+        home = scenario.node.dirs[scenario.in_second(number)]
+        with closing(PartitionReader(home / partition_name("t", number))) as reader:
+            return look(reader)
+
+    expected = [found(*one) for one in looks]
+    fail()
+    for (number, look), before in zip(looks, expected, strict=True):
+        try:
+            now = found(number, look)
+        except OSError as error:
+            if not scenario.in_second(number):
+                raise Broken(f"t-{number} in the other directory cannot be read: {error}") from error
+        else:
+            if now != before:
+                raise Broken(f"t-{number}: something else is found: {str(now)[:200]}")
+
+
+# ---- the scrubber
+
+
+def scrub(scenario: Scenario, fail: Callable[[], None]) -> None:
+    """What cannot be read is told; when it can be, nothing is damaged any more."""
+    rig = scenario.node.rig
+    process = ScrubProcess(ProcessContext(SCRUBBER, rig.memory, rig.config))
+    process.start()
+    words = rig.memory.words("scrub_asked")
+
+    def scrub_all() -> list[int]:
+        words.store(ASKED, words.load(ASKED) + 1)
+        while (home := process._due()) is not None:
+            process.scrub(home)
+        return [len(home.known.all_damages()) for home in process.dirs]
+
+    fail()
+    if scrub_all()[0]:
+        raise Broken("damage is found in the other directory")
+    scenario.works_again()
+    if any(scrub_all()) or any(process.damaged.load(target.slot) for target in scenario.targets):
+        raise Broken("damage is left where there was none")
+
+
+# ---- the cleaner
+
+
+class InProcess(CleanerProcess):
+    """Asks the log worker without a ring in between."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        rig, process = scenario.node.rig, scenario.node.process
+        assert process is not None
+        super().__init__(ProcessContext(CLEANER, rig.memory, rig.config))
+        self.log_process = process
+        self.cleaned: list[str] = []
+        self.logs[0].is_up = True
+
+    def _asked(self, message: calls.Message) -> calls.Message:
+        process = self.log_process
+        if isinstance(message, calls.FindToClean):
+            return finished(process, process.compaction.choosing())
+        if isinstance(message, calls.SwapSegments):
+            return finished(process, process.compaction.swapping(message))
+        assert isinstance(message, calls.CleaningEnded)
+        process.compaction.ended(message)
+        settle(process)
+        process._take_failures()
+        return message
+
+    def _report(self, task: calls.ToClean, *more: Any) -> None:
+        self.cleaned.append(task.directory)
+        super()._report(task, *more)
+
+
+def clean(scenario: Scenario, fail: Callable[[], None]) -> None:
+    """A disk that fails is not held against a partition, and others are cleaned. What only the journal has on
+    disk is not cleaned: so they were closed before.
+    """
+    scenario.node.stop()
+    scenario.start()
+    cleaner = InProcess(scenario)
+    fail()
+    for _ in range(2 * len(scenario.targets)):
+        cleaner.clean_one()
+    for number in range(len(scenario.targets)):
+        path = scenario.node.dirs[0] / partition_name("t", number)
+        if not scenario.in_second(number) and str(path) not in cleaner.cleaned:
+            raise Broken(f"{path} is not cleaned")
+    counters = cleaner.log_process.context.counters
+    if counters.get(Counter.COUNT_UNCLEANABLE_PARTITIONS):
+        raise Broken("a partition is not cleaned any more")
+
+
+# ---- retention
+
+
+def retain(scenario: Scenario, fail: Callable[[], None]) -> None:
+    """After a start nothing is known of sealed segments. Records are of the future here, files are not."""
+    scenario.node.crash()
+    scenario.start()
+    process = scenario.node.process
+    assert process is not None
+    fail()
+    finished(process, process.deletion.looking())
+
+
+# ---- moves
+
+
+def move(scenario: Scenario, fail: Callable[[], None]) -> None:
+    """From the directory that fails to the other one."""
+    process = scenario.node.process
+    assert process is not None
+    number = next(filter(scenario.in_second, range(len(scenario.targets))))
+    topic_id = scenario.node.rig.partition(scenario.targets[number].slot).topic_id
+    fail()
+    order = calls.MovePartitions([calls.MovePartition("t", number, topic_id, 0)])
+    finished(process, process.moving.ordering(order))
+    deadline = time.monotonic() + PATIENCE_S
+    while not process.moving.is_at_rest:
+        if time.monotonic() > deadline:
+            raise Broken("the move never ends")
+        process.work(1)
+        process.do_chores()
+        process._keep_house()
+
+
+SERVING = {"read": read, "scrub": scrub, "clean": clean, "retain": retain, "move": move}
+# Beside those of all tests.
+CONFIGS = {
+    "clean": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"},
+    "retain": {"retention.ms": "1"},
+}

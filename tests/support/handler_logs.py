@@ -1,0 +1,164 @@
+"""A partition with real segment files, and fetches of it; the test is the log process that publishes them."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import slots
+from mpbroker.ipc.slots import PartKind, SlotKind, file_generation
+from mpbroker.protocol.headers import decode_response_frame
+from mpbroker.protocol.messages import FetchRequest
+from mpbroker.records.batch import assign_offset_and_epoch
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from tests.support.handler_rig import (
+    Rig,
+    partition_payload,
+    piece,
+    request_frame,
+    rig,
+    topic_image,
+)
+
+FETCH, LIST_OFFSETS = 1, 2
+VERSIONS = range(4, 19)
+T0 = 1_700_000_000_000
+TOPIC = topic_image("logged", 1, partitions=2)
+PART = struct.Struct("<IIQIIqQII")
+
+
+class Logged:
+    """A partition of two segments: batches of ten records, `sealed` of them in the first segment."""
+
+    def __init__(self, directory: Path, made: Rig) -> None:
+        self.rig = made
+        self.directory = directory / "logged-0"
+        self.directory.mkdir()
+        (directory / "logged-1").mkdir()
+        self.batches: list[bytes] = []
+        self.segments: list[tuple[int, int]] = [(0, 0)]
+        self.changes: dict[str, Any] = {}
+        self.roll(0)
+
+    @property
+    def end(self) -> int:
+        return 10 * len(self.batches)
+
+    def roll(self, base: int) -> None:
+        self.base, self.position = base, 0
+        (self.directory / f"{base:020d}.log").touch()
+
+    def append(self, visible: bool = True) -> None:
+        first = self.end
+        batch = build_batch([NewRecord(b"k", b"v" * 50, T0 + first + i) for i in range(10)])
+        assign_offset_and_epoch(batch, first, 0)
+        with (self.directory / f"{self.base:020d}.log").open("ab") as file:
+            file.write(batch)
+        self.position += len(batch)
+        self.batches.append(bytes(batch))
+        if visible:
+            self.publish()
+
+    def publish(self, **changes: Any) -> None:
+        self.changes |= changes
+        fields = {
+            "high_watermark": self.end,
+            "high_watermark_segment": self.base,
+            "high_watermark_position": self.position,
+            "last_stable_offset": self.end,
+            "last_stable_segment": self.base,
+            "last_stable_position": self.position,
+            "log_end_offset": self.end,
+        }
+        self.rig.table.write(0, partition_payload(TOPIC, 0, **(fields | self.changes)))
+        self.rig.memory.words("dirty").store(0, self.rig.memory.words("dirty").load(0) + 1)
+
+
+@contextmanager
+def two_segments(directory: Path, sealed: int = 5) -> Iterator[Logged]:
+    """At 0 and 50, with five batches of ten records each; `sealed`: so many in the first one."""
+    with rig(BrokerConfig(log_dirs=(str(directory),))) as made:
+        made.publish(TOPIC)
+        log = Logged(directory, made)
+        for _ in range(sealed):
+            log.append()
+        log.roll(log.end)
+        for _ in range(5):
+            log.append()
+        yield log
+
+
+def fetch(
+    offset: int,
+    *,
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    partition: int = 0,
+    each: int = 1 << 20,
+    **fields: Any,
+) -> FetchRequest:
+    request = FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=max_bytes)
+    wanted = FetchRequest.FetchPartition(partition, fetch_offset=offset, partition_max_bytes=each)
+    for name, value in fields.items():
+        setattr(request if hasattr(request, name) else wanted, name, value)
+    request.topics = [FetchRequest.FetchTopic("logged", TOPIC.topic_id, [wanted])]
+    return request
+
+
+def whole(made: Rig, reply: Any, directory: Path) -> bytes:
+    """The frame as the processor puts it on the wire."""
+    if reply.kind == SlotKind.SEND:
+        return made.processor.frame_of(reply)
+    assert reply.kind == SlotKind.SEND_PARTS
+    arena = made.memory.arena(reply.owner)
+    frame = b""
+    assert reply.position % 8 == 0
+    for i in range(reply.length):
+        raw = bytes(
+            piece(arena, reply.block, reply.position + i * slots.PART_BYTES_EACH, slots.PART_BYTES_EACH)
+        )
+        kind, length, position, slot, generation, base, file, name, name_length = PART.unpack(raw)
+        if kind == PartKind.PART_BYTES:
+            frame += bytes(piece(arena, reply.block, position, length))
+            continue
+        path = directory / f"{base:020d}.log"
+        assert bytes(piece(arena, reply.block, name, name_length)) == os.fsencode(path)
+        assert (slot, generation, file) == (0, 5, file_generation(path.stat()))
+        frame += path.read_bytes()[position : position + length]
+    made.processor.give_back(reply)
+    return frame
+
+
+def replies(log: Logged) -> list[Any]:
+    return log.rig.processor.replies()
+
+
+def answer(log: Logged, version: int) -> Any:
+    (reply,) = replies(log)
+    frame = whole(log.rig, reply, log.directory)
+    assert struct.unpack_from(">i", frame)[0] == len(frame) - 4
+    return decode_response_frame(FETCH, version, frame[4:])[1]
+
+
+def ask(log: Logged, request: FetchRequest, version: int = 12) -> Any:
+    log.rig.processor.send(request_frame(FETCH, version, request))
+    log.rig.turn()
+    return answer(log, version)
+
+
+def partition_of(response: Any) -> Any:
+    return response.responses[0].partitions[0]
+
+
+def park(log: Logged, request: FetchRequest, connection: int = 7) -> None:
+    log.rig.processor.send(request_frame(FETCH, 12, request), connection=connection)
+    log.rig.turn()
+    assert [r.kind for r in replies(log)] == [SlotKind.PARKED]
+    assert len(log.rig.handler.broker.fetches) >= 1

@@ -1,0 +1,296 @@
+"""A processor's native turn in the test's own process; the test plays handlers, log process and clients."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import tempfile
+from pathlib import Path
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.slots import (
+    PART_BYTES_EACH,
+    PartKind,
+    Request,
+    Return,
+    SlotKind,
+    file_generation,
+    kind_of,
+    pack_part,
+    pack_reply,
+    unpack_request,
+    unpack_return,
+)
+from mpbroker.ipc.topology import SharedMemory, Sizes
+from mpbroker.network.processor.processor import connection_prefix, first_flexible_versions
+from mpbroker.network.processor.turn import ProcessorTurn, TurnFiles
+from tests.support.polling import PATIENCE_S
+
+FRAME_BYTES_MAX = 4 << 20
+PROCESSOR = topology.processor(0)
+
+
+def frame(
+    api_key: int,
+    version: int,
+    correlation: int,
+    body: bytes = b"",
+    client: bytes = b"test",
+    tags: bytes = b"",
+) -> bytes:
+    header = struct.pack(">hhih", api_key, version, correlation, len(client)) + client + tags
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def answer_frame(correlation: int, body: bytes = b"") -> bytes:
+    return struct.pack(">ii", 4 + len(body), correlation) + body
+
+
+class Rig:
+    def __init__(
+        self,
+        handlers: int = 1,
+        queued_max: int = 500,
+        places: int = 64,
+        *,
+        memory_bytes: int = 1 << 30,
+        extent_bytes: int = 16 << 30,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        idle_ns: int = 0,
+        stall_ns: int = 10_000_000_000,
+    ) -> None:
+        self.directory = tempfile.TemporaryDirectory(dir="/dev/shm")
+        sizes = Sizes(16, memory_bytes, arena_extent_bytes=extent_bytes)
+        self.memory = SharedMemory(Path(self.directory.name) / "public", sizes)
+        self.handover, self._acceptor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.turn = ProcessorTurn(
+            self.memory,
+            PROCESSOR,
+            self.handover.fileno(),
+            first_flexible_versions(),
+            places,
+            frame_bytes_max,
+            queued_max,
+            connection_prefix(PROCESSOR, 1),
+            idle_ns,
+            stall_ns,
+        )
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.requests = {h: self.memory.ring(PROCESSOR, topology.handler(h)) for h in range(handlers)}
+        self.answers = {h: self.memory.ring(topology.handler(h), PROCESSOR) for h in range(handlers)}
+        self.from_log = self.memory.ring(topology.LOG, PROCESSOR)
+        self.arenas = {h: self.memory.arena(topology.handler(h)) for h in range(handlers)}
+        self.request_arena = self.memory.arena(PROCESSOR)
+        self.clients: list[socket.socket] = []
+        for h in range(handlers):
+            self.turn.welcome_handler(h)
+
+    def close(self) -> None:
+        # The broker's ends are the turn's, if the test has not let go of it.
+        if turn := self.__dict__.pop("turn", None):
+            turn.close_idle(1 << 62)
+        for sock in (*self.clients, self.listener, self.handover, self._acceptor_end):
+            sock.close()
+        self.memory.close()
+        self.directory.cleanup()
+
+    @property
+    def files(self) -> TurnFiles:
+        return TurnFiles(self.turn)
+
+    def connect(self) -> socket.socket:
+        served, client = self.pair()
+        assert self.turn.add_connection(served.detach(), 0)
+        return client
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        """(the broker's end of a connection that no processor has yet, the client's)"""
+        client = socket.create_connection(self.listener.getsockname())
+        # What is sent is there at once, also behind something that was not acknowledged yet.
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        served, _ = self.listener.accept()
+        served.setblocking(False)
+        client.settimeout(PATIENCE_S)
+        self.clients.append(client)
+        return served, client
+
+    def step(self, turns: int = 3) -> None:
+        """Loopback delivers at once; a few turns see everything that was sent."""
+        for _ in range(turns):
+            self.turn.turn(0)
+
+    def taken(self, handler: int = 0) -> list[Request | Return]:
+        """What the handler takes now: REQUEST, CANCEL and RETURN."""
+        slots, _ = self.requests[handler].take()
+        return [
+            unpack_return(slots, i) if kind_of(slots, i) == SlotKind.RETURN else unpack_request(slots, i)
+            for i in range(len(slots) // 64)
+        ]
+
+    def requests_taken(self, handler: int = 0) -> list[Request]:
+        return [r for r in self.taken(handler) if isinstance(r, Request) and r.kind == SlotKind.REQUEST]
+
+    def await_requests(self, handler: int = 0) -> list[Request]:
+        """For frames larger than the socket buffers, which need several rounds between the two ends."""
+        for _ in range(5000):
+            self.turn.turn(1)
+            if found := self.requests_taken(handler):
+                return found
+        raise TimeoutError("no request came")
+
+    def counter(self, counter: Counter) -> int:
+        return self.memory.counters(PROCESSOR).get(counter)
+
+    def bytes_of(self, request: Request) -> bytes:
+        return bytes(self.request_arena.view(request.block, request.length))
+
+    def answer(
+        self, request: Request, payload: bytes, handler: int = 0, *, throttle_ms: int = 0, done_ns: int = 0
+    ) -> int:
+        """As a handler does for an uncommon request: out of its own arena. Returns the block."""
+        arena = self.arenas[handler]
+        block = arena.allocate(len(payload))
+        arena.view(block, len(payload))[:] = payload
+        generation = arena.lend(block, PROCESSOR)
+        self.push(
+            handler,
+            pack_reply(
+                SlotKind.SEND,
+                topology.handler(handler),
+                request.channel,
+                request.connection,
+                block,
+                generation,
+                0,
+                len(payload),
+                throttle_ms,
+                request.request,
+                done_ns,
+            ),
+        )
+        return block
+
+    def answer_kind(self, request: Request, kind: int, handler: int = 0, *, throttle_ms: int = 0) -> None:
+        self.push(
+            handler,
+            pack_reply(
+                kind,
+                topology.handler(handler),
+                request.channel,
+                request.connection,
+                throttle_ms=throttle_ms,
+                request=request.request,
+            ),
+        )
+
+    def answer_in_place(self, request: Request, payload: bytes) -> None:
+        """As the log process does for a common produce: in the request's own block."""
+        at = (request.length + 7) // 8 * 8
+        self.request_arena.view(request.block, at + len(payload))[at:] = payload
+        assert self.from_log.push(
+            pack_reply(
+                SlotKind.SEND,
+                PROCESSOR,
+                request.channel,
+                request.connection,
+                request.block,
+                request.generation,
+                at,
+                len(payload),
+                request=request.request,
+            )
+        )
+
+    def push(self, handler: int, slot: bytes) -> None:
+        assert self.answers[handler].push(slot)
+
+    def in_use_bytes(self) -> int:
+        """Of the processor's request arena, by its counter page."""
+        self.turn.turn(0)
+        return self.counter(Counter.COUNT_ARENA_BYTES)
+
+
+def parts_answer(
+    rig: Rig,
+    request: object,
+    header: bytes,
+    path: Path,
+    slices: list[tuple[int, int]],
+    inode: int | None = None,
+    handler: int = 0,
+) -> None:
+    arena = rig.arenas[handler]
+    name = os.fsencode(path)
+    count = 1 + len(slices)
+    at_header = count * PART_BYTES_EACH
+    at_path = at_header + len(header)
+    block = arena.allocate(at_path + len(name))
+    found = file_generation(path.stat()) if inode is None else inode
+    parts = pack_part(PartKind.PART_BYTES, len(header), at_header)
+    for position, length in slices:
+        parts += pack_part(PartKind.PART_FILE, length, position, 3, 1, 0, found, at_path, len(name))
+    arena.view(block, at_path + len(name))[:] = parts + header + name
+    generation = arena.lend(block, PROCESSOR)
+    rig.push(
+        handler,
+        pack_reply(
+            SlotKind.SEND_PARTS,
+            topology.handler(handler),
+            request.channel,
+            request.connection,
+            block,
+            generation,
+            0,
+            count,  # type: ignore[attr-defined]
+            request=request.request,  # type: ignore[attr-defined]
+        ),
+    )
+
+
+def open_all(rig: Rig) -> None:
+    for channel in rig.files.opening():
+        missing = rig.files.missing(channel)
+        if missing is not None:
+            for slot, generation, base, inode, path in missing:
+                rig.files.opened(slot, generation, base, inode, os.open(path, os.O_RDONLY))
+            rig.files.resume(channel)
+
+
+def receive(client: socket.socket, count: int) -> bytes:
+    out = b""
+    while len(out) < count:
+        more = client.recv(count - len(out))
+        if not more:
+            raise EOFError(f"closed after {len(out)} of {count} bytes")
+        out += more
+    return out
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the broker has closed, with nothing left to read."""
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    finally:
+        client.settimeout(PATIENCE_S)
+
+
+__all__ = [
+    "FRAME_BYTES_MAX",
+    "PROCESSOR",
+    "Rig",
+    "answer_frame",
+    "frame",
+    "is_closed",
+    "kind_of",
+    "open_all",
+    "os",
+    "parts_answer",
+    "receive",
+]

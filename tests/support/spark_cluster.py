@@ -1,0 +1,173 @@
+"""A standalone Spark cluster on this host, from the jars that PySpark brings: a master, and workers that may
+see other files than the rest of the host does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from ops.bench.brokers import HOST, free_port
+from tests.support.polling import until
+
+SPARK_HOME = Path(pyspark.__path__[0])
+ROOT = Path(__file__).parents[2]
+# Masters and workers only pass messages.
+DAEMON_MEMORY = "128m"
+EXECUTOR_MEMORY = "512m"
+
+
+def may_unshare() -> bool:
+    """Whether this process may make namespaces: it has to be root, and no sandbox may forbid it."""
+    tried = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False
+    )
+    return tried.returncode == 0
+
+
+def hidden(directory: Path) -> list[str]:
+    """The beginning of a command whose process finds nothing in the directory, as on another host."""
+    return _in_namespace(["--mount"], f'mount -t tmpfs none "{directory}"')
+
+
+def contained(directory: Path, *, at: Path) -> list[str]:
+    """The beginning of a command that runs as in a container that was given the directory, read-only, under
+    another path: it has mounts and process ids of its own, and its own /proc.
+    """
+    mounts = f'mount --bind "{directory}" "{at}" && mount -o remount,ro,bind "{at}"'
+    return _in_namespace(["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"], mounts)
+
+
+def _in_namespace(flags: Sequence[str], mounts: str) -> list[str]:
+    # The shell's place is taken by the command, which keeps its process id.
+    return ["unshare", *flags, "--", "sh", "-ec", f'{mounts}\nexec "$@"', "sh"]
+
+
+class Cluster:
+    """Use `running_cluster`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port, self._web_port = free_port(), free_port()
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def master(self) -> str:
+        return f"spark://{HOST}:{self._port}"
+
+    def start(self, workers: Sequence[Sequence[str]]) -> None:
+        """One worker with one core for each prefix of a command; returns when all have registered."""
+        self._start(
+            "master", [], ["master.Master", "--port", str(self._port), "--webui-port", str(self._web_port)]
+        )
+        until(self._answers, "the master answers", self._check)
+        for number, prefix in enumerate(workers):
+            words = ["worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", self.master]
+            self._start(f"worker-{number}", prefix, words)
+        until(lambda: self._workers_alive() == len(workers), "all workers have registered", self._check)
+
+    def stop(self) -> None:
+        """Ends the daemons, and with them their executors."""
+        members = [one for process in self._processes for one in _family(process)]
+        for process in reversed(self._processes):
+            process.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs(members, timeout=20)
+        for one in alive:
+            one.kill()
+        for process in self._processes:
+            process.wait()
+
+    def output(self, name: str) -> str:
+        return (self._directory / name / "output.log").read_text(errors="replace")
+
+    def _start(self, name: str, prefix: Sequence[str], words: Sequence[str]) -> None:
+        place = self._directory / name
+        place.mkdir(parents=True)
+        main, *rest = words
+        command = [*prefix, str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}"]
+        with (place / "output.log").open("wb") as output:
+            process = subprocess.Popen(
+                [*command, "--host", HOST, *rest],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(place),
+                cwd=place,
+            )
+        self._processes.append(process)
+
+    def _check(self) -> None:
+        for process in self._processes:
+            code = process.poll()
+            assert code is None, f"{process.args} ended with {code}, see {self._directory}"
+        os.sched_yield()
+
+    def _answers(self) -> bool:
+        try:
+            self._workers_alive()
+        except (OSError, json.JSONDecodeError):
+            # It listens before it has its pages: until then there is another one.
+            return False
+        return True
+
+    def _workers_alive(self) -> int:
+        with urllib.request.urlopen(f"http://{HOST}:{self._web_port}/json/", timeout=10) as answer:
+            return int(json.load(answer)["aliveworkers"])
+
+
+def _environment(place: Path) -> Mapping[str, str]:
+    mine = {
+        "SPARK_HOME": SPARK_HOME,
+        "SPARK_WORKER_DIR": place / "work",
+        "SPARK_LOCAL_DIRS": place / "local",
+        "SPARK_LOCAL_IP": HOST,
+        "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    # The workers' hosts know nothing of this checkout: what executors need, the job tells them.
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "PYTHON"))
+    }
+    return inherited | {name: str(value) for name, value in mine.items()}
+
+
+def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        found = psutil.Process(process.pid)
+        return [found, *found.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+@contextmanager
+def running_cluster(directory: Path, workers: Sequence[Sequence[str]]) -> Iterator[Cluster]:
+    """A cluster with a worker for each prefix of a command, certainly gone afterwards."""
+    cluster = Cluster(directory)
+    try:
+        cluster.start(workers)
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def executor_settings() -> dict[str, str]:
+    """What a job of this checkout tells its executors, as a cluster without an installed package needs it."""
+    return {
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
+        "spark.executor.memory": EXECUTOR_MEMORY,
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # All executors before the first task: the tests say which of them read what.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    }
