@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from mpbroker.coordinator.runtime.requests import RequestContext
 from mpbroker.coordinator.runtime.timers import Clock
-from mpbroker.coordinator.transactions.patterns import BadPattern, Pattern
 from mpbroker.coordinator.transactions.records import TransactionValue
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
 from mpbroker.coordinator.transactions.states import BY_LABEL, TransactionState
@@ -24,6 +23,8 @@ from mpbroker.protocol.messages import (
 
 # The most that one response describes: a transaction can have many partitions.
 DESCRIBED_PARTITIONS: Final = 50_000
+# The most memory that a compiled pattern takes; the module re2 keeps the last 128.
+PATTERN_BYTES_MAX: Final = 1 << 20
 
 
 class DescribeTransactions:
@@ -95,7 +96,7 @@ class DescribeTransactions:
                 and (not request.state_filters or value.state in states)
                 and (not producer_ids or value.producer_id in producer_ids)
                 and (request.duration_filter < 0 or value.start_ms < started_before)
-                and (pattern is None or pattern.matches(transaction.transactional_id))
+                and (pattern is None or pattern.fullmatch(transaction.transactional_id))
             )
             if wanted:
                 response.transaction_states.append(
@@ -110,11 +111,18 @@ def _is_dead(transaction: TransactionMetadata) -> bool:
     return transaction.pending_state is TransactionState.DEAD
 
 
-def _pattern(text: str | None) -> Pattern | None:
-    """Compile a filter of transactional ids. Raises ApiError."""
+def _pattern(text: str | None) -> Any:
+    """Compile a client's pattern, None if there is none. Raises ApiError.
+
+    Kafka has RE2/J for it: Python's `re` backtracks, and a dozen characters can keep it busy for hours.
+    """
     if not text:
         return None
+    import re2  # type: ignore[import-untyped]
+
+    options = re2.Options()
+    options.never_capture, options.log_errors, options.max_mem = True, False, PATTERN_BYTES_MAX
     try:
-        return Pattern(text)
-    except BadPattern as error:
-        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+        return re2.compile(text, options)
+    except re2.error as error:
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, error.args[0].decode()) from error
