@@ -24,7 +24,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
@@ -37,13 +36,11 @@ import setproctitle
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 from mpbroker.ipc.process import die_with_parent
-from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id, text_of_id
+from mpbroker.log.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.log.device import EACH_FILE, AtOnce, Syncs
 from mpbroker.log.file_system import FileSystem
 from mpbroker.log.names import CLEAN_SHUTDOWN, LOCK
 from mpbroker.log.opened import Opened
-from mpbroker.log.partition_log import wall_ms
-from mpbroker.log.quiet import opened_at_rest
 from mpbroker.log.recovery import Known, PartitionDamaged, load
 from shm.word import Words
 
@@ -84,9 +81,6 @@ class OpenJob(msgspec.Struct, frozen=True):
         return f"{self.topic}-{self.partition}"
 
     def run(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
-        at_rest = self._at_rest(count, syncs)
-        if at_rest is not None:
-            return at_rest
         if read_topic_id(self.directory, self.topic_id) != self.topic_id:
             return None
         log = load(
@@ -101,19 +95,6 @@ class OpenJob(msgspec.Struct, frozen=True):
             syncs if self.is_first_try else EACH_FILE,
         )
         return Opened.of(log)
-
-    def _at_rest(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
-        device = 0 if self.known.clean else syncs.device
-        if not self.is_first_try or device is None:
-            return None
-        metadata = text_of_id(self.topic_id)
-        # What it cannot read is said by whoever opens it then.
-        with suppress(OSError):
-            found = opened_at_rest(
-                self.directory, metadata, self.config, self.known, device, wall_ms(), count
-            )
-            return Opened._make(found) if found is not None else None
-        return None
 
     def again(self) -> OpenJob:
         return msgspec.structs.replace(self, is_first_try=False)

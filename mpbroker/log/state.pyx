@@ -199,6 +199,18 @@ cdef class PartitionState:
         core.log_end = next_offset
         core.bytes_since_index = 0
 
+    def end_times(self, tuple last_time, bint is_final) -> int:
+        """Count the entries of `.timeindex` that stay after a replay. One more than the replay made, `last_time` as (entries, timestamp,
+        offset), stays if `is_final` says that a snapshot is of the same log end, behind which indexes are synced, and if it is the entry
+        that `finish_segment` would write. Cutting it off would write to each of thousands of files at a start."""
+        cdef PartitionCore *core = self.own()
+        cdef IndexRef *times = &core.time_index
+        if is_final and core.max_timestamp > times.last_key and last_time == (
+            times.entries + 1, core.max_timestamp, core.max_timestamp_offset
+        ):
+            times.entries, times.last_key, times.last_offset = last_time
+        return times.entries
+
     def reopen(self, int fd, int index_fd, int time_index_fd) -> None:
         """The segment's files after a rest: everything else is known."""
         cdef PartitionCore *core = self.own()
