@@ -23,13 +23,6 @@ class PerPartition(MutableMapping[tuple[_Topic, int], int]):
     def __getitem__(self, key: tuple[_Topic, int]) -> int:
         return self._topics[key[0]][key[1]]
 
-    def get(self, key: tuple[_Topic, int], default: int | None = None) -> int | None:  # type: ignore[override]
-        topic = self._topics.get(key[0])
-        return default if topic is None else topic.get(key[1], default)
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, tuple) and self.get(key) is not None
-
     def __setitem__(self, key: tuple[_Topic, int], number: int) -> None:
         """Raise ValueError if the partition or the number is negative, or the number is no int64."""
         topic, partition = key

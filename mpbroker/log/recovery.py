@@ -17,12 +17,7 @@ import msgspec
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log import check, scan
-from mpbroker.log.aborted import (
-    AbortedTransaction,
-    TransactionIndexCorrupt,
-    read_aborted,
-    replace_aborted,
-)
+from mpbroker.log.aborted import AbortedTransaction, TransactionIndexCorrupt, read_aborted, replace_aborted
 from mpbroker.log.aborted_anew import remake
 from mpbroker.log.checkpoints import CheckpointCorrupt, fsync_directory, read_whole, write_epochs
 from mpbroker.log.device import EACH_FILE, Syncs, read_anew
@@ -38,12 +33,7 @@ from mpbroker.log.index import (
     offset_floor,
 )
 from mpbroker.log.last_entries import believed, odd_entry
-from mpbroker.log.names import (
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_name,
-)
+from mpbroker.log.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.log.partition_files import PartitionFiles, first_suspect
 from mpbroker.log.partition_log import (
     PartitionLog,
