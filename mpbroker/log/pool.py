@@ -18,7 +18,6 @@ import logging
 import math
 import mmap
 import os
-import pickle
 import select
 import signal
 import time
@@ -28,7 +27,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import msgspec
 import setproctitle
@@ -100,29 +98,6 @@ class OpenJob(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, is_first_try=False)
 
 
-# What goes through a channel is pickled as bare lists and tuples: structs take four times as long.
-
-_KNOWN_AT = OpenJob.__struct_fields__.index("known")
-Bare: TypeAlias = tuple[type[OpenJob], list[Any]]
-Told: TypeAlias = list[tuple[Key, tuple[Any, ...] | Failure | None]]
-
-
-def _packed(jobs: Sequence[OpenJob]) -> bytes:
-    bare: list[Bare] = []
-    for job in jobs:
-        fields = list(msgspec.structs.astuple(job))
-        fields[_KNOWN_AT] = msgspec.structs.astuple(job.known)
-        bare.append((type(job), fields))
-    return pickle.dumps(bare)
-
-
-def _unpacked(message: bytes) -> list[OpenJob]:
-    bare: list[Bare] = pickle.loads(message)
-    for _, fields in bare:
-        fields[_KNOWN_AT] = Known(*fields[_KNOWN_AT])
-    return [kind(*fields) for kind, fields in bare]
-
-
 def _unsaid(text: str) -> None:
     """The log process says how far all of them are."""
 
@@ -178,7 +153,7 @@ class Pool:
             jobs = [self.waiting.popleft() for _ in range(share)]
             worker.under_way.update((job.key, job) for job in jobs)
             try:
-                worker.channel.send_bytes(_packed(jobs))
+                worker.channel.send(jobs)
             except OSError:
                 self._lost(worker)
         if not self.workers:
@@ -188,7 +163,7 @@ class Pool:
     def receive(self, worker: Worker) -> None:
         """What it has done; or it has died."""
         try:
-            told: Told = pickle.loads(worker.channel.recv_bytes())
+            told: list[tuple[Key, Result | Failure]] = worker.channel.recv()
         except (EOFError, OSError):
             self._lost(worker)
             return
@@ -198,7 +173,7 @@ class Pool:
             if result is None:
                 self.left_over.add(key)
             else:
-                self.done[key] = Opened._make(result) if isinstance(result, tuple) else result
+                self.done[key] = result
 
     def _lost(self, worker: Worker) -> None:
         self.workers.remove(worker)
@@ -332,7 +307,7 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
     done = 0
     while True:
         try:
-            jobs = _unpacked(channel.recv_bytes())
+            jobs: list[OpenJob] = channel.recv()
         except EOFError:
             return
         to_tell: list[tuple[Key, Result | Failure]] = []
@@ -342,15 +317,10 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
             done += 1
             jobs_done.store(number, done)
             if time.monotonic() >= tell_at:
-                _tell(channel, to_tell)
+                channel.send(to_tell)
                 to_tell, tell_at = [], time.monotonic() + TELL_AFTER_S
         if to_tell:
-            _tell(channel, to_tell)
-
-
-def _tell(channel: Connection, done: list[tuple[Key, Result | Failure]]) -> None:
-    bare: Told = [(key, tuple(one) if isinstance(one, Opened) else one) for key, one in done]
-    channel.send_bytes(pickle.dumps(bare))
+            channel.send(to_tell)
 
 
 def _outcome(job: OpenJob, count: Callable[[int], None], syncs: Syncs) -> Result | Failure:

@@ -206,9 +206,9 @@ class Spy:
     channel: Connection
     sent: list[int]
 
-    def send_bytes(self, message: bytes) -> None:
-        self.sent.append(len(message))
-        self.channel.send_bytes(message)
+    def send(self, jobs: list[OpenJob]) -> None:
+        self.sent.append(len(pickle.dumps(jobs)))
+        self.channel.send(jobs)
 
     def close(self) -> None:
         self.channel.close()
