@@ -77,8 +77,8 @@ def check(partition: Partition, seen: Seen | None = None) -> None:
         partition.segments = []
         partition.findings = [finding(Severity.NOTE, partition.path, "it was deleted meanwhile")]
         return
-    if any(segment.is_old for segment in partition.segments):
-        # Where it ends nobody can tell before that is done.
+    if any(segment.old_at for segment in partition.segments):
+        # Nobody can tell where it ends.
         return
     _check_durable(partition)
     _check_snapshots(partition, snapshots)

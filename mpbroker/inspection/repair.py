@@ -104,10 +104,10 @@ def plan(path: Path) -> Plan:
     if partition is None:
         raise CannotRepair(f"{path} is not the directory of a partition (<topic>-<number>)")
     check(partition)
-    if any(segment.is_old for segment in partition.segments):
+    if any(segment.old_at for segment in partition.segments):
         raise CannotRepair(
-            f"{path} has messages of an old format. Start the broker once, or run mpbroker log recover "
-            f"{path.parent}: they become record batches"
+            f"{path} has messages of before Kafka 0.11. Serve the directory with Apache Kafka 3 and copy the "
+            "topic's records to a new topic there, or delete the topic"
         )
     _refuse_journaled(partition)
     if all(one.severity is not Severity.DAMAGE for one in partition.all_findings):

@@ -27,7 +27,7 @@ from mpbroker.log.format.names import (
 )
 from mpbroker.records.batch import BATCH_HEADER_BYTES, CURRENT_MAGIC, MAGIC_AT, BatchFrame, frame_at
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.legacy import entry_at, is_old
+from mpbroker.records.old_format import old_magic
 
 # Hears how many more bytes a walk has passed.
 Seen = Callable[[int], None]
@@ -51,8 +51,8 @@ class Segment:
     max_timestamp: int = -1
     # Batches of another leader epoch than their offset should have: (position, offset, that epoch).
     odd_epochs: list[tuple[int, int, int]] = field(default_factory=list)
-    # It has messages of before there were record batches.
-    is_old: bool = False
+    # Where messages of before Kafka 0.11 begin behind something else, and the first one's magic.
+    old_at: list[tuple[int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -167,8 +167,9 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
         segment = Segment(path, base, len(view), next_offset=base)
         for found in batches(view, base):
             if isinstance(found, CorruptBatch):
-                if _has_message(view, found.position):
-                    segment.is_old = True
+                old = old_magic(view[found.position :])
+                if old is not None:
+                    segment.old_at.append((found.position, old))
                 else:
                     judged, goes_on = _judge(segment, found, view, is_last)
                     segment.findings.append(judged)
@@ -192,21 +193,13 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
     if unreadable:
         text = f"bytes that cannot be read, in {len(unreadable):,} of its pages: {os.strerror(errno.EIO)}"
         segment.findings.append(finding(Severity.DAMAGE, path, text, unreadable[0]))
-    if segment.is_old:
-        text = "it has messages of an old format; the next start makes record batches of them"
-        segment.findings.append(finding(Severity.DERIVED, path, text))
+    for position, magic in segment.old_at:
+        text = f"messages of format v{magic}, of before Kafka 0.11, which are not read here"
+        segment.findings.append(finding(Severity.DAMAGE, path, text, position))
     segment.findings += offsets.findings
     segment.findings += _check_offset_index(offsets, covered, damaged)
     segment.findings += _check_time_index(segment, base)
     return segment
-
-
-def _has_message(view: memoryview, position: int) -> bool:
-    """Of before there were record batches."""
-    try:
-        return is_old(view, position) and entry_at(view, position).length > 0
-    except CorruptBatch:
-        return False
 
 
 def _judge(segment: Segment, error: CorruptBatch, view: memoryview, is_last: bool) -> tuple[Finding, int]:

@@ -42,8 +42,7 @@ cdef struct AnswersRef:
     Kept kept[PROCESS_COUNT]
     uint8_t *arenas[PROCESS_COUNT]
     uint64_t extents[PROCESS_COUNT]
-    PartitionCore **cores               # by partition table slot; NULL also of one that rests:
-    uint32_t *resting                   # ... the slot's generation then, else 0; all of it is durable
+    PartitionCore **cores               # by partition table slot; NULL without a partition
     uint64_t core_count
     Waiting *waiting                    # a circle
     uint64_t first

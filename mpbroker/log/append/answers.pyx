@@ -45,10 +45,8 @@ cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept no
     return job
 
 
-cdef bint is_durable(AnswersRef *answers, PartitionCore *core, JobBatch *batch) noexcept nogil:
-    if core == NULL:
-        return batch.slot < answers.core_count and answers.resting[batch.slot] == batch.slot_generation
-    if core.slot.generation != batch.slot_generation:
+cdef bint is_durable(PartitionCore *core, JobBatch *batch) noexcept nogil:
+    if core == NULL or core.slot.generation != batch.slot_generation:
         return False
     return batch.base_offset + batch.count <= core.slot.high_watermark.offset
 
@@ -67,7 +65,7 @@ cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, 
         if batch.error == NO_ERROR:
             if core != NULL and core.slot.generation == batch.slot_generation and core.slot.flags & PARTITION_OFFLINE:
                 fill(batch, KAFKA_STORAGE_ERROR, -1, -1, -1)
-            elif timed_out and not is_durable(answers, core, batch):
+            elif timed_out and not is_durable(core, batch):
                 batch.error = REQUEST_TIMED_OUT
                 counter_add(answers.counters, COUNT_PRODUCES_EXPIRED, 1)
         if batch.error != NO_ERROR:

@@ -1,4 +1,4 @@
-"""Appending one batch in plain Python: what the native turn hands back, and its reference in tests.
+"""Append one batch that the native turn hands back: of a transaction, first in a segment, or due for a roll.
 
 (Kafka: UnifiedLog.append, LocalLog.append, LogSegment.append.)
 """
@@ -134,13 +134,7 @@ def _write(
             _note_aborted(log, batch.producer_id, last)
     except OSError as error:
         return _cut_back(log, error)
-    if max_timestamp > state.max_timestamp:
-        state.raise_max_timestamp(max_timestamp, last)
-    indexed = state.bytes_since_index > state.index_interval_bytes
-    if indexed:
-        state.add_index_entry(last, position)
-        state.add_time_entry(state.max_timestamp, state.max_timestamp_offset)
-    state.advance(last, batch.length, max_timestamp, indexed)
+    state.note_batch(last, position, batch.length, max_timestamp)
     try:
         _note_producer(log, batch, base, position, max_timestamp, marker)
     except OSError as error:

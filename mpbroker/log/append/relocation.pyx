@@ -35,7 +35,7 @@ def retry_held(Turn turn) -> None:
 
 def relocate(Turn turn, PartitionState state, int log_dir) -> None:
     """All of the partition is in synced files of that log directory. Nothing of it may be open, unsynced or in flight."""
-    cdef PartitionCore *core = state.own()
+    cdef PartitionCore *core = &state.core
     if core.unsynced or core.in_flight or core.fd >= 0:
         raise ValueError("something of the partition is still under way in its old log directory")
     forget_behind(&turn.commit, core)

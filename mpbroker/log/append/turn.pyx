@@ -56,13 +56,12 @@ cdef class Turn:
         self.planned = <Planned *>malloc(BATCHES_PER_WRITE * sizeof(Planned))
         self.touched = <PartitionCore **>malloc(BATCHES_PER_WRITE * sizeof(PartitionCore *))
         self.answers.cores = <PartitionCore **>calloc(slots, sizeof(PartitionCore *))
-        self.answers.resting = <uint32_t *>calloc(slots, sizeof(uint32_t))
         self.answers.core_count = slots
         self.answers.next_deadline_ns = <uint64_t>NEVER_NS
         self.fixed_now_ms = NEVER_MS
         if not commit_open(&self.commit, slots) or self.jobs == NULL or self.planned == NULL or self.touched == NULL:
             raise MemoryError("no memory for the log process's round")
-        if self.answers.cores == NULL or self.answers.resting == NULL:
+        if self.answers.cores == NULL:
             raise MemoryError("no memory for the log process's partitions")
 
     def __init__(
@@ -94,7 +93,6 @@ cdef class Turn:
         free(self.planned)
         free(self.touched)
         free(self.answers.cores)
-        free(self.answers.resting)
         free(self.answers.waiting)
         for process in range(PROCESS_COUNT):
             free(self.answers.kept[process].slots)
@@ -187,13 +185,11 @@ cdef class Turn:
         return pause
 
     cdef int refusal(self, JobBatch *batch) noexcept nogil:
-        """Why the batch cannot be appended to the partition it names; it never goes to another one. SLOW: Python is to wake it."""
+        """Why the batch cannot be appended to the partition it names; it never goes to another one."""
         cdef PartitionCore *core
         if batch.slot >= self.answers.core_count or batch.data_owner >= PROCESS_COUNT:
             return NOT_LEADER_OR_FOLLOWER
         core = self.answers.cores[batch.slot]
-        if core == NULL and self.answers.resting[batch.slot] == batch.slot_generation != 0:
-            return SLOW
         if core == NULL or core.slot.generation != batch.slot_generation:
             return NOT_LEADER_OR_FOLLOWER
         if core.slot.flags & PARTITION_OFFLINE:
@@ -214,8 +210,6 @@ cdef class Turn:
         cdef const ProducerBatch *original = NULL
         cdef int verdict = self.refusal(batch)
         cdef int64_t last_offset
-        if verdict == SLOW:
-            return SLOW
         if verdict != NO_ERROR:
             fill(batch, verdict, -1, -1, -1)
             return NO_ERROR
@@ -542,8 +536,8 @@ cdef class Turn:
 
     def flush(self, PartitionState state) -> None:
         """The partition's segment itself is synced with the next commit round."""
-        if state.core != NULL and state.core.fd >= 0 and not state.core.slot.flags & PARTITION_OFFLINE:
-            sync_itself(&self.commit, state.core)
+        if state.core.fd >= 0 and not state.core.slot.flags & PARTITION_OFFLINE:
+            sync_itself(&self.commit, &state.core)
 
     def storage_failed(self, int log_dir, int error) -> None:
         """The directory goes offline for good."""

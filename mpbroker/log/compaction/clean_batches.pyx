@@ -400,7 +400,7 @@ cdef class Filter:
         if self.segment.core.size + length > LARGEST_POSITION:
             raise OverflowError("the cleaned segment is larger than its index can say")
         note_batch(
-            self.segment.core, walk.base_offset + walk.info.last_offset_delta, self.segment.core.size, length, max_timestamp
+            &self.segment.core, walk.base_offset + walk.info.last_offset_delta, self.segment.core.size, length, max_timestamp
         )
         return 0
 

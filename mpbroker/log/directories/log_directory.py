@@ -251,7 +251,7 @@ class Home:
     def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], helper: Helper) -> None:
         """Writes the file with what is new, if anything is."""
         known = self.known[name]
-        known.put_all(offsets)
+        known.update(offsets)
         if self.failed:
             return
         if name == names.LOG_STARTS:

@@ -41,7 +41,7 @@ def _linux() -> tuple:
 
 cdef class FileSystem:
     cdef int fd
-    cdef readonly object device
+    cdef object device
     cdef readonly bint is_synced_at_once
 
     def __cinit__(self, path):

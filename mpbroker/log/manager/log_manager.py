@@ -163,7 +163,6 @@ class LogManager:
         resolved = {which: self._resolved(overrides)[0] for which, overrides in own.items()}
         for log in self.logs.values():
             log.apply_config(resolved[id(log.overrides)])
-            self.awake.changed(log)
 
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
@@ -260,7 +259,6 @@ class LogManager:
         if _checks(config) != _checks(before):
             log.state.oldest_config_version = version
         log.state.publish(self.table)
-        self.awake.changed(log)
 
     def _known(self, home: Home, topic: EnsureTopic, number: int) -> Known:
         key = (topic.name, number)
@@ -545,7 +543,6 @@ class LogManager:
         """Raises FatalError when the broker cannot go on without it."""
         home = self.dirs[number]
         home.failed = True
-        self.awake.storage_failed(self.logs.values(), number)
         text = (
             f"log directory {home.path} failed: {os.strerror(error)}. "
             "Its partitions are offline until the broker is restarted"

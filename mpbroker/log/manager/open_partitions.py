@@ -1,6 +1,6 @@
 """Which partitions have their files open: those that are appended to, and of thousands not all at once.
 
-A partition is opened at rest, where little is kept of it, and wakes with its first append. When too many
+A partition is opened at rest, without its files, and wakes with its first append. When too many
 are awake, those that were not appended to since the last look rest again, if nothing of them waits for a
 sync: a file with unsynced bytes is never closed. What waits in a commit journal alone is asked to be synced
 then, and until there are fewer again commit rounds go around the journals: what they have synced can rest.
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import resource
 from collections import OrderedDict
-from collections.abc import Iterable, KeysView
+from collections.abc import KeysView
 
 from mpbroker.log.append.turn import Turn
-from mpbroker.log.append.turn_partitions import attach, detach, rest, wake
+from mpbroker.log.append.turn_partitions import attach, detach
 from mpbroker.log.directories.journal_set import crowd_journals
 from mpbroker.log.io.io_thread import Helper
 from mpbroker.log.manager.segment_preparation import Preparing
@@ -60,19 +60,12 @@ class Awake:
         attach(self._turn, log.state, log.topic)
         if log.state.fd >= 0:
             self.note(log)
-        else:
-            rest(self._turn, log.state)
 
     def note(self, log: PartitionLog) -> None:
         """It is about to open its files, or has just opened them."""
         if len(self._logs) >= self.most:
             self._send_to_rest()
-        wake(self._turn, log.state)
         self._logs[log] = log.state.log_end
-
-    def changed(self, log: PartitionLog) -> None:
-        """Something was set that is kept of it also at rest."""
-        rest(self._turn, log.state)
 
     def forget(self, log: PartitionLog) -> None:
         """Its files are going to be closed."""
@@ -84,12 +77,6 @@ class Awake:
         self.forget(log)
         detach(self._turn, log.state)
 
-    def storage_failed(self, logs: Iterable[PartitionLog], log_dir: int) -> None:
-        """The turn has said so of those that it knows; now it knows all of them."""
-        for log in logs:
-            if log.state.log_dir == log_dir:
-                wake(self._turn, log.state)
-
     def _send_to_rest(self) -> None:
         for _ in range(min(LOOKED_AT_ONCE, len(self._logs))):
             log, seen_end = self._logs.popitem(last=False)
@@ -98,7 +85,6 @@ class Awake:
             if log.state.log_end == seen_end and log.state.can_rest:
                 self.preparing.forget(log)
                 log.close_files()
-                rest(self._turn, log.state)
                 continue
             self._logs[log] = log.state.log_end
         if len(self._logs) >= self.most:

@@ -32,16 +32,8 @@ class Syncs(Protocol):
         before it was opened. Raises SyncFailed.
         """
 
-    @property
-    def device(self) -> int | None:
-        """The number of the file system that all of is on the device by now, as it was before any of it was
-        opened; None: nobody has synced it.
-        """
-
 
 class EachFile:
-    device = None
-
     def sync(self, fd: int) -> bool:
         sync(fd)
         return False
@@ -55,8 +47,6 @@ class Whole(Protocol):
 
     @property
     def is_synced_at_once(self) -> bool: ...
-    @property
-    def device(self) -> int: ...
     def has(self, path: int) -> bool: ...
     def sync(self) -> None: ...
 
@@ -75,10 +65,6 @@ class AtOnce:
         self._synced = synced
         self._worker = worker
         self._count = 0
-
-    @property
-    def device(self) -> int | None:
-        return self._file_system.device if self._is_synced() else None
 
     def _is_synced(self) -> bool:
         return any(self._synced.load(number) for number in range(self._synced.count))

@@ -107,11 +107,7 @@ cdef inline bint nothing_waits(const PartitionCore *core) noexcept nogil:
 
 
 cdef class PartitionState:
-    cdef PartitionCore *core        # NULL: it rests, and is
-    cdef uint64_t *packed           # ... here
+    cdef PartitionCore core
     cdef readonly Producers producers
     cdef int64_t index_bytes        # of the next segment
-    cdef PartitionCore *look(self) noexcept
-    cdef PartitionCore *own(self) except NULL
-    cdef bint rest(self) noexcept
     cdef bint apply(self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp) noexcept nogil

@@ -2,72 +2,13 @@
 cimport cython
 import os
 
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, PartitionSlot
 from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.log.format.index cimport OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from shm.table cimport SlotTable, table_write
-
-
-cdef enum:
-    MASK_WORDS = 2
-
-cdef uint64_t WITHOUT_COMMON = <uint64_t>1 << 63
-
-cdef int CORE_WORDS = sizeof(PartitionCore) // 8
-# What a core that rests is looked at by.
-cdef PartitionCore _seen
-# The first one without records that came to rest: what others have in common with it, settings and all that is not there, is not
-# kept again. Those before it are packed as they are, which the highest bit of their mask says.
-cdef PartitionCore _common
-cdef bint _has_common = False
-
-assert MASK_WORDS == 2 and sizeof(PartitionCore) % 8 == 0 and CORE_WORDS < 64 * MASK_WORDS
-
-
-cdef uint64_t *pack(PartitionCore *core) noexcept:
-    """Which words of the core are not as in `_common`, or not 0, a bit each, and those words; NULL without memory. It can rest, so that its
-    only pointer is to its producers, which the one who unpacks it knows."""
-    global _common, _has_common
-    cdef uint64_t *words = <uint64_t *>core
-    cdef uint64_t *common = <uint64_t *>&_common
-    cdef uint64_t *packed
-    cdef int i, count = 0
-    core.producers = NULL
-    if not _has_common and core.log_end == 0:
-        _common = core[0]
-        _has_common = True
-    for i in range(CORE_WORDS):
-        count += words[i] != (common[i] if _has_common else 0)
-    # From Python's pools, where they lie beside each other: in the holes of the heap that the process was forked with each would
-    # make a page its own.
-    packed = <uint64_t *>PyMem_Malloc((MASK_WORDS + count) * sizeof(uint64_t))
-    if packed == NULL:
-        return NULL
-    packed[0], packed[1] = 0, 0 if _has_common else WITHOUT_COMMON
-    count = MASK_WORDS
-    for i in range(CORE_WORDS):
-        if words[i] != (common[i] if _has_common else 0):
-            packed[i // 64] |= <uint64_t>1 << (i % 64)
-            packed[count] = words[i]
-            count += 1
-    return packed
-
-
-cdef void unpack(const uint64_t *packed, PartitionCore *core) noexcept nogil:
-    cdef uint64_t *words = <uint64_t *>core
-    cdef const uint64_t *common = <const uint64_t *>&_common
-    cdef int i, at = MASK_WORDS
-    for i in range(CORE_WORDS):
-        if packed[i // 64] >> (i % 64) & 1:
-            words[i] = packed[at]
-            at += 1
-        else:
-            words[i] = 0 if packed[MASK_WORDS - 1] & WITHOUT_COMMON else common[i]
 
 
 cdef void open_index(IndexRef *index, int64_t base, int fd) noexcept nogil:
@@ -79,72 +20,25 @@ cdef void open_index(IndexRef *index, int64_t base, int fd) noexcept nogil:
 
 @cython.no_gc
 cdef class PartitionState:
-    """Owns the fds of the active segment and of its indexes. Of one that rests nothing is open and little is kept."""
+    """Owns the fds of the active segment and of its indexes; at rest none of them is open."""
 
     def __cinit__(self):
-        self.core = <PartitionCore *>calloc(1, sizeof(PartitionCore))
-        if self.core == NULL:
-            raise MemoryError("no memory for a partition")
         self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
         self.core.first_planned = self.core.last_planned = NOTHING_PLANNED
         self.core.max_timestamp = self.core.first_timestamp = self.core.held_back.offset = -1
         self.core.flush_messages = self.core.flush_ms = INT64_MAX
         self.replace_producers(Producers())
 
-    def __dealloc__(self):
-        free(self.core)
-        PyMem_Free(self.packed)
-
-    # ---- at rest ----
-
-    cdef PartitionCore *look(self) noexcept:
-        """To be read at once: of one that rests it is the same place for all."""
-        if self.core != NULL:
-            return self.core
-        unpack(self.packed, &_seen)
-        _seen.producers = &self.producers.ref
-        return &_seen
-
-    cdef PartitionCore *own(self) except NULL:
-        """To be written: what rests wakes."""
-        cdef PartitionCore *woken
-        if self.core == NULL:
-            woken = <PartitionCore *>malloc(sizeof(PartitionCore))
-            if woken == NULL:
-                raise MemoryError("no memory for a partition")
-            unpack(self.packed, woken)
-            woken.producers = &self.producers.ref
-            self.core = woken
-            PyMem_Free(self.packed)
-            self.packed = NULL
-        return self.core
-
-    cdef bint rest(self) noexcept:
-        """Nothing points to its core any more. False without the memory for it: then it stays as it is."""
-        self.packed = pack(self.core)
-        if self.packed == NULL:
-            self.core.producers = &self.producers.ref
-            return False
-        free(self.core)
-        self.core = NULL
-        return True
-
-    @property
-    def rests(self):
-        return self.core == NULL
-
-    # ----
-
     def replace_producers(self, Producers producers) -> None:
         self.producers = producers
-        self.own().producers = &producers.ref
+        self.core.producers = &producers.ref
 
     def configure(
         self, int64_t segment_bytes, int64_t segment_ms, int64_t index_interval_bytes, int64_t index_bytes, bint append_time,
         int64_t flush_messages=INT64_MAX, int64_t flush_ms=INT64_MAX,
     ) -> None:
         """`segment_ms` without the jitter; the size of indexes counts from the next segment on."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         core.segment_bytes = segment_bytes
         core.segment_ms = segment_ms
         core.index_interval_bytes = index_interval_bytes
@@ -154,7 +48,7 @@ cdef class PartitionState:
 
     def open_segment(self, int64_t base, int fd, int index_fd, int time_index_fd, int64_t created_ms) -> None:
         """A segment that is empty, or about to be replayed: nothing is in its indexes."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         core.fd = fd
         core.segment_base = base
         core.log_end = max(core.log_end, base)
@@ -173,7 +67,7 @@ cdef class PartitionState:
     ) -> None:
         """What was closed cleanly goes on at its end; or a replay begins at this batch, to which the index has an entry. What indexes
         have is as they were found: (entries, offset, position), (entries, timestamp, offset) of the last ones."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         core.size, core.log_end, core.first_timestamp = position, log_end, first_timestamp
         core.index.entries, core.index.last_offset = last_entry[:2]
         core.index.last_key = core.index.last_offset
@@ -181,33 +75,45 @@ cdef class PartitionState:
         core.max_timestamp, core.max_timestamp_offset = last_time[1], last_time[2]
 
     def note_batch(self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp) -> None:
-        note_batch(self.own(), last_offset, position, length, max_timestamp)
+        note_batch(&self.core, last_offset, position, length, max_timestamp)
 
     cdef bint apply(self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp) noexcept nogil:
-        note_batch(self.core, last_offset, position, length, max_timestamp)
+        note_batch(&self.core, last_offset, position, length, max_timestamp)
         return True
 
     def add_index_entry(self, int64_t last_offset, int64_t position) -> bool:
-        return index_add(&self.own().index, last_offset, position)
+        return index_add(&self.core.index, last_offset, position)
 
     def add_time_entry(self, int64_t timestamp, int64_t offset, bint last=False) -> bool:
-        return time_index_add(&self.own().time_index, timestamp, offset, last)
+        return time_index_add(&self.core.time_index, timestamp, offset, last)
 
     def finish_rebuilt(self, int64_t next_offset) -> None:
         """After a replay: appends go on at this offset, and count towards the next index entry from here."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         core.log_end = next_offset
         core.bytes_since_index = 0
 
+    def end_times(self, tuple last_time, bint is_final) -> int:
+        """Count the entries of `.timeindex` that stay after a replay. One more than the replay made, `last_time` as (entries, timestamp,
+        offset), stays if `is_final` says that a snapshot is of the same log end, behind which indexes are synced, and if it is the entry
+        that `finish_segment` would write. Cutting it off would write to each of thousands of files at a start."""
+        cdef PartitionCore *core = &self.core
+        cdef IndexRef *times = &core.time_index
+        if is_final and core.max_timestamp > times.last_key and last_time == (
+            times.entries + 1, core.max_timestamp, core.max_timestamp_offset
+        ):
+            times.entries, times.last_key, times.last_offset = last_time
+        return times.entries
+
     def reopen(self, int fd, int index_fd, int time_index_fd) -> None:
         """The segment's files after a rest: everything else is known."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         core.fd, core.index.fd, core.time_index.fd = fd, index_fd, time_index_fd
         core.appendable = core.slot.flags == PARTITION_LIVE
 
     def carried(self) -> tuple:
         """What `carry` needs in another process, to go on where this one was; producers have their own."""
-        cdef PartitionCore *c = self.look()
+        cdef PartitionCore *c = &self.core
         return (
             c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp, c.created_ms,
             c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key, c.index.last_offset,
@@ -217,7 +123,7 @@ cdef class PartitionState:
 
     def carry(self, tuple what) -> None:
         """A segment that another process of this program has opened and closed."""
-        cdef PartitionCore *c = self.own()
+        cdef PartitionCore *c = &self.core
         (
             c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp, c.created_ms,
             c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key, c.index.last_offset,
@@ -228,29 +134,26 @@ cdef class PartitionState:
 
     def forget_files(self) -> None:
         """They are closed."""
-        if self.core != NULL:
-            self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
-            self.core.appendable = 0
+        self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
+        self.core.appendable = 0
 
     def hold(self) -> None:
-        """The turn appends nothing by itself until `release`. Nor does it to one that rests."""
-        if self.core != NULL:
-            self.core.appendable = 0
+        """The turn appends nothing by itself until `release`."""
+        self.core.appendable = 0
 
     def release(self) -> None:
-        if self.core != NULL:
-            self.core.appendable = self.core.slot.flags == PARTITION_LIVE and self.core.fd >= 0
+        self.core.appendable = self.core.slot.flags == PARTITION_LIVE and self.core.fd >= 0
 
     def finish_segment(self) -> None:
         """The final time index entry: what is last in it is the segment's largest timestamp."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         if core.max_timestamp >= 0:
             time_index_add(&core.time_index, core.max_timestamp, core.max_timestamp_offset, True)
 
     def take_refused(self) -> tuple:
         """Of `.index` and `.timeindex` each: how many entries were not above the last one since this was asked, how many it has, and
         the last one's offset."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         taken = (
             (core.index.refused, core.index.entries, core.index.last_offset),
             (core.time_index.refused, core.time_index.entries, core.time_index.last_offset),
@@ -259,25 +162,25 @@ cdef class PartitionState:
         return taken
 
     def roll_due(self, int64_t last_offset, int64_t length, int64_t max_timestamp, int64_t now_ms) -> bool:
-        return roll_due(self.look(), self.look().size, last_offset, length, max_timestamp, now_ms)
+        return roll_due(&self.core, self.core.size, last_offset, length, max_timestamp, now_ms)
 
     def describe(
         self, uint64_t table_slot, bytes topic_id, int partition, uint32_t generation, uint32_t config_version, int leader_epoch,
         int log_dir, int64_t log_start,
     ) -> None:
         """What the partition table is to say; both marks stand at `high_watermark` until moved."""
-        cdef PartitionSlot *slot = &self.own().slot
+        cdef PartitionSlot *slot = &self.core.slot
         if len(topic_id) != 16:
             raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
         memcpy(slot.topic_id, <const char *>topic_id, 16)
-        self.own().table_slot = table_slot
+        self.core.table_slot = table_slot
         slot.partition, slot.generation, slot.config_version = partition, generation, config_version
-        self.own().oldest_config_version = config_version
+        self.core.oldest_config_version = config_version
         slot.leader_epoch, slot.log_dir, slot.log_start_offset = leader_epoch, log_dir, log_start
 
     def all_is_durable(self, int64_t synced) -> None:
         """High watermark and last stable offset move as far as they can; what lies below `synced` is in segments that were synced."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         core.slot.high_watermark = core.covered = end_bound(core)
         core.slot.last_stable = stable_bound(core)
         core.synced = synced
@@ -285,7 +188,7 @@ cdef class PartitionState:
 
     def keep_marks(self, int64_t high_watermark, int64_t log_end) -> None:
         """What was said of a partition that is not open: its offsets, for whoever opens it."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         core.slot.high_watermark.offset = core.slot.last_stable.offset = high_watermark
         core.slot.log_end_offset = log_end
 
@@ -293,19 +196,19 @@ cdef class PartitionState:
 
     def hold_back(self, int64_t offset, int64_t segment_base, int64_t position) -> None:
         """The earliest open transaction begins here: what is durable is stable up to this batch, from the next commit round on."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         core.held_back.offset = offset
         core.held_back.segment_base = segment_base
         core.held_back.position = position
 
     def let_go(self) -> None:
         """No transaction is open."""
-        self.own().held_back.offset = -1
+        self.core.held_back.offset = -1
 
     def raise_stable(self, int64_t offset) -> None:
         """The log starts here: what is held back is so from here on, if it began before. Nothing is read below, so that the
         place may stay that of the batch which is gone."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         if core.held_back.offset >= 0:
             core.held_back.offset = max(core.held_back.offset, offset)
             core.slot.last_stable.offset = max(core.slot.last_stable.offset, offset)
@@ -313,161 +216,138 @@ cdef class PartitionState:
     @property
     def held_back(self):
         """Where the earliest open transaction begins, -1 without one."""
-        return self.look().held_back.offset
+        return self.core.held_back.offset
 
     @property
     def aborted_end(self):
-        return self.look().slot.aborted_end
+        return self.core.slot.aborted_end
 
     @aborted_end.setter
     def aborted_end(self, int64_t offset):
-        self.own().slot.aborted_end = offset
+        self.core.slot.aborted_end = offset
 
     # ----
 
     def publish(self, SlotTable table) -> None:
-        table_write(&table.ref, self.look().table_slot, &self.look().slot)
+        table_write(&table.ref, self.core.table_slot, &self.core.slot)
 
     @property
     def published(self):
-        return unpack_partition((<uint8_t *>&self.look().slot)[:sizeof(PartitionSlot)])
+        return unpack_partition((<uint8_t *>&self.core.slot)[:sizeof(PartitionSlot)])
 
     @property
     def flags(self):
-        return PartitionFlag(self.look().slot.flags)
+        return PartitionFlag(self.core.slot.flags)
 
     @flags.setter
     def flags(self, int flags):
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         core.slot.flags = flags
         core.appendable = flags == PARTITION_LIVE and core.fd >= 0
 
     @property
     def is_offline(self):
-        return bool(self.look().slot.flags & PARTITION_OFFLINE)
+        return bool(self.core.slot.flags & PARTITION_OFFLINE)
 
     @property
     def config_version(self):
-        return self.look().slot.config_version
+        return self.core.slot.config_version
 
     @config_version.setter
     def config_version(self, uint32_t version):
-        self.own().slot.config_version = version
+        self.core.slot.config_version = version
 
     @property
     def oldest_config_version(self):
-        return self.look().oldest_config_version
+        return self.core.oldest_config_version
 
     @oldest_config_version.setter
     def oldest_config_version(self, uint32_t version):
-        self.own().oldest_config_version = version
+        self.core.oldest_config_version = version
 
     @property
     def table_slot(self):
-        return self.look().table_slot
+        return self.core.table_slot
 
     @property
     def generation(self):
-        return self.look().slot.generation
+        return self.core.slot.generation
 
     @property
     def log_dir(self):
-        return self.look().slot.log_dir
+        return self.core.slot.log_dir
 
     @property
     def leader_epoch(self):
-        return self.look().slot.leader_epoch
+        return self.core.slot.leader_epoch
 
     @property
     def log_start(self):
-        return self.look().slot.log_start_offset
+        return self.core.slot.log_start_offset
 
     @log_start.setter
     def log_start(self, int64_t offset):
-        self.own().slot.log_start_offset = offset
+        self.core.slot.log_start_offset = offset
 
     @property
     def high_watermark(self):
-        return self.look().slot.high_watermark.offset
+        return self.core.slot.high_watermark.offset
 
     @property
     def synced(self):
-        return self.look().synced
+        return self.core.synced
 
     @property
     def fd(self):
-        return self.look().fd
+        return self.core.fd
 
     @property
     def index_fds(self):
-        return self.look().index.fd, self.look().time_index.fd
+        return self.core.index.fd, self.core.time_index.fd
 
     @property
     def segment_base(self):
-        return self.look().segment_base
+        return self.core.segment_base
 
     @property
     def size(self):
-        return self.look().size
+        return self.core.size
 
     @property
     def log_end(self):
-        return self.look().log_end
+        return self.core.log_end
 
     @property
     def max_timestamp(self):
-        return self.look().max_timestamp
+        return self.core.max_timestamp
 
     @property
     def first_timestamp(self):
-        return self.look().first_timestamp
+        return self.core.first_timestamp
 
     @property
     def segment_bytes(self):
-        return self.look().segment_bytes
+        return self.core.segment_bytes
 
     @property
     def append_time(self):
-        return bool(self.look().append_time)
-
-    @property
-    def bytes_since_index(self):
-        return self.look().bytes_since_index
-
-    @property
-    def index_interval_bytes(self):
-        return self.look().index_interval_bytes
+        return bool(self.core.append_time)
 
     @property
     def can_rest(self):
         """Whether nothing of it waits for a sync: its files may be closed until they are needed again."""
-        return self.core == NULL or nothing_waits(self.core)
+        return nothing_waits(&self.core)
 
     def cut_back(self) -> None:
         """What a failed write left behind the end is cut off; `finish_batch` has it synced. Raises OSError."""
-        cdef PartitionCore *core = self.own()
+        cdef PartitionCore *core = &self.core
         core.syncs_itself = 1
         os.ftruncate(core.fd, core.size)
 
     @property
     def unsynced(self):
-        return self.core != NULL and bool(self.core.unsynced or self.core.in_flight)
-
-    def advance(self, int64_t last_offset, int64_t length, int64_t max_timestamp, bint indexed) -> None:
-        """The Python reference's `note_batch`: the caller has decided about the index entry."""
-        cdef PartitionCore *core = self.own()
-        if core.size == 0:
-            core.first_timestamp = max_timestamp
-        if indexed:
-            core.bytes_since_index = 0
-        core.bytes_since_index += length
-        core.size += length
-        core.log_end = last_offset + 1
-
-    def raise_max_timestamp(self, int64_t timestamp, int64_t offset) -> None:
-        cdef PartitionCore *core = self.own()
-        core.max_timestamp, core.max_timestamp_offset = timestamp, offset
+        return bool(self.core.unsynced or self.core.in_flight)
 
     @property
     def max_timestamp_offset(self):
-        return self.look().max_timestamp_offset
+        return self.core.max_timestamp_offset

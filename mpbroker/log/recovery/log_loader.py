@@ -27,12 +27,7 @@ from mpbroker.log.format.index import (
     offset_floor,
 )
 from mpbroker.log.format.leader_epochs import Epochs, shared, trimmed
-from mpbroker.log.format.names import (
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    segment_name,
-)
+from mpbroker.log.format.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.log.format.producer_state import SnapshotCorrupt
 from mpbroker.log.format.segments import Sealed
 from mpbroker.log.format.transaction_index import (
@@ -61,7 +56,7 @@ from mpbroker.log.partition.state import PartitionState
 from mpbroker.log.partition.transaction_index_rebuild import remake
 from mpbroker.log.recovery.partition_files import PartitionFiles, first_suspect
 from mpbroker.log.recovery.producer_history import recall
-from mpbroker.log.recovery.upconvert import OldMessages, OutOfPlace, begins_old, has_old, upconvert
+from mpbroker.records.old_format import HEAD_BYTES, old_length, old_magic
 
 # A slow disk takes some seconds for it.
 PIECE_BYTES = 32 << 20
@@ -74,6 +69,10 @@ _log = logging.getLogger("mpbroker")
 
 class PartitionDamaged(Exception):
     """The partition's files contradict what was durable; an operator has to decide."""
+
+
+class OldMessages(PartitionDamaged):
+    """The log has messages of before Kafka 0.11: nothing of it is touched."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -106,6 +105,7 @@ def load(
     log.apply_config(config)
     path = log.path
     files = PartitionFiles.of(path)
+    _refuse_old_segment(path, files.bases[:1])
     if files.has_leftovers:
         finish_swaps(log.directory)
         remove_leftovers(log.directory)
@@ -119,8 +119,6 @@ def load(
     log.log_start = max(known.log_start, bases[0])
     loader = _Loader(log, files, known, say, count, syncs)
     try:
-        if any(begins_old(path, base) for base in bases[:-1]):
-            raise OldMessages
         loader.run()
         epochs = loader.settled_epochs(said)
         if log.state.log_end < log.log_start:
@@ -130,18 +128,38 @@ def load(
         _trim_epochs(log, epochs, said)
         if any(offset not in bases for offset in loader.snapshots[:-1]):
             log.drop_old_snapshots()
-    except OldMessages as problem:
-        log.close_files()
-        try:
-            if not upconvert(log.directory, bases, say):
-                raise PartitionDamaged(f"{log.path} has messages of an old format behind damage") from problem
-        except OutOfPlace as odd:
-            raise PartitionDamaged(str(odd)) from odd
-        return load(directory, topic, partition, topic_id, config, known, say, count)
     except (OSError, PartitionDamaged, CheckpointCorrupt):
         log.close_files()
         raise
     return log
+
+
+def _refuse_old_segment(directory: str, bases: list[int]) -> None:
+    """Raise OldMessages if the first segment begins with a message of an old format.
+
+    Later segments are not looked at: a log that goes on with record batches does not go back.
+    """
+    for base in bases:
+        path = f"{directory}/{segment_name(base)}"
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _refuse_old_message(fd, path, 0)
+        finally:
+            os.close(fd)
+
+
+def _refuse_old_message(fd: int, path: str, position: int) -> None:
+    """Raise OldMessages if a whole message of an old format begins there: it is no torn tail."""
+    length = old_length(os.pread(fd, HEAD_BYTES, position))
+    if not length or position + length > os.fstat(fd).st_size:
+        return
+    magic = old_magic(os.pread(fd, length, position))
+    if magic is not None:
+        raise OldMessages(
+            f"{path} has a message of format v{magic} at byte {position}. Brokers before Kafka 0.11 wrote "
+            "that format, and it is not read here. Nothing was cut. Serve the directory with Apache Kafka 3 "
+            "and copy the topic's records to a new topic there, or delete the topic"
+        )
 
 
 def _trim_epochs(log: PartitionLog, epochs: Epochs, said: Epochs | None) -> None:
@@ -394,7 +412,7 @@ class _Loader:
         entry, time = last_offset_entry(fds[1], base), last_time_entry(fds[2], base)
         at = _last_batches(fds[0], entry[2], size)
         if size and (not at or at[-1].position + at[-1].length != size):
-            self._refuse_old(fds[0], at[-1].position + at[-1].length if at else 0)
+            _refuse_old_message(fds[0], self._name(base), at[-1].position + at[-1].length if at else 0)
             end = at[-1].last_offset + 1 if at else base
             raise self._damaged(
                 base, at[-1].position + at[-1].length if at else 0, end, "it is cut off or malformed"
@@ -447,7 +465,7 @@ class _Loader:
         self._sync_and_read_anew(fds[0], start, size)
         checked = self._checked(fds[0], start, size, next_offset, state, True, self.replay_from)
         if checked.reason:
-            self._refuse_old(fds[0], checked.valid_bytes)
+            _refuse_old_message(fds[0], self._name(base), checked.valid_bytes)
             damaged = trusted or checked.next_offset < self.known.durable
             if damaged:
                 raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
@@ -459,6 +477,8 @@ class _Loader:
         if not trusted:
             self._replace_aborted(base, [AbortedTransaction(*entry) for entry in checked.aborted])
         state.finish_rebuilt(checked.next_offset)
+        is_final = self.replay_from == checked.next_offset
+        _shorten(fds[2], state.end_times(last_time_entry(fds[2], base), is_final) * TIME_ENTRY)
         ends_here = bool(checked.reason)
         if not ends_here and not trusted and self._lost_its_end(checked.next_offset, next_base):
             ends_here = True
@@ -492,21 +512,17 @@ class _Loader:
         (self.aborted.add if wanted else self.aborted.discard)(base)
         replace_aborted(Path(self._name(base, TXN_INDEX_SUFFIX)), wanted)
 
-    def _refuse_old(self, fd: int, position: int) -> None:
-        """What begins there is no batch; it may be a message of before. Raises OldMessages."""
-        if has_old(fd, position):
-            raise OldMessages
-
     def _believe_indexes(
         self, fds: tuple[int, int, int], base: int, size: int, next_offset: int
     ) -> tuple[int, int]:
         """Where the check begins, and with which offset: at the last batch up to which the indexes are
-        believed. What they have behind it goes, or all of it.
+        believed. What they have behind it goes, or all of it; a single time entry is judged behind the check.
         """
         found = believed(fds, base, min(self.known.recovery_point, self.replay_from), size)
         entries, times = (found.entry[0], found.time[0]) if found is not None else (0, 0)
         _shorten(fds[1], entries * OFFSET_ENTRY)
-        _shorten(fds[2], times * TIME_ENTRY)
+        if os.fstat(fds[2]).st_size != (times + 1) * TIME_ENTRY:
+            _shorten(fds[2], times * TIME_ENTRY)
         if found is None:
             return 0, next_offset
         first_ms = _first_ms(fds[0], base, size)

@@ -18,18 +18,15 @@ import logging
 import math
 import mmap
 import os
-import pickle
 import select
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import msgspec
 import setproctitle
@@ -37,13 +34,11 @@ import setproctitle
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 from mpbroker.ipc.process import die_with_parent
-from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_topic_id, text_of_id
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.log.format.names import CLEAN_SHUTDOWN, LOCK
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.partition.durable_reads import EACH_FILE, AtOnce, Syncs
-from mpbroker.log.partition.partition_log import wall_ms
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
-from mpbroker.log.recovery.quiet import opened_at_rest
 from mpbroker.log.recovery.recovered_partition import Opened
 from shm.word import Words
 
@@ -84,9 +79,6 @@ class OpenJob(msgspec.Struct, frozen=True):
         return f"{self.topic}-{self.partition}"
 
     def run(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
-        at_rest = self._at_rest(count, syncs)
-        if at_rest is not None:
-            return at_rest
         if read_topic_id(self.directory, self.topic_id) != self.topic_id:
             return None
         log = load(
@@ -102,44 +94,8 @@ class OpenJob(msgspec.Struct, frozen=True):
         )
         return Opened.of(log)
 
-    def _at_rest(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
-        device = 0 if self.known.clean else syncs.device
-        if not self.is_first_try or device is None:
-            return None
-        metadata = text_of_id(self.topic_id)
-        # What it cannot read is said by whoever opens it then.
-        with suppress(OSError):
-            found = opened_at_rest(
-                self.directory, metadata, self.config, self.known, device, wall_ms(), count
-            )
-            return Opened._make(found) if found is not None else None
-        return None
-
     def again(self) -> OpenJob:
         return msgspec.structs.replace(self, is_first_try=False)
-
-
-# What goes through a channel is pickled as bare lists and tuples: structs take four times as long.
-
-_KNOWN_AT = OpenJob.__struct_fields__.index("known")
-Bare: TypeAlias = tuple[type[OpenJob], list[Any]]
-Told: TypeAlias = list[tuple[Key, tuple[Any, ...] | Failure | None]]
-
-
-def _packed(jobs: Sequence[OpenJob]) -> bytes:
-    bare: list[Bare] = []
-    for job in jobs:
-        fields = list(msgspec.structs.astuple(job))
-        fields[_KNOWN_AT] = msgspec.structs.astuple(job.known)
-        bare.append((type(job), fields))
-    return pickle.dumps(bare)
-
-
-def _unpacked(message: bytes) -> list[OpenJob]:
-    bare: list[Bare] = pickle.loads(message)
-    for _, fields in bare:
-        fields[_KNOWN_AT] = Known(*fields[_KNOWN_AT])
-    return [kind(*fields) for kind, fields in bare]
 
 
 def _unsaid(text: str) -> None:
@@ -197,7 +153,7 @@ class Pool:
             jobs = [self.waiting.popleft() for _ in range(share)]
             worker.under_way.update((job.key, job) for job in jobs)
             try:
-                worker.channel.send_bytes(_packed(jobs))
+                worker.channel.send(jobs)
             except OSError:
                 self._lost(worker)
         if not self.workers:
@@ -207,7 +163,7 @@ class Pool:
     def receive(self, worker: Worker) -> None:
         """What it has done; or it has died."""
         try:
-            told: Told = pickle.loads(worker.channel.recv_bytes())
+            told: list[tuple[Key, Result | Failure]] = worker.channel.recv()
         except (EOFError, OSError):
             self._lost(worker)
             return
@@ -217,7 +173,7 @@ class Pool:
             if result is None:
                 self.left_over.add(key)
             else:
-                self.done[key] = Opened._make(result) if isinstance(result, tuple) else result
+                self.done[key] = result
 
     def _lost(self, worker: Worker) -> None:
         self.workers.remove(worker)
@@ -351,7 +307,7 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
     done = 0
     while True:
         try:
-            jobs = _unpacked(channel.recv_bytes())
+            jobs: list[OpenJob] = channel.recv()
         except EOFError:
             return
         to_tell: list[tuple[Key, Result | Failure]] = []
@@ -361,15 +317,10 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
             done += 1
             jobs_done.store(number, done)
             if time.monotonic() >= tell_at:
-                _tell(channel, to_tell)
+                channel.send(to_tell)
                 to_tell, tell_at = [], time.monotonic() + TELL_AFTER_S
         if to_tell:
-            _tell(channel, to_tell)
-
-
-def _tell(channel: Connection, done: list[tuple[Key, Result | Failure]]) -> None:
-    bare: Told = [(key, tuple(one) if isinstance(one, Opened) else one) for key, one in done]
-    channel.send_bytes(pickle.dumps(bare))
+            channel.send(to_tell)
 
 
 def _outcome(job: OpenJob, count: Callable[[int], None], syncs: Syncs) -> Result | Failure:

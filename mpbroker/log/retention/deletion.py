@@ -103,7 +103,6 @@ class Deletion:
             _log.info("%s: records below offset %d are deleted, as asked for", log.name, offset)
             log.move_start(offset)
             log.state.publish(self._manager.table)
-            self._manager.awake.changed(log)
         return 0, log, log.log_start
 
     def _below_start(self, log: PartitionLog) -> list[Doomed]:
@@ -158,7 +157,6 @@ class Deletion:
         log.sealed = log.sealed[len(going) :]
         log.move_start(max(log.log_start, going[-1].segment.end))
         log.state.publish(self._manager.table)
-        self._manager.awake.changed(log)
 
 
 # ---- in the helper's thread ----

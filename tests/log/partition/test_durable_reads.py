@@ -12,7 +12,6 @@ import pytest
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.format import names
-from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.partition.durable_reads import EACH_FILE, FEW, AtOnce, Syncs, read_anew
 from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed, segments_of
 from mpbroker.log.recovery.log_loader import LITTLE_BYTES, Known, load
@@ -232,11 +231,6 @@ class Whole:
     def has(self, path: int) -> bool:
         return os.stat(path).st_ino not in self.elsewhere
 
-    @property
-    def device(self) -> int:
-        """Of no file here: none is opened at rest."""
-        return (1 << 64) - 1
-
     def sync(self) -> None:
         self.count += 1
         if self.fails:
@@ -265,17 +259,6 @@ def test_many_are_synced_at_once_for_all_workers(tmp_path: Path, device: Device)
         assert [ours.sync(file.fileno()) for _ in range(FEW + 3)] == [False] * FEW + [True] * 3
         assert others.sync(file.fileno())
     assert (len(device.synced), whole.count) == (FEW, 1)
-
-
-def test_which_file_system_is_synced_is_known_when_it_is(tmp_path: Path) -> None:
-    synced = words(2)
-    ours, others = (AtOnce(FileSystem(tmp_path), synced, number) for number in range(2))
-    with (tmp_path / "file").open("wb") as file:
-        for _ in range(FEW):
-            assert not ours.sync(file.fileno())
-            assert (ours.device, others.device, EACH_FILE.device) == (None, None, None)
-        assert ours.sync(file.fileno())
-    assert (ours.device, others.device, EACH_FILE.device) == (*[tmp_path.stat().st_dev] * 2, None)
 
 
 def test_what_lies_elsewhere_is_synced_by_itself(tmp_path: Path, device: Device) -> None:

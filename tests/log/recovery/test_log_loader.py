@@ -9,13 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from mpbroker.config.topic_config import TopicConfig
+from mpbroker.inspection.directory import open_directory
+from mpbroker.inspection.findings import Severity
+from mpbroker.inspection.partition import check as check_partition
+from mpbroker.inspection.repair import CannotRepair, plan
 from mpbroker.log.format import names
-from mpbroker.log.format.checkpoints import read_epochs, write_epochs
+from mpbroker.log.format.checkpoints import read_epochs, write_epochs, write_whole
 from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.read.reader import Bound, PartitionReader
-from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
+from mpbroker.log.recovery.log_loader import Known, OldMessages, PartitionDamaged, load
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from tests.support.record_reading import iterate_records
 
@@ -100,6 +105,52 @@ def test_what_is_whole_is_not_touched(writer, reopen, is_clean: bool) -> None:  
     again = reopen(w.log.directory, Known(clean=is_clean, recovery_point=20, durable=20))
     assert again.state.log_end == 20
     assert {path.name: path.stat().st_ctime_ns for path in w.log.directory.iterdir()} == before
+    again.close_files()
+
+
+@pytest.mark.parametrize("batches", [1, 20])
+def test_the_last_time_entry_of_a_stop_stays(writer, reopen, batches: int) -> None:  # type: ignore[no-untyped-def]
+    """A kill right after a start leaves what the stop before it wrote, which nothing needs to cut off."""
+    w = writer(index_interval_bytes="200")
+    for i in range(batches):
+        w.append(producer=(7, 0, i), timestamp=T0 + i)
+    w.log.close_cleanly()
+    before = {path.name: (path.stat().st_ctime_ns, path.read_bytes()) for path in w.log.directory.iterdir()}
+    again = reopen(w.log.directory, Known(clean=False, recovery_point=batches, durable=batches))
+    assert {p.name: (p.stat().st_ctime_ns, p.read_bytes()) for p in w.log.directory.iterdir()} == before
+    entries = len(before[names.segment_name(0, ".timeindex")][1]) // 12
+    assert again.state.take_refused()[1] == (0, entries, batches - 1)
+    again.close_files()
+
+
+@pytest.mark.parametrize("at", [7, 11])
+def test_a_last_time_entry_that_no_stop_wrote_is_cut_off(writer, reopen, at: int) -> None:  # type: ignore[no-untyped-def]
+    """Its timestamp or its offset is another one."""
+    w = writer()
+    for i in range(3):
+        w.append(timestamp=T0 + i)
+    w.log.close_cleanly()
+    path = w.log.directory / names.segment_name(0, ".timeindex")
+    whole = path.read_bytes()
+    entry = bytearray(whole)
+    entry[at] ^= 1
+    path.write_bytes(entry)
+    again = reopen(w.log.directory, Known(clean=False, recovery_point=3, durable=3))
+    assert path.read_bytes() == b""
+    again.close_cleanly()
+    assert path.read_bytes() == whole
+
+
+def test_a_time_entry_without_a_snapshot_of_the_same_end_is_cut_off(writer, reopen) -> None:  # type: ignore[no-untyped-def]
+    """Nobody knows that it is on the device."""
+    w = writer()
+    w.append(timestamp=T0)
+    w.log.close_cleanly()
+    (w.log.directory / names.segment_name(1, ".snapshot")).unlink()
+    path = w.log.directory / names.segment_name(0, ".timeindex")
+    assert path.stat().st_size == 12
+    again = reopen(w.log.directory, Known(clean=False, recovery_point=0, durable=1))
+    assert path.stat().st_size == 0
     again.close_files()
 
 
@@ -342,3 +393,73 @@ def test_a_large_segment_is_checked_in_pieces_with_a_sign_of_life_after_each(
     assert offsets_in(again) == list(range(50))
     assert again.state.producers.check(7, 0, 49, 1)[0] == -1
     assert len(said) >= min(50, size // max(piece_bytes, size // 50 + 1))
+
+
+# ---- messages of before Kafka 0.11 ----
+
+
+def old_messages(magic: int, first: int, count: int) -> bytes:
+    builder = LegacyRecordBatchBuilder(magic, 0, 1 << 20)
+    for offset in range(first, first + count):
+        builder.append(offset, T0 if magic else None, b"k", b"v" * 100)
+    return bytes(builder.build())
+
+
+@pytest.mark.parametrize("known", [CLEAN, UNCLEAN, Known(clean=False, recovery_point=5, durable=15)])
+@pytest.mark.parametrize("has_leftover", [False, True])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_messages_are_refused_and_not_touched(  # type: ignore[no-untyped-def]
+    writer, reopen, magic: int, has_leftover: bool, known: Known
+) -> None:
+    """The first segment is of an old format, the second one goes on with record batches."""
+    w = writer()
+    w.append(10)
+    for fd in w.log.roll():
+        os.close(fd)
+    w.append(5)
+    w.log.close_cleanly()
+    first = w.log.directory / names.segment_name(0)
+    first.write_bytes(old_messages(magic, 0, 10))
+    if has_leftover:
+        (w.log.directory / f"{names.segment_name(0)}.deleted").touch()
+    before = {path.name: (path.stat().st_ctime_ns, path.read_bytes()) for path in w.log.directory.iterdir()}
+    with pytest.raises(OldMessages) as refused:
+        reopen(w.log.directory, known)
+    assert str(refused.value) == (
+        f"{first} has a message of format v{magic} at byte 0. Brokers before Kafka 0.11 wrote that format, "
+        "and it is not read here. Nothing was cut. Serve the directory with Apache Kafka 3 and copy the "
+        "topic's records to a new topic there, or delete the topic"
+    )
+    after = {path.name: (path.stat().st_ctime_ns, path.read_bytes()) for path in w.log.directory.iterdir()}
+    assert after == before
+
+
+@pytest.mark.parametrize("known", [CLEAN, UNCLEAN])
+def test_an_old_message_behind_batches_is_no_torn_tail(writer, reopen, known: Known) -> None:  # type: ignore[no-untyped-def]
+    w = writer()
+    w.append(5)
+    w.log.close_files()
+    segment = w.log.directory / names.segment_name(0)
+    data = segment.read_bytes() + old_messages(1, 5, 1)
+    segment.write_bytes(data)
+    with pytest.raises(OldMessages, match=f"format v1 at byte {w.log.state.size}\\."):
+        reopen(w.log.directory, known)
+    assert segment.read_bytes() == data
+
+
+def test_tools_tell_old_messages_from_damage(writer) -> None:  # type: ignore[no-untyped-def]
+    """A repair would drop them."""
+    w = writer()
+    w.append(5)
+    w.log.close_cleanly()
+    directory = w.log.directory
+    segment = directory / names.segment_name(0)
+    segment.write_bytes(old_messages(1, 0, 5))
+    write_whole(directory.parent / names.META_PROPERTIES, b"version=1\ncluster.id=c\nnode.id=0\n")
+    (partition,) = open_directory(directory.parent).partitions
+    check_partition(partition)
+    said = [one for one in partition.all_findings if one.path == str(segment)]
+    assert [(one.severity, one.position) for one in said] == [(Severity.DAMAGE, 0)]
+    assert said[0].text == "messages of format v1, of before Kafka 0.11, which are not read here"
+    with pytest.raises(CannotRepair, match="has messages of before Kafka"):
+        plan(directory)

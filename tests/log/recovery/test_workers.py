@@ -206,9 +206,9 @@ class Spy:
     channel: Connection
     sent: list[int]
 
-    def send_bytes(self, message: bytes) -> None:
-        self.sent.append(len(message))
-        self.channel.send_bytes(message)
+    def send(self, jobs: list[OpenJob]) -> None:
+        self.sent.append(len(pickle.dumps(jobs)))
+        self.channel.send(jobs)
 
     def close(self) -> None:
         self.channel.close()
@@ -216,8 +216,6 @@ class Spy:
 
 class Synced:
     """All there is."""
-
-    device = None
 
     def sync(self, _: int) -> bool:
         return True
@@ -246,7 +244,8 @@ def test_of_an_idle_partition_little_is_opened(home: Path, topic_config, monkeyp
     found = OpenJob(str(home / "u-0"), "u", 0, TOPIC_ID, topic_config(), known).run(lambda _: None, Synced())
     assert found is not None
     assert sorted(Path(path).suffix or Path(path).name for path in opened) == sorted(
-        [".index", ".log", ".metadata", ".snapshot", ".timeindex", "leader-epoch-checkpoint"]
+        # The segment once more, before anything else, to see whether it is of an old format.
+        [".index", ".log", ".log", ".metadata", ".snapshot", ".timeindex", "leader-epoch-checkpoint"]
     )
     assert listed == [str(home / "u-0")]
 

@@ -11,7 +11,6 @@ import pytest
 
 from mpbroker.inspection.segment import inspect
 from mpbroker.ipc import calls
-from mpbroker.log.append.turn_partitions import rest
 from mpbroker.log.format.names import segment_name
 from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.process import LogProcess
@@ -91,7 +90,6 @@ class Meeting(Node):
         log = self.log(self.one())
         count = self.random.choice([20_000, 1 << 30])
         log.apply_config(msgspec.structs.replace(log.config, segment_bytes=count))
-        self.now.manager.awake.changed(log)
 
     def release(self) -> None:
         self.now.manager.checkpoint_high_watermarks()
@@ -111,7 +109,6 @@ class Meeting(Node):
         log = self.log(self.one())
         if log.state.can_rest and not log.is_held:
             log.close_files()
-            rest(self.now.turn, log.state)
 
     def make_anew(self) -> None:
         """Its topic is deleted, and made again with the same name."""
@@ -152,8 +149,6 @@ class Meeting(Node):
             log = self.log(number)
             turn_until(self.now, lambda log=log: log.state.can_rest)  # type: ignore[misc]
             log.close_files()
-            rest(self.now.turn, log.state)
-            assert log.state.rests
             self.check_records(log, number)
 
     def check_records(self, log: PartitionLog, number: int) -> None:
