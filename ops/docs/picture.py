@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 SOURCE = DOCS / "pipeline.txt"
 PICTURE = DOCS / "pipeline.svg"
 
-ALT = "Clients talk to processors, which hand requests to handlers, which hand jobs to log workers, which answer"
+ALT = "Clients, processor, handler, log worker: the way of a request through the processes of mpbroker"
 LINE_HEIGHT = 17
 CORNER = 8
 # How far the boxes behind a box that stands for several processes look out.
