@@ -15,11 +15,6 @@ DATA ?= data
 CRASH_SEEDS ?= 1-20
 ROUNDS ?= 10
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
-INTO ?= .openssl
-
-# Programs of .venv that serve or test: with the libraries that `make openssl` built, if it did.
-NEWER := $(if $(wildcard .openssl/lib/libssl.so.3),env LD_LIBRARY_PATH="$(CURDIR)/.openssl/lib$(LD_LIBRARY_PATH:%=:%)")
-RUN := $(strip $(NEWER) $(BIN))
 
 # Every target that help lists is a command, not a file.
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' Makefile)
@@ -53,93 +48,90 @@ dist: setup ## dist/: the sdist, and from it the wheel with native modules and t
 test-dist: dist ## a broker from each file of dist/, in virtual environments of their own; compiles once more
 	$(BIN)/python -m pytest tests/ops/dist_files.py $(ARGS)
 
-openssl: $(SYNCED) ## a newer OpenSSL for this checkout, where the system's is old (ARCHIVE=its source, INTO=directory)
-	@$(BIN)/python -m ops.setup.openssl --into "$(INTO)" $(if $(ARCHIVE),--archive "$(ARCHIVE)")
-
 run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…)
-	$(RUN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
+	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
 
 # Most tests wait for processes: one more at a time than there are cores. A module's tests stay together.
 test: setup ## every test, some at a time (make test ARGS='tests/config -k units', ARGS=-n0 for one after the other)
-	$(RUN)/python -m pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile $(ARGS)
 
 demo: setup ## broker, kcat, and a PySpark job that reads what was just written
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(NEWER) ops/demo/run.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/run.sh
 
 pipeline: setup ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
-	$(RUN)/python -m ops.demo.pipeline $(ARGS)
+	$(BIN)/python -m ops.demo.pipeline $(ARGS)
 
 bench: setup ## requests a second, latencies and CPU of this broker
-	$(RUN)/python -m ops.bench.run $(ARGS)
+	$(BIN)/python -m ops.bench.run $(ARGS)
 
 bench-kafka: setup ## the same, beside Apache Kafka in the same run
-	$(RUN)/python -m ops.bench.run --kafka $(ARGS)
+	$(BIN)/python -m ops.bench.run --kafka $(ARGS)
 
-bench-network: setup ## idle connections, heavy beside light requests, TLS; fails where a bound is missed
+bench-network: setup ## idle connections, heavy beside light requests; fails where a bound is missed; and what TLS costs
 	@failed=; for one in connections dispatch fairness tls; do \
-	  echo "== $$one"; $(RUN)/python -m ops.bench.$$one $(ARGS) || failed="$$failed $$one"; \
+	  echo "== $$one"; $(BIN)/python -m ops.bench.$$one $(ARGS) || failed="$$failed $$one"; \
 	done; test -z "$$failed" || { echo "missed:$$failed"; exit 1; }
 
-bench-tls: setup openssl ## what TLS costs a fetch with the system's OpenSSL and with that of make openssl; fails where the bound is missed
-	$(BIN)/python -m ops.bench.tls --openssl "$(INTO)/lib" $(ARGS)
+bench-tls: setup ## what TLS costs a fetch (ARGS=--kafka: beside Apache Kafka)
+	$(BIN)/python -m ops.bench.tls $(ARGS)
 
 bench-quotas: setup ## what clients over their quota are told, beside Apache Kafka; fails where they differ by a tenth
-	$(RUN)/python -m ops.bench.quotas $(ARGS)
+	$(BIN)/python -m ops.bench.quotas $(ARGS)
 
 bench-transactions: setup ## transactions a second beside Apache Kafka
-	$(RUN)/python -m ops.bench.transactions $(ARGS)
+	$(BIN)/python -m ops.bench.transactions $(ARGS)
 
 bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
-	$(RUN)/python -m ops.bench.compaction $(ARGS)
+	$(BIN)/python -m ops.bench.compaction $(ARGS)
 
 bench-moving: setup ## produces beside moves of 3 GB between log directories; fails where their p99 is more than twice that of quiet
-	$(RUN)/python -m ops.bench.moving $(ARGS)
+	$(BIN)/python -m ops.bench.moving $(ARGS)
 
 bench-start: setup ## how soon 10,000 partitions and some GB serve again, and their memory; fails where a bound is missed
-	$(RUN)/python -m ops.bench.start $(ARGS)
+	$(BIN)/python -m ops.bench.start $(ARGS)
 
 bench-cold: setup ## small fetches beside a consumer that reads from the disk; fails where their p99 is more than three times that of quiet
-	$(RUN)/python -m ops.bench.cold $(ARGS)
+	$(BIN)/python -m ops.bench.cold $(ARGS)
 
 bench-spark: setup ## Spark's readers beside its own connector on Apache Kafka; fails where a bound is missed (ARGS=--short: little data)
-	$(RUN)/python -m ops.bench.spark $(ARGS)
+	$(BIN)/python -m ops.bench.spark $(ARGS)
 
 bench-spark-stream: setup ## streaming queries: micro-batches, latency, idle CPU, beside Spark's own connector
-	$(RUN)/python -m ops.bench.spark_stream $(ARGS)
+	$(BIN)/python -m ops.bench.spark_stream $(ARGS)
 
 bench-spark-values: setup ## values decoded in Spark's source beside functions on columns (ARGS="--records 100000")
-	$(RUN)/python -m ops.bench.spark_values $(ARGS)
+	$(BIN)/python -m ops.bench.spark_values $(ARGS)
 
 spark-checkpoints: setup ## a query that changes between Spark's Kafka source and ours (downloads PySpark 4.0.0 once)
-	MPBROKER_TEST_CHECKPOINTS=1 $(RUN)/python -m pytest tests/spark/test_stream_checkpoints.py $(ARGS)
+	MPBROKER_TEST_CHECKPOINTS=1 $(BIN)/python -m pytest tests/spark/test_stream_checkpoints.py $(ARGS)
 
 spark-cluster: setup ## the wheel, sent with a job to the executors of a standalone cluster that have nothing installed
-	$(RUN)/python -m pytest tests/spark/wheel_on_cluster.py $(ARGS)
+	$(BIN)/python -m pytest tests/spark/wheel_on_cluster.py $(ARGS)
 
 spark-sink-kills: setup ## the exactly-once sink: tasks, drivers, whole queries and brokers killed at every step, ten times (ROUNDS=…)
 	@for round in $$(seq $(ROUNDS)); do \
-	  $(RUN)/python -m pytest tests/writing tests/spark/sink_kills.py $(ARGS) || exit 1; \
+	  $(BIN)/python -m pytest tests/writing tests/spark/sink_kills.py $(ARGS) || exit 1; \
 	done
 
 chaos: setup ## the long form of the fault tests
-	$(RUN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
-	$(RUN)/python -m tests.chaos.run_transactions --kills 5 --pairs 1 --log-workers 2
+	$(BIN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
+	$(BIN)/python -m tests.chaos.run_transactions --kills 5 --pairs 1 --log-workers 2
 
 fuzz: setup ## 100,000 bad inputs against a broker; what it holds before and after (ARGS='--inputs 5000 --seed 7')
-	$(RUN)/python -m tests.network.fuzz $(ARGS)
-	$(RUN)/python -m tests.security.fuzz $(ARGS)
+	$(BIN)/python -m tests.network.fuzz $(ARGS)
+	$(BIN)/python -m tests.security.fuzz $(ARGS)
 
 explore: setup ## the property tests with new examples each time
-	$(RUN)/python -m pytest --hypothesis-profile=explore -m hypothesis $(ARGS)
+	$(BIN)/python -m pytest --hypothesis-profile=explore -m hypothesis $(ARGS)
 
 flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
-	$(RUN)/python -m tests.support.flips $(ARGS)
+	$(BIN)/python -m tests.support.flips $(ARGS)
 
 power-cuts: setup ## the power fails at any moment, and again in the starts behind it, in other workloads (CRASH_SEEDS=1-20)
-	CRASH_SEEDS="$(CRASH_SEEDS)" $(RUN)/python -m pytest tests/log/test_power_cut.py --show-capture=no $(ARGS)
+	CRASH_SEEDS="$(CRASH_SEEDS)" $(BIN)/python -m pytest tests/log/test_power_cut.py --show-capture=no $(ARGS)
 
 adopt: setup ## Apache Kafka on the directories that faults have left, many times (ARGS='--first 0 --seeds 100')
-	$(RUN)/python -m tests.real_clients.left_behind $(ARGS)
+	$(BIN)/python -m tests.real_clients.left_behind $(ARGS)
 
 lint: setup ## ruff, formatting, strict mypy
 	$(BIN)/ruff check .
@@ -151,7 +143,7 @@ fmt: setup ## rewrite the sources as lint wants them
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and all that was built; data stays
-	rm -rf .venv .openssl build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find shm mpbroker -name '*.so' -delete
 	rm -f spark_integration/jvm/*.jar
 	for source in $$(find shm mpbroker -name '*.pyx'); do rm -f "$${source%.pyx}.c"; done

@@ -6,12 +6,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from mpbroker.cli.client import Client, Fetched, Topic
+from mpbroker.cli.client import PATIENCE_MS, Client, Fetched, Topic
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.retry import Retry
 from mpbroker.cli.template import Part, compile_template
 from mpbroker.cli.where import Where
-from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost
+from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.records.errors import CorruptBatch
@@ -63,7 +62,6 @@ class Consumer:
         self._settings = settings
         self._topic = client.topic(settings.topic)
         self._positions = self._first_positions(where)
-        self._retry = Retry()
 
     def groups(self) -> Iterator[tuple[int, list[Record]]]:
         """Records with their partition, batch by batch: a fetch of small records would fill the memory."""
@@ -96,43 +94,34 @@ class Consumer:
         return {index: where(starts[index], ends[index]) for index in indexes}
 
     def _fetch(self) -> list[Fetched]:
-        """One fetch. Reading twice is harmless, so a lost connection is simply made anew."""
-        while True:
-            try:
-                fetched = self._client.fetch(self._topic, self._positions, MAX_WAIT_MS)
-                for part in fetched:
-                    if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                        raise self._out_of_range(part.partition)
-                    if part.error_code == ErrorCode.CORRUPT_MESSAGE:
-                        # No retry mends that; Kafka's consumer stops there, too.
-                        raise self._damaged(part.partition, "the broker cannot read it (CORRUPT_MESSAGE)")
-                    if part.error_code:
-                        raise ApiFailed(self._where(part.partition), part.error_code)
-            except (ConnectionLost, ApiFailed) as error:
-                self._recover(error)
-                continue
-            self._retry.succeeded()
-            return fetched
+        """Fetch; after a retriable error ask who leads now and fetch again, which is harmless."""
+        return self._client.cluster.patiently(
+            self._fetch_once, timeout_ms=PATIENCE_MS, before_retry=self._look_up_leaders
+        )
+
+    def _fetch_once(self) -> list[Fetched]:
+        fetched = self._client.fetch(self._topic, self._positions, MAX_WAIT_MS)
+        for part in fetched:
+            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise self._out_of_range(part.partition)
+            if part.error_code == ErrorCode.CORRUPT_MESSAGE:
+                # No retry mends that; Kafka's consumer stops there, too.
+                raise self._damaged(part.partition, "the broker cannot read it (CORRUPT_MESSAGE)")
+            if part.error_code:
+                raise ApiFailed(self._where(part.partition), part.error_code)
+        return fetched
+
+    def _look_up_leaders(self) -> None:
+        self._topic = self._client.topic(self._settings.topic)
 
     def _out_of_range(self, partition: int) -> CliError:
-        """The offset was asked for, or retention has overtaken us."""
+        """Say which offsets there are: the user asked for another one, or retention has overtaken us."""
         (start,) = self._client.offsets(self._topic, EARLIEST, [partition]).values()
         (end,) = self._client.offsets(self._topic, LATEST, [partition]).values()
         return CliError(
             f"{self._where(partition)}: no such offset, it has {start} to {end}; "
             "try -o beginning, -o end or one of these"
         )
-
-    def _recover(self, error: ClientError) -> None:
-        """Waits, connects anew and asks who leads now; raises when it is no use."""
-        while True:
-            self._retry.pause_or_raise(error)
-            try:
-                self._topic = self._client.topic(self._settings.topic)
-            except (ConnectionLost, ApiFailed) as again:
-                error = again
-            else:
-                return
 
     def _take(self, fetched: Fetched) -> Iterator[list[Record]]:
         """Records from the position on; a batch may begin before it, and may have none left."""

@@ -9,7 +9,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 # Hidden are arguments that the line of usage says enough of: a list of them would say Python's types, too.
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
-GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP", hidden=True)]
+GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP...", hidden=True)]
 ListenerName = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
 UserName = Annotated[str, typer.Argument(metavar="USER", hidden=True)]
 Bootstrap = Annotated[

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from mpbroker.cli.client import Client, only
+from mpbroker.cli.client import PATIENCE_MS, Client, only
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.output import print_json, print_table
-from mpbroker.cli.retry import Retry
 from mpbroker.cli.where import Where
-from mpbroker.client.errors import ApiFailed, ConnectionLost
+from mpbroker.client.cluster import CoordinatorType
+from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import LATEST
@@ -41,7 +41,9 @@ def show_list(where: Where, *, as_json: bool) -> None:
     """The groups of all brokers."""
     with Client(where) as client:
         brokers = client.cluster.refresh(m.MetadataRequest(topics=[])).brokers
-        listed = [one for broker in brokers for one in _patiently(partial(_list, client, broker.node_id))]
+        listed = [
+            one for broker in brokers for one in _patiently(client, partial(_list, client, broker.node_id))
+        ]
     listed.sort(key=lambda group: group.group_id)
     rows = [{"group": g.group_id, "state": g.group_state, "protocol_type": g.protocol_type} for g in listed]
     if as_json:
@@ -55,7 +57,7 @@ def show_list(where: Where, *, as_json: bool) -> None:
 def describe(where: Where, names: list[str], *, with_members: bool, as_json: bool) -> None:
     """State of groups, and how far they are behind in each partition, or who is in them. JSON: both."""
     with Client(where) as client:
-        documents = [_patiently(partial(_describe, client, name)) for name in names]
+        documents = [_patiently(client, partial(_describe, client, name)) for name in names]
     if as_json:
         print_json(documents)
         return
@@ -87,7 +89,7 @@ def delete(where: Where, names: list[str]) -> None:
     with Client(where) as client:
         for name in names:
             try:
-                _patiently(partial(_delete, client, name))
+                _patiently(client, partial(_delete, client, name))
             except ApiFailed as error:
                 failed.append(str(error))
             else:
@@ -96,19 +98,13 @@ def delete(where: Where, names: list[str]) -> None:
         raise CliError("\n".join(failed))
 
 
-def _patiently(ask: Callable[[], _Value]) -> _Value:
-    """Coordinators move, and load their groups before they answer."""
-    retry = Retry()
-    while True:
-        try:
-            return ask()
-        except (ApiFailed, ConnectionLost) as error:
-            retry.pause_or_raise(error)
+def _patiently(client: Client, ask: Callable[[], _Value]) -> _Value:
+    """Ask again after a retriable error: coordinators move, and load their groups before they answer."""
+    return client.cluster.patiently(ask, timeout_ms=PATIENCE_MS)
 
 
-def _check(name: str, code: int, message: str | None = None) -> None:
-    if code == ErrorCode.GROUP_ID_NOT_FOUND:
-        message = "does not exist"
+def _check(name: str, code: int) -> None:
+    message = "does not exist" if code == ErrorCode.GROUP_ID_NOT_FOUND else None
     if code:
         raise ApiFailed(f"group {name}", code, message)
 
@@ -121,14 +117,8 @@ def _list(client: Client, node: int) -> list[m.ListGroupsResponse.ListedGroup]:
 
 
 def _ask(client: Client, name: str, request: m.Message) -> Any:
-    """Of the broker that coordinates the group."""
-    cluster = client.cluster
-    cluster.refresh(m.MetadataRequest(topics=[]))
-    found: m.FindCoordinatorResponse = cluster.ask_any(m.FindCoordinatorRequest(name, 0, [name]))
-    # One answer for each key since version 4.
-    place = found.coordinators[0] if found.coordinators else found
-    _check(name, place.error_code, place.error_message)
-    return cluster.ask(place.node_id, request)
+    """Ask the broker that coordinates the group."""
+    return client.cluster.ask(client.cluster.coordinator(CoordinatorType.GROUP, name), request)
 
 
 def _delete(client: Client, name: str) -> None:

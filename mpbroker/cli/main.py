@@ -150,7 +150,7 @@ def topic_list(
 
 @topic_app.command("describe")
 def topic_describe(
-    names: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", hidden=True)] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     json: Json = False,
@@ -208,7 +208,7 @@ def topic_delete_records(
 
 @topic_app.command("delete")
 def topic_delete(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC", hidden=True)],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", hidden=True)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     timeout: Timeout = 30.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -307,7 +307,7 @@ def user_delete(
 def quota_set(
     quotas: Annotated[
         list[str],
-        typer.Argument(metavar="QUOTA=NUMBER", hidden=True),
+        typer.Argument(metavar="QUOTA=NUMBER...", hidden=True),
     ],
     user: User = None,
     client_id: ClientId = None,
@@ -339,7 +339,7 @@ def quota_list(
 
 @quota_app.command("delete")
 def quota_delete(
-    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA", hidden=True)],
+    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA...", hidden=True)],
     user: User = None,
     client_id: ClientId = None,
     ip: Address = None,

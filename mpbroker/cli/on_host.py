@@ -31,7 +31,7 @@ def _defaults(group: TyperGroup, log_dirs: str) -> dict[str, Any]:
 
 @log_app.command("dump")
 def log_dump(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH", hidden=True)],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", hidden=True)],
     records: Annotated[bool, typer.Option("--records", help="The records of each batch, too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="A JSON document per line.")] = False,
 ) -> None:
@@ -46,7 +46,7 @@ def log_dump(
 
 @log_app.command("verify")
 def log_verify(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR", hidden=True)],
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True)],
     json: Json = False,
 ) -> None:
     """Read everything; say what is damaged, torn, or will be made anew.
@@ -74,7 +74,7 @@ def log_repair(
 
 @log_app.command("recover")
 def log_recover(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR", hidden=True)],
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     json: Json = False,
 ) -> None:

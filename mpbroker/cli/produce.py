@@ -12,13 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
-from mpbroker.cli.client import Client, Topic
+from mpbroker.cli.client import PATIENCE_MS, Client, Topic
 from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError
 from mpbroker.cli.escapes import unescape
-from mpbroker.cli.retry import Retry
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed, ClientError, without_leader
 from mpbroker.client.partitioner import partition_for
@@ -288,26 +288,31 @@ def _is_there(client: Client, name: str) -> bool:
 
 
 def _find_topic(client: Client, name: str) -> Topic:
-    """The topic, created by the broker if it does that; then it may take a moment to have leaders."""
-    retry = Retry()
-    create = False
-    while True:
-        try:
-            topic = client.topic(name, auto_create=create)
-        except ApiFailed as error:
-            if not create and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                create = True
-                continue
-            retry.pause_or_raise(error)
-            continue
-        if not create:
-            return topic
-        leaderless = [part.index for part in topic.partitions if part.leader < 0]
-        if not leaderless:
-            count = len(topic.partitions)
-            _say(f"topic {name} did not exist; the broker created it with {count} partition(s)")
-            return topic
-        retry.pause_or_raise(without_leader(topic.name, leaderless[0]))
+    """Return the topic; if it does not exist, have the broker create it and wait until it has leaders."""
+    topic = client.cluster.patiently(partial(_existing, client, name), timeout_ms=PATIENCE_MS)
+    if topic is None:
+        topic = client.cluster.patiently(partial(_created, client, name), timeout_ms=PATIENCE_MS)
+        count = len(topic.partitions)
+        _say(f"topic {name} did not exist; the broker created it with {count} partition(s)")
+    return topic
+
+
+def _existing(client: Client, name: str) -> Topic | None:
+    try:
+        return client.topic(name)
+    except ApiFailed as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        return None
+
+
+def _created(client: Client, name: str) -> Topic:
+    """Ask for a topic that the broker may create. Raises ApiFailed while a partition has no leader."""
+    topic = client.topic(name, auto_create=True)
+    for partition in topic.partitions:
+        if partition.leader < 0:
+            raise without_leader(topic.name, partition.index)
+    return topic
 
 
 def _say(text: str) -> None:

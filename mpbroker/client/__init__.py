@@ -1,1 +1,1 @@
-"""Kafka's network client: selector, connections, requests in flight, metadata, idempotent producer."""
+"""Kafka's network client: connections, requests in flight, metadata, idempotent producer, transactions."""

@@ -1,35 +1,41 @@
-"""A cluster for a program that asks one thing after the other, or a few at once: the waiting.
+"""A cluster for a program that asks one thing after the other, or a few at once, and waits for the answers.
 
-Every method may raise AuthenticationFailed, ConnectionLost, InvalidReceive and UnsupportedByBroker, whose
-texts name the address. What is retried, and for how long, is the caller's to decide.
+Methods raise AuthenticationFailed, ConnectionLost, InvalidReceive and UnsupportedByBroker; the texts name the
+address. Only `patiently` tries anything again.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any, TypeVar
 
-from mpbroker.client.backoff import ExponentialBackoff
-from mpbroker.client.build import network_client
-from mpbroker.client.clock import monotonic_ms
+from mpbroker.client.backoff import ExponentialBackoff, monotonic_ms
 from mpbroker.client.config import ClientConfig
-from mpbroker.client.errors import (
-    AuthenticationFailed,
-    ClientError,
-    ConnectionLost,
-    InvalidReceive,
-    RequestTimedOut,
-    UnsupportedByBroker,
-)
+from mpbroker.client.connection import ClientRequest, ClientResponse
+from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost, RequestTimedOut
 from mpbroker.client.metadata import Metadata, Node
-from mpbroker.client.network_client import NO_ANSWER, ClientRequest, ClientResponse, NetworkClient
-from mpbroker.client.selector import ChannelState, Disconnect
-from mpbroker.protocol.messages import Message, MetadataRequest, MetadataResponse
+from mpbroker.client.network_client import NetworkClient
+from mpbroker.protocol.messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    Message,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+_Value = TypeVar("_Value")
+
+
+class CoordinatorType(IntEnum):
+    """The kinds of names that have a coordinator (Kafka: FindCoordinatorRequest.CoordinatorType)."""
+
+    GROUP = 0
+    TRANSACTION = 1
 
 
 class Asked:
-    """A question that is on its way."""
+    """A request that is on its way to `node`; `response` is None until it is over."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -47,8 +53,7 @@ class Cluster:
     ) -> None:
         self.config = config
         self.retry_backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
-        self._advice = advice
-        self.client: NetworkClient = network_client(config, servers)
+        self.client = NetworkClient(servers, config, advice)
 
     @property
     def metadata(self) -> Metadata:
@@ -58,11 +63,11 @@ class Cluster:
         self.client.close()
 
     def ask(self, node_id: int, body: Message, timeout_ms: float | None = None) -> Any:
-        """The response of one node; None to a request that has none."""
+        """Return the response of one node; None to a request that has none."""
         return self.finish(self.start(node_id, body, timeout_ms))
 
     def ask_any(self, body: Message, timeout_ms: float | None = None) -> Any:
-        """The response of whichever node can be reached."""
+        """Return the response of whichever node can be reached."""
         failed: ClientError = ConnectionLost("no bootstrap server")
         for node in self._candidates():
             try:
@@ -74,81 +79,97 @@ class Cluster:
         raise failed
 
     def refresh(self, request: MetadataRequest, timeout_ms: float | None = None) -> MetadataResponse:
-        """Asks anybody for metadata and keeps what it says."""
+        """Ask any node for metadata and keep the answer."""
         response: MetadataResponse = self.ask_any(request, timeout_ms)
         self.metadata.updated(response, monotonic_ms())
         return response
 
+    def coordinator(self, kind: CoordinatorType, key: str, timeout_ms: float | None = None) -> int:
+        """Ask which node coordinates a group or a transactional id. Raises ApiFailed.
+
+        The nodes are asked for first: bootstrap servers do not have the ids that coordinators are named by.
+        """
+        self.refresh(MetadataRequest(topics=[]), timeout_ms)
+        found: FindCoordinatorResponse = self.ask_any(FindCoordinatorRequest(key, kind, [key]), timeout_ms)
+        # One answer for each key since version 4.
+        place = found.coordinators[0] if found.coordinators else found
+        if place.error_code:
+            what = f"group {key}" if kind is CoordinatorType.GROUP else f"coordinator of {key}"
+            raise ApiFailed(what, place.error_code, place.error_message)
+        return place.node_id
+
     def start(self, node_id: int, body: Message, timeout_ms: float | None = None) -> Asked:
-        """Sends a request as soon as the node takes it, and waits for no more than that."""
+        """Send a request as soon as the node takes it, and wait for no more than that."""
         node = self.metadata.node(node_id)
         if node is None:
             raise ConnectionLost(f"no broker with id {node_id} is known")
         return self._start(node, body, timeout_ms)
 
     def finish(self, asked: Asked) -> Any:
-        """Waits for the response. Its time began when it was sent."""
+        """Wait for the response. Its time began when it was sent."""
         while asked.response is None:
             self.client.poll(self.config.request_timeout_ms)
-        response = asked.response
-        if response.unsupported is not None:
-            raise UnsupportedByBroker(f"{asked.node.address}: {response.unsupported}")
-        if response.timed_out:
-            seconds = response.request.timeout_ms / 1000
-            raise RequestTimedOut(
-                f"{asked.node.address} did not answer within {seconds:g} s (request.timeout.ms)"
-            )
-        if response.disconnect is not None:
-            raise self.error(asked.node, response.disconnect)
-        return response.body
+        if asked.response.error is not None:
+            raise asked.response.error
+        return asked.response.body
 
-    def drop(self, node_id: int) -> None:
-        """Ends the connection to a node; whatever is asked next makes a new one."""
-        self.client.disconnect(node_id, "dropped by the client")
+    def patiently(
+        self,
+        ask: Callable[[], _Value],
+        *,
+        timeout_ms: float | None = None,
+        tries: int | None = None,
+        backoff: ExponentialBackoff | None = None,
+        before_retry: Callable[[], object] | None = None,
+    ) -> _Value:
+        """Call `ask` until it returns a value; after a retriable ClientError rest and call it again.
 
-    def error(self, node: Node, failure: Disconnect) -> ClientError:
-        """The failure in words, with what to do about it."""
-        match failure.state:
-            case ChannelState.AUTHENTICATION_FAILED:
-                return AuthenticationFailed(f"authentication with {node.address} failed: {failure.reason}")
-            case ChannelState.INVALID_RECEIVE:
-                return InvalidReceive(f"cannot talk to {node.address}: {failure.reason}")
-            case ChannelState.NOT_CONNECTED:
-                return ConnectionLost(f"cannot connect to {node.address}: {failure.reason}; {self._advice}")
-        text = f"the connection to {node.address} was lost: {failure.reason}"
-        if failure.reason == NO_ANSWER:
-            return ConnectionLost(f"{text}; is the broker jammed, or at its max.connections?")
-        is_early = failure.frames <= 1 and failure.state is not ChannelState.EXPIRED
-        has_advice = "security.protocol" in failure.reason
-        if is_early and not has_advice and (failure.frames == 0 or not self.config.uses_sasl):
-            # A listener that wants SASL answers ApiVersions and nothing else; one with TLS not even that.
-            text += (
-                f"; security.protocol is {self.config.security_protocol}: does this listener want another?"
-            )
-        return ConnectionLost(text)
+        Gives up after `tries` calls, or without `tries` after `timeout_ms` (by default delivery.timeout.ms),
+        and raises the last error then; a final error it raises at once. `before_retry` runs after each rest;
+        an error of it counts as that of the call behind it. Rests are those of retry.backoff.ms unless
+        `backoff` is given.
+        """
+        backoff = backoff or self.retry_backoff
+        deadline_ms = monotonic_ms() + (self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms)
+        attempts = 0
+        while True:
+            try:
+                if attempts and before_retry is not None:
+                    before_retry()
+                return ask()
+            except ClientError as error:
+                is_last = monotonic_ms() >= deadline_ms if tries is None else attempts + 1 >= tries
+                if not error.retriable or is_last:
+                    raise
+            self._rest(backoff.after(attempts))
+            attempts += 1
+
+    def _rest(self, rest_ms: float) -> None:
+        """Wait, and let the connections go on meanwhile."""
+        until_ms = monotonic_ms() + rest_ms
+        while (left_ms := until_ms - monotonic_ms()) > 0:
+            self.client.poll(left_ms)
 
     def _start(self, node: Node, body: Message, timeout_ms: float | None) -> Asked:
         timeout_ms = timeout_ms or self.config.request_timeout_ms
-        deadline = time.monotonic() + timeout_ms / 1000
+        deadline_ms = monotonic_ms() + timeout_ms
         self._await_ready(node, timeout_ms)
         asked = Asked(node)
-        left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
+        left_ms = max(1.0, deadline_ms - monotonic_ms())
         self.client.send(ClientRequest(node.id, body, left_ms, asked.completed))
-        # The send goes out now, also if nobody waits for its response soon.
-        self.client.poll(0)
         return asked
 
     def _await_ready(self, node: Node, timeout_ms: float) -> None:
-        """Connects if need be. A failure from before this call is not one yet: it is tried again."""
-        deadline = time.monotonic() + timeout_ms / 1000
+        """Connect if need be. A failure from before this call is none yet: the node is tried again."""
+        deadline_ms = monotonic_ms() + timeout_ms
         known = self.client.failure(node.id)
         while not self.client.ready(node):
             failure = self.client.failure(node.id)
             if failure is not None and failure is not known:
                 if not self.client.has_untried_address(node.id):
-                    raise self.error(node, failure)
+                    raise failure
                 known = failure
-            left_ms = (deadline - time.monotonic()) * 1000
+            left_ms = deadline_ms - monotonic_ms()
             if left_ms <= 0:
                 raise RequestTimedOut(
                     f"{node.address} was not ready for a request within {timeout_ms / 1000:g} s"
@@ -157,7 +178,7 @@ class Cluster:
             self.client.poll(min(left_ms, delay_ms) if delay_ms else left_ms)
 
     def _candidates(self) -> Iterator[Node]:
-        """Who is connected, then the others, then the bootstrap servers if all the others are gone."""
+        """Yield the nodes that are ready, then the others, then the bootstrap servers if those are gone."""
         nodes = self.metadata.nodes()
         nodes.sort(key=lambda node: not self.client.is_ready(node.id))
         yield from nodes

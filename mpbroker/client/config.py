@@ -1,7 +1,8 @@
 """Settings of a client by the names that Kafka gives them (CommonClientConfigs, SslConfigs, SaslConfigs).
 
-Read from a mapping, which comes from a properties file or from options of another program. Librdkafka's names
-for user, password and authority are understood too. What cannot be honoured is refused, never left out.
+`from_properties` takes a mapping, which comes from a properties file or from options of another program. It
+understands librdkafka's names for user, password and authority too. A setting that this client cannot honour
+is an error; none is left out in silence.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from mpbroker.security.jaas import JaasError, parse_jaas
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 DEFAULT_PORT = 9092
 UNIX = "unix:/"
-# Families of settings in which an unknown name is an error: leaving one out could open what was to be closed.
+# Families of settings in which an unknown name is an error: to ignore one could leave a connection unguarded.
 GUARDED = ("security.", "ssl.", "sasl.")
 JAAS = "sasl.jaas.config"
 
 
 class ClientConfig(msgspec.Struct, frozen=True):
-    """Defaults are those of Kafka's clients, unless a comment says why not."""
+    """A client's settings. Defaults are those of Kafka's clients, unless a comment says why not."""
 
     client_id: str = "mpbroker"
     security_protocol: str = "PLAINTEXT"
@@ -45,7 +46,7 @@ class ClientConfig(msgspec.Struct, frozen=True):
     # The kernel sizes its buffers better than a fixed 128 and 64 KiB do.
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
-    # What a stranger may make this process allocate; Kafka's client has no limit.
+    # Bounds what a stranger can make this process allocate; Kafka's client has no limit.
     receive_max_bytes: int = 1 << 30
     sasl_mechanism: str = ""
     sasl_username: str = ""
@@ -63,7 +64,7 @@ class ClientConfig(msgspec.Struct, frozen=True):
     ssl_cipher_suites: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Without the secrets."""
+        """Leave the secrets out."""
         return f"ClientConfig(client_id={self.client_id!r}, security_protocol={self.security_protocol!r})"
 
     @property
@@ -76,9 +77,9 @@ class ClientConfig(msgspec.Struct, frozen=True):
 
 
 def parse_servers(text: str) -> list[tuple[str, int]]:
-    """`host:port,…`, IPv6 hosts in brackets; without a port it is Kafka's 9092. Raises ConfigError.
+    """Parse `host:port,…`, IPv6 hosts in brackets; the default port is Kafka's 9092. Raises ConfigError.
 
-    `unix:/path` is the socket of a listener on this host; in Metadata a broker calls itself so, with port 0.
+    `unix:/path` is the socket of a listener on this host; brokers name it in Metadata with port 0.
     """
     servers = [_server(address.strip()) for address in text.split(",") if address.strip()]
     if not servers:
@@ -101,7 +102,7 @@ def _server(address: str) -> tuple[str, int]:
 def from_properties(
     properties: Mapping[str, str], base: ClientConfig | None = None
 ) -> tuple[ClientConfig, list[str]]:
-    """The settings, and the names that mean nothing to this client. Raises ConfigError."""
+    """Return the settings, and the names that mean nothing to this client. Raises ConfigError."""
     values: dict[str, Any] = {}
     unknown = []
     for name, text in properties.items():
@@ -209,7 +210,7 @@ _NAMES: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "ssl.cipher.suites": ("ssl_cipher_suites", _list),
 }
 
-# What is in a store shows by itself; the versions of TLS are those of ssl.enabled.protocols.
+# Ignored: a store's content shows its type, and ssl.enabled.protocols has the versions of TLS.
 _NEEDLESS = ("ssl.truststore.type", "ssl.keystore.type", "ssl.protocol")
 
 
@@ -237,7 +238,7 @@ _LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
 
 def _of_jaas(text: str) -> dict[str, str]:
-    """`…PlainLoginModule required username="…" password="…";`"""
+    """Parse `…PlainLoginModule required username="…" password="…";`."""
     try:
         entry = parse_jaas(Secret(text))
     except JaasError as error:

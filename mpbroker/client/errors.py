@@ -1,4 +1,4 @@
-"""What can go wrong between a client and a cluster; each text says what, where and what to do."""
+"""Errors between a client and a cluster; each text says what, where and what to do."""
 
 import re
 
@@ -6,22 +6,22 @@ from mpbroker.protocol.errors import ErrorCode, error_code
 
 
 class ClientError(Exception):
-    """Anything that a client cannot do."""
+    """The base of all errors of a client."""
 
     @property
     def retriable(self) -> bool:
-        """Whether the same question may be answered a little later."""
+        """Tell whether the same request may succeed a little later."""
         return False
 
 
 class ConfigError(ClientError):
-    """A setting is missing, malformed, or not supported; `name` is the setting's, if one alone is wrong."""
+    """A setting is missing, malformed or not supported; `name` is its name if only one is wrong."""
 
     name = ""
 
 
 class ConnectionLost(ClientError):
-    """The broker cannot be reached or is gone; asking again may help if the question is harmless."""
+    """The broker cannot be reached or is gone. The request may have been done or not."""
 
     @property
     def retriable(self) -> bool:
@@ -37,7 +37,7 @@ class AuthenticationFailed(ClientError):
 
 
 class InvalidReceive(ClientError):
-    """What came is no response of Kafka's protocol."""
+    """The peer sent something that is no response of Kafka's protocol."""
 
 
 class UnsupportedByBroker(ClientError):
@@ -58,13 +58,13 @@ class ApiFailed(ClientError):
 
 
 def without_leader(topic: str, partition: int) -> ApiFailed:
-    """What metadata says of a partition that nobody serves."""
+    """Return the error for a partition that has no leader in the metadata."""
     why = "it has no leader: it is just being made, or it is offline, and the broker's log says why"
     return ApiFailed(f"partition {topic}-{partition}", ErrorCode.LEADER_NOT_AVAILABLE, why)
 
 
 def _names(text: str, what: str) -> bool:
-    """Whether a broker's sentence says already what it is about: "Topic 'orders' already exists"."""
+    """Tell whether a broker's text already names its subject, as "Topic 'orders' already exists" does."""
     kind, _, name = (re.escape(part) for part in what.partition(" "))
     named = rf"\b{kind} {name}(?![\w-]|\.\w)|'{name}'|\"{name}\""
     return bool(name) and re.search(named, text, re.IGNORECASE) is not None

@@ -1,7 +1,7 @@
 """Frames as a client receives them: a signed size of four bytes, then so many bytes (Kafka: NetworkReceive).
 
-Sans-I/O: `room` says where the next bytes go, `received` how many came. A first frame that is none names the
-protocol that it looks like, because a port of the wrong kind is the commonest of all mistakes.
+Sans-I/O: the caller writes the next bytes into `room` and tells `received` how many came. If the first frame
+is none, the error names the protocol that it looks like: a wrong port is the commonest of all mistakes.
 """
 
 import struct
@@ -28,17 +28,12 @@ class Receive:
         self._view = memoryview(self._head)
         self._position = 0
 
-    @property
-    def started(self) -> bool:
-        """Whether the peer owes the rest of a frame."""
-        return self._frame is not None or self._position > 0
-
     def room(self) -> memoryview:
-        """Where the next bytes belong; never empty before the frame is whole."""
+        """Return where the next bytes belong; never empty before the frame is whole."""
         return self._view[self._position :]
 
     def received(self, count: int) -> bytearray | None:
-        """The frame without its size when these were its last bytes. Raises InvalidReceive."""
+        """Take so many bytes; return the frame without its size if it is whole. Raises InvalidReceive."""
         self._position += count
         if self._position < len(self._view):
             return None

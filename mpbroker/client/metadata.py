@@ -1,8 +1,8 @@
-"""What is known of the cluster: nodes, and who leads which partition (Kafka: Metadata). Sans-I/O.
+"""A client's knowledge of a cluster: nodes, and leaders of partitions (Kafka: Metadata). Sans-I/O.
 
-It begins with the bootstrap servers, whose ids are negative. It is asked for anew when somebody found it
-wrong or when it is old, not before the back-off after the last try is over. When no node of it can be
-reached any more it begins anew with the bootstrap servers (KIP-899).
+Metadata begins with the bootstrap servers, whose ids are negative. The client asks for it again when it is
+wrong or old, but not before the back-off after the last try is over. When none of its nodes can be reached
+it begins again with the bootstrap servers (KIP-899).
 """
 
 from collections.abc import Collection, Iterable
@@ -18,7 +18,7 @@ NEVER_MS = float("inf")
 
 
 class Node(NamedTuple):
-    """Where a broker listens."""
+    """A broker and where it listens."""
 
     id: int
     host: str
@@ -32,12 +32,12 @@ class Node(NamedTuple):
 
 
 def bootstrap_nodes(servers: Iterable[tuple[str, int]]) -> list[Node]:
-    """Ids from -2 downwards: nobody else's, and not that of a missing leader."""
+    """Number the servers from -2 downwards: these ids are no broker's, and -1 is a missing leader."""
     return [Node(-2 - index, host, port) for index, (host, port) in enumerate(servers)]
 
 
 class Metadata:
-    """Of the topics that somebody has asked for."""
+    """Metadata of the topics that a client tracks or has asked for."""
 
     def __init__(
         self, servers: Iterable[tuple[str, int]], backoff: ExponentialBackoff, max_age_ms: float
@@ -56,7 +56,7 @@ class Metadata:
         self._updated_ms = -NEVER_MS
 
     def track(self, topic: str, *, auto_create: bool = False) -> None:
-        """Keeps this topic known from now on."""
+        """Keep this topic known from now on."""
         self._topics.add(topic)
         self._auto_create = self._auto_create or auto_create
         if topic not in self._leaders:
@@ -72,23 +72,23 @@ class Metadata:
         return self._nodes.get(node_id)
 
     def partitions(self, topic: str) -> list[int]:
-        """The partitions that are known, in order."""
+        """Return the partitions that are known, in order."""
         return sorted(self._leaders.get(topic, ()))
 
     def leader(self, topic: str, partition: int) -> Node | None:
-        """None while there is none, or none that is known."""
+        """Return the leader; None while there is none, or none that is known."""
         return self._nodes.get(self._leaders.get(topic, {}).get(partition, NO_NODE))
 
     def error(self, topic: str) -> int:
-        """What the last answer said about the topic as a whole."""
+        """Return the topic's error code in the last answer, 0 if it had none."""
         return self._errors.get(topic, 0)
 
     def request_update(self) -> None:
-        """Somebody found it wrong."""
+        """Ask again as soon as the back-off allows: something in it was wrong."""
         self._wanted = True
 
     def time_to_next_update_ms(self, now_ms: float) -> float:
-        """Infinite while nobody tracks a topic."""
+        """Return how long to wait before asking; infinite while no topic is tracked."""
         if not self._topics:
             return NEVER_MS
         due = 0.0 if self._wanted else self._updated_ms + self._max_age_ms - now_ms
@@ -96,7 +96,7 @@ class Metadata:
         return max(0.0, due, rest)
 
     def request(self) -> MetadataRequest:
-        """For all topics that are tracked."""
+        """Return a request for all topics that are tracked."""
         wanted = MetadataRequest.MetadataRequestTopic
         return MetadataRequest(
             topics=[wanted(name=name) for name in sorted(self._topics)],
@@ -104,7 +104,7 @@ class Metadata:
         )
 
     def updated(self, response: MetadataResponse, now_ms: float) -> None:
-        """An answer, to whomever; what is not settled yet is asked again after the back-off."""
+        """Take an answer, whoever asked. Ask again after the back-off if it leaves something open."""
         if response.brokers:
             self._nodes = {
                 broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in response.brokers
@@ -131,12 +131,12 @@ class Metadata:
             self._attempts += 1
 
     def failed(self, now_ms: float) -> None:
-        """The question got lost."""
+        """Note that a request for metadata failed."""
         self._tried_ms = now_ms
         self._attempts += 1
         self._wanted = True
 
     def rebootstrap(self) -> None:
-        """Forgets the nodes; what led to them is tried again."""
+        """Forget the nodes and begin again with the bootstrap servers."""
         self._nodes = {node.id: node for node in self._bootstrap}
         self.request_update()

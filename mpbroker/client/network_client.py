@@ -1,375 +1,325 @@
-"""Requests to nodes and their responses (Kafka: org.apache.kafka.clients.NetworkClient).
+"""Connections to the nodes of a cluster, over epoll (Kafka: NetworkClient, and Selector on its client side).
 
-A node that is asked for is connected to, its versions are negotiated, then it is ready. Nothing here waits
-but the selector within `poll`, and the clock is given: the whole state machine runs under that of a test.
+A node that is asked for is connected to; its versions are negotiated, then it is ready for requests. `poll`
+does all reading, writing and waiting, ends what takes too long or is idle, and then completes what is over.
 The cluster's metadata is kept fresh beside the user's requests, by whichever node has the least to do.
+
+Difference from Kafka: a send is tried at once, and epoll asked for room only when it did not fit, which saves
+two system calls per request.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+import select
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
-from mpbroker.client.channel import Channel
-from mpbroker.client.clock import monotonic_ms
-from mpbroker.client.config import ClientConfig
-from mpbroker.client.connection_states import ConnectionStates
-from mpbroker.client.in_flight import InFlight, InFlightRequests
-from mpbroker.client.metadata import Metadata, Node
-from mpbroker.client.sasl import MIN_RESERVED_CORRELATION_ID
-from mpbroker.client.selector import Address, ChannelState, Disconnect, SocketOptions
-from mpbroker.client.versions import (
-    KEYS,
-    ApiVersionsTalk,
-    client_throttles,
-    expects_response,
-    names_topics_by_id,
+from mpbroker.client.addresses import Address, resolve
+from mpbroker.client.backoff import ExponentialBackoff, monotonic_ms
+from mpbroker.client.config import UNIX, ClientConfig
+from mpbroker.client.connection import ClientRequest, ClientResponse, Connection, NotConnected
+from mpbroker.client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    ConnectionLost,
+    InvalidReceive,
+    RequestTimedOut,
+    UnsupportedByBroker,
 )
-from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
-from mpbroker.protocol.messages import Message
-from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion
+from mpbroker.client.mechanisms import mechanism
+from mpbroker.client.metadata import Metadata, Node
+from mpbroker.client.node_state import NodeState, Resolve
+from mpbroker.client.sasl import SaslAuthenticator
+from mpbroker.client.transport import PlaintextTransport, Transport
+from mpbroker.protocol.wire import UnsupportedVersion
 
-MAX_CORRELATION_ID = MIN_RESERVED_CORRELATION_ID - 1
-# A poll returns after this at the latest, whatever it was told: nothing here is known further ahead.
+OS_DEFAULT = -1
+# The longest a poll waits, whatever it was told.
 POLL_MS_MAX = 300_000.0
-NO_ANSWER = "no answer within the time given"
-
-
-class Selectable(Protocol):
-    """What the client needs of a selector (Kafka: Selectable)."""
-
-    completed_sends: list[int]
-    completed_receives: dict[int, bytearray]
-    connected: list[int]
-    disconnected: dict[int, Disconnect]
-
-    def connect(self, channel: Channel, address: Address, options: SocketOptions) -> None: ...
-    def send(self, channel_id: int, segments: Sequence[Buffer]) -> None: ...
-    def poll(self, timeout_ms: float) -> None: ...
-    def is_ready(self, channel_id: int) -> bool: ...
-    def close(self, channel_id: int) -> None: ...
-    def close_all(self) -> None: ...
-    def wakeup(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ClientRequest:
-    """A question to one node; `on_complete` is called within the poll in which it is over."""
-
-    node: int
-    body: Message
-    timeout_ms: float
-    on_complete: Callable[[ClientResponse], None] | None = None
-
-
-class ClientResponse(NamedTuple):
-    """How a request ended: with a body, with a lost connection, or because the node lacks its version.
-
-    A body of None without either is the end of a request that has no response.
-    """
-
-    request: ClientRequest
-    body: Any = None
-    disconnect: Disconnect | None = None
-    timed_out: bool = False
-    unsupported: str | None = None
 
 
 class NetworkClient:
-    """Of one thread. `make_channel` knows the security protocol; `selector` does the I/O."""
+    """Belongs to one thread, but for `wakeup`. Connects when a node is asked for. Raises ConfigError.
+
+    `advice` ends the text of a failed connection. The other parameters are for tests.
+    """
 
     def __init__(
         self,
-        selector: Selectable,
-        make_channel: Callable[[int, str, int], Channel],
-        states: ConnectionStates,
-        metadata: Metadata,
+        servers: Iterable[tuple[str, int]],
         config: ClientConfig,
+        advice: str = "does the broker run there?",
+        *,
         clock_ms: Callable[[], float] = monotonic_ms,
+        resolve_host: Resolve | None = None,
+        epoll: Callable[[], select.epoll] = select.epoll,
+        uniform: Callable[[float, float], float] = random.uniform,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
-        self._selector = selector
-        self._make_channel = make_channel
-        self._states = states
-        self.metadata = metadata
+        servers = list(servers)
         self._config = config
+        self._advice = advice
         self._clock_ms = clock_ms
         self._choose = choose
-        self._in_flight = InFlightRequests(config.max_in_flight_requests_per_connection)
-        self._need_versions: dict[int, ApiVersionsTalk] = {}
-        self._aborted: list[ClientResponse] = []
-        self._correlation_id = 0
+        with_sockets = any(host.startswith(UNIX) for host, _ in servers)
+        self._resolve = resolve_host or partial(resolve, with_sockets=with_sockets)
+        self._reconnect = ExponentialBackoff(
+            config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, uniform
+        )
+        self._setup_timeout = ExponentialBackoff(
+            config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms, uniform
+        )
+        retry = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, uniform)
+        self.metadata = Metadata(servers, retry, config.metadata_max_age_ms)
         self._metadata_in_flight = False
+        self._make_transport = _transport_maker(config)
+        self._make_authenticator = _authenticator_maker(config)
+        self._nodes: dict[int, NodeState] = {}
+        self._by_fd: dict[int, NodeState] = {}
+        # Responses that the next poll completes; connections append to this list.
+        self._over: list[ClientResponse] = []
+        # Something happened that a poll does not sleep on: a node became ready or was lost, or a wakeup.
+        self._stirred = False
+        self._epoll = epoll()
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wakeup, select.EPOLLIN)
 
     def ready(self, node: Node) -> bool:
-        """Whether a request may be sent now; begins to connect if that is what lacks."""
-        if self.is_ready(node.id):
-            return True
-        now_ms = self._clock_ms()
-        if self._states.can_connect(node.id, now_ms):
-            self._connect(node, now_ms)
-        return False
+        """Tell whether a request may be sent now; begin to connect if that is what lacks."""
+        known = self._nodes.get(node.id)
+        if known is None or known.connection is None:
+            now_ms = self._clock_ms()
+            if known is None or known.can_connect(now_ms):
+                self._connect(node, now_ms)
+        return self.is_ready(node.id)
 
     def is_ready(self, node_id: int) -> bool:
-        """Versions known, not throttled, authenticated, and room for one more request."""
-        return (
-            self._states.is_ready(node_id, self._clock_ms())
-            and self._selector.is_ready(node_id)
-            and self._in_flight.can_send_more(node_id)
-        )
+        """Tell whether a request may be sent now; connect to nobody."""
+        connection = self._nodes[node_id].connection if node_id in self._nodes else None
+        return connection is not None and connection.is_ready(self._clock_ms())
 
     def send(self, request: ClientRequest) -> None:
-        """Raises RuntimeError if the node is not ready."""
-        if not self.is_ready(request.node):
+        """Send a request; a poll calls its `on_complete`. Raises RuntimeError if the node is not ready."""
+        known = self._nodes.get(request.node)
+        if known is None or known.connection is None:
             raise RuntimeError(f"node {request.node} is not ready for a request")
-        key = KEYS[type(request.body)]
-        versions = self._states.versions(request.node)
-        assert versions is not None, "a ready node has versions"
         try:
-            version = versions.usable(key, by_id=names_topics_by_id(request.body))
+            self._drive(known, partial(known.connection.send, request))
         except UnsupportedVersion as error:
-            self._aborted.append(ClientResponse(request, unsupported=str(error)))
-            return
-        self._send(
-            request.node,
-            request.body,
-            InFlight(
-                key,
-                version,
-                self._next_correlation_id(),
-                expects_response(request.body),
-                self._clock_ms(),
-                request.timeout_ms,
-                request,
-            ),
-        )
+            unsupported = UnsupportedByBroker(f"{known.node.address}: {error}")
+            self._over.append(ClientResponse(request, error=unsupported))
 
-    def poll(self, timeout_ms: float) -> list[ClientResponse]:
-        """Reads, writes, and waits so long for something to happen; what is over, in that order."""
+    def poll(self, timeout_ms: float) -> None:
+        """Read, write, and wait up to `timeout_ms` for something to happen; then complete what is over.
+
+        Raises ValueError for a negative timeout.
+        """
+        if timeout_ms < 0:
+            raise ValueError("a timeout cannot be negative")
         now_ms = self._clock_ms()
-        responses, self._aborted = self._aborted, []
-        metadata_ms = self._update_metadata(now_ms)
-        deadlines = [now_ms + timeout_ms, now_ms + metadata_ms, now_ms + POLL_MS_MAX]
-        for deadline in (
-            self._in_flight.next_expiry_ms(),
-            self._states.next_deadline_ms(self.metadata.node_ids(), now_ms),
-        ):
-            if deadline is not None:
-                deadlines.append(deadline)
-        self._selector.poll(0 if responses else max(0.0, min(deadlines) - now_ms))
-        now_ms = self._clock_ms()
-        self._completed_sends(responses)
-        self._completed_receives(responses, now_ms)
-        for node_id, disconnect in [*self._selector.disconnected.items()]:
-            self._disconnected(node_id, disconnect, responses, now_ms)
-        for node_id in self._selector.connected:
-            self._need_versions[node_id] = ApiVersionsTalk()
-        self._ask_versions(now_ms)
-        self._expire(responses, now_ms)
-        for response in responses:
-            if response.request.on_complete is not None:
-                response.request.on_complete(response)
-        return responses
+        wait_ms = min(timeout_ms, self._update_metadata(now_ms), POLL_MS_MAX)
+        self._wait(min([now_ms + wait_ms, *self._deadlines(now_ms)]))
+        self._expire(self._clock_ms())
+        over = [*self._over]
+        self._over.clear()
+        for response in over:
+            response.request.on_complete(response)
 
     def least_loaded_node(self) -> Node | None:
-        """The node that answers soonest: ready and idle, ready, about to be, or free to be connected to."""
+        """Return the node that answers soonest: ready and idle, ready, connecting, or free to connect to."""
         nodes = self.metadata.nodes()
         if not nodes:
             return None
         start = self._choose(len(nodes))
         nodes = [*nodes[start:], *nodes[:start]]
-        now_ms = self._clock_ms()
-        ready = [node for node in nodes if self.is_ready(node.id)]
-        if ready:
-            return min(ready, key=lambda node: self._in_flight.count(node.id))
+        if ready := [node for node in nodes if self.is_ready(node.id)]:
+            return min(ready, key=lambda node: self.in_flight_count(node.id))
+        known = {node.id: self._nodes[node.id] for node in nodes if node.id in self._nodes}
         for node in nodes:
-            if self._states.is_connecting(node.id):
+            if node.id in known and known[node.id].is_connecting:
                 return node
-        free = [node for node in nodes if self._states.can_connect(node.id, now_ms)]
-        return min(free, key=lambda node: self._states.last_attempt_ms(node.id), default=None)
+        now_ms = self._clock_ms()
+        free = [node for node in nodes if node.id not in known or known[node.id].can_connect(now_ms)]
+        tried = {node_id: state.last_attempt_ms for node_id, state in known.items()}
+        return min(free, key=lambda node: tried.get(node.id, -1.0), default=None)
 
-    def failure(self, node_id: int) -> Disconnect | None:
-        """Why the node is not connected, if an attempt or a connection has failed."""
-        return self._states.failure(node_id)
+    def failure(self, node_id: int) -> ClientError | None:
+        """Return why the node is not connected, if a connection or an attempt has failed."""
+        return self._nodes[node_id].failure if node_id in self._nodes else None
 
     def has_untried_address(self, node_id: int) -> bool:
-        """Whether the host has an address that was not tried since the last connection."""
-        return self._states.has_untried_address(node_id)
+        """Tell whether the host has an address that was not tried since the last connection."""
+        return node_id in self._nodes and self._nodes[node_id].has_untried_address
 
     def connection_delay_ms(self, node_id: int) -> float:
-        """How long the node still rests after a failure."""
-        return self._states.connection_delay_ms(node_id, self._clock_ms())
+        """Return how long the node still rests after a failure."""
+        return self._nodes[node_id].rest_ms(self._clock_ms()) if node_id in self._nodes else 0.0
 
     def in_flight_count(self, node_id: int | None = None) -> int:
-        return self._in_flight.count(node_id)
-
-    def disconnect(self, node_id: int, reason: str) -> None:
-        """Ends the connection, if there is one; the next poll tells of what was in flight."""
-        if not self._states.is_idle(node_id):
-            failure = Disconnect(ChannelState.READY, reason, 1)
-            self._close(node_id, failure, self._aborted, self._clock_ms())
+        """Count the requests without a response, of one node or of all."""
+        nodes = self._nodes.values() if node_id is None else filter(None, [self._nodes.get(node_id)])
+        return sum(len(node.connection.in_flight) for node in nodes if node.connection is not None)
 
     def wakeup(self) -> None:
-        """Ends the wait of `poll`, from any thread."""
-        self._selector.wakeup()
+        """End the wait of `poll`, or of the next one. May be called from any thread."""
+        os.eventfd_write(self._wakeup, 1)
 
     def close(self) -> None:
-        self._selector.close_all()
+        """Close all connections; the client cannot be used afterwards."""
+        for _, connection in self._connections():
+            connection.close()
+        self._by_fd.clear()
+        self._epoll.close()
+        os.close(self._wakeup)
 
     def _connect(self, node: Node, now_ms: float) -> None:
+        known = self._nodes.get(node.id)
+        if known is None or known.node.host != node.host:
+            known = self._nodes[node.id] = NodeState(node, self._reconnect, self._setup_timeout)
+        known.node = node
         try:
-            address = self._states.connecting(node.id, node.host, node.port, now_ms)
-            options = SocketOptions(self._config.send_buffer_bytes, self._config.receive_buffer_bytes)
-            self._selector.connect(self._make_channel(node.id, node.host, node.port), address, options)
+            sock, is_connected = self._begin_to_connect(known.next_address(self._resolve, now_ms))
         except OSError as error:
-            reason = error.strerror or str(error)
-            failure = Disconnect(ChannelState.NOT_CONNECTED, reason, 0)
-            self._states.disconnected(node.id, failure, now_ms)
-            self.metadata.request_update()
-
-    def _send(self, node_id: int, body: Message, entry: InFlight) -> None:
-        header = RequestHeader(entry.key, entry.version, entry.correlation_id, self._config.client_id)
-        self._in_flight.add(node_id, entry)
-        self._selector.send(node_id, encode_request_frame(header, body))
-
-    def _next_correlation_id(self) -> int:
-        taken = self._correlation_id
-        self._correlation_id = 0 if taken >= MAX_CORRELATION_ID else taken + 1
-        return taken
-
-    def _completed_sends(self, responses: list[ClientResponse]) -> None:
-        for node_id in self._selector.completed_sends:
-            over = self._in_flight.send_completed(node_id)
-            if over is not None and over.request is not None:
-                responses.append(ClientResponse(over.request))
-
-    def _completed_receives(self, responses: list[ClientResponse], now_ms: float) -> None:
-        for node_id, frame in [*self._selector.completed_receives.items()]:
-            entry = self._in_flight.complete_next(node_id)
-            if entry is None:
-                self._violated(node_id, "it answered what nobody asked", None, responses, now_ms)
-                continue
-            try:
-                answered, body = decode_response_frame(entry.key, entry.version, frame)
-            except MalformedMessage as error:
-                what = f"it sent a {entry.key.name} v{entry.version} that is none: {error}"
-                self._violated(node_id, what, entry, responses, now_ms)
-                continue
-            if answered != entry.correlation_id:
-                what = f"it answered request {answered} instead of {entry.correlation_id}"
-                self._violated(node_id, what, entry, responses, now_ms)
-                continue
-            self._throttle(node_id, entry, body, now_ms)
-            self._answered(node_id, entry, body, responses, now_ms)
-
-    def _answered(
-        self, node_id: int, entry: InFlight, body: Any, responses: list[ClientResponse], now_ms: float
-    ) -> None:
-        if entry.talk is not None:
-            if problem := entry.talk.received(body):
-                self._violated(node_id, problem, None, responses, now_ms)
-            elif entry.talk.versions is not None:
-                self._states.ready(node_id, entry.talk.versions)
-            else:
-                self._need_versions[node_id] = entry.talk
-        elif entry.of_metadata:
-            self._metadata_in_flight = False
-            self.metadata.updated(body, now_ms)
-        elif entry.request is not None:
-            responses.append(ClientResponse(entry.request, body))
-
-    def _throttle(self, node_id: int, entry: InFlight, body: Any, now_ms: float) -> None:
-        """What the broker asks for, where the version says that this is the client's business (KIP-219)."""
-        throttle_ms: int = getattr(body, "throttle_time_ms", 0)
-        if throttle_ms > 0 and client_throttles(entry.key, entry.version):
-            self._states.throttle(node_id, now_ms + throttle_ms)
-            self._in_flight.throttled(node_id, throttle_ms)
-
-    def _violated(
-        self,
-        node_id: int,
-        what: str,
-        entry: InFlight | None,
-        responses: list[ClientResponse],
-        now_ms: float,
-    ) -> None:
-        """What comes next on this connection could be anything: it ends here."""
-        failure = Disconnect(ChannelState.INVALID_RECEIVE, what, 1)
-        if entry is not None:
-            self._lost(entry, failure, responses, now_ms)
-        self._close(node_id, failure, responses, now_ms)
-
-    def _disconnected(
-        self, node_id: int, disconnect: Disconnect, responses: list[ClientResponse], now_ms: float
-    ) -> None:
-        if disconnect.state is ChannelState.AUTHENTICATION_FAILED:
-            self._states.authentication_failed(node_id, disconnect, now_ms)
-        else:
-            self._states.disconnected(node_id, disconnect, now_ms)
-        self._need_versions.pop(node_id, None)
-        self.metadata.request_update()
-        for entry in self._in_flight.clear(node_id):
-            self._lost(entry, disconnect, responses, now_ms)
-
-    def _lost(
-        self,
-        entry: InFlight,
-        disconnect: Disconnect,
-        responses: list[ClientResponse],
-        now_ms: float,
-        *,
-        timed_out: bool = False,
-    ) -> None:
-        if entry.of_metadata:
-            self._metadata_in_flight = False
-            self.metadata.failed(now_ms)
-        elif entry.request is not None:
-            responses.append(ClientResponse(entry.request, disconnect=disconnect, timed_out=timed_out))
-
-    def _close(
-        self, node_id: int, failure: Disconnect, responses: list[ClientResponse], now_ms: float
-    ) -> None:
-        if node_id in self._selector.disconnected:
-            # The selector was first; its own reason is told in its turn.
+            self._lost(known, self._explained(known, NotConnected(*error.args)), now_ms)
             return
-        self._selector.close(node_id)
-        self._disconnected(node_id, failure, responses, now_ms)
+        host = "localhost" if node.host.startswith(UNIX) else node.host
+        known.connection = Connection(
+            sock,
+            partial(self._make_transport, host),
+            self._make_authenticator(),
+            self._config,
+            self._over.append,
+        )
+        known.connection.last_active_ms = now_ms
+        self._by_fd[sock.fileno()] = known
+        if is_connected:
+            # No event tells of it.
+            self._drive(known, known.connection.progress)
 
-    def _ask_versions(self, now_ms: float) -> None:
-        """On every connection that is authenticated and has room for a request."""
-        for node_id, talk in [*self._need_versions.items()]:
-            if not (self._selector.is_ready(node_id) and self._in_flight.can_send_more(node_id)):
-                continue
-            del self._need_versions[node_id]
-            self._states.checking_api_versions(node_id)
-            version, request = talk.request()
-            entry = InFlight(
-                ApiKey.API_VERSIONS,
-                version,
-                self._next_correlation_id(),
-                True,
-                now_ms,
-                self._config.request_timeout_ms,
-                talk=talk,
-            )
-            self._send(node_id, request, entry)
+    def _begin_to_connect(self, address: Address) -> tuple[socket.socket, bool]:
+        """Return a new socket and whether it is connected already. Raises OSError."""
+        sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            _configure(sock, self._config)
+            error = sock.connect_ex(address.sockaddr)
+            if error not in (0, errno.EINPROGRESS):
+                raise OSError(error, os.strerror(error))
+            self._epoll.register(sock, select.EPOLLOUT)
+        except BaseException:
+            sock.close()
+            raise
+        return sock, error == 0
 
-    def _expire(self, responses: list[ClientResponse], now_ms: float) -> None:
-        for node_id in self._states.setup_expired(now_ms):
-            reason = "the connection was not set up in time (socket.connection.setup.timeout.ms)"
-            self._close(node_id, Disconnect(ChannelState.NOT_CONNECTED, reason, 0), responses, now_ms)
-        for node_id in self._in_flight.expired(now_ms):
-            failure = Disconnect(ChannelState.READY, NO_ANSWER, 1)
-            for entry in self._in_flight.clear(node_id):
-                timed_out = now_ms >= entry.expires_ms()
-                self._lost(entry, failure, responses, now_ms, timed_out=timed_out)
-            self._close(node_id, failure, responses, now_ms)
+    def _drive(self, known: NodeState, step: Callable[[float], object]) -> None:
+        """Do a step of a node's connection; a failure of it ends that connection alone."""
+        assert known.connection is not None
+        now_ms = self._clock_ms()
+        try:
+            self._stirred |= bool(step(now_ms))
+        except (AuthenticationFailed, InvalidReceive, OSError) as error:
+            self._lost(known, self._explained(known, error), now_ms)
+            return
+        known.progressed()
+        if (interest := known.connection.interest) != known.watched:
+            self._epoll.modify(known.connection.fd, interest)
+            known.watched = interest
+
+    def _wait(self, until_ms: float) -> None:
+        """Let connections progress until a request is over, a node is ready or lost, or the time has come.
+
+        A piece of a large frame does not end the wait: the caller has nothing to do before it is whole.
+        """
+        self._stirred = False
+        while True:
+            left_ms = 0.0 if self._over or self._stirred else max(0.0, until_ms - self._clock_ms())
+            events = self._epoll.poll(left_ms / 1000)
+            for fd, _ in events:
+                if fd == self._wakeup:
+                    os.eventfd_read(fd)
+                    self._stirred = True
+                elif (known := self._by_fd.get(fd)) is not None and known.connection is not None:
+                    self._drive(known, known.connection.progress)
+            if not events or self._over or self._stirred or self._clock_ms() >= until_ms:
+                return
+
+    def _connections(self) -> Iterator[tuple[NodeState, Connection]]:
+        for known in [*self._by_fd.values()]:
+            assert known.connection is not None, "a lost connection has no descriptor any more"
+            yield known, known.connection
+
+    def _deadlines(self, now_ms: float) -> Iterator[float]:
+        """Yield when an attempt or a request will have taken too long, and when a rest or a throttle ends."""
+        for known, connection in self._connections():
+            if not connection.established:
+                yield known.setup_deadline_ms
+            if (expiry_ms := connection.next_expiry_ms()) is not None:
+                yield expiry_ms
+            if connection.throttled_until_ms > now_ms:
+                yield connection.throttled_until_ms
+        for node_id in self.metadata.node_ids():
+            if delay_ms := self.connection_delay_ms(node_id):
+                yield now_ms + delay_ms
+
+    def _expire(self, now_ms: float) -> None:
+        """End the connections that are not made in time, do not answer in time, or are idle."""
+        idle_ms = self._config.connections_max_idle_ms
+        for known, connection in self._connections():
+            lost = f"the connection to {known.node.address} was lost"
+            expiry_ms = connection.next_expiry_ms()
+            if not connection.established and now_ms >= known.setup_deadline_ms:
+                late = "the connection was not set up in time (socket.connection.setup.timeout.ms)"
+                self._lost(known, self._explained(known, NotConnected(late)), now_ms)
+            elif expiry_ms is not None and now_ms >= expiry_ms:
+                why = "no answer within the time given; is the broker jammed, or at its max.connections?"
+                self._lost(known, ConnectionLost(f"{lost}: {why}"), now_ms, late_ms=now_ms)
+            elif 0 <= idle_ms <= now_ms - connection.last_active_ms:
+                self._lost(known, ConnectionLost(f"{lost}: idle for too long"), now_ms)
+
+    def _lost(self, known: NodeState, failure: ClientError, now_ms: float, late_ms: float = -1.0) -> None:
+        """End a connection or an attempt with all its requests, oldest first.
+
+        Requests that should have been answered by `late_ms` have timed out; the others are lost with them.
+        """
+        connection = known.connection
+        known.failed(failure, now_ms)
+        self._stirred = True
+        self.metadata.request_update()
+        if connection is None:
+            return
+        del self._by_fd[connection.fd]
+        self._epoll.unregister(connection.fd)
+        connection.close()
+        for entry in connection.in_flight:
+            if entry.request is not None:
+                timed_out = entry.deadline_ms <= late_ms
+                error = _timed_out(known.node, entry.request) if timed_out else failure
+                self._over.append(ClientResponse(entry.request, error=error))
+
+    def _explained(self, known: NodeState, error: Exception) -> ClientError:
+        """Put a failure into words: what, where, and what to do about it."""
+        address = known.node.address
+        reason = getattr(error, "strerror", None) or str(error)
+        match error:
+            case AuthenticationFailed():
+                return AuthenticationFailed(f"authentication with {address} failed: {reason}")
+            case InvalidReceive():
+                return InvalidReceive(f"cannot talk to {address}: {reason}")
+            case NotConnected():
+                return ConnectionLost(f"cannot connect to {address}: {reason}; {self._advice}")
+        text = f"the connection to {address} was lost: {reason}"
+        # A listener that wants SASL answers ApiVersions and nothing else; one with TLS not even that.
+        frames = known.connection.frames if known.connection is not None else 0
+        if frames <= (0 if self._config.uses_sasl else 1) and "security.protocol" not in reason:
+            protocol = self._config.security_protocol
+            text += f"; security.protocol is {protocol}: does this listener want another?"
+        return ConnectionLost(text)
 
     def _update_metadata(self, now_ms: float) -> float:
-        """Asks for metadata if that is due; milliseconds until there is something to do for it."""
+        """Ask for metadata if that is due; return the milliseconds until there is something to do for it."""
         if self._metadata_in_flight:
             return POLL_MS_MAX
         wait_ms = self.metadata.time_to_next_update_ms(now_ms)
@@ -377,29 +327,58 @@ class NetworkClient:
             return wait_ms
         node = self.least_loaded_node()
         if node is None:
-            # All rest after a failure; the first of them to have rested enough ends the poll.
-            if all(self._states.failure(node_id) for node_id in self.metadata.node_ids()):
+            # All rest after a failure; the end of the first rest ends the poll.
+            if all(self.failure(node_id) for node_id in self.metadata.node_ids()):
                 self.metadata.rebootstrap()
             return POLL_MS_MAX
         if not self.ready(node):
-            return self._config.reconnect_backoff_ms if self._states.failure(node.id) else POLL_MS_MAX
-        versions = self._states.versions(node.id)
-        assert versions is not None, "a ready node has versions"
-        try:
-            version = versions.usable(ApiKey.METADATA)
-        except UnsupportedVersion as error:
-            self._violated(node.id, str(error), None, self._aborted, now_ms)
-            return 0.0
-        request = self.metadata.request()
-        entry = InFlight(
-            ApiKey.METADATA,
-            version,
-            self._next_correlation_id(),
-            True,
-            now_ms,
-            self._config.request_timeout_ms,
-            of_metadata=True,
-        )
+            return self._config.reconnect_backoff_ms if self.failure(node.id) else POLL_MS_MAX
         self._metadata_in_flight = True
-        self._send(node.id, request, entry)
+        timeout_ms = self._config.request_timeout_ms
+        self.send(ClientRequest(node.id, self.metadata.request(), timeout_ms, self._metadata_completed))
         return POLL_MS_MAX
+
+    def _metadata_completed(self, response: ClientResponse) -> None:
+        self._metadata_in_flight = False
+        now_ms = self._clock_ms()
+        if response.error is None:
+            self.metadata.updated(response.body, now_ms)
+            return
+        self.metadata.failed(now_ms)
+        if isinstance(response.error, UnsupportedByBroker):
+            # A node without metadata is no broker: the next attempt may find one.
+            self._lost(
+                self._nodes[response.request.node], InvalidReceive(f"cannot talk to {response.error}"), now_ms
+            )
+
+
+def _timed_out(node: Node, request: ClientRequest) -> RequestTimedOut:
+    seconds = request.timeout_ms / 1000
+    return RequestTimedOut(f"{node.address} did not answer within {seconds:g} s (request.timeout.ms)")
+
+
+def _configure(sock: socket.socket, config: ClientConfig) -> None:
+    """Set the socket's options before it connects: the receive buffer bounds the window only then."""
+    if config.send_buffer_bytes != OS_DEFAULT:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
+    if config.receive_buffer_bytes != OS_DEFAULT:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _transport_maker(config: ClientConfig) -> Callable[[str, socket.socket], Transport]:
+    if not config.uses_tls:
+        return lambda _host, sock: PlaintextTransport(sock)
+    # ssl is a large module: only a client that uses TLS loads it.
+    from mpbroker.client.tls import TlsTransport, client_context
+
+    return partial(TlsTransport, client_context(config))
+
+
+def _authenticator_maker(config: ClientConfig) -> Callable[[], SaslAuthenticator | None]:
+    if not config.uses_sasl:
+        return lambda: None
+    exchange = mechanism(config.sasl_mechanism, config.sasl_username, config.sasl_password)
+    return partial(SaslAuthenticator, config.sasl_mechanism, exchange, config.client_id)

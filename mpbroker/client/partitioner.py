@@ -1,8 +1,8 @@
-"""Which partition a record goes to: the one Kafka's Java client picks, so that equal keys meet."""
+"""Partitions of records by key, as Kafka's Java client picks them, so that equal keys meet."""
 
 from mpbroker.records.encode import murmur2
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition of all records with this key (Kafka: BuiltInPartitioner.partitionForKey)."""
+    """Return the partition of all records with this key (Kafka: BuiltInPartitioner.partitionForKey)."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

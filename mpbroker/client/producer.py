@@ -1,13 +1,14 @@
 """Batches written once and in order, also when connections break (Kafka: Sender, RecordAccumulator, KIP-98).
 
-With acks=all the producer has an id and every batch a sequence, so that the broker knows a batch that it has
-already. A batch that failed in passing waits until nothing of its partition is in flight; then it and those
-behind it are sent again in their order. Without an id a batch whose connection was lost may be in the log or
-not: that is an error then, since a second copy cannot be told from the first.
+With acks=all the producer has an id and every batch a sequence, by which the broker knows a batch that it has
+already. A batch that met a retriable error waits until nothing of its partition is in flight; then it and the
+batches behind it are sent again in their order. Without an id a batch whose connection was lost may be in the
+log or not: that is an error, because the broker could not tell a second copy from the first.
 
-How large a batch may be the topic decides (max.message.bytes), and says so by refusing one. That is halved
-until it fits, each piece with the sequences of its records (Sender.reenqueueSplitBatches, KAFKA-3995), and so
-is from then on whatever is as large as the smallest that was refused.
+The topic decides how large a batch may be (max.message.bytes) and refuses one that is larger. The producer
+halves that batch until the pieces fit, each with the sequences of its records (Kafka:
+Sender.reenqueueSplitBatches, KAFKA-3995). From then on it halves every batch that is as large as the smallest
+that was refused.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
-from mpbroker.client.clock import monotonic_ms
+from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, RequestTimedOut, without_leader
+from mpbroker.client.connection import ClientRequest, ClientResponse
+from mpbroker.client.errors import (
+    ApiFailed,
+    ClientError,
+    ConfigError,
+    RequestTimedOut,
+    UnsupportedByBroker,
+    without_leader,
+)
 from mpbroker.client.metadata import Node
-from mpbroker.client.network_client import ClientRequest, ClientResponse
-from mpbroker.client.selector import ChannelState
+from mpbroker.client.transactions import Transaction
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.wire import Buffer
@@ -34,28 +41,23 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 
-if TYPE_CHECKING:
-    from mpbroker.client.transactions import Transaction
-
 ALL = -1
 TopicPartition = tuple[str, int]
-# The broker remembers so many batches of a producer and partition (Kafka: ProducerStateEntry).
+# The number of batches that the broker remembers of a producer and partition (Kafka: ProducerStateEntry).
 IN_FLIGHT_MAX_WITH_ID = 5
 BUFFERED_BYTES_MAX = 8 << 20
 REQUEST_BYTES_MAX = 1 << 20
 SEQUENCE_MODULUS = 1 << 31
 WAIT_MS = 1000.0
-# A partition without a leader for as long is not just being made.
+# A partition that has no leader for longer than this is not just being made.
 LEADERLESS_MS = 1000.0
-# So much of a record is shown to tell which one is meant.
+# An error text shows so much of a record to tell which one is meant.
 SHOWN_BYTES = 40
-# Failures that no retry mends.
-_HOPELESS = (ChannelState.AUTHENTICATION_FAILED, ChannelState.INVALID_RECEIVE)
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """What goes to one partition in one piece; its bytes never change once its sequence is in them."""
+    """The unit that is sent to one partition; its bytes never change once its sequence is in them."""
 
     data: bytearray
     records: int
@@ -66,16 +68,16 @@ class Batch:
 
 @dataclass(slots=True)
 class PartitionQueue:
-    """Batches in their order, the oldest that is not acknowledged first."""
+    """Batches of one partition that are not acknowledged, the oldest first."""
 
     batches: deque[Batch] = field(default_factory=deque)
     next_sequence: int = 0
-    # Something failed: nothing is sent before all that is in flight has come back, nor before this time.
+    # A batch failed: nothing is sent before all that is in flight has come back, nor before `retry_at_ms`.
     draining: bool = False
     retry_at_ms: float = 0.0
     attempts: int = 0
-    # The log has a batch of this producer. Of one that it does not know it takes any sequence for the first:
-    # should the first batch be refused, one that is in flight behind it would take its place.
+    # The log has a batch of this producer. The log takes any sequence as the first of a producer that it does
+    # not know: if it refused the first batch, one that is in flight behind it would take its place.
     is_known: bool = False
 
     def next_unsent(self) -> Batch | None:
@@ -86,9 +88,9 @@ class PartitionQueue:
 
 
 class Producer:
-    """Sends batches to any number of topics. `trouble` hears, once per kind, what is being retried.
+    """Sends batches to any number of topics. `trouble` is told, once per text, which error is being retried.
 
-    With a transaction, whatever is sent belongs to it; beginning and ending it are the caller's business.
+    With a transaction all batches belong to it; the caller begins and ends it.
     """
 
     def __init__(
@@ -128,18 +130,15 @@ class Producer:
 
     @property
     def idle(self) -> bool:
-        """Tells whether everything is acknowledged."""
+        """Tell whether everything is acknowledged."""
         return self._buffered_bytes == 0
 
     def append(self, topic: str, partition: int, records: Sequence[NewRecord]) -> None:
-        """Takes records as a batch for the next poll."""
+        """Take records as a batch for the next poll."""
         self.append_batch(topic, partition, build_batch(records, codec=self._codec), len(records))
 
     def append_batch(self, topic: str, partition: int, data: bytearray, records: int) -> None:
-        """Takes a sealed batch of so many records for the next poll.
-
-        Writes producer id and sequence into it.
-        """
+        """Take a sealed batch for the next poll; write producer id and sequence into it."""
         queue = self._queues.get((topic, partition))
         if queue is None:
             queue = self._queues[topic, partition] = PartitionQueue()
@@ -151,7 +150,7 @@ class Producer:
         queue.next_sequence = (queue.next_sequence + records) % SEQUENCE_MODULUS
 
     def poll(self, timeout_ms: float = WAIT_MS) -> None:
-        """Sends what can be sent and waits for something to happen. Raises ClientError for a lost batch."""
+        """Send what can be sent and wait for something to happen. Raises ClientError for a lost batch."""
         now_ms = monotonic_ms()
         timeout_ms = min(timeout_ms, self._send(now_ms))
         self._cluster.client.poll(timeout_ms)
@@ -161,7 +160,7 @@ class Producer:
             raise self._failed
 
     def flush(self, timeout_ms: float | None = None) -> None:
-        """Waits until everything is acknowledged. Raises ClientError."""
+        """Wait until everything is acknowledged. Raises ClientError."""
         deadline_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
         while not self.idle:
             if deadline_ms is not None and monotonic_ms() >= deadline_ms:
@@ -171,7 +170,7 @@ class Producer:
     def _fitting(
         self, topic: str, data: bytearray, records: int, sequence: int, deadline_ms: float
     ) -> Iterator[Batch]:
-        """One batch, or more if the topic does not take one of its size."""
+        """Yield one batch, or several if the topic does not take one of this size."""
         if len(data) < self._too_large_bytes.get(topic, sys.maxsize) or records == 1:
             in_transaction = self._transaction is not None
             base_sequence = sequence if self._producer_id >= 0 else -1
@@ -194,20 +193,19 @@ class Producer:
         if self._transaction is not None:
             self._producer_id, self._producer_epoch = self._transaction.producer
             return
-        deadline_ms = monotonic_ms() + self._delivery_timeout_ms
+        self._producer_id, self._producer_epoch = self._cluster.patiently(
+            self._init_producer_id, timeout_ms=self._delivery_timeout_ms
+        )
+
+    def _init_producer_id(self) -> tuple[int, int]:
         request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        while True:
-            response: m.InitProducerIdResponse = self._cluster.ask_any(request)
-            if not response.error_code:
-                break
-            code = error_code(response.error_code)
-            if not code.retriable or monotonic_ms() >= deadline_ms:
-                raise ApiFailed("getting a producer id", response.error_code)
-            self._cluster.client.poll(self._cluster.config.retry_backoff_ms)
-        self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
+        response: m.InitProducerIdResponse = self._cluster.ask_any(request)
+        if response.error_code:
+            raise ApiFailed("getting a producer id", response.error_code)
+        return response.producer_id, response.producer_epoch
 
     def _send(self, now_ms: float) -> float:
-        """One request to every leader that takes one; milliseconds after which there may be more to send."""
+        """Send one request to every leader that takes one; return the milliseconds until the next look."""
         wait_ms = WAIT_MS
         by_leader: dict[Node, list[TopicPartition]] = {}
         for partition, queue in self._queues.items():
@@ -232,7 +230,7 @@ class Producer:
         return wait_ms
 
     def _has_no_leader(self, partition: TopicPartition, queue: PartitionQueue, now_ms: float) -> None:
-        """Notes that a partition has no leader, which mostly passes at once; a reason that is known stays."""
+        """Note that a partition has no leader, which mostly passes at once; keep a problem that is known."""
         error = without_leader(*partition)
         since_ms = queue.batches[0].deadline_ms - self._delivery_timeout_ms
         if now_ms - since_ms >= LEADERLESS_MS:
@@ -263,10 +261,11 @@ class Producer:
     def _completed(self, leader: Node, sent: dict[TopicPartition, Batch], response: ClientResponse) -> None:
         for batch in sent.values():
             batch.in_flight = False
-        if response.unsupported is not None:
-            self._fail(ClientError(f"{leader.address}: {response.unsupported}"))
-        elif response.disconnect is not None:
-            self._lost(self._cluster.error(leader, response.disconnect), sent)
+        if isinstance(response.error, UnsupportedByBroker):
+            self._fail(response.error)
+        elif response.error is not None:
+            # Why the connection ended says more than that one request timed out.
+            self._lost(self._cluster.client.failure(leader.id) or response.error, sent)
         elif response.body is None:
             for partition, batch in sent.items():
                 self._acknowledged(partition, batch)
@@ -274,7 +273,7 @@ class Producer:
             self._answered(response.body, sent)
 
     def _lost(self, error: ClientError, sent: dict[TopicPartition, Batch]) -> None:
-        """The batches may be written or not."""
+        """Send the batches again; without a producer id fail, because they may be written already."""
         if self._producer_id < 0:
             self._fail(error)
         for partition in sent:
@@ -294,7 +293,7 @@ class Producer:
                 continue
             code = error_code(answer.error_code)
             queue = self._queues[partition]
-            # An earlier batch failed, so this one came too early; or it is there, and its answer was lost.
+            # An earlier batch failed and this one came too early; or it is in the log, its answer lost.
             too_early = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.batches[0] is not batch
             if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 self._acknowledged(partition, batch)
@@ -303,7 +302,7 @@ class Producer:
             elif code is ErrorCode.MESSAGE_TOO_LARGE:
                 self._fail(ApiFailed(what, answer.error_code, _too_large(batch)))
             elif too_early:
-                # Why is told with the other one, and how long to wait.
+                # The answer for the earlier batch says why and how long to wait.
                 queue.draining = True
             elif code.retriable:
                 self._retry(partition, ApiFailed(what, answer.error_code, answer.error_message))
@@ -321,7 +320,7 @@ class Producer:
         self._told.clear()
 
     def _split(self, topic: str, queue: PartitionQueue, refused: Batch) -> None:
-        """Splits the refused batch and all that are as large, unless they are in flight.
+        """Split the refused batch and all that are as large, unless they are in flight.
 
         None of them is in the log.
         """
@@ -336,7 +335,7 @@ class Producer:
             self._buffered_bytes -= len(batch.data)
             pieces = self._fitting(topic, batch.data, batch.records, batch.sequence, batch.deadline_ms)
             queue.batches.extend(pieces)
-        # Those in flight behind it come too early.
+        # The batches in flight behind it come too early.
         queue.draining, queue.retry_at_ms = True, 0.0
 
     def _retry(self, partition: TopicPartition, error: ClientError) -> None:
@@ -348,16 +347,15 @@ class Producer:
         self._cluster.metadata.request_update()
 
     def _look_at_failures(self) -> None:
-        """Why a leader cannot be connected to: passing, or not."""
+        """Report why a leader cannot be connected to; fail if no retry mends it."""
         for leader in set(self._leaders()):
             failure = self._cluster.client.failure(leader.id)
             if failure is None:
                 continue
-            error = self._cluster.error(leader, failure)
-            if failure.state in _HOPELESS:
-                self._fail(error)
+            if failure.retriable:
+                self._problem(failure)
             else:
-                self._problem(error)
+                self._fail(failure)
 
     def _leaders(self) -> Iterator[Node]:
         for partition, queue in self._queues.items():
@@ -372,7 +370,7 @@ class Producer:
             self._trouble(f"{error}; trying again")
 
     def _expire(self, now_ms: float) -> None:
-        """A batch has been tried for long enough; what is in flight is waited for."""
+        """Fail if a batch was tried for long enough; wait for what is in flight before."""
         for partition, queue in self._queues.items():
             if queue.batches and now_ms >= queue.batches[0].deadline_ms and not queue.in_flight():
                 seconds = self._delivery_timeout_ms / 1000
@@ -392,7 +390,7 @@ def _named(partition: TopicPartition) -> str:
 
 
 def _topic_data(chosen: dict[TopicPartition, Batch]) -> list[m.ProduceRequest.TopicProduceData]:
-    """The batches by topic, as a request has them."""
+    """Group the batches by topic, as a request has them."""
     topics: dict[str, list[m.ProduceRequest.PartitionProduceData]] = {}
     for (topic, index), batch in chosen.items():
         data = m.ProduceRequest.PartitionProduceData(index=index, records=batch.data)
@@ -411,7 +409,7 @@ def _records(data: Buffer) -> list[NewRecord]:
 
 
 def _too_large(batch: Batch) -> str:
-    """Which record it is, for whoever has to find it."""
+    """Say which record it is, for whoever has to find it."""
     (record,) = _records(batch.data)
     told = "with key" if record.key is not None else "that begins with"
     shown = (record.value if record.key is None else record.key) or b""

@@ -1,16 +1,18 @@
-"""Who the client is, said on the connection before its first request (Kafka: SaslClientAuthenticator).
+"""SASL authentication on a connection, before its first request (Kafka: SaslClientAuthenticator).
 
 Sans-I/O: an authenticator gives the frames to send and takes the frames that come. Its requests have
-correlation ids from a range of their own, so that a response which was meant for somebody else is seen.
-KIP-368: when the broker limits the session, the client authenticates again at 85 to 95 % of its time.
+correlation ids from a range of their own, which tells their responses from those of other requests.
+A broker may limit the session: then the client authenticates again at 85 to 95 % of its time (KIP-368).
 """
 
 import random
+import struct
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from mpbroker.client.clock import monotonic_ms
+from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.errors import AuthenticationFailed
+from mpbroker.client.mechanisms import Exchange
 from mpbroker.client.versions import ApiVersionsTalk, NodeApiVersions
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -27,141 +29,100 @@ from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion
 # Kafka: SaslClientAuthenticator
 MIN_RESERVED_CORRELATION_ID = 2147483640
 MAX_RESERVED_CORRELATION_ID = 2147483647
+_CORRELATION_ID = struct.Struct(">i")
 
 # SaslAuthenticate exists behind a handshake of version 1 only; before that tokens were sent bare.
 FIRST_HANDSHAKE_WITH_FRAMES = 1
 
 
-def is_reserved(correlation_id: int) -> bool:
-    return correlation_id >= MIN_RESERVED_CORRELATION_ID
+def is_reserved(frame: bytearray) -> bool:
+    """Tell whether a response belongs to an authenticator, by its correlation id."""
+    if len(frame) < _CORRELATION_ID.size:
+        return False
+    return bool(_CORRELATION_ID.unpack_from(frame)[0] >= MIN_RESERVED_CORRELATION_ID)
 
 
-class Mechanism(Protocol):
-    """One exchange of tokens. Made anew for every authentication."""
-
-    name: str
-
-    def first(self) -> bytes:
-        """What the client begins with."""
-
-    def answer(self, challenge: bytes) -> bytes | None:
-        """The next token, None if nothing is left to say. Raises AuthenticationFailed."""
-
-    @property
-    def complete(self) -> bool:
-        """The broker, too, has shown who it is, where the mechanism has that."""
-
-
-class Authenticator(Protocol):
-    """What a channel needs of it."""
-
-    again: bool
-
-    @property
-    def complete(self) -> bool:
-        """Requests may be sent."""
-
-    def next_request(self) -> Sequence[Buffer] | None:
-        """A frame to be sent now."""
-
-    def receive(self, frame: bytearray) -> None:
-        """The response to the last request. Raises AuthenticationFailed."""
-
-    def restart_if_due(self, now_ms: float) -> None:
-        """Begins anew when the session is about to end."""
-
-
-class NoAuthentication:
-    """Of PLAINTEXT and SSL: who has the connection may use it."""
-
-    complete = True
-    again = False
-
-    def next_request(self) -> None:
-        return None
-
-    def receive(self, frame: bytearray) -> None:
-        raise AuthenticationFailed(f"a frame of {len(frame)} bytes came that nobody asked for")
-
-    def restart_if_due(self, now_ms: float) -> None:
-        """There is no session."""
-
-
-Talk = Generator[Sequence[Buffer], bytearray, None]
+Frames = Generator[Sequence[Buffer], bytearray, None]
 
 
 class SaslAuthenticator:
-    """ApiVersions, SaslHandshake, SaslAuthenticate until the mechanism is content."""
+    """Send ApiVersions, SaslHandshake, then SaslAuthenticate until the mechanism's exchange returns."""
 
     def __init__(
         self,
-        mechanism: Callable[[], Mechanism],
+        mechanism: str,
+        exchange: Callable[[], Exchange],
         client_id: str,
         clock_ms: Callable[[], float] = monotonic_ms,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._mechanism = mechanism
+        self._exchange = exchange
         self._client_id = client_id
         self._clock_ms = clock_ms
         self._uniform = uniform
         self._correlation_id = MIN_RESERVED_CORRELATION_ID - 1
         self._versions: NodeApiVersions | None = None
         self._due_ms: float | None = None
-        self.again = False
-        self._talk: Talk | None = None
+        self._frames: Frames | None = None
         self._request: Sequence[Buffer] | None = None
         self._begin()
 
     @property
     def complete(self) -> bool:
-        return self._talk is None
+        """Tell whether the broker has let this client in."""
+        return self._frames is None
 
     def next_request(self) -> Sequence[Buffer] | None:
+        """Take the frame to send now; None while a response is due."""
         request, self._request = self._request, None
         return request
 
     def receive(self, frame: bytearray) -> None:
-        if self._talk is None or self._request is not None:
+        """Take the response to the last request. Raises AuthenticationFailed."""
+        if self._frames is None or self._request is not None:
             raise AuthenticationFailed("the broker said something before it was asked")
         try:
-            self._request = self._talk.send(frame)
+            self._request = self._frames.send(frame)
         except StopIteration:
-            self._talk = None
-            self.again = False
+            self._frames = None
 
     def restart_if_due(self, now_ms: float) -> None:
-        if self._due_ms is not None and now_ms >= self._due_ms and self._talk is None:
-            self.again = True
+        """Begin again when the session is about to end."""
+        if self._due_ms is not None and now_ms >= self._due_ms and self._frames is None:
             self._begin()
 
     def _begin(self) -> None:
-        self._talk = self._authenticate(self._mechanism())
-        self._request = next(self._talk)
+        self._frames = self._authenticate(self._exchange())
+        self._request = next(self._frames)
 
-    def _authenticate(self, mechanism: Mechanism) -> Talk:
+    def _authenticate(self, exchange: Exchange) -> Frames:
         if self._versions is None:
             self._versions = yield from self._ask_versions()
         version = self._version(ApiKey.SASL_HANDSHAKE)
         handshake: SaslHandshakeResponse = yield from self._ask(
-            ApiKey.SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism.name)
+            ApiKey.SASL_HANDSHAKE, version, SaslHandshakeRequest(self._mechanism)
         )
-        _check_handshake(handshake, mechanism.name)
+        _check_handshake(handshake, self._mechanism)
         if version < FIRST_HANDSHAKE_WITH_FRAMES:
             raise AuthenticationFailed("the broker is too old to answer SASL tokens (no SaslAuthenticate)")
-        token: bytes | None = mechanism.first()
-        while token is not None:
+        lifetime_ms = yield from self._exchange_tokens(exchange)
+        self._due_ms = self._clock_ms() + lifetime_ms * self._uniform(0.85, 0.95) if lifetime_ms > 0 else None
+
+    def _exchange_tokens(self, exchange: Exchange) -> Generator[Sequence[Buffer], bytearray, int]:
+        """Carry the exchange's tokens; return the session's lifetime in milliseconds, 0 without a limit."""
+        version = self._version(ApiKey.SASL_AUTHENTICATE)
+        token = next(exchange)
+        while True:
             answer: SaslAuthenticateResponse = yield from self._ask(
-                ApiKey.SASL_AUTHENTICATE,
-                self._version(ApiKey.SASL_AUTHENTICATE),
-                SaslAuthenticateRequest(auth_bytes=token),
+                ApiKey.SASL_AUTHENTICATE, version, SaslAuthenticateRequest(auth_bytes=token)
             )
             if answer.error_code:
                 raise AuthenticationFailed(_refusal(answer.error_code, answer.error_message))
-            token = mechanism.answer(bytes(answer.auth_bytes))
-        if not mechanism.complete:
-            raise AuthenticationFailed(f"the broker ended {mechanism.name} before it was over")
-        lifetime_ms = answer.session_lifetime_ms
-        self._due_ms = self._clock_ms() + lifetime_ms * self._uniform(0.85, 0.95) if lifetime_ms > 0 else None
+            try:
+                token = exchange.send(bytes(answer.auth_bytes))
+            except StopIteration:
+                return answer.session_lifetime_ms
 
     def _ask_versions(self) -> Generator[Sequence[Buffer], bytearray, NodeApiVersions]:
         talk = ApiVersionsTalk()

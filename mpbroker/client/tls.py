@@ -1,7 +1,4 @@
-"""TLS over a non-blocking socket, the client's side (Kafka: SslTransportLayer).
-
-OpenSSL takes one record at a time from the socket; what is decrypted and not yet read shows in `pending`.
-"""
+"""TLS over a non-blocking socket, the client's side (Kafka: SslTransportLayer)."""
 
 import socket
 import ssl
@@ -14,35 +11,30 @@ from mpbroker.config.security import SecuritySettings
 from mpbroker.protocol.wire import Buffer
 from mpbroker.security.tls import TlsError, load_client_context
 
-# A write that did not fit has to be repeated with the same bytes, so they are few.
+# OpenSSL has a write that did not fit repeated with the same bytes, so they are few.
 WRITE_BYTES = 64 << 10
-# OpenSSL's numbers of X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
+# OpenSSL's numbers for X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH.
 MISMATCHES = (62, 64)
 
 
 class TlsTransport:
-    """`host` is the name that the broker's certificate must have."""
+    """TLS on a connected socket; `host` is the name that the broker's certificate must have."""
 
-    # A read takes one record at most.
-    short_is_all = False
+    # OpenSSL reads one record at a time; the rest of what it has decrypted waits in it.
+    buffers = True
 
-    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+    def __init__(self, context: ssl.SSLContext, host: str, sock: socket.socket) -> None:
         self.ready = False
         self.wants_write = False
-        self._context = context
         self._host = host
-        self._tls: ssl.SSLSocket | None = None
-        # Nothing was received yet: with TLS 1.3 a refused client certificate shows only now.
+        # The connection closes its own socket; this is a second one for the same stream.
+        self._tls = context.wrap_socket(
+            sock.dup(), server_hostname=host, do_handshake_on_connect=False, suppress_ragged_eofs=True
+        )
+        # Nothing was received yet: with TLS 1.3 a refusal of our certificate shows only on the first read.
         self._silent = True
 
-    def connected(self, sock: socket.socket) -> None:
-        # The channel closes its socket itself: this one is a second one on the same connection.
-        self._tls = self._context.wrap_socket(
-            sock.dup(), server_hostname=self._host, do_handshake_on_connect=False, suppress_ragged_eofs=True
-        )
-
     def handshake(self) -> bool:
-        assert self._tls is not None
         self.wants_write = False
         try:
             self._tls.do_handshake()
@@ -52,7 +44,7 @@ class TlsTransport:
             self.wants_write = True
             return False
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError, BrokenPipeError) as error:
-            # An end of the stream is a zero return for Python before 3.11.4.
+            # Python before 3.11.4 reports the end of the stream as a zero return.
             raise OSError(
                 "it ended the TLS handshake without a word; if this listener has no TLS, set "
                 "security.protocol to PLAINTEXT or SASL_PLAINTEXT"
@@ -63,9 +55,8 @@ class TlsTransport:
         return True
 
     def receive_into(self, room: memoryview) -> int | None:
-        assert self._tls is not None
         try:
-            # A read of nothing is the end of the stream; the room is never empty.
+            # 0 bytes are the end of the stream; the room is never empty.
             count = self._tls.recv_into(room)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
@@ -77,7 +68,6 @@ class TlsTransport:
         return count
 
     def send(self, segments: Sequence[Buffer]) -> int | None:
-        assert self._tls is not None
         try:
             return self._tls.send(memoryview(segments[0])[:WRITE_BYTES])
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -85,12 +75,8 @@ class TlsTransport:
         except ssl.SSLError as error:
             raise OSError(f"TLS failed: {error.reason or error}") from error
 
-    def has_buffered(self) -> bool:
-        return self.ready and self._tls is not None and self._tls.pending() > 0
-
     def close(self) -> None:
-        if self._tls is not None:
-            self._tls.close()
+        self._tls.close()
 
 
 def _handshake_failure(error: ssl.SSLError, host: str) -> str:
@@ -114,7 +100,7 @@ def _handshake_failure(error: ssl.SSLError, host: str) -> str:
 
 
 def client_context(config: ClientConfig) -> ssl.SSLContext:
-    """Raises ConfigError, which says which setting is wrong."""
+    """Build the TLS context of a client. Raises ConfigError, whose text names the wrong setting."""
     settings = SecuritySettings(
         ssl_truststore_location=config.ssl_truststore_location or None,
         ssl_truststore_password=_secret(config.ssl_truststore_password),

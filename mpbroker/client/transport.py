@@ -1,6 +1,6 @@
-"""Bytes over a non-blocking socket, in the clear (Kafka: TransportLayer, PlaintextTransportLayer).
+"""Bytes over a connected, non-blocking socket (Kafka: TransportLayer, PlaintextTransportLayer).
 
-`None` stands for "not now": the socket has nothing, or no room.
+`None` stands for "not now": the socket has nothing to read, or no room to write.
 """
 
 import socket
@@ -9,35 +9,29 @@ from typing import Protocol
 
 from mpbroker.protocol.wire import Buffer
 
-# What sendmsg takes at once (IOV_MAX).
+# The most segments that sendmsg takes at once (IOV_MAX).
 SEGMENTS_MAX = 1024
 
 
 class Transport(Protocol):
-    """What a channel needs of plaintext and TLS alike."""
+    """The part of plaintext and TLS that a connection uses."""
 
     ready: bool
     wants_write: bool
-    # A read that did not fill the room took all there was: asking again would be a system call for nothing.
-    short_is_all: bool
-
-    def connected(self, sock: socket.socket) -> None:
-        """The socket is connected now."""
+    # Received bytes may lie in the transport, where epoll does not see them: read until there are no more.
+    buffers: bool
 
     def handshake(self) -> bool:
-        """Goes on with the handshake; whether it is over. Raises AuthenticationFailed, OSError."""
+        """Continue the handshake; tell whether it is over. Raises AuthenticationFailed, OSError."""
 
     def receive_into(self, room: memoryview) -> int | None:
-        """Number of bytes, 0 at the end of the stream. Raises OSError."""
+        """Return the number of bytes read, 0 at the end. Raises AuthenticationFailed, OSError."""
 
     def send(self, segments: Sequence[Buffer]) -> int | None:
-        """Number of bytes that are on their way. Raises OSError."""
-
-    def has_buffered(self) -> bool:
-        """Whether bytes are here that no event will tell of."""
+        """Return the number of bytes taken from the start of the segments. Raises OSError."""
 
     def close(self) -> None:
-        """Lets go of what the transport adds to the socket."""
+        """Release what the transport added to the socket."""
 
 
 class PlaintextTransport:
@@ -45,9 +39,9 @@ class PlaintextTransport:
 
     ready = True
     wants_write = False
-    short_is_all = True
+    buffers = False
 
-    def connected(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
 
     def handshake(self) -> bool:
@@ -65,8 +59,5 @@ class PlaintextTransport:
         except BlockingIOError:
             return None
 
-    def has_buffered(self) -> bool:
-        return False
-
     def close(self) -> None:
-        """Nothing was added."""
+        """Do nothing: nothing was added."""

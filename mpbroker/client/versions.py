@@ -1,4 +1,4 @@
-"""Which versions both sides speak (Kafka: NodeApiVersions; KIP-35, KIP-511). Sans-I/O."""
+"""Versions of requests that both sides speak (Kafka: NodeApiVersions; KIP-35, KIP-511). Sans-I/O."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from mpbroker.protocol.wire import UnsupportedVersion
 SOFTWARE_NAME = "mpbroker"
 SOFTWARE_VERSION = "1"
 
-# Versions beyond these name topics by id only; the users of this client have names. Those of transactions
-# stop before the epoch is bumped by each end (KIP-890), see client/transactions.py.
+# Later versions name topics by id only, and the users of this client have names. Later versions for
+# transactions bump the epoch with each end (KIP-890), see client/transactions.py.
 VERSION_CAPS = {
     ApiKey.PRODUCE: 11,
     ApiKey.FETCH: 12,
@@ -31,8 +31,8 @@ VERSION_CAPS = {
 
 KEYS = {message: ApiKey(key) for key, message in _REQUESTS.items()}
 
-# The first version of each API whose clients wait by themselves for what throttle_time_ms says (KIP-219);
-# before it the broker held the response back. Kafka: AbstractResponse.shouldClientThrottle of each response.
+# The first version of each API in which the client waits for throttle_time_ms by itself (KIP-219); before it
+# the broker held the response back. Kafka: AbstractResponse.shouldClientThrottle of each response.
 CLIENT_THROTTLES_FROM = {
     ApiKey.PRODUCE: 6,
     ApiKey.FETCH: 8,
@@ -73,25 +73,25 @@ CLIENT_THROTTLES_FROM = {
 
 
 def client_throttles(key: ApiKey, version: int) -> bool:
-    """Whether the client must wait; newer APIs are all of that kind."""
+    """Tell whether the client must wait out a throttle. In newer APIs it always must."""
     return version >= CLIENT_THROTTLES_FROM.get(key, 0)
 
 
 class Span(NamedTuple):
-    """Lowest and highest version."""
+    """The lowest and the highest version."""
 
     lowest: int
     highest: int
 
 
 class NodeApiVersions:
-    """What one node speaks, and which version to use with it."""
+    """The versions that one node speaks."""
 
     def __init__(self, spans: Mapping[int, Span]) -> None:
         self._spans = spans
 
     def usable(self, key: ApiKey, *, by_id: bool = False) -> int:
-        """The highest version both sides have. Raises UnsupportedVersion.
+        """Return the highest version that both sides have. Raises UnsupportedVersion.
 
         `by_id`: the request names its topics by id too, see `names_topics_by_id`.
         """
@@ -110,7 +110,7 @@ class NodeApiVersions:
 
 
 def names_topics_by_id(request: Message) -> bool:
-    """Whether a fetch has each topic's id beside its name, so that it can go in any version (KIP-516)."""
+    """Tell whether a fetch has each topic's id beside its name: it can go in any version (KIP-516)."""
     return (
         isinstance(request, FetchRequest)
         and bool(request.topics)
@@ -119,21 +119,24 @@ def names_topics_by_id(request: Message) -> bool:
 
 
 class ApiVersionsTalk:
-    """The question that comes first on every connection, asked again in a version that the broker has."""
+    """The first request on every connection, asked again in a version that the broker has."""
 
     def __init__(self) -> None:
         self.versions: NodeApiVersions | None = None
         self._version = valid_versions(ApiKey.API_VERSIONS)[-1]
 
     def request(self) -> tuple[int, ApiVersionsRequest]:
-        """The version to ask in, and the request."""
+        """Return the version to ask in, and the request."""
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
         )
         return self._version, request
 
     def received(self, response: ApiVersionsResponse) -> str | None:
-        """What is wrong, if something is; then either `versions` is set or `request` has another version."""
+        """Take the response; return what is wrong with it, or None.
+
+        Afterwards either `versions` is set or `request` returns another version to ask in.
+        """
         spans = {api.api_key: Span(api.min_version, api.max_version) for api in response.api_keys}
         if not response.error_code:
             self.versions = NodeApiVersions(spans)
@@ -142,11 +145,11 @@ class ApiVersionsTalk:
             return f"it does not say what it speaks (ApiVersions failed with error {response.error_code})"
         listed = spans.get(ApiKey.API_VERSIONS)
         lower = min(listed.highest, self._version) if listed is not None else 0
-        # A broker that refuses a version and lists it would be asked for ever.
+        # Never ask in the same version again: a broker may refuse a version and list it.
         self._version = lower if 0 <= lower < self._version else 0
         return None
 
 
 def expects_response(request: object) -> bool:
-    """Every request has a response but a produce with acks=0."""
+    """Tell whether the request has a response; only a produce with acks=0 has none."""
     return not (isinstance(request, ProduceRequest) and request.acks == 0)

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from mpbroker.client.cluster import Cluster
+from mpbroker.client.cluster import Cluster, CoordinatorType
 from mpbroker.client.config import from_properties
 from mpbroker.client.errors import ApiFailed, ClientError
 from mpbroker.protocol import messages as m
@@ -22,7 +22,6 @@ from mpbroker.reading.remote import servers_of
 TIMEOUT_MS = 2_000
 SHORTEST_INTERVAL_S = 1.0
 AFTER_FAILURE_S = 10.0
-_GROUP = 0
 _NOBODY = -1
 
 _LOG = logging.getLogger("mpbroker.spark")
@@ -57,7 +56,7 @@ class GroupProgress:
     def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits the offsets now. Raises ClientError."""
         if self._coordinator is None:
-            self._coordinator = self._found()
+            self._coordinator = self._cluster.coordinator(CoordinatorType.GROUP, self._group, TIMEOUT_MS)
         by_topic: dict[str, list[m.OffsetCommitRequest.OffsetCommitRequestPartition]] = {}
         for (topic, partition), offset in offsets.items():
             part = m.OffsetCommitRequest.OffsetCommitRequestPartition(
@@ -78,13 +77,3 @@ class GroupProgress:
             for done in answer.partitions:
                 if done.error_code:
                     raise ApiFailed(f"{answer.name}-{done.partition_index}", done.error_code)
-
-    def _found(self) -> int:
-        self._cluster.refresh(m.MetadataRequest(topics=[]), TIMEOUT_MS)
-        asked = m.FindCoordinatorRequest(self._group, _GROUP, [self._group])
-        found: m.FindCoordinatorResponse = self._cluster.ask_any(asked, TIMEOUT_MS)
-        # One answer for each key since version 4.
-        place = found.coordinators[0] if found.coordinators else found
-        if place.error_code:
-            raise ApiFailed(f"group {self._group}", place.error_code, place.error_message)
-        return place.node_id

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.cluster import Asked
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
 from mpbroker.client.errors import ApiFailed, ClientError, ConfigError, ConnectionLost
@@ -100,19 +100,20 @@ class Brokers:
         return self._cluster.ask(node, request)
 
     def retried(self, ask: Callable[[], _T], topics: Sequence[str] = ()) -> _T:
-        """Asks again, fetchOffset.numRetries times, after a retriable error: leaders move, connections break.
+        """Ask, and ask again up to fetchOffset.numRetries times after retriable errors.
 
-        Raises SourceUnavailable, because of the last ClientError.
+        Raises SourceUnavailable from the last ClientError.
         """
-        for tries_left in range(self._options.retries, -1, -1):
-            try:
-                return ask()
-            except ClientError as error:
-                if not error.retriable or not tries_left:
-                    raise SourceUnavailable(str(error)) from error
-            time.sleep(self._options.retry_interval_ms / 1000)
-            self.look_again(topics)
-        raise AssertionError("the last try returns or raises")
+        interval_ms = self._options.retry_interval_ms
+        try:
+            return self._cluster.patiently(
+                ask,
+                tries=self._options.retries + 1,
+                backoff=ExponentialBackoff(interval_ms, interval_ms),
+                before_retry=lambda: self.look_again(topics),
+            )
+        except ClientError as error:
+            raise SourceUnavailable(str(error)) from error
 
     def look_again(self, topics: Sequence[str]) -> None:
         """Looks up who leads the topics now; if nobody says, the next question finds out why."""

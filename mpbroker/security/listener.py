@@ -87,7 +87,7 @@ class ListenerSecurity:
         return Offer(mechanisms, make, served, limits, now_ms)
 
     def principal(self, certificate: bytes | None) -> Principal:
-        """Of a client that has only TLS to show. Raises NoRuleMatches or MalformedCertificate."""
+        """Name a client that has only TLS to show. Raises ValueError, such as NoRuleMatches."""
         if not certificate:
             return ANONYMOUS
         return map_subject(self.rules, names.subject_of(certificate))

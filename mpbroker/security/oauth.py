@@ -1,13 +1,12 @@
 """SASL OAUTHBEARER (RFC 7628; KIP-255, KIP-768): bearer tokens, unsecured or signed by a key of a set.
 
 An invalid token is answered with a JSON text in a *successful* SaslAuthenticate; the client says 0x01, and
-then it fails. Signatures (RS256, ES256 and their longer forms) need the `cryptography` package.
+then it fails. `jwks` checks signatures.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Callable
@@ -95,17 +94,16 @@ def _words(value: object, separator: str | None = None) -> frozenset[str]:
     return frozenset()
 
 
-def decode_segment(text: str) -> bytes:
-    """base64url without padding. Raises InvalidToken."""
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidToken("it is not base64") from error
+def check_size(token: str) -> None:
+    """Raise InvalidToken for one that is longer than any that somebody means."""
+    if len(token) > TOKEN_CHARACTERS_MAX:
+        raise InvalidToken(f"it has more than {TOKEN_CHARACTERS_MAX} characters")
 
 
-def decode_object(text: str) -> dict[str, Any]:
+def object_of(text: bytes) -> dict[str, Any]:
+    """Parse a JSON object. Raises InvalidToken."""
     try:
-        value = json.loads(decode_segment(text))
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidToken("it is not JSON") from error
     if not isinstance(value, dict):
@@ -113,23 +111,32 @@ def decode_object(text: str) -> dict[str, Any]:
     return value
 
 
-def split_token(token: str) -> tuple[str, str, str]:
+def unsecured_validator(rules: ClaimRules) -> Validator:
+    """Make the check of tokens that nobody signed (alg none): for tests, as Kafka says of its own, too."""
+
+    def validate(token: str, now_ms: int) -> Token:
+        check_size(token)
+        header, claims, signature = _split(token)
+        if object_of(_decode(header)).get("alg") != "none" or signature:
+            raise InvalidToken("it is signed, and this listener only knows unsecured tokens")
+        return rules.check(object_of(_decode(claims)), now_ms)
+
+    return validate
+
+
+def _split(token: str) -> tuple[str, str, str]:
     parts = token.split(".")
-    if len(parts) != 3 or len(token) > TOKEN_CHARACTERS_MAX:
+    if len(parts) != 3:
         raise InvalidToken("it has not three parts")
     return parts[0], parts[1], parts[2]
 
 
-def unsecured_validator(rules: ClaimRules) -> Validator:
-    """Believes tokens that nobody signed (alg none): for tests, as Kafka says of it too."""
-
-    def validate(token: str, now_ms: int) -> Token:
-        header, claims, signature = split_token(token)
-        if decode_object(header).get("alg") != "none" or signature:
-            raise InvalidToken("it is signed, and this listener only knows unsecured tokens")
-        return rules.check(decode_object(claims), now_ms)
-
-    return validate
+def _decode(segment: str) -> bytes:
+    """Decode base64url without padding. Raises InvalidToken."""
+    try:
+        return base64.b64decode(segment + "=" * (-len(segment) % 4), altchars=b"-_", validate=True)
+    except ValueError as error:
+        raise InvalidToken("it is not base64") from error
 
 
 class OAuthBearerServer(Mechanism):

@@ -19,6 +19,8 @@ cdef extern from "openssl/ssl.h":
         pass
     ctypedef struct X509_STORE:
         pass
+    ctypedef struct X509_NAME:
+        pass
     ctypedef struct EVP_PKEY:
         pass
     enum:
@@ -78,6 +80,8 @@ cdef extern from "openssl/bio.h":
     int BIO_meth_set_ctrl(BIO_METHOD *, long (*)(BIO *, int, long, void *) noexcept nogil) nogil
     int BIO_get_new_index() nogil
     BIO *BIO_new(const BIO_METHOD *) nogil
+    const BIO_METHOD *BIO_s_mem() nogil
+    long BIO_get_mem_data(BIO *, char **) nogil
     BIO *BIO_new_mem_buf(const void *, int) nogil
     void BIO_free(BIO *) nogil
     void BIO_set_data(BIO *, void *) nogil
@@ -93,6 +97,14 @@ cdef extern from "openssl/pem.h":
 cdef extern from "openssl/x509.h":
     void X509_free(X509 *) nogil
     int i2d_X509(X509 *, unsigned char **) nogil
+    X509 *d2i_X509(X509 **, const unsigned char **, long) nogil
+    X509_NAME *X509_get_subject_name(const X509 *) nogil
+    int X509_NAME_print_ex(BIO *, const X509_NAME *, int, unsigned long) nogil
+    enum:
+        ASN1_STRFLGS_DUMP_ALL
+        ASN1_STRFLGS_DUMP_DER
+        XN_FLAG_FN_OID
+        XN_FLAG_SEP_COMMA_PLUS
     void EVP_PKEY_free(EVP_PKEY *) nogil
     int X509_STORE_add_cert(X509_STORE *, X509 *) nogil
 

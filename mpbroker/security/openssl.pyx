@@ -174,3 +174,28 @@ cdef BIO *read_only(bytes data) except NULL:
     if source == NULL:
         raise MemoryError
     return source
+
+
+def dump_subject(bytes certificate) -> str:
+    """Print the subject of a DER certificate as `OID=#VALUE+…,…`: values are DER in hexadecimal.
+
+    Relative distinguished names stand in the certificate's order. Raises ValueError.
+    """
+    cdef const unsigned char *at = certificate
+    cdef char *printed
+    cdef BIO *out = NULL
+    ERR_clear_error()
+    cdef X509 *parsed = d2i_X509(NULL, &at, len(certificate))
+    try:
+        if parsed == NULL:
+            raise ValueError("the bytes are no X.509 certificate")
+        out = BIO_new(BIO_s_mem())
+        flags = ASN1_STRFLGS_DUMP_ALL | ASN1_STRFLGS_DUMP_DER | XN_FLAG_FN_OID | XN_FLAG_SEP_COMMA_PLUS
+        if out == NULL or X509_NAME_print_ex(out, X509_get_subject_name(parsed), 0, flags) < 0:
+            raise ValueError("the certificate's subject cannot be printed")
+        size = BIO_get_mem_data(out, &printed)
+        return printed[:size].decode("ascii")
+    finally:
+        ERR_clear_error()
+        BIO_free(out)
+        X509_free(parsed)

@@ -23,17 +23,17 @@ from mpbroker.security.principals import Principal
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16384
 SALT_BYTES = 26
-NONCE_BITS = 130
-GS2_HEADER = re.compile(r"n,(?:a=((?:[^=,]|=2C|=3D)*))?,")
+# At least as much chance as Kafka's nonces have (130 bits).
+NONCE_BYTES = 18
 _CLIENT_FIRST = re.compile(
-    r"n,(?:a=(?P<authzid>(?:[^=,\x00]|=2C|=3D)+))?,(?:m=[^,\x00]+,)?n=(?P<user>(?:[^=,\x00]|=2C|=3D)+),"
-    r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<extensions>(?:,[A-Za-z]+=[^,\x00]+)*)"
+    r"(?P<gs2>n,(?:a=(?P<authzid>(?:[^=,\x00]|=2C|=3D)+))?,)"
+    r"(?P<bare>(?:m=[^,\x00]+,)?n=(?P<user>(?:[^=,\x00]|=2C|=3D)+),"
+    r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<extensions>(?:,[A-Za-z]+=[^,\x00]+)*))"
 )
 _CLIENT_FINAL = re.compile(
     r"(?P<without_proof>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
     r"(?:,[A-Za-z]+=[^,\x00]+)*?),p=(?P<proof>[A-Za-z0-9+/=]+)"
 )
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class ScramType(IntEnum):
@@ -81,12 +81,7 @@ def credential_of(kind: ScramType, salted: bytes, salt: bytes, iterations: int) 
 
 
 def new_nonce() -> str:
-    """As much chance as Kafka's (130 bits, base 36)."""
-    value, out = secrets.randbits(NONCE_BITS), ""
-    while value:
-        value, digit = divmod(value, 36)
-        out += _DIGITS[digit]
-    return out or "0"
+    return secrets.token_urlsafe(NONCE_BYTES)
 
 
 def unescape_name(name: str) -> str:
@@ -131,8 +126,7 @@ class ScramServer(Mechanism):
         return self._first(token) if self._credential is None else self._final(self._credential, token)
 
     def _first(self, token: bytes) -> bytes:
-        text = _text(token)
-        match = _CLIENT_FIRST.fullmatch(text)
+        match = _CLIENT_FIRST.fullmatch(_text(token))
         if match is None:
             raise SaslFailed("the client's first message is malformed, or wants channel binding")
         user = unescape_name(match["user"])
@@ -150,12 +144,10 @@ class ScramServer(Mechanism):
             raise SaslFailed(f"{credential.iterations} iterations are fewer than {ITERATIONS_MIN}")
         self._user, self._credential = user, credential
         self._nonce = match["nonce"] + self._new_nonce()
-        header, bare = GS2_HEADER.match(text), text
-        assert header is not None
-        self._binding, bare = header[0], text[header.end() :]
+        self._binding = match["gs2"]
         salt = base64.b64encode(credential.salt).decode()
         answer = f"r={self._nonce},s={salt},i={credential.iterations}"
-        self._messages = f"{bare},{answer}"
+        self._messages = f"{match['bare']},{answer}"
         return answer.encode()
 
     def _final(self, credential: ScramCredential, token: bytes) -> bytes:

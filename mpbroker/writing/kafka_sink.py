@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from mpbroker.client.clock import monotonic_ms
+from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost, RequestTimedOut, without_leader
+from mpbroker.client.errors import ApiFailed, RequestTimedOut, without_leader
 from mpbroker.client.partitioner import partition_for
 from mpbroker.client.producer import Producer
 from mpbroker.client.transactions import Transaction, TransactionFailed, Transactions
@@ -121,7 +121,7 @@ class KafkaIntentLog:
         offset, target = 0, None
         deadline_ms = monotonic_ms() + self._cluster.config.delivery_timeout_ms
         while target is None or offset < target:
-            part = self._fetch(partition, offset, deadline_ms)
+            part = self._fetch(partition, offset, deadline_ms - monotonic_ms())
             if target is None:
                 target = part.high_watermark if all_of_it else part.last_stable_offset
             for batch in iterate_batches(part.records or b""):
@@ -181,33 +181,29 @@ class KafkaIntentLog:
         (made,) = answer.topics
         if made.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
             raise ApiFailed(f"topic {TOPIC}", made.error_code, made.error_message)
-        deadline_ms = monotonic_ms() + self._cluster.config.delivery_timeout_ms
-        while not self._partitions():
-            if monotonic_ms() >= deadline_ms:
-                raise without_leader(TOPIC, 0)
-            self._cluster.client.poll(self._cluster.config.retry_backoff_ms)
+        self._cluster.patiently(self._check_that_it_is_made)
 
-    def _fetch(self, partition: int, offset: int, deadline_ms: float) -> m.FetchResponse.PartitionData:
-        """Fetches from the offset on; asks again who leads until the deadline. Raises ClientError."""
-        attempts = 0
-        while True:
-            error: ClientError
-            try:
-                leader = self._cluster.metadata.leader(TOPIC, partition)
-                if leader is None:
-                    raise without_leader(TOPIC, partition)
-                answer: m.FetchResponse = self._cluster.ask(leader.id, _fetch_request(partition, offset))
-                part = answer.responses[0].partitions[0]
-                if not part.error_code:
-                    return part
-                error = ApiFailed(f"{TOPIC}-{partition}", part.error_code)
-            except (ConnectionLost, ApiFailed) as failed:
-                error = failed
-            if not error.retriable or monotonic_ms() >= deadline_ms:
-                raise error
-            self._cluster.client.poll(self._cluster.retry_backoff.after(attempts))
-            attempts += 1
-            self._partitions()
+    def _check_that_it_is_made(self) -> None:
+        if not self._partitions():
+            raise without_leader(TOPIC, 0)
+
+    def _fetch(self, partition: int, offset: int, timeout_ms: float) -> m.FetchResponse.PartitionData:
+        """Fetch from the offset on; after a retriable error ask who leads and fetch again."""
+        return self._cluster.patiently(
+            lambda: self._fetch_once(partition, offset),
+            timeout_ms=timeout_ms,
+            before_retry=self._partitions,
+        )
+
+    def _fetch_once(self, partition: int, offset: int) -> m.FetchResponse.PartitionData:
+        leader = self._cluster.metadata.leader(TOPIC, partition)
+        if leader is None:
+            raise without_leader(TOPIC, partition)
+        answer: m.FetchResponse = self._cluster.ask(leader.id, _fetch_request(partition, offset))
+        part = answer.responses[0].partitions[0]
+        if part.error_code:
+            raise ApiFailed(f"{TOPIC}-{partition}", part.error_code)
+        return part
 
 
 class KafkaEnds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import itertools
 import logging
 import time
 from collections.abc import Iterator
@@ -11,10 +12,9 @@ from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from mpbroker.client.clock import monotonic_ms
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import parse_servers
-from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost, without_leader
+from mpbroker.client.errors import ApiFailed, without_leader
 from mpbroker.client.producer import Producer
 from mpbroker.client.transactions import Transaction
 from mpbroker.protocol import messages as m
@@ -29,7 +29,8 @@ from mpbroker.writing.addresses import binary, headers, numbers, plain
 from mpbroker.writing.options import WriteOptions
 
 NULL_TOPIC: Final = "null topic present in the data. Use the topic option for setting a topic."
-POLL_MS: Final = 100.0
+# After so many answers that a topic does not exist, the broker does not create topics.
+CREATION_ATTEMPTS: Final = 5
 
 _LOG = logging.getLogger("mpbroker.spark")
 
@@ -80,35 +81,30 @@ class Topics:
             self.keyless[number] = (self.keyless[number] + 1) % count
 
     def _partitions(self, name: str) -> int:
-        """Counts the topic's partitions once all of them have a leader; asks until delivery.timeout.ms."""
+        """Count the topic's partitions once all of them have a leader; ask until delivery.timeout.ms."""
+        attempts = itertools.count(1)
+        return self._cluster.patiently(lambda: self._led_partitions(name, next(attempts)))
+
+    def _led_partitions(self, name: str, attempt: int) -> int:
         wanted = m.MetadataRequest.MetadataRequestTopic
         request = m.MetadataRequest(topics=[wanted(name=name)], allow_auto_topic_creation=True)
-        deadline_ms = monotonic_ms() + self._cluster.config.delivery_timeout_ms
-        attempts = 0
-        while True:
-            error: ClientError
-            try:
-                (topic,) = self._cluster.refresh(request).topics
-                if not topic.error_code and topic.partitions:
-                    leaderless = [part.partition_index for part in topic.partitions if part.leader_id < 0]
-                    if not leaderless:
-                        return len(topic.partitions)
-                    error = without_leader(name, leaderless[0])
-                else:
-                    error = ApiFailed(f"topic {name}", topic.error_code or ErrorCode.LEADER_NOT_AVAILABLE)
-            except ConnectionLost as lost:
-                error = lost
-            if not error.retriable or _is_missing(error, attempts) or monotonic_ms() >= deadline_ms:
-                raise error
-            self._cluster.client.poll(self._cluster.retry_backoff.after(attempts))
-            attempts += 1
+        (topic,) = self._cluster.refresh(request).topics
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and attempt > CREATION_ATTEMPTS:
+            raise TopicMissing(f"topic {name}", topic.error_code)
+        if topic.error_code or not topic.partitions:
+            raise ApiFailed(f"topic {name}", topic.error_code or ErrorCode.LEADER_NOT_AVAILABLE)
+        for partition in topic.partitions:
+            if partition.leader_id < 0:
+                raise without_leader(name, partition.partition_index)
+        return len(topic.partitions)
 
 
-def _is_missing(error: ClientError, attempts: int) -> bool:
-    """Tells whether the broker was asked often enough to have created the topic if it does that."""
-    return (
-        attempts >= 5 and isinstance(error, ApiFailed) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    )
+class TopicMissing(ApiFailed):
+    """The broker was asked often enough to have created the topic if it did that."""
+
+    @property
+    def retriable(self) -> bool:
+        return False
 
 
 class RowWriter:

@@ -194,7 +194,6 @@ class Mpbroker(Broker):
     template: str = MPBROKER_COMMAND
     flags: Sequence[str] = ()
     # What it gets; only where its data and our sources are is said besides.
-    variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     name = "mpbroker"
     # Flags that every one gets, in front of its own.
@@ -214,8 +213,8 @@ class Mpbroker(Broker):
         shutil.rmtree(self.runtime_dir, ignore_errors=True)
 
     def environment(self) -> Mapping[str, str]:
-        path = os.pathsep.join(filter(None, [str(ROOT), self.variables.get("PYTHONPATH", "")]))
-        return {**self.variables, "PYTHONPATH": path, "MPBROKER_RUNTIME_DIR": str(self.runtime_dir)}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        return {**os.environ, "PYTHONPATH": path, "MPBROKER_RUNTIME_DIR": str(self.runtime_dir)}
 
 
 @dataclass

@@ -5,7 +5,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -244,11 +244,9 @@ def run_load(
     reconnect: bool = False,
     rate: float = 0,
     tls: TlsPort | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> Result:
     """One run of the generator, with the CPU time that the broker's tree took meanwhile. `rate`: requests
     per second, however fast they are answered; 0: each connection sends the next one when it is answered.
-    `environment`: of the generator; ours, unless given.
     """
     tree = broker.tree()
     with tempfile.NamedTemporaryFile() as file:
@@ -260,7 +258,7 @@ def run_load(
             file.name,
         ]
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as generator:
             assert generator.stdout is not None
             assert generator.stderr is not None

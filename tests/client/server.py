@@ -9,14 +9,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.config import ClientConfig
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey, valid_versions
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.codec import decode_request
 from mpbroker.protocol.headers import decode_request_header, encode_response_frame
+from mpbroker.security.jaas import PlainUsers
 from mpbroker.security.mechanism import Mechanism
+from mpbroker.security.plain import PlainServer
 from mpbroker.security.sasl import Failure, Offer, SaslServer, State
+from mpbroker.security.scram import (
+    ScramCredential,
+    ScramServer,
+    ScramType,
+    credential_of,
+    salted_password,
+)
 from tests.support.threaded_server import HOST, ThreadedServer
+
+USER, PASSWORD = "alice, the =1st", 'se"cret'
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SALT = b"salt" * 6
 
 APIS = (
     ApiKey.API_VERSIONS,
@@ -88,3 +103,49 @@ class Listener(ThreadedServer):
         if key == ApiKey.SASL_HANDSHAKE:
             return m.SaslHandshakeResponse(error_code=34)
         return m.ListGroupsResponse()
+
+
+class Closes(Listener):
+    """A broker without TLS takes the hello for a request of 369 MB and closes."""
+
+    def answer_all(self, _connection: object, stream: Any) -> None:
+        stream.read(4)
+
+
+def look_up(kind: ScramType, user: str) -> ScramCredential | None:
+    if user != USER:
+        return None
+    return credential_of(kind, salted_password(kind, PASSWORD, SALT, 4096), SALT, 4096)
+
+
+def offered(lifetime_ms: int = 0) -> Offer:
+    """All mechanisms, for one user."""
+    return offer(
+        {
+            "PLAIN": lambda: PlainServer(PlainUsers({USER: PASSWORD.encode()})),
+            "SCRAM-SHA-256": lambda: ScramServer(ScramType.SCRAM_SHA_256, look_up),
+            "SCRAM-SHA-512": lambda: ScramServer(ScramType.SCRAM_SHA_512, look_up),
+        },
+        lifetime_ms,
+    )
+
+
+def settings(protocol: str, name: str = "", password: str = PASSWORD, **more: Any) -> ClientConfig:
+    return ClientConfig(
+        security_protocol=protocol,
+        sasl_mechanism=name,
+        sasl_username=USER,
+        sasl_password=password,
+        socket_connection_setup_timeout_ms=30_000,
+        **more,
+    )
+
+
+def ask(listener: Listener, config: ClientConfig, times: int = 1) -> None:
+    """Ask something, several times over one connection."""
+    cluster = Cluster([(HOST, listener.port)], config)
+    try:
+        for _ in range(times):
+            assert isinstance(cluster.ask_any(m.ListGroupsRequest()), m.ListGroupsResponse)
+    finally:
+        cluster.close()

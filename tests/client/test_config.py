@@ -74,3 +74,16 @@ def test_what_cannot_be_honoured_is_refused(properties: dict[str, str], message:
         from_properties(properties)
     assert message in str(failed.value)
     assert "se-cret" not in str(failed.value)
+
+
+def test_secrets_are_not_shown() -> None:
+    config, _ = from_properties(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "u",
+            "sasl.password": "se-cret",
+        }
+    )
+    assert config.sasl_password == "se-cret"
+    assert "se-cret" not in f"{config!r} {config}"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from mpbroker.coordinator.transactions.records import TransactionValue
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from tests.coordinator.transaction_world import World
 
@@ -74,8 +79,7 @@ def test_listing_transactions() -> None:
     assert answer.unknown_state_filters == ["Nope"]
     assert len(answer.transaction_states) == 2
     assert listed(world, state_filters=["Nope"]) == []
-    refused = world.ask(ListTransactionsRequest(transactional_id_pattern="("), 2)
-    assert world.answers[refused] is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert listed(world, transactional_id_pattern=r"(?i)Y-\d") == ["y-1", "y-2"]
 
 
 def test_half_a_list_is_none() -> None:
@@ -93,3 +97,29 @@ def test_who_is_about_to_be_forgotten_is_not_there() -> None:
     world.later(WEEK_MS)
     assert listed(world) == []
     assert described(world, "x")[0].error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", "a**", "a\\", "(?=a)", r"(a)\1", "a{1001}", "((a{30}){30}){30}" * 20]
+)
+def test_a_pattern_that_re2_refuses(pattern: str) -> None:
+    world = World()
+    refused = world.ask(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
+    assert world.answers[refused] is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_a_pattern_is_tried_once_at_each_place() -> None:
+    """Python's `re` would take longer than anybody lives."""
+    world = World()
+    world.init(name="a" * 2000)
+    for pattern in ("(a+)+b", "(a|a)*b", "(a*)*(a*)*b", ".*.*.*.*.*b"):
+        assert listed(world, transactional_id_pattern=pattern) == []
+    assert len(listed(world, transactional_id_pattern="(a+)+")) == 1
+
+
+@given(st.text("ab()[]{}|*+?^$\\.-,1d<>P:\0é", max_size=12))
+def test_any_text_is_a_pattern_or_refused(pattern: str) -> None:
+    world = World()
+    world.init(name="ab1")
+    answer = world.answers[world.ask(ListTransactionsRequest(transactional_id_pattern=pattern), 2)]
+    assert isinstance(answer, ListTransactionsResponse) or answer is ErrorCode.INVALID_REGULAR_EXPRESSION

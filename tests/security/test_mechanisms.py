@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +20,13 @@ from mpbroker.config.keys import Secret
 from mpbroker.security.jaas import JaasEntry, JaasError, PlainUsers, parse_jaas
 from mpbroker.security.jwks import KeySet, KeySetError, path_of, signed_validator
 from mpbroker.security.mechanism import SaslFailed
-from mpbroker.security.oauth import ClaimRules, InvalidToken, OAuthBearerServer, unsecured_validator
+from mpbroker.security.oauth import (
+    ClaimRules,
+    InvalidToken,
+    OAuthBearerServer,
+    Validator,
+    unsecured_validator,
+)
 from mpbroker.security.plain import PlainServer
 from mpbroker.security.principals import Principal
 from mpbroker.security.scram import (
@@ -313,6 +323,69 @@ def test_signed_tokens(signer: Signer, tmp_path: Path) -> None:
             validate(f"{segment({'alg': 'HS256', 'kid': kid})}.{body}.{signature}", NOW_MS)
     with pytest.raises(InvalidToken, match="no key"):
         validate(signer.token("RS256", "e"), NOW_MS)
+
+
+def validator_of(path: Path, *keys: dict[str, Any]) -> Validator:
+    path.write_text(json.dumps({"keys": keys}))
+    return signed_validator(KeySet(path), RULES)
+
+
+def test_each_algorithm_is_believed(tmp_path: Path) -> None:
+    rsa_key, p384 = rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1())
+    algorithms: dict[str, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey] = {
+        **dict.fromkeys(("RS256", "RS384", "RS512"), rsa_key),
+        "ES256": ec.generate_private_key(ec.SECP256R1()),
+        "ES384": p384,
+    }
+    for algorithm, key in algorithms.items():
+        jwk = json.loads(jwt.get_algorithm_by_name(algorithm).to_jwk(key.public_key()))
+        validate = validator_of(tmp_path / algorithm, {**jwk, "kid": "a"})
+        token = jwt.encode(claims(**GOOD), key, algorithm, {"kid": "a"})
+        assert validate(token, NOW_MS).subject == "ann"
+        assert validate(jwt.encode(claims(**GOOD), key, algorithm), NOW_MS).subject == "ann", "without kid"
+        private = json.loads(jwt.get_algorithm_by_name(algorithm).to_jwk(key))
+        assert validator_of(tmp_path / "private", {**private, "kid": "a"})(token, NOW_MS).subject == "ann"
+    # Keys that others use: PS256 is no algorithm of ours, nor is a curve of another size.
+    with pytest.raises(InvalidToken, match="algorithm"):
+        validator_of(tmp_path / "PS256", jwk)(jwt.encode(claims(**GOOD), rsa_key, "PS256"), NOW_MS)
+    with pytest.raises(InvalidToken, match="key for it cannot be used"):
+        validate(tokens.signed("ES256", p384, claims(**GOOD)), NOW_MS)
+
+
+def test_keys_that_are_not_used(tmp_path: Path, signer: Signer) -> None:
+    short = rsa.generate_private_key(65537, 1024)
+    jwk = json.loads(jwt.get_algorithm_by_name("RS256").to_jwk(short.public_key()))
+    with pytest.raises(InvalidToken, match="key for it cannot be used"):
+        validator_of(tmp_path / "short", jwk)(tokens.signed("RS256", short, claims(**GOOD)), NOW_MS)
+    usual = signer.set["keys"][0]
+    token = signer.token("RS256", "r")
+    for changes in ({"n": 7}, {"n": "?"}, {"n": None}, {"e": "AA"}):
+        with pytest.raises(InvalidToken, match="key for it cannot be used"):
+            validator_of(tmp_path / "broken", {**usual, **changes})(token, NOW_MS)
+    for changes in ({"use": "enc"}, {"alg": "RS512"}, {"kid": "other"}, {"kty": "EC"}):
+        with pytest.raises(InvalidToken, match="no key"):
+            validator_of(tmp_path / "others", {**usual, **changes})(token, NOW_MS)
+    with pytest.raises(InvalidToken, match="no key"):
+        validator_of(tmp_path / "two", usual, usual)(token, NOW_MS)
+
+
+def test_a_header_that_must_be_understood_and_is_not(tmp_path: Path, signer: Signer) -> None:
+    header = {"alg": "RS256", "kid": "r", "crit": ["exp"], "exp": 1}
+    token = tokens.signed("RS256", signer.rsa, claims(**GOOD), header)
+    with pytest.raises(InvalidToken, match="no signed token"):
+        validator_of(tmp_path / "keys", *signer.set["keys"])(token, NOW_MS)
+
+
+@given(st.text("eyJh.-_=0", max_size=60))
+def test_any_text_as_a_signed_token(token: str) -> None:
+    with tempfile.NamedTemporaryFile() as file, pytest.raises(InvalidToken):
+        validator_of(Path(file.name))(token, NOW_MS)
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jwt", None)
+    with pytest.raises(KeySetError, match=r"pip install 'pyjwt\[crypto\]'"):
+        validator_of(tmp_path / "keys")
 
 
 def test_keys_can_be_exchanged(signer: Signer, tmp_path: Path) -> None:

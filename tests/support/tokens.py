@@ -20,6 +20,23 @@ def number(value: int, width: int = 0) -> str:
     return segment(value.to_bytes(width or (value.bit_length() + 7) // 8))
 
 
+def signed(
+    algorithm: str,
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey,
+    claims: Mapping[str, object],
+    header: Mapping[str, object] | None = None,
+) -> str:
+    """Make a token with SHA-256, also with a key or a header that a library refuses to use."""
+    text = f"{segment(header or {'alg': algorithm})}.{segment(claims)}"
+    if isinstance(key, rsa.RSAPrivateKey):
+        raw = key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
+    else:
+        r, s = decode_dss_signature(key.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
+        width = key.curve.key_size // 8
+        raw = r.to_bytes(width) + s.to_bytes(width)
+    return f"{text}.{segment(raw)}"
+
+
 class Signer:
     """An RSA and an EC key, their key set, and tokens signed with them."""
 
@@ -35,10 +52,5 @@ class Signer:
         }
 
     def sign(self, algorithm: str, kid: str, claims: Mapping[str, object]) -> str:
-        signed = f"{segment({'alg': algorithm, 'kid': kid})}.{segment(claims)}"
-        if algorithm == "RS256":
-            raw = self.rsa.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
-        else:
-            r, s = decode_dss_signature(self.ec.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
-            raw = r.to_bytes(32) + s.to_bytes(32)
-        return f"{signed}.{segment(raw)}"
+        key = self.rsa if algorithm == "RS256" else self.ec
+        return signed(algorithm, key, claims, {"alg": algorithm, "kid": kid})

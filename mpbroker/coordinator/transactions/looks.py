@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from mpbroker.coordinator.runtime.partitions import PartitionState
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.coordinator.transactions.manager import TransactionManager
-from mpbroker.coordinator.transactions.patterns import BadPattern, Pattern
 from mpbroker.coordinator.transactions.records import TransactionValue
 from mpbroker.coordinator.transactions.states import BY_LABEL, TransactionState
 from mpbroker.coordinator.transactions.transaction import Transaction
@@ -24,6 +23,8 @@ from mpbroker.protocol.messages import (
 
 # Of what is described at once: a transaction can have many partitions.
 DESCRIBED_PARTITIONS: Final = 50_000
+# Of memory for one compiled pattern; the module re2 keeps the last 128.
+PATTERN_BYTES_MAX: Final = 1 << 20
 
 
 class Looks:
@@ -100,7 +101,7 @@ class Looks:
                 and (not request.state_filters or value.state in states)
                 and (not producer_ids or value.producer_id in producer_ids)
                 and (request.duration_filter < 0 or value.start_ms < started_before)
-                and (pattern is None or pattern.matches(transaction.transactional_id))
+                and (pattern is None or pattern.fullmatch(transaction.transactional_id))
             )
             if wanted:
                 response.transaction_states.append(
@@ -115,11 +116,18 @@ def _is_dead(transaction: Transaction) -> bool:
     return transaction.pending is TransactionState.DEAD
 
 
-def _pattern(text: str | None) -> Pattern | None:
-    """Raises ApiError."""
+def _pattern(text: str | None) -> Any:
+    """Compile a client's pattern, None if there is none. Raises ApiError.
+
+    Kafka has RE2/J for it: Python's `re` backtracks, and a dozen characters can keep it busy for hours.
+    """
     if not text:
         return None
+    import re2  # type: ignore[import-untyped]
+
+    options = re2.Options()
+    options.never_capture, options.log_errors, options.max_mem = True, False, PATTERN_BYTES_MAX
     try:
-        return Pattern(text)
-    except BadPattern as error:
-        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
+        return re2.compile(text, options)
+    except re2.error as error:
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, error.args[0].decode()) from error
