@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import ApiKey
-from ops.docs import compatibility, metrics, not_served
+from ops.docs import compatibility, metrics, not_served, picture
 
 
 def test_the_compatibility_page_is_up_to_date() -> None:
@@ -22,3 +24,23 @@ def test_each_api_of_kafka_is_served_or_explained() -> None:
     assert [name for name, times in names.items() if times == 0] == [], "say what a user loses"
     assert [name for name, times in names.items() if times > 1] == [], "served now, or told twice"
     assert all(one.lost and one.tools and one.instead for one in not_served.NOT_SERVED)
+
+
+def test_the_picture_of_the_readme_is_up_to_date() -> None:
+    assert picture.PICTURE.read_text() == picture.picture(), "run: python -m ops.docs.picture"
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            "size 10 10\ncircle 1 2 3 : a",
+            "pipeline.txt, line 2: no size, panel, box or arrow: circle 1 2 3 : a",
+        ),
+        ("arrow data a.e b.w : ", "pipeline.txt, line 1: 'a': arrow data a.e b.w : "),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_names_its_line(source: str, told: str) -> None:
+    with pytest.raises(picture.PictureError) as refused:
+        picture.picture(source)
+    assert str(refused.value) == told
