@@ -48,7 +48,7 @@ def memory() -> Iterator[SharedMemory]:
         made.close()
 
 
-# Spark's drivers and their launchers: a JVM that hardly optimises costs half as much where it lives for seconds.
+# Of Spark's drivers and launchers: in a JVM that lives for seconds, optimising costs more than all else.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 

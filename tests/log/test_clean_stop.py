@@ -22,6 +22,7 @@ from tests.log.crash_checks import Promises, Run, built_tracer, check, traced
 from tests.log.crash_images import MARK, Disk, write_image
 from tests.log.node import HIGH_WATERMARKS, Node
 from tests.log.rig import ensure
+from tests.support.forms import each
 
 IMAGES_PER_EVENT = 4
 RECOVERED_SHARE = 0.05
@@ -86,7 +87,7 @@ def cut_stops(run: Run, chance: random.Random, directory: Path) -> int:
     return clean
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@each("seed", short=[1], long=range(1, 21))
 def test_what_says_clean_is_never_there_before_what_it_speaks_of(
     seed: int, tracer: Path, tmp_path: Path
 ) -> None:

@@ -13,8 +13,9 @@ from mpbroker.log.names import TIME_INDEX_SUFFIX
 from mpbroker.log.segments import Sealed
 from tests.log import flips
 from tests.log.test_scrub import flip
+from tests.support.forms import pick
 
-SEEDS = 80
+SEEDS = pick("flips", short=40, long=4_000)
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from tests.log.test_delayed_produce import Stalled, until_asleep
 from tests.log.test_journal import SMALL
 from tests.log.test_turn import T0, settle
 from tests.polling import until
+from tests.support.forms import each
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MakeRig = Callable[..., Any]
@@ -343,7 +344,7 @@ def test_what_is_visible_stays_so(rig: MakeRig, batch: Batch, offered_bytes: int
     held.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each("seed", short=range(6), long=range(200))
 def test_whatever_is_answered_is_in_the_journal(rig: MakeRig, batch: Batch, seed: int) -> None:
     """While the flusher takes rounds as fast as it can, and more is appended at every moment of that."""
     chance = random.Random(seed)

@@ -140,8 +140,8 @@ def new_topic(broker: Broker, request: pytest.FixtureRequest) -> TopicMaker:
 
 
 @pytest.fixture(scope="session")
-def franz(tmp_path_factory: pytest.TempPathFactory) -> Franz:
-    return Franz(tmp_path_factory.getbasetemp())
+def franz() -> Franz:
+    return Franz()
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from ops.bench.brokers import Mpbroker
 from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, end, stop_cleanly
 from tests.real_clients.tools import eventually
+from tests.support.forms import each
 
 PARTITIONS = 24
 TIMEOUT_S = PATIENCE_S
@@ -378,7 +379,7 @@ def test_topics_come_change_and_go_on_all_workers(start: Start) -> None:
     }
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@each("seed", short=[1], long=range(1, 21))
 def test_topics_come_and_go_however_late_a_process_is(start: Start, seed: int) -> None:
     broker = start(3)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})

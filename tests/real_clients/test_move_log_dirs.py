@@ -30,6 +30,7 @@ from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_log_workers import kill_worker
 from tests.real_clients.tools import eventually, java_command, kafka_tool
+from tests.support.forms import each
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
@@ -339,7 +340,7 @@ def where(broker: Broker) -> list[tuple[str, bool]]:
     ]
 
 
-@pytest.mark.parametrize("seed", [1])
+@each("seed", short=[1], long=range(1, 11))
 def test_killed_again_and_again_nothing_is_lost_or_doubled(two: Broker, tmp_path: Path, seed: int) -> None:
     """Its log worker dies at any moment of a move, under a producer and a consumer."""
     if not isinstance(two, Mpbroker):

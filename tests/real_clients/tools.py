@@ -1,6 +1,7 @@
 """Programs that the client tests run: found or named, never skipped."""
 
 import atexit
+import fcntl
 import re
 import shutil
 import struct
@@ -20,6 +21,7 @@ from tests.polling import until
 INSTALL = {"kcat": "apt-get install kcat"}
 RUN_TIMEOUT_S = 300
 FRANZ_SOURCE = Path(__file__).parent / "franz"
+FRANZ = Path(__file__).parents[2] / "build" / "franz" / "franz"
 TOOLS_SOURCE = Path(__file__).parent / "java" / "Tools.java"
 _INT = struct.Struct(">i")
 
@@ -70,8 +72,9 @@ def java_command(main_class: str, *arguments: str) -> list[str]:
 
 
 class KafkaTools:
-    """Run Kafka's command line tools in one JVM, one after the other: the start of a JVM takes longer than what
-    most of them do. `Tools.java` describes the protocol.
+    """Run Kafka's command line tools in one JVM, one after the other.
+
+    The start of a JVM takes longer than what most of them do. `Tools.java` describes the protocol.
     """
 
     def __init__(self) -> None:
@@ -149,8 +152,13 @@ def go() -> str:
 
 
 @cache
-def franz_program(directory: Path) -> str:
-    """The franz-go program, built once."""
-    built = directory / "franz"
-    run([go(), "build", "-o", str(built), "."], cwd=FRANZ_SOURCE)
-    return str(built)
+def franz_program() -> str:
+    """The franz-go program: built by `make setup`, or here, once for all that run side by side."""
+    FRANZ.parent.mkdir(parents=True, exist_ok=True)
+    sources = max(path.stat().st_mtime for path in FRANZ_SOURCE.iterdir())
+    with open(FRANZ.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not FRANZ.exists() or FRANZ.stat().st_mtime < sources:
+            run([go(), "build", "-o", str(FRANZ), "."], cwd=FRANZ_SOURCE)
+            FRANZ.touch()
+    return str(FRANZ)

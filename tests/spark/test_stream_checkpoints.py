@@ -18,11 +18,9 @@ from ops.bench import connector
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.real_clients.conftest import end
 from tests.spark.produced import PARTITIONS, make_topic, produce
+from tests.support.forms import long_only
 
-pytestmark = pytest.mark.skipif(
-    "MPBROKER_TEST_CHECKPOINTS" not in os.environ,
-    reason="downloads another PySpark: make spark-checkpoints",
-)
+pytestmark = long_only("downloads another PySpark: make spark-checkpoints")
 RECORDS = 300
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -78,8 +78,14 @@ def is_long() -> bool:
     return _is_long
 
 
-def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the soaks, and take out those that only the long form has."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark the soaks before `-m` chooses among tests, and take out those that only the long form has."""
+    _choose(config, items)
+    return (yield)
+
+
+def _choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out: dict[str, Counter[str]] = defaultdict(Counter)
     kept, dropped = [], []
     for item in items:

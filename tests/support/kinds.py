@@ -17,7 +17,6 @@ from unittest.mock import patch
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.support import forms
 
 CLIENT_FOLDERS = ("spark", "real_clients")
 CLIENT_FIXTURES = frozenset({"spark", "franz", "transacting_java", "transacting_franz"})
@@ -57,14 +56,8 @@ def _is_given_one(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark all tests before `-m` chooses among them."""
-    forms.choose(config, items)
-    sort(items)
-
-
-def sort(items: list[pytest.Item]) -> None:
-    """Mark each test with its kind and put them in order; the tests of a file stay together."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its kind before `-m` chooses, and put them in order; those of a file stay together."""
     kinds = {item: kind_of(item) for item in items}
     for item, kind in kinds.items():
         item.add_marker(kind)
