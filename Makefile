@@ -60,9 +60,9 @@ run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…
 
 # Python keeps what it compiles, wherever it was told not to: hundreds of processes would compile it anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(RUN)/python -m pytest
-# Most tests wait for processes: one more at a time than there are cores. A file's tests stay together, and
+# Most tests wait for processes: two at a time for each core. A file's tests stay together, and
 # files run in the order that tests/support/kinds.py gives them.
-PARALLEL := --numprocesses $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses $$((2 * $$(nproc))) --dist loadfile --no-loadscope-reorder
 
 test: setup ## every test in its short form, some at a time (ARGS='tests/config -k units', ARGS=-n0: one after the other)
 	$(PYTEST) $(PARALLEL) $(ARGS)

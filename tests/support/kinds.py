@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from ops.bench.brokers import Broker
 
-CLIENT_FOLDERS = ("spark", "real_clients")
+SPARK_FOLDER = "spark"
+SPARK_WORKERS = 2
+CLIENT_FOLDERS = (SPARK_FOLDER, "real_clients")
 CLIENT_FIXTURES = frozenset({"spark", "franz", "transacting_java", "transacting_franz"})
 PROCESS_FOLDERS = ("acceptor", "chaos")
 _WORD = re.compile(r"\w+")
@@ -57,7 +60,7 @@ def _is_given_one(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its kind before `-m` chooses, and put them in order; those of a file stay together."""
+    """Mark each test with its kind before `-m` chooses, and sort them; those of a file stay together."""
     kinds = {item: kind_of(item) for item in items}
     for item, kind in kinds.items():
         item.add_marker(kind)
@@ -65,11 +68,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         files.setdefault(item.nodeid.split("::")[0], []).append(item)
 
-    def place(tests: list[pytest.Item]) -> tuple[int, bool]:
+    def place(tests: list[pytest.Item]) -> tuple[int, bool, bool]:
         first = min(ORDER.index(kinds[item]) for item in tests)
-        return first, not any(item.get_closest_marker("soak") for item in tests)
+        is_spark = f"/{SPARK_FOLDER}/" in tests[0].nodeid
+        return first, not is_spark, not any(item.get_closest_marker("soak") for item in tests)
 
     items[:] = [item for tests in sorted(files.values(), key=place) for item in tests]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share tests out by files; those of Spark to few workers, each of which needs a JVM for its sessions."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            if f"/{SPARK_FOLDER}/" not in file:
+                return file
+            return f"{SPARK_FOLDER} {spark_files.setdefault(file, len(spark_files)) % SPARK_WORKERS}"
+
+    spark_files: dict[str, int] = {}
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
