@@ -62,18 +62,19 @@ run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(RUN)/python -m pytest
 # Most tests wait for processes: two at a time for each core. A file's tests stay together, and
 # files run in the order that tests/support/kinds.py gives them.
+NO_UNITS := $(addprefix --ignore=tests/,acceptor chaos real_clients spark)
 PARALLEL := --numprocesses $$((2 * $$(nproc))) --dist loadfile --no-loadscope-reorder
 
-test: setup ## every test in its short form, some at a time (ARGS='tests/config -k units', ARGS=-n0: one after the other)
+test: setup ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
-test-fast: setup ## the loop while working: units alone, without soaks
-	$(PYTEST) $(PARALLEL) -m 'unit and not soak' $(ARGS)
+test-fast: setup ## the loop while working: unit tests alone
+	$(PYTEST) $(PARALLEL) -m 'unit and not soak' $(NO_UNITS) $(ARGS)
 
 test-all: setup ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
 	$(PYTEST) $(PARALLEL) --long $(or $(ARGS),tests $(LONG_ONLY))
 
-test-asan: setup ## unit tests with native modules that look for wrong addresses and undefined behaviour
+test-asan: setup ## unit tests of native modules that are built with sanitizers: addresses, undefined behaviour
 	$(BIN)/python -m ops.setup.sanitizers $(ARGS)
 
 demo: setup ## broker, kcat, and a PySpark job that reads what was just written
@@ -145,7 +146,7 @@ explore: setup ## the property tests with new examples each time
 flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
 	$(RUN)/python -m tests.log.flips $(ARGS)
 
-power-cuts: setup ## the power fails at any moment, and again in the starts behind it, in other workloads (CRASH_SEEDS=1-20)
+power-cuts: setup ## the long form of power cuts alone: any moment, and again in the starts behind it (CRASH_SEEDS=1-20)
 	CRASH_SEEDS="$(CRASH_SEEDS)" $(PYTEST) --long tests/log/test_power_cut.py --show-capture=no $(ARGS)
 
 adopt: setup ## Apache Kafka on the directories that faults have left, many times (ARGS='--first 0 --seeds 100')

@@ -53,10 +53,11 @@ SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _small_jvms() -> Iterator[None]:
+def _small_sparks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environment:
         for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
             environment.setenv(name, SHORT_LIVED_JVM)
+        environment.setenv("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
         yield
 
 

@@ -64,6 +64,9 @@ KAFKA_JVM = (
     ),
 )
 
+# Of a JVM that lives for a second.
+SHORT_LIVED_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
 
 class BrokerError(Exception):
     """The broker did not start, died, or did not stop; the message ends with what it printed."""
@@ -220,7 +223,16 @@ class Kafka(Broker):
     def _format(self, java: str, libs: str, properties: Path) -> None:
         tool = ["-cp", libs, "kafka.tools.StorageTool", "format"]
         # Where properties name other directories than ours, they may be formatted already.
-        command = [java, *tool, "--ignore-formatted", "-t", KAFKA_CLUSTER_ID, "-c", str(properties)]
+        command = [
+            java,
+            *SHORT_LIVED_JVM,
+            *tool,
+            "--ignore-formatted",
+            "-t",
+            KAFKA_CLUSTER_ID,
+            "-c",
+            str(properties),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BrokerError(f"Kafka's storage directory cannot be formatted:\n{done.stdout}{done.stderr}")

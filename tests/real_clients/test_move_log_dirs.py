@@ -30,7 +30,7 @@ from tests.polling import PATIENCE_S
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_log_workers import kill_worker
 from tests.real_clients.tools import eventually, java_command, kafka_tool
-from tests.support.forms import each
+from tests.support.forms import each, pick
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
@@ -340,6 +340,9 @@ def where(broker: Broker) -> list[tuple[str, bool]]:
     ]
 
 
+DEATHS = pick("deaths of a log worker during moves", short=4, long=20)
+
+
 @each("seed", short=[1], long=range(1, 11))
 def test_killed_again_and_again_nothing_is_lost_or_doubled(two: Broker, tmp_path: Path, seed: int) -> None:
     """Its log worker dies at any moment of a move, under a producer and a consumer."""
@@ -348,7 +351,7 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(two: Broker, tmp_path
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
     chance = random.Random(seed)
     with Load(two) as load:
-        for _ in range(8):
+        for _ in range(DEATHS):
             eventually(lambda: [future for _, future in where(two)] == [False], "it is in one directory")
             ((here, _),) = where(two)
             to = other_of(tmp_path, here)

@@ -34,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
 
 
 @pytest.fixture
-def spark(tmp_path: Path) -> Iterator[SparkSession]:
+def spark(tmp_path: Path, no_spark: None) -> Iterator[SparkSession]:  # noqa: ARG001
     """A session on a cluster with two executors."""
     with running_cluster(tmp_path / "cluster", [[], []]) as cluster, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
