@@ -74,7 +74,8 @@ def _root(
 @app.command()
 def serve(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.", readable=False),
     ] = None,
     options: Overrides = None,
     listeners: Annotated[
@@ -267,7 +268,9 @@ def user_add(
     ] = 8192,
     password_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Its first line is the password; - is standard input."),
+        typer.Option(
+            metavar="FILE", help="Its first line is the password; - is standard input.", readable=False
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
@@ -456,7 +459,12 @@ def consume(
     ] = False,
     to: Annotated[
         Path | None,
-        typer.Option("--to", metavar="FILE", help="What is committed now, into a .parquet or .arrow file."),
+        typer.Option(
+            "--to",
+            metavar="FILE",
+            help="What is committed now, into a .parquet or .arrow file.",
+            readable=False,
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --to.")] = False,
     log_dirs: Annotated[

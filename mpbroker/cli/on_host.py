@@ -31,7 +31,7 @@ def _defaults(group: TyperGroup, log_dirs: str) -> dict[str, Any]:
 
 @log_app.command("dump")
 def log_dump(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", hidden=True)],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", hidden=True, readable=False)],
     records: Annotated[bool, typer.Option("--records", help="The records of each batch, too.")] = False,
     json: Annotated[bool, typer.Option("--json", help="A JSON document per line.")] = False,
 ) -> None:
@@ -46,7 +46,7 @@ def log_dump(
 
 @log_app.command("verify")
 def log_verify(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True)],
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)],
     json: Json = False,
 ) -> None:
     """Read everything; say what is damaged, torn, or will be made anew.
@@ -60,7 +60,7 @@ def log_verify(
 
 @log_app.command("repair")
 def log_repair(
-    path: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
+    path: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Take damaged batches out of the partition in DIR.
@@ -74,7 +74,7 @@ def log_repair(
 
 @log_app.command("recover")
 def log_recover(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True)],
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     json: Json = False,
 ) -> None:
@@ -126,7 +126,8 @@ def ctl_metrics(
         float, typer.Option(min=0, metavar="SECONDS", help="Between two looks, for rates; 0: one look.")
     ] = 1.0,
     file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The public region of a broker that is gone.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The public region of a broker that is gone.", readable=False),
     ] = None,
     log_dirs: LogDirs = None,
     json: Json = False,

@@ -52,7 +52,10 @@ Master = Annotated[
 
 @spark_app.command("archive")
 def spark_archive(
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The archive; made if it is not there.")],
+    to: Annotated[
+        Path,
+        typer.Option("--to", metavar="DIR", help="The archive; made if it is not there.", readable=False),
+    ],
     topics: Topics = None,
     pattern: Pattern = None,
     log_dir: LogDir = None,
@@ -103,7 +106,7 @@ def spark_archive(
 
 @spark_app.command("replay")
 def spark_replay(
-    archive: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
+    archive: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
     bootstrap: Annotated[
         str, typer.Option("--bootstrap-server", "-b", metavar="HOST:PORT,…", help="Brokers to write to.")
     ],
@@ -146,7 +149,10 @@ def spark_replay(
 Checkpoint = Annotated[
     Path,
     typer.Option(
-        "--checkpoint", metavar="DIR", help="How far the job is; one directory for each job, made if need be."
+        "--checkpoint",
+        metavar="DIR",
+        help="How far the job is; one directory for each job, made if need be.",
+        readable=False,
     ),
 ]
 Once = Annotated[
@@ -255,7 +261,9 @@ def spark_audit(
     keys: Annotated[
         bool, typer.Option("--keys", help="Count records with a key that an earlier one has, too.")
     ] = False,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw it, too.")] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Draw it, too.", readable=False)
+    ] = None,
     json: Json = False,
     option: Extra = None,
     master: Master = None,
