@@ -45,6 +45,8 @@ def spark(tmp_path: Path, no_spark: None) -> Iterator[SparkSession]:  # noqa: AR
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             **executor_settings(),
+            # Earlier sessions of this JVM may have said that a task has one attempt.
+            "spark.task.maxFailures": "4",
         }
         for name, value in settings.items():
             builder = builder.config(name, value)

@@ -65,10 +65,14 @@ def _java() -> tuple[str, str]:
 SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
-def java_command(main_class: str, *arguments: str) -> list[str]:
+# One that runs many tools after each other; each may leave something behind.
+TOOLS_JVM = ("-Xmx768M", *SMALL_JVM[1:])
+
+
+def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = SMALL_JVM) -> list[str]:
     """One of Kafka's command line tools."""
     java, classpath = _java()
-    return [java, *SMALL_JVM, "-cp", classpath, main_class, *arguments]
+    return [java, *jvm, "-cp", classpath, main_class, *arguments]
 
 
 class KafkaTools:
@@ -100,7 +104,7 @@ class KafkaTools:
     def _exchange(self, request: bytes, main_class: str) -> tuple[int, bytes, bytes]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                java_command(str(TOOLS_SOURCE)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                java_command(str(TOOLS_SOURCE), jvm=TOOLS_JVM), stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
         process = self._process
         assert process.stdin is not None

@@ -87,7 +87,7 @@ def put_faults() -> None:
         lambda fetch: fetch.exchange.client_id == (RAISES_AT_THE_END if fetch.overdue else RAISES_AT_A_LOOK),
     )
     put_around(Exchange, "_read", lambda exchange: exchange.client_id == RAISES_IN_DECODING)
-    put_around(Envelopes, "_opened", lambda _, request: request.client_id == RAISES_IN_DECODING)
+    put_around(Envelopes, "open", lambda _, request: request.client_id == RAISES_IN_DECODING)
     put_around(k00_produce, "check", lambda exchange, *_: exchange.client_id == RAISES_IN_A_PIECE)
 
 
