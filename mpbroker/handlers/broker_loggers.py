@@ -50,7 +50,7 @@ def alter(exchange: ApiExchange, broker: str, changes: list[ConfigChange], *, va
         return
     for change in changes:
         levels.put(change.name, change.value if change.operation == ConfigOperation.SET else None)
-        log.warning("a client has set the log level of %s to %s", change.name, levels.all()[change.name])
+        log.info("a client has set the log level of %s to %s", change.name, levels.all()[change.name])
 
 
 def _check_node(exchange: ApiExchange, broker: str) -> None:

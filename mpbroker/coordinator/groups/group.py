@@ -278,7 +278,7 @@ class Group:
         try:
             topics = [topics_in(member.metadata(self.protocol)) for member in self.members.values()]
         except (MalformedMessage, UnicodeDecodeError) as error:
-            log.warning("group %s: a subscription cannot be read: %s", self.group_id, error)
+            log.info("group %s: a subscription cannot be read: %s", self.group_id, error)
             return None
         return frozenset().union(*topics)
 

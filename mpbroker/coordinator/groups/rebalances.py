@@ -252,7 +252,7 @@ class Rebalances:
                 log.info("group %s: %s did not rejoin and is removed", group.group_id, member.member_id)
                 self.remove(group, member)
         if group.members and not group.elect_leader_who_joined():
-            log.warning("group %s: nobody rejoined, waiting until the sessions expire", group.group_id)
+            log.info("group %s: nobody rejoined, waiting until the sessions expire", group.group_id)
             self._end_join_after(group)
             return
         group.member_joined_meanwhile = False

@@ -285,7 +285,7 @@ class Acceptor:
                     self._rest(there, error, "the limit of open files (LimitNOFILE)")
                     self._look_away(there)
                     return
-                self.log.warning(
+                self.log.debug(
                     "a connection on %s was lost before it was accepted: %s",
                     there.listener.name,
                     error.strerror,

@@ -383,7 +383,7 @@ class Processor:
             self._ring_who_waits()
         for session, api_key in self.turn.late_answers():
             listener = self.context.listener(session.listener).listener.name
-            self.log.warning(
+            self.log.debug(
                 "the answer to %s is dropped: its connection %s on %s was closed before it came",
                 ApiKey(api_key).name,
                 session.connection_id,

@@ -243,6 +243,7 @@ def test_sockets_are_as_configured(make: Make, size: int) -> None:
 def test_a_connection_that_was_lost_before_it_was_accepted(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "mpbroker")
     world = make()
     world.serve(*PROCESSORS)
     world.listening[0].errors = [errno.ECONNABORTED, errno.ECONNABORTED]
@@ -250,7 +251,8 @@ def test_a_connection_that_was_lost_before_it_was_accepted(
     world.turns()
     said = [(r.levelno, r.getMessage()) for r in caplog.records]
     line = "a connection on A was lost before it was accepted: Software caused connection abort"
-    assert said == [(logging.WARNING, line)] * 2
+    assert said.count((logging.DEBUG, line)) == 2, "clients do it every day"
+    assert [level for level, _ in said if level >= logging.WARNING] == []
     assert world.count(0, ListenerCount.ACCEPT_ERRORS) == 2
     assert world.count(0, ListenerCount.ACCEPTED) == 1, "the next one is served"
 
