@@ -9,11 +9,14 @@ BIN := .venv/bin
 SYNCED := .venv/.synced
 BUILT := .venv/.built
 JAR := .venv/.jar
+FRANZ := build/franz/franz
 JAVA := $(shell find spark_integration/jvm/java -name '*.java')
 NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 DATA ?= data
 CRASH_SEEDS ?= 1-20
 ROUNDS ?= 10
+# What only test-all collects: they make an environment, or kill whole queries.
+LONG_ONLY := tests/spark/wheel_on_cluster.py tests/spark/sink_kills.py
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 INTO ?= .openssl
 
@@ -21,12 +24,12 @@ INTO ?= .openssl
 NEWER := $(if $(wildcard .openssl/lib/libssl.so.3),env LD_LIBRARY_PATH="$(CURDIR)/.openssl/lib$(LD_LIBRARY_PATH:%=:%)")
 RUN := $(strip $(NEWER) $(BIN))
 
-.PHONY: help setup openssl run test demo pipeline bench bench-kafka bench-network bench-tls bench-quotas bench-transactions bench-compaction bench-moving bench-start bench-cold bench-spark bench-spark-stream spark-checkpoints spark-cluster spark-sink-kills chaos fuzz explore flips power-cuts adopt lint fmt clean
+.PHONY: help setup openssl run test test-fast test-all test-asan demo pipeline bench bench-kafka bench-network bench-tls bench-quotas bench-transactions bench-compaction bench-moving bench-start bench-cold bench-spark bench-spark-stream spark-checkpoints spark-cluster spark-sink-kills chaos fuzz explore flips power-cuts adopt lint fmt clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: $(BUILT) $(JAR) ## .venv with everything in it, native modules and the jar of the JVM reader built in place
+setup: $(BUILT) $(JAR) $(FRANZ) ## .venv with everything in it, native modules, jar and programs of tests built in place
 
 $(SYNCED): pyproject.toml uv.lock setup.py ops/setup/setup.sh
 	PYTHON="$(PYTHON)" ops/setup/setup.sh
@@ -47,12 +50,32 @@ $(JAR): $(SYNCED) $(JAVA) ops/setup/jvm_reader.py
 openssl: $(SYNCED) ## a newer OpenSSL for this checkout, where the system's is old (ARCHIVE=its source, INTO=directory)
 	@$(BIN)/python -m ops.setup.openssl --into "$(INTO)" $(if $(ARCHIVE),--archive "$(ARCHIVE)")
 
+# Of tests of franz-go. Without Go, or a registry, only they fail.
+$(FRANZ): $(SYNCED) $(wildcard tests/real_clients/franz/*)
+	@$(BIN)/python -c 'from tests.real_clients import tools; tools.franz_program()' || \
+	  echo "setup: the program of franz-go is not built, its tests will try again"
+
 run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…)
 	$(RUN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
 
-# Most tests wait for processes: one more at a time than there are cores. A module's tests stay together.
-test: setup ## every test, some at a time (make test ARGS='tests/config -k units', ARGS=-n0 for one after the other)
-	$(RUN)/python -m pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile $(ARGS)
+# Python keeps what it compiles, wherever it was told not to: hundreds of processes would compile it anew.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(RUN)/python -m pytest
+# Most tests wait for processes: two at a time for each core. A file's tests stay together, and
+# files run in the order that tests/support/kinds.py gives them.
+NO_UNITS := $(addprefix --ignore=tests/,acceptor chaos real_clients spark)
+PARALLEL := --numprocesses $$((2 * $$(nproc))) --dist loadfile --no-loadscope-reorder
+
+test: setup ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
+	$(PYTEST) $(PARALLEL) $(ARGS)
+
+test-fast: setup ## the loop while working: unit tests alone
+	$(PYTEST) $(PARALLEL) -m 'unit and not soak' $(NO_UNITS) $(ARGS)
+
+test-all: setup ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
+	$(PYTEST) $(PARALLEL) --long $(or $(ARGS),tests $(LONG_ONLY))
+
+test-asan: setup ## unit tests of native modules that are built with sanitizers: addresses, undefined behaviour
+	$(BIN)/python -m ops.setup.sanitizers $(ARGS)
 
 demo: setup ## broker, kcat, and a PySpark job that reads what was just written
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(NEWER) ops/demo/run.sh
@@ -99,14 +122,14 @@ bench-spark-stream: setup ## streaming queries: micro-batches, latency, idle CPU
 	$(RUN)/python -m ops.bench.spark_stream $(ARGS)
 
 spark-checkpoints: setup ## a query that changes between Spark's Kafka source and ours (downloads PySpark 4.0.0 once)
-	MPBROKER_TEST_CHECKPOINTS=1 $(RUN)/python -m pytest tests/spark/test_stream_checkpoints.py $(ARGS)
+	$(PYTEST) --long tests/spark/test_stream_checkpoints.py $(ARGS)
 
 spark-cluster: setup ## the wheel, sent with a job to the executors of a standalone cluster that have nothing installed
-	$(RUN)/python -m pytest tests/spark/wheel_on_cluster.py $(ARGS)
+	$(PYTEST) tests/spark/wheel_on_cluster.py $(ARGS)
 
 spark-sink-kills: setup ## the exactly-once sink: tasks, drivers, whole queries and brokers killed at every step, ten times (ROUNDS=…)
 	@for round in $$(seq $(ROUNDS)); do \
-	  $(RUN)/python -m pytest tests/writing tests/spark/sink_kills.py $(ARGS) || exit 1; \
+	  $(PYTEST) tests/writing tests/spark/sink_kills.py $(ARGS) || exit 1; \
 	done
 
 chaos: setup ## the long form of the fault tests
@@ -118,13 +141,13 @@ fuzz: setup ## 100,000 bad inputs against a broker; what it holds before and aft
 	$(RUN)/python -m tests.security.fuzz $(ARGS)
 
 explore: setup ## the property tests with new examples each time
-	$(RUN)/python -m pytest --hypothesis-profile=explore -m hypothesis $(ARGS)
+	$(PYTEST) $(PARALLEL) --hypothesis-profile=explore -m hypothesis $(ARGS)
 
 flips: setup ## one flipped bit anywhere in a log directory, thousands of times (ARGS='--first 0 --seeds 5000')
 	$(RUN)/python -m tests.support.flips $(ARGS)
 
-power-cuts: setup ## the power fails at any moment, and again in the starts behind it, in other workloads (CRASH_SEEDS=1-20)
-	CRASH_SEEDS="$(CRASH_SEEDS)" $(RUN)/python -m pytest tests/log/test_power_cut.py --show-capture=no $(ARGS)
+power-cuts: setup ## the long form of power cuts alone: any moment, and again in the starts behind it (CRASH_SEEDS=1-20)
+	CRASH_SEEDS="$(CRASH_SEEDS)" $(PYTEST) --long tests/log/test_power_cut.py --show-capture=no $(ARGS)
 
 adopt: setup ## Apache Kafka on the directories that faults have left, many times (ARGS='--first 0 --seeds 100')
 	$(RUN)/python -m tests.real_clients.left_behind $(ARGS)

@@ -1,9 +1,11 @@
-"""What holds for all tests. Property tests: the same examples in each run; `make explore` takes new ones."""
+"""What holds for all tests.
+
+Property tests try the same examples in each run, and new ones in their long form (`make explore`).
+"""
 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +15,6 @@ import pytest
 from hypothesis import Phase, settings
 
 from mpbroker.ipc.topology import SharedMemory, Sizes
-from ops.bench import brokers
 from ops.bench.brokers import Mpbroker
 
 # A loaded machine is slow, not wrong. To explain a failure, hypothesis would trace every line once more.
@@ -25,9 +26,7 @@ settings.load_profile("repeatable")
 # Hundreds of brokers are started, and what they leave is kept for a while. Crowds come at once: where the
 # backlog is full, the next client tries again only after a second.
 Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backlog.size=4096")
-# pytest-xdist's workers share the ports out.
-_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-brokers.port_share = (_worker, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+pytest_plugins = ("tests.support.forms", "tests.support.kinds")
 
 
 def pytest_collection_finish() -> None:
@@ -36,12 +35,30 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Libraries in C++ complain of objects that are left when Python ends."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def memory() -> Iterator[SharedMemory]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         made = SharedMemory(Path(directory) / "public", Sizes(partition_slots=16))
         yield made
         made.close()
+
+
+# Of Spark's drivers and launchers: in a JVM that lives for seconds, optimising costs more than all else.
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_sparks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as environment:
+        for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+            environment.setenv(name, SHORT_LIVED_JVM)
+        environment.setenv("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-import random
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,10 +16,11 @@ from typing import ClassVar
 import psutil
 
 from ops.bench import frames, maven
+from ops.bench.ports import HOST as HOST
+from ops.bench.ports import free_port as free_port
 from ops.bench.processes import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
-HOST = "127.0.0.1"
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 120.0
@@ -65,34 +64,12 @@ KAFKA_JVM = (
     ),
 )
 
+# Of a JVM that lives for a second.
+SHORT_LIVED_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
 
 class BrokerError(Exception):
     """The broker did not start, died, or did not stop; the message ends with what it printed."""
-
-
-LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-LOWEST_PORT = 10_000
-_given: set[int] = set()
-# This process takes each `of`-th port, beginning with the first: (first, of). Processes that run side by side
-# share the ports out, since one's broker may be down just when another looks for a free port.
-port_share = (0, 1)
-
-
-def free_port() -> int:
-    """Each one once: whoever asks for two before the first is bound gets two.
-
-    None of those that the kernel gives to clients: while a broker is down a client that tries to reach it
-    could get the broker's port for its own end, and even be connected with itself.
-    """
-    end = int(LOCAL_PORTS.read_text().split()[0]) if LOCAL_PORTS.exists() else 0
-    while True:
-        port = random.SystemRandom().randrange(LOWEST_PORT, end) if end > 2 * LOWEST_PORT else 0
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind((HOST, port))
-            port = int(probe.getsockname()[1])
-            if port not in _given and port % port_share[1] == port_share[0]:
-                _given.add(port)
-                return port
 
 
 @dataclass
@@ -246,7 +223,16 @@ class Kafka(Broker):
     def _format(self, java: str, libs: str, properties: Path) -> None:
         tool = ["-cp", libs, "kafka.tools.StorageTool", "format"]
         # Where properties name other directories than ours, they may be formatted already.
-        command = [java, *tool, "--ignore-formatted", "-t", KAFKA_CLUSTER_ID, "-c", str(properties)]
+        command = [
+            java,
+            *SHORT_LIVED_JVM,
+            *tool,
+            "--ignore-formatted",
+            "-t",
+            KAFKA_CLUSTER_ID,
+            "-c",
+            str(properties),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BrokerError(f"Kafka's storage directory cannot be formatted:\n{done.stdout}{done.stderr}")

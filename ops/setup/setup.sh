@@ -111,8 +111,9 @@ fill_venv() {
     # A distribution's Go is mostly older than the franz-go tests want: the lock file has one for them.
     local groups=(--all-groups)
     ! go_is_good go || groups+=(--no-group go)
+    # Compiled once, here, and not again in each process where PYTHONDONTWRITEBYTECODE is set.
     MPBROKER_NATIVE=0 UV_PROJECT_ENVIRONMENT=.venv \
-        .venv/bin/uv sync --quiet --locked --inexact --all-extras "${groups[@]}"
+        .venv/bin/uv sync --quiet --locked --inexact --compile-bytecode --all-extras "${groups[@]}"
     go_is_good go || go_is_good .venv/bin/go ||
         say "no Go $GO_MIN or newer here, and none to fetch for $(uname -m): the tests of franz-go will fail"
 }

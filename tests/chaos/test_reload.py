@@ -22,9 +22,10 @@ from tests.chaos.workload import Workload, create_topic
 from tests.real_clients.conftest import stop_cleanly
 from tests.support.client_tools import eventually
 from tests.support.configured_tree import FIRST, Configured, control, described, pids
+from tests.support.forms import pick
 
 SEED = 3
-ROUNDS = 1
+ROUNDS = pick("deaths of each kind of process", short=1, long=10)
 KILLED_AFTER_MAX_S = 0.15
 
 

@@ -1,4 +1,4 @@
-"""The short chaos run of transactions. `make chaos` has the long one."""
+"""Processes die, hang and pause under transactions. `make chaos` does what it is told."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from ops.bench.brokers import Broker
 from tests.chaos.exactly_once import Outcome, violations
-from tests.chaos.killer import WHOLE
-from tests.chaos.run_transactions import HUNG, KILLED, PAUSED, broker_of, torment
+from tests.chaos.killer import WHOLE, roles_of
+from tests.chaos.run_transactions import HUNG, KILLED, PAUSED, broker_of, planned, torment
+from tests.support.forms import pick
 
 SEED = 1
 PLAN = (
@@ -22,6 +23,7 @@ PLAN = (
     (HUNG, "coordinator"),
     (KILLED, WHOLE),
 )
+KILLS = pick("deaths of each kind", short=1, long=5)
 
 
 @pytest.fixture
@@ -33,7 +35,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 def test_each_record_is_copied_exactly_once(broker: Broker) -> None:
     """In transactions of both protocols."""
-    copies = torment(broker, PLAN, SEED)
+    plan = PLAN if KILLS == 1 else planned(roles_of(broker), KILLS, pairs=1)
+    copies = torment(broker, plan, SEED)
     assert sum(each.outcome is Outcome.COMMITTED for each in copies.transactions.values()) > 50
     assert len(copies.final) > 1000
     assert violations(copies) == []

@@ -6,8 +6,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
     CreatedTopics,
@@ -20,6 +18,7 @@ from mpbroker.ipc.calls import (
     ProducerIds,
 )
 from tests.coordinator.tree import Tree
+from tests.support.forms import each
 
 NAMES = ["a", "b", "c", "d.e", "f"]
 ROUNDS = 25
@@ -142,7 +141,7 @@ def let_run(tree: Tree, rng: random.Random, under_way: dict[tuple[int, int], Mes
         tree.replace_log_unseen()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each("seed", short=range(6), long=range(100))
 def test_kills_at_random_moments(make_tree: Callable[..., Tree], seed: int) -> None:
     rng = random.Random(seed)
     tree = make_tree(slots=256)

@@ -1,7 +1,7 @@
 """Each write without room, each sync and each read that fails, while it appends, rolls, stops and recovers;
 each read also while readers, scrubber, cleaner, retention and moves are at work.
 
-`fault_workload` says what must hold then. `FAULT_STRIDE=1` tries every single call.
+`fault_workload` says what must hold then. `FAULT_STRIDE=3` tries every third call.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.fault_serving import SERVING
+from tests.support.forms import pick
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("native") / "fault.c"
-STRIDE = os.environ.get("FAULT_STRIDE", "7")
+STRIDE = os.environ.get("FAULT_STRIDE") or pick("the stride between calls that fail is", short="13", long="1")
 # Of these phases each read is another one.
-FEW = dict.fromkeys(("scrub", "clean", "retain", "move"), "1")
+FEW = dict.fromkeys(
+    ("scrub", "clean", "retain", "move"), pick("the stride between reads that fail is", short="2", long="1")
+)
 CASES = [
     ("produce", "write", errno.ENOSPC),
     ("produce", "write", errno.EIO),

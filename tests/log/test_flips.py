@@ -13,8 +13,9 @@ from mpbroker.log.format.segments import Sealed
 from mpbroker.log.manager.measuring import measure
 from tests.log.scrub.test_scrubber import flip
 from tests.support import flips
+from tests.support.forms import pick
 
-SEEDS = 80
+SEEDS = pick("flips", short=40, long=4_000)
 
 
 @pytest.fixture(scope="module")

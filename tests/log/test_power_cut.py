@@ -1,7 +1,8 @@
 """The power fails at any moment: what was acknowledged or shown to a reader is there at the next start.
 
 A workload runs once under a tracer, then many power cuts are made of its trace, each with other sectors and
-names lost, and recovered by the code that recovers. `CRASH_SEEDS=100-200` tries other workloads.
+names lost, and recovered by the code that recovers. `CRASH_SEEDS=100-200` with pytest --long tries other
+workloads.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ from tests.support.crash_checks import (
     traced,
 )
 from tests.support.crash_images import MARK, Disk, write_image
+from tests.support.forms import each, long_only, pick
 
-FIRST, _, LAST = os.environ.get("CRASH_SEEDS", "1").partition("-")
+FIRST, _, LAST = os.environ.get("CRASH_SEEDS", "1-20").partition("-")
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
-# Of each workload; fewer in continuous integration.
-CUTS = 150 if "CRASH_SEEDS" in os.environ else 100
+OF_EACH_SEED = each("seed", short=[1], long=SEEDS)
+# Of each workload.
+CUTS = pick("power cuts of a workload", short=50, long=150)
 IMAGES_PER_CUT = 2
 # Of a workload so many power cuts are gone on from, and so many are made of each of these.
 GONE_ON = 6
@@ -108,7 +111,7 @@ def check_one(run: Run, promises: Promises, directory: Path, recover: Recover, w
 
 
 @KINDS
-@pytest.mark.parametrize("seed", SEEDS)
+@OF_EACH_SEED
 def test_nothing_acknowledged_or_shown_is_lost(seed: int, how: tuple[str, ...], run_of: Traced) -> None:
     run = run_of(seed, *how)
     recover = recovered_both if "moving" in how else recovered
@@ -166,8 +169,8 @@ def gone_on(
 
 
 @KINDS
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.skipif("CRASH_SEEDS" not in os.environ, reason="takes long: make power-cuts")
+@OF_EACH_SEED
+@long_only("power that fails again in the starts behind a power cut")
 def test_nor_is_it_when_the_power_fails_again(
     seed: int, how: tuple[str, ...], run_of: Traced, tracer: Path, tmp_path: Path
 ) -> None:

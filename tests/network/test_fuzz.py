@@ -1,4 +1,4 @@
-"""Bad input leaves nothing behind: a few thousand inputs here, `make fuzz` sends a hundred thousand."""
+"""Bad input leaves nothing behind. `make fuzz` sends what it is told."""
 
 from collections.abc import Iterator
 
@@ -12,8 +12,9 @@ from tests.network import fuzz
 from tests.network.fuzz import Holdings, differences
 from tests.network.fuzz_inputs import KINDS, inputs
 from tests.support.broker_doors import OpenBroker
+from tests.support.forms import pick
 
-INPUTS = 3_000
+INPUTS = pick("inputs", short=3_000, long=100_000)
 SEED = 20
 
 

@@ -127,7 +127,10 @@ def test_transactions_go_on_at_the_other_broker(
         take_over(source, target)
         target.start()
         expected = {COMMITTED: "CompleteCommit", ABORTED: "CompleteAbort"}
-        assert states(target) == {t: expected.get(t.rpartition("-")[0], "Ongoing") for t in TOPICS}
+        wanted = {topic: expected.get(topic.rpartition("-")[0], "Ongoing") for topic in TOPICS}
+        # Kafka lists what its coordinator has loaded so far.
+        eventually(lambda: len(states(target)) == len(wanted), "all transactions are loaded")
+        assert states(target) == wanted
         check_finished(target)
         check_goes_on(target, producers)
         check_fenced(target, producers, clients)

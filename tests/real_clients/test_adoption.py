@@ -1,4 +1,4 @@
-"""Kafka's tool and Kafka itself on what is left after each kind of fault; `make adopt` tries many more."""
+"""Kafka's tool and Kafka itself on what is left after each kind of fault; `make adopt` tries any seeds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from tests.log.scrub.test_scrubber import flip
 from tests.real_clients import left_behind
 from tests.support import flips
 from tests.support.adoption import Adopting, complaints, dump_complaints
+from tests.support.forms import pick
+
+SEEDS = pick("seeds of faults", short=1, long=20)
 
 
 def test_kafka_adopts_what_is_left(tmp_path: Path) -> None:
     kafka = Adopting(tmp_path / "kafka")
     with left_behind.workplace() as place:
-        place.fill(kafka, 1, cuts=3)
+        for seed in range(1, SEEDS + 1):
+            place.fill(kafka, seed, cuts=3)
         for image in place.images:
             name = image.directory.name
             for number, records in enumerate(image.committed):

@@ -27,6 +27,7 @@ from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Mpbroker
 from tests.real_clients.conftest import create_topic, end, stop_cleanly
 from tests.support.client_tools import eventually
+from tests.support.forms import each
 from tests.support.polling import PATIENCE_S
 
 PARTITIONS = 24
@@ -378,7 +379,7 @@ def test_topics_come_change_and_go_on_all_workers(start: Start) -> None:
     }
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@each("seed", short=[1], long=range(1, 21))
 def test_topics_come_and_go_however_late_a_process_is(start: Start, seed: int) -> None:
     broker = start(3)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})

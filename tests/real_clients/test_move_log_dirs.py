@@ -29,6 +29,7 @@ from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_log_workers import kill_worker
 from tests.support.client_tools import eventually, java_command, kafka_tool
+from tests.support.forms import each, pick
 from tests.support.polling import PATIENCE_S
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
@@ -339,7 +340,10 @@ def where(broker: Broker) -> list[tuple[str, bool]]:
     ]
 
 
-@pytest.mark.parametrize("seed", [1])
+DEATHS = pick("deaths of a log worker during moves", short=4, long=20)
+
+
+@each("seed", short=[1], long=range(1, 11))
 def test_killed_again_and_again_nothing_is_lost_or_doubled(two: Broker, tmp_path: Path, seed: int) -> None:
     """Its log worker dies at any moment of a move, under a producer and a consumer."""
     if not isinstance(two, Mpbroker):
@@ -347,7 +351,7 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(two: Broker, tmp_path
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
     chance = random.Random(seed)
     with Load(two) as load:
-        for _ in range(8):
+        for _ in range(DEATHS):
             eventually(lambda: [future for _, future in where(two)] == [False], "it is in one directory")
             ((here, _),) = where(two)
             to = other_of(tmp_path, here)

@@ -14,20 +14,14 @@ from pathlib import Path
 import pytest
 
 from shm.region import file_system_of
+from tests.support import forms
 from tests.support.polling import is_readable
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    try:
-        parser.addoption("--full", action="store_true", help="the stress tests with many more rounds")
-    except ValueError:
-        return  # a conftest above has it already
-
-
 @pytest.fixture(scope="session")
-def effort(request: pytest.FixtureRequest) -> int:
-    """By how much a stress test multiplies its rounds."""
-    return 20 if request.config.getoption("--full", default=False) else 1
+def effort() -> int:
+    """By how much a stress test multiplies its rounds: 20 in long forms."""
+    return 20 if forms.is_long() else 1
 
 
 class Child:

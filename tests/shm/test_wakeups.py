@@ -6,7 +6,7 @@ the marks and the requests for space failed in all (35 to 453 misses in 100 000 
 (4 and 7). Without the fence
 of one side only, each fails in some runs and not in others, the less often the busier the machine is: both
 sides must really run at once. A green run on a busy machine is therefore no proof;
-`--full` has 20 times the rounds.
+The long form has 20 times the rounds.
 A missing second look is rarely met by chance (no burst of 10 000 was lost), so it has tests of its own:
 `test_what_came_before_arming_is_found` and `test_wait_disarms_whatever_happens`.
 """

@@ -1,4 +1,4 @@
-"""One small Spark session per test module, and log directories with a broker played by the test."""
+"""A small Spark session that test modules share, and log directories with a broker played by the test."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from mpbroker.cli import main
@@ -19,19 +20,33 @@ ROOT = Path(__file__).parents[2]
 HIGHEST_FD = 800
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    # Workers are children of the JVM, which inherits this environment.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
-        patch.syspath_prepend(str(ROOT))
+class SharedSession:
+    """A session that modules use one after the other: Spark's Python daemons stay, and what they imported.
+
+    A test that stops it, or its context, costs the next module a new one.
+    """
+
+    def __init__(self, warehouse: Path) -> None:
+        self._warehouse = warehouse
+        self._session: SparkSession | None = None
+
+    def running(self) -> SparkSession:
+        if self._session is None or not is_running():
+            self._session = self._start()
+        return self._session
+
+    def stop(self) -> None:
+        if self._session is not None and is_running():
+            self._session.stop()
+        self._session = None
+
+    def _start(self) -> SparkSession:
         session = (
             SparkSession.builder.master("local[2]")
             .appName("mpbroker tests")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.catalogImplementation", "in-memory")
-            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+            .config("spark.sql.warehouse.dir", str(self._warehouse))
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
@@ -44,8 +59,46 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.sparkContext.setLogLevel("ERROR")
         with open(os.devnull) as probe:
             assert probe.fileno() < HIGHEST_FD, "py4j's callbacks would hang: see what keeps descriptors open"
-        yield session
-        session.stop()
+        return session
+
+
+def is_running() -> bool:
+    """Whether this process has a Spark context."""
+    return SparkContext._active_spark_context is not None
+
+
+@pytest.fixture(scope="session")
+def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSession]:
+    shared = SharedSession(tmp_path_factory.mktemp("warehouse"))
+    # Workers are children of the JVM, which inherits this environment.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+        patch.syspath_prepend(str(ROOT))
+        yield shared
+        shared.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(shared_spark: SharedSession) -> Iterator[SparkSession]:
+    """A session with the settings that it began with, whatever earlier modules have set."""
+    session = shared_spark.running()
+    before = dict(session.conf.getAll)
+    yield session
+    if is_running():
+        for query in session.streams.active:
+            query.stop()
+        now = dict(session.conf.getAll)
+        for name in now.keys() - before.keys():
+            session.conf.unset(name)
+        for name in (name for name, value in before.items() if now.get(name) != value):
+            session.conf.set(name, before[name])
+
+
+@pytest.fixture(scope="module")
+def no_spark(shared_spark: SharedSession) -> None:
+    """No session runs: the module starts one of its own."""
+    shared_spark.stop()
 
 
 @pytest.fixture

@@ -1,14 +1,18 @@
-"""Runs docs/spark-walkthrough.ipynb beside a broker of its own. `python -m tests.spark.notebook` does so and
-keeps what its cells print.
+"""Runs docs/spark-walkthrough.ipynb beside a broker of its own, in Jupyter or without it.
+
+`python -m tests.spark.notebook` runs it in Jupyter and keeps what its cells print.
 """
 
 from __future__ import annotations
 
+import ast
 import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +36,56 @@ def run(directory: Path) -> Any:
     """The notebook with the outputs of now, without what programs say on standard error."""
     found = read()
     with _broker(directory) as broker:
-        variables = {
-            **os.environ,
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-            "SPARK_LOCAL_IP": HOST,
-            "MPBROKER_LOG_DIR": str(broker.log_dir),
-            "MPBROKER_BOOTSTRAP_SERVER": broker.bootstrap,
-            "IPYTHONDIR": str(directory / "ipython"),
-        }
         resources = {"metadata": {"path": str(directory)}}
         client = NotebookClient(found, timeout=5 * PATIENCE_S, kernel_name="python3", resources=resources)
-        client.execute(env=variables)
+        client.execute(env={**os.environ, **_variables(directory, broker)})
     for cell in found.cells:
         # Times of execution are of no interest, and differ each time.
         cell.metadata = nbformat.NotebookNode()
         if cell.cell_type == "code":
             cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
     return found
+
+
+def run_here(directory: Path) -> list[str]:
+    """What each cell of code prints and gives, run in this process: on its JVM, if it has one already.
+
+    The caller takes back what this changes in `os.environ`.
+    """
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    with _broker(directory) as broker:
+        os.environ.update(_variables(directory, broker))
+        return [_cell(cell.source, namespace) for cell in read().cells if cell.cell_type == "code"]
+
+
+def _cell(source: str, namespace: dict[str, Any]) -> str:
+    if source.startswith("%%bash\n"):
+        script = source.removeprefix("%%bash\n")
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    printed = StringIO()
+    with redirect_stdout(printed):
+        exec(compile(tree, "notebook", "exec"), namespace)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "notebook", "eval"), namespace)
+            print("" if value is None else repr(value), end="")
+    return printed.getvalue()
+
+
+def _variables(directory: Path, broker: Mpbroker) -> Mapping[str, str]:
+    return {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "SPARK_LOCAL_IP": HOST,
+        "MPBROKER_LOG_DIR": str(broker.log_dir),
+        "MPBROKER_BOOTSTRAP_SERVER": broker.bootstrap,
+        "IPYTHONDIR": str(directory / "ipython"),
+    }
 
 
 def shown(notebook: Any) -> list[str]:

@@ -65,7 +65,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, broker: Mpbroker) -> Itera
 
 
 @pytest.fixture(scope="module")
-def far_spark(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[SparkSession]:
+def far_spark(
+    tmp_path_factory: pytest.TempPathFactory,
+    cluster: Cluster,
+    no_spark: None,  # noqa: ARG001
+) -> Iterator[SparkSession]:
     """A session on the cluster; the driver has the directory, as has the first worker."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)

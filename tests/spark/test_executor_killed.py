@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from ops.bench.brokers import Mpbroker
 from tests.real_clients.conftest import TRANSACTIONS, served, with_settings
-from tests.support.polling import until
 from tests.support.spark_cluster import executor_settings, running_cluster
 from tests.support.spark_produced import make_topic, produce, records
 
@@ -35,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
 
 
 @pytest.fixture
-def spark(tmp_path: Path) -> Iterator[SparkSession]:
+def spark(tmp_path: Path, no_spark: None) -> Iterator[SparkSession]:  # noqa: ARG001
     """A session on a cluster with two executors."""
     with running_cluster(tmp_path / "cluster", [[], []]) as cluster, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
@@ -62,6 +61,11 @@ class Held:
         self._executor, self._gate = directory / "executor", directory / "gate"
         os.mkfifo(self._gate)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether a task has waited."""
+        return self._executor.exists()
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch.drop_columns(["partition"])
@@ -73,8 +77,11 @@ class Held:
                 fresh.rename(self._executor)
                 self._gate.read_bytes()
 
-    def kill_executor(self) -> None:
-        until(self._executor.exists, "a task waits")
+    def kill_executor(self, over: threading.Event) -> None:
+        """Kill it once a task waits, however late that is, unless the job is over without."""
+        while not self._executor.exists():
+            if over.wait(0.05):
+                return
         os.kill(int(self._executor.read_text()), signal.SIGKILL)
 
 
@@ -88,10 +95,15 @@ def test_an_executor_that_is_killed_alone_loses_and_doubles_nothing(
     held = Held(tmp_path)
     rows = reader.load().select("value", "partition").mapInArrow(held, "value binary")
     writer = rows.write.format("mpbroker").option("kafka.bootstrap.servers", broker.bootstrap)
-    killer = threading.Thread(target=held.kill_executor)
+    over = threading.Event()
+    killer = threading.Thread(target=held.kill_executor, args=[over])
     killer.start()
-    writer.options(topic="out", exactlyOnce="true", sinkId="killed").mode("append").save()
-    killer.join()
+    try:
+        writer.options(topic="out", exactlyOnce="true", sinkId="killed").mode("append").save()
+    finally:
+        over.set()
+        killer.join()
+    assert held.is_done
     wanted = sorted(message.value() or b"" for message in records(broker, "in"))
     assert len(wanted) == RECORDS
     assert sorted(message.value() or b"" for message in records(broker, "out")) == wanted

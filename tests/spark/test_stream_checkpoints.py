@@ -17,12 +17,10 @@ import pytest
 from ops.bench import connector
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.real_clients.conftest import end
+from tests.support.forms import long_only
 from tests.support.spark_produced import PARTITIONS, make_topic, produce
 
-pytestmark = pytest.mark.skipif(
-    "MPBROKER_TEST_CHECKPOINTS" not in os.environ,
-    reason="downloads another PySpark: make spark-checkpoints",
-)
+pytestmark = long_only("downloads another PySpark: make spark-checkpoints")
 RECORDS = 300
 
 

@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import aiokafka
@@ -287,8 +286,8 @@ def _franz_stored(line: bytes) -> Stored:
 class Franz:
     """The franz-go program in tests/real_clients/franz; its producer is idempotent, franz-go's default."""
 
-    def __init__(self, directory: Path) -> None:
-        self.program = client_tools.franz_program(directory)
+    def __init__(self) -> None:
+        self.program = client_tools.franz_program()
 
     def run(self, *arguments: str, stdin: bytes = b"") -> bytes:
         return client_tools.run([self.program, *arguments], stdin)

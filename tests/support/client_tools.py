@@ -1,9 +1,13 @@
 """Programs that the client tests run: found or named, never skipped."""
 
+import atexit
+import fcntl
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -17,6 +21,9 @@ from tests.support.polling import until
 INSTALL = {"kcat": "apt-get install kcat"}
 RUN_TIMEOUT_S = 300
 FRANZ_SOURCE = Path(__file__).parent / "franz"
+FRANZ = Path(__file__).parents[2] / "build" / "franz" / "franz"
+TOOLS_SOURCE = Path(__file__).parent / "java" / "Tools.java"
+_INT = struct.Struct(">i")
 
 
 class ToolError(AssertionError):
@@ -64,8 +71,70 @@ def java_command(main_class: str, *arguments: str) -> list[str]:
     return [java, *SMALL_JVM, "-cp", classpath, main_class, *arguments]
 
 
+class KafkaTools:
+    """Run Kafka's command line tools in one JVM, one after the other.
+
+    The start of a JVM takes longer than what most of them do. `Tools.java` describes the protocol.
+    """
+
+    def __init__(self) -> None:
+        self._busy = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, main_class: str, arguments: Sequence[str], stdin: bytes) -> str:
+        """The tool's standard output. Raises ToolError."""
+        if not self._busy.acquire(blocking=False):
+            # Beside a tool that a thread runs.
+            return run(java_command(main_class, *arguments), stdin).decode()
+        try:
+            words = [word.encode() for word in (main_class, *arguments)]
+            request = _INT.pack(len(words)) + b"".join(map(_counted, words)) + _counted(stdin)
+            code, out, err = self._exchange(request, main_class)
+        finally:
+            self._busy.release()
+        if code:
+            said = (out + err).decode(errors="replace")[-4000:]
+            raise ToolError(f"{' '.join((main_class, *arguments[:6]))} ended with {code}:\n{said}")
+        return out.decode()
+
+    def _exchange(self, request: bytes, main_class: str) -> tuple[int, bytes, bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                java_command(str(TOOLS_SOURCE)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        hangs = threading.Timer(RUN_TIMEOUT_S, process.kill)
+        hangs.start()
+        try:
+            process.stdin.write(request)
+            process.stdin.flush()
+            code = _INT.unpack(process.stdout.read(4))[0]
+            out, err = (process.stdout.read(_INT.unpack(process.stdout.read(4))[0]) for _ in range(2))
+        except (OSError, struct.error) as error:
+            process.kill()
+            raise ToolError(f"{main_class}: the JVM of Kafka's tools has gone or hung") from error
+        finally:
+            hangs.cancel()
+        return code, out, err
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+
+def _counted(data: bytes) -> bytes:
+    return _INT.pack(len(data)) + data
+
+
+_kafka_tools = KafkaTools()
+atexit.register(_kafka_tools.end)
+
+
 def kafka_tool(main_class: str, *arguments: str, stdin: bytes = b"") -> str:
-    return run(java_command(main_class, *arguments), stdin).decode()
+    return _kafka_tools.run(main_class, arguments, stdin)
 
 
 def go() -> str:
@@ -83,8 +152,13 @@ def go() -> str:
 
 
 @cache
-def franz_program(directory: Path) -> str:
-    """The franz-go program, built once."""
-    built = directory / "franz"
-    run([go(), "build", "-o", str(built), "."], cwd=FRANZ_SOURCE)
-    return str(built)
+def franz_program() -> str:
+    """The franz-go program: built by `make setup`, or here, once for all that run side by side."""
+    FRANZ.parent.mkdir(parents=True, exist_ok=True)
+    sources = max(path.stat().st_mtime for path in FRANZ_SOURCE.iterdir())
+    with open(FRANZ.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not FRANZ.exists() or FRANZ.stat().st_mtime < sources:
+            run([go(), "build", "-o", str(FRANZ), "."], cwd=FRANZ_SOURCE)
+            FRANZ.touch()
+    return str(FRANZ)

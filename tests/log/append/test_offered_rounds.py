@@ -22,6 +22,7 @@ from mpbroker.log.partition.partition_log import PartitionLog
 from tests.log.append.test_delayed_produce import Stalled, until_asleep
 from tests.log.append.test_journal import SMALL
 from tests.log.append.test_turn import T0, settle
+from tests.support.forms import each
 from tests.support.full_disk import files_take
 from tests.support.log_node import extents, records, wait_for_helper
 from tests.support.log_rig import TOPIC_ID
@@ -343,7 +344,7 @@ def test_what_is_visible_stays_so(rig: MakeRig, batch: Batch, offered_bytes: int
     held.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each("seed", short=range(6), long=range(200))
 def test_whatever_is_answered_is_in_the_journal(rig: MakeRig, batch: Batch, seed: int) -> None:
     """While the flusher takes rounds as fast as it can, and more is appended at every moment of that."""
     chance = random.Random(seed)

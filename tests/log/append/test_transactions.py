@@ -28,6 +28,7 @@ from tests.log.append.test_turn import Broker
 from tests.log.conftest import T0
 from tests.log.retention.test_deletion import delete_before
 from tests.log.test_process import targets_of
+from tests.support.forms import each
 from tests.support.log_node import Node
 from tests.support.log_rig import Result, Rig, ensure
 from tests.support.polling import until
@@ -35,8 +36,6 @@ from tests.support.polling import until
 SMALL = {"segment_bytes": "1048576", "index_interval_bytes": "100"}
 STATE = 48
 # Of stops and crashes: `TRANSACTION_SEEDS=100-200` tries others.
-FIRST, _, LAST = os.environ.get("TRANSACTION_SEEDS", "").partition("-")
-SEEDS = range(int(FIRST), int(LAST or FIRST) + 1) if FIRST else (0, 1, 2, 3, 17, 19, 21, 23)
 
 
 def data(
@@ -526,7 +525,7 @@ def agrees(rig: Rig, target: tuple[int, int, int], model: Model) -> None:
         assert first.header.base_offset == model.stable
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", short=(0, 1, 2, 3, 17, 19, 21, 23), long=range(200))
 def test_stops_and_crashes(rig: Callable[..., Rig], seed: int) -> None:
     chance, model = random.Random(seed), Model()
     r = rig(log_flush_policy="group" if seed % 2 else "os")

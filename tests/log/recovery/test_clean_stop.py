@@ -21,6 +21,7 @@ from mpbroker.log.recovery import clean_stop
 from tests.log.conftest import Syncs
 from tests.support.crash_checks import Promises, Run, built_tracer, check, traced
 from tests.support.crash_images import MARK, Disk, write_image
+from tests.support.forms import each
 from tests.support.log_node import HIGH_WATERMARKS, Node
 from tests.support.log_rig import ensure
 
@@ -87,7 +88,7 @@ def cut_stops(run: Run, chance: random.Random, directory: Path) -> int:
     return clean
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@each("seed", short=[1], long=range(1, 21))
 def test_what_says_clean_is_never_there_before_what_it_speaks_of(
     seed: int, tracer: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from mpbroker.inspection.segment import inspect
 from mpbroker.ipc import calls
@@ -16,6 +15,7 @@ from mpbroker.log.format.names import segment_name
 from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.process import LogProcess
 from tests.log.append.test_turn import settle
+from tests.support.forms import each
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import Node, wait_for_helper
 from tests.support.log_rig import TOPIC_ID, Rig
@@ -172,7 +172,7 @@ NOW_AND_THEN = ["roll_soon", "roll_soon", "release", "release", "delete_records"
 SELDOM = ["kill_process", "kill_all", "stop_cleanly", "make_anew"]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each("seed", short=range(4), long=range(100))
 def test_in_any_order(rig: Callable[..., Rig], batch: MakeBatch, tmp_path: Path, seed: int) -> None:
     meeting = Meeting(rig, tmp_path, batch, seed)
     try:

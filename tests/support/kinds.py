@@ -1,0 +1,108 @@
+"""What kind of test each one is: `unit`, `process` or `clients`, by its folder and its fixtures.
+
+unit     In the process of the tests and forks of it. `make test-fast` runs these, but for soaks.
+process  Starts a broker.
+clients  Runs Spark, Java, Go or another foreign client, mostly beside a broker.
+
+A unit test that starts a broker fails and says so. Tests run in the order clients, process, unit: what takes
+long begins early, and many short ones fill the end, when some workers have nothing left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from ops.bench.brokers import Broker
+
+SPARK_FOLDER = "spark"
+SPARK_WORKERS = 2
+CLIENT_FOLDERS = (SPARK_FOLDER, "real_clients")
+CLIENT_FIXTURES = frozenset({"spark", "franz", "transacting_java", "transacting_franz"})
+PROCESS_FOLDERS = ("acceptor", "chaos")
+_WORD = re.compile(r"\w+")
+ORDER = ("clients", "process", "unit")
+
+
+def kind_of(item: pytest.Item) -> str:
+    folder = item.nodeid.split("/")[1] if "/" in item.nodeid else ""
+    fixtures = set(getattr(item, "fixturenames", ()))
+    if folder in CLIENT_FOLDERS or fixtures & CLIENT_FIXTURES:
+        return "clients"
+    if (
+        folder in PROCESS_FOLDERS
+        or _has_broker(vars(getattr(item, "module", None)), None)
+        or _is_given_one(item)
+    ):
+        return "process"
+    return "unit"
+
+
+def _has_broker(names: Mapping[str, object], wanted: Collection[str] | None) -> bool:
+    """Whether one of these names, or any, is a class of brokers."""
+    found = names.values() if wanted is None else (names.get(name) for name in wanted)
+    return any(isinstance(one, type) and issubclass(one, Broker) for one in found)
+
+
+def _is_given_one(item: pytest.Item) -> bool:
+    """Whether a fixture of the test returns a broker, going by its annotation."""
+    info = getattr(item, "_fixtureinfo", None)
+    made_by = [defs[-1].func for defs in info.name2fixturedefs.values()] if info is not None else []
+    return any(
+        _has_broker(func.__globals__, _WORD.findall(str(func.__annotations__.get("return"))))
+        for func in made_by
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its kind before `-m` chooses, and sort them; those of a file stay together."""
+    kinds = {item: kind_of(item) for item in items}
+    for item, kind in kinds.items():
+        item.add_marker(kind)
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.split("::")[0], []).append(item)
+
+    def place(tests: list[pytest.Item]) -> tuple[int, bool, bool]:
+        first = min(ORDER.index(kinds[item]) for item in tests)
+        is_spark = f"/{SPARK_FOLDER}/" in tests[0].nodeid
+        return first, not is_spark, not any(item.get_closest_marker("soak") for item in tests)
+
+    items[:] = [item for tests in sorted(files.values(), key=place) for item in tests]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share tests out by files; those of Spark to few workers, each of which needs a JVM for its sessions."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            if f"/{SPARK_FOLDER}/" not in file:
+                return file
+            return f"{SPARK_FOLDER} {spark_files.setdefault(file, len(spark_files)) % SPARK_WORKERS}"
+
+    spark_files: dict[str, int] = {}
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Hold unit tests to what their kind says."""
+    if item.get_closest_marker("unit") is None:
+        return (yield)
+    with patch.object(Broker, "start", _refuse):
+        return (yield)
+
+
+def _refuse(broker: Broker) -> None:
+    raise AssertionError(
+        f"a unit test starts {broker.name}: take the broker from a fixture that is annotated with its class,"
+        " or import the class in the test's module"
+    )
