@@ -1,4 +1,4 @@
-"""Natively: see `answers.pxd`."""
+"""Native implementation of the answers to produce jobs, described in `answers.pxd`."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport abort, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
@@ -23,7 +23,9 @@ cdef enum:
 
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil:
-    """The job a descriptor names; NULL if its block is another one by now, or the job does not lie in it."""
+    """Return the job that a descriptor names; NULL if its block was reused since, or the job does not lie in
+    it.
+    """
     cdef uint8_t *base
     cdef uint64_t capacity
     cdef JobHeader *job
@@ -52,7 +54,9 @@ cdef bint is_durable(PartitionCore *core, JobBatch *batch) noexcept nogil:
 
 
 cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, int timed_out) noexcept nogil:
-    """Brings the results up to date with what happened since the append; returns an error if there is any."""
+    """Bring the batches' results up to date with what happened since the append; return an error if one has
+    any.
+    """
     cdef int worst = NO_ERROR
     cdef JobBatch *batch
     cdef PartitionCore *core
@@ -74,7 +78,10 @@ cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, 
 
 
 cdef void count_answer(AnswersRef *answers, JobHeader *job) noexcept nogil:
-    """Of an answer that goes straight to the processor; who gets its job back counts by itself."""
+    """Count an answer that goes straight to the processor.
+
+    A sender that gets its job back counts it itself.
+    """
     cdef JobBatch *batch
     cdef uint32_t i
     for i in range(job.batches):
@@ -85,7 +92,7 @@ cdef void count_answer(AnswersRef *answers, JobHeader *job) noexcept nogil:
 
 
 cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil:
-    """Sends what the job's batches say: to the processor, or back to the sender."""
+    """Send the results of the job's batches to the processor, or back to the sender."""
     cdef JobHeader *job = job_of(answers, slot)
     cdef ProduceSlot back
     cdef ReplySlot reply
@@ -121,7 +128,11 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
 # ---- waiting for a commit round ----
 
 cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil:
-    """Without memory for that the process ends: an early answer would lie, and none would keep the client waiting for ever."""
+    """Keep the answer until the commit round `ticket` is done.
+
+    If memory is exhausted the process ends: an early answer would lie, and a missing one would keep the
+    client waiting for ever.
+    """
     cdef Waiting *grown
     cdef Waiting *entry
     cdef uint64_t i, room
@@ -151,7 +162,7 @@ cdef void count_waiting(AnswersRef *answers, const ProduceSlot *slot, int change
 
 
 cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
-    """Answers all that waited for commit rounds up to `done`."""
+    """Answer everything that waited for commit rounds up to `done`."""
     cdef Waiting *entry
     while answers.count:
         entry = &answers.waiting[answers.first & (answers.room - 1)]
@@ -168,7 +179,7 @@ cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
 
 
 cdef void answer_overdue(AnswersRef *answers) noexcept nogil:
-    """What waited longer than its request allows: the batches are appended, the answer is REQUEST_TIMED_OUT."""
+    """Answer what waited longer than its request allows with REQUEST_TIMED_OUT. Its batches stay appended."""
     cdef Waiting *entry
     cdef uint64_t i
     if answers.now_ns < answers.next_deadline_ns:
@@ -219,7 +230,7 @@ cdef void keep(Kept *kept, const Slot *slot) noexcept nogil:
     if kept.count == kept.room:
         grown = <Slot *>realloc(kept.slots, (kept.room * 2 + 256) * sizeof(Slot))
         if grown == NULL:
-            abort()  # a lost descriptor is a client without an answer and a block that is lent for ever
+            abort()  # a lost descriptor would leave a client without an answer and a block lent for ever
         kept.slots = grown
         kept.room = kept.room * 2 + 256
     kept.slots[kept.first + kept.count] = slot[0]
@@ -235,7 +246,7 @@ cdef void stage_kept(AnswersRef *answers, int process) noexcept nogil:
 
 
 cdef void send_kept(AnswersRef *answers) noexcept nogil:
-    """What did not fit goes first, as far as there is room now."""
+    """Send the descriptors that did not fit earlier, as far as there is room now."""
     cdef int process
     cdef Kept *kept
     for process in range(PROCESS_COUNT):
@@ -244,7 +255,7 @@ cdef void send_kept(AnswersRef *answers) noexcept nogil:
             continue
         stage_kept(answers, process)
         if kept.count:
-            # Room may have appeared before the consumer could see the wish.
+            # Room may have appeared before the consumer saw the wish for it.
             ring_want_space(answers.rings[process], True)
             stage_kept(answers, process)
         if kept.count == 0:
@@ -253,7 +264,7 @@ cdef void send_kept(AnswersRef *answers) noexcept nogil:
 
 
 cdef void publish_answers(AnswersRef *answers) noexcept nogil:
-    """One release store and at most one ring of the bell for each process that has answers."""
+    """Publish the staged answers: one release store and at most one ring of the bell for each process."""
     cdef int process
     cdef uint64_t staged = answers.staged
     answers.staged = 0
@@ -264,14 +275,14 @@ cdef void publish_answers(AnswersRef *answers) noexcept nogil:
 
 
 cdef void forget_process(AnswersRef *answers, int process) noexcept nogil:
-    """It is dead: what was meant for it has no reader."""
+    """Drop whatever is meant for a dead process: nobody reads it."""
     answers.rings[process] = NULL
     answers.kept[process].first = answers.kept[process].count = 0
     answers.staged &= ~(<uint64_t>1 << process)
 
 
 cdef bint owes(AnswersRef *answers, int process) noexcept nogil:
-    """Whether anything still has to be answered that this process sent or is to get."""
+    """Tell whether an answer is outstanding that this process sent the job of, or is to get."""
     cdef uint64_t i
     cdef int target
     cdef ReplySlot kept
