@@ -1,32 +1,33 @@
-/* The commit journal of a log directory: the bytes that a commit round wrote to many segments, once more in one
- * place, so that one fdatasync makes the round durable. The flusher's thread writes it, the next start reads it.
- * Kafka has no such file and leaves it alone.
+/* The commit journal of a log directory: the bytes that a commit round wrote to many segments, once more
+ * in one place, so that one fdatasync makes the round durable. The flusher's thread writes it, the next
+ * start reads it. Kafka has no such file and leaves it alone.
  *
  *   mpbroker.journal
- *      0    head A     the valid head (by its CRC) with the larger version counts; they are written in turn, so
- *   4096    head B     that a torn one leaves the other
- *   8192    ring       records one behind the other, each from a multiple of 512 on: none shares a sector with one
- *                      that was synced before
+ *      0    head A     the valid head (by its CRC) with the larger version counts; they are written in
+ *   4096    head B     turn, so that a torn one leaves the other
+ *   8192    ring       records one behind the other, each from a multiple of 512 on: none shares a sector
+ *                      with one that was synced before
  *
  *   head    magic 8 | version 8 | nonce 8 | ring bytes 8 | start 8 | CRC-32C 4 of all in front of it
- *   record  magic 4 | CRC-32C 4 of all behind it | nonce 8 | sequence 8 | bytes 8, a multiple of 512 | extents 4
- *           | first 4
+ *   record  magic 4 | CRC-32C 4 of all behind it | nonce 8 | sequence 8 | bytes 8, a multiple of 512 |
+ *           extents 4 | first 4
  *           then its extents, then the batches of the first extent, of the second, ..., then zeros
- *   extent  topic id 16 | segment base offset 8 | position in the segment 8 | offset behind it 8 | bytes 4
- *           | partition 4
+ *   extent  topic id 16 | segment base offset 8 | position in the segment 8 | offset behind it 8 |
+ *           bytes 4 | partition 4
  *
- * All numbers are little endian. A record's sequence is the place at which it begins in an endless stream, of
- * which the ring holds the last bytes: it lies at `sequence % ring bytes`, and the next one has the sequence
- * `sequence + bytes`.
+ * All numbers are little endian. A record's sequence is the place at which it begins in an endless stream,
+ * of which the ring holds the last bytes: it lies at `sequence % ring bytes`, and the next one has the
+ * sequence `sequence + bytes`.
  *
- * Reading begins at the head's `start` and ends with the first record that is not the expected one. Only the last
- * one can be torn, since a round is synced before the next begins: if a whole one follows it, the journal is
- * damaged. So a record proves that the round of the one in front of it was finished, with all that was synced
- * elsewhere. A process's first record (`first` is 1) proves nothing: its predecessor may have died in that round.
+ * Reading begins at the head's `start` and ends with the first record that is not the expected one. Only
+ * the last one can be torn, since a round is synced before the next begins: if a whole one follows it, the
+ * journal is damaged. So a record proves that the round of the one in front of it was finished, with all
+ * that was synced elsewhere. A process's first record (`first` is 1) proves nothing: its predecessor may
+ * have died in that round.
  *
- * Everything before `start` is in segments that were synced. It is overwritten only when that head is on disk.
- * The nonce is new with each start of the broker: nothing that a producer sent earlier, and nothing of an earlier
- * lap, is taken for a record. */
+ * Everything before `start` is in segments that were synced. It is overwritten only when that head is on
+ * disk. The nonce is new with each start of the broker: nothing that a producer sent earlier, and nothing
+ * of an earlier lap, is taken for a record. */
 #ifndef MPBROKER_LOG_JOURNAL_H
 #define MPBROKER_LOG_JOURNAL_H
 

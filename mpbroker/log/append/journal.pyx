@@ -287,8 +287,8 @@ cdef class JournalFile:
     cdef int refuse_later(self, uint64_t sequence) except -1:
         """Refuse a record at `sequence` that is not whole in front of a whole one.
 
-        The last record may be torn, since its round was never finished. A whole one behind it proves that the round was: then the record is
-        damaged. Raises JournalDamaged.
+        The last record may be torn, since its round was never finished. A whole one behind it
+        proves that the round was: then the record is damaged. Raises JournalDamaged.
         """
         cdef uint64_t at, inner
         cdef const JournalRecord *found

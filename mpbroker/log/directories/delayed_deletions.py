@@ -23,7 +23,7 @@ class _Deletion(NamedTuple):
 
 
 class DelayedDeletions:
-    """Deletions that the helper does when they are due. A log directory fails with one of its own."""
+    """Deletions that the helper does when they are due. A failed one takes its log directory offline."""
 
     def __init__(self, helper: Helper) -> None:
         self._helper = helper

@@ -364,7 +364,7 @@ def _refuse_foreign(directory: Path) -> None:
 
 
 def directories_in(log_dir: Path) -> Iterator[str]:
-    """Yield the names of directories that should be partitions' ones.
+    """Yield the names of the directories that should be partitions.
 
     They come one by one, since thousands at once take much memory; nothing may be renamed meanwhile. Raises
     OSError.

@@ -107,7 +107,7 @@ def replay(
 
 
 def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Group the records by how many segments are held open: reads of a group's segments go on side by side."""
+    """Group the records by how many segments are held open, so that reads of these go on side by side."""
     group: list[Record] = []
     extents = data_bytes = 0
     for record in records:

@@ -209,7 +209,10 @@ class Home:
         return self._cleaned
 
     def _heed_policy(self) -> None:
-        """Distrust high watermarks written without group commit, by us or by Kafka: they need not be on disk."""
+        """Distrust high watermarks written without group commit, by us or by Kafka.
+
+        Their offsets need not be on disk.
+        """
         mark = self.path / names.DURABLE_MARK
         self._is_marked = is_there(mark)
         if self._group and not self._is_marked:

@@ -611,7 +611,7 @@ class _Loader:
 
 
 def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
-    """Return the batches from the index's last entry on; from the beginning, if that does not reach the end."""
+    """Return the batches from the index's last entry on; from the beginning if those miss the end."""
     at = scan.batches(fd, max(position, 0), size)
     if position and (not at or at[-1].position + at[-1].length != size):
         return scan.batches(fd, 0, size)

@@ -88,7 +88,7 @@ def _position_of(log: int, index: int, base: int, offset: int, size: int) -> int
 
 
 def _boundary_before(index: int, base: int, end: int, wanted: int) -> int:
-    """Return the beginning of a batch before `end`, at or soon behind `wanted` as far as the index knows one."""
+    """Return the beginning of a batch before `end`, at or soon behind `wanted` if the index knows one."""
     while wanted > 0 and index >= 0:
         offset = offset_ceiling(index, base, wanted)
         position = offset_floor(index, base, offset)[1] if offset is not None else end

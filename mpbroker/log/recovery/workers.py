@@ -359,7 +359,7 @@ class Recovery:
         return number < len(self.pools) and bool(self.pools[number].workers)
 
     def submit(self, number: int, job: OpenJob) -> None:
-        """Submit a job once; a repeated call only leads to the same result. `hand_out` sends it."""
+        """Submit the job unless it was given before; `hand_out` sends it."""
         key = job.key
         if key not in self._given:
             self._given[key] = number
