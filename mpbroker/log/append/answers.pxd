@@ -69,7 +69,9 @@ cdef void publish_answers(AnswersRef *answers) noexcept nogil
 cdef void forget_process(AnswersRef *answers, int process) noexcept nogil
 cdef bint owes(AnswersRef *answers, int process) noexcept nogil
 
-cdef inline bint is_ours(const AnswersRef *answers, const ProduceSlot *slot, const JobBatch *batch) noexcept nogil:
+cdef inline bint is_ours(
+    const AnswersRef *answers, const ProduceSlot *slot, const JobBatch *batch
+) noexcept nogil:
     """Tell whether the batch is this worker's.
 
     Of a job that several workers share, each does its own batches and does not even look at the others, which
@@ -80,5 +82,8 @@ cdef inline bint is_ours(const AnswersRef *answers, const ProduceSlot *slot, con
         return True
     return batch.slot % answers.workers == answers.worker
 
-cdef inline void fill(JobBatch *batch, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start) noexcept nogil:
-    batch.error, batch.base_offset, batch.append_time_ms, batch.log_start_offset = error, base_offset, append_time_ms, log_start
+cdef inline void fill(
+    JobBatch *batch, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start
+) noexcept nogil:
+    batch.error, batch.base_offset, batch.append_time_ms, batch.log_start_offset = (
+        error, base_offset, append_time_ms, log_start)

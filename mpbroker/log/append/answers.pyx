@@ -10,7 +10,9 @@ from mpbroker.ipc.jobs cimport (
     KAFKA_STORAGE_ERROR, NO_ERROR, REQUEST_TIMED_OUT, batches_of, fill_holes, is_failure, is_shared,
 )
 from mpbroker.ipc.meters cimport TopicMeter, count_error, count_topic, topic_cell
-from mpbroker.ipc.slots cimport CLOSE, NOOP, PRODUCE, PRODUCED, SEND, THROTTLED_BY_SHIFT, JobBatch, JobHeader, ProduceSlot, ReplySlot
+from mpbroker.ipc.slots cimport (
+    CLOSE, NOOP, PRODUCE, PRODUCED, SEND, THROTTLED_BY_SHIFT, JobBatch, JobHeader, ProduceSlot, ReplySlot,
+)
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.partition.state cimport PartitionCore
 from shm.arena cimport BLOCK_HEADER_BYTES, block_capacity, block_generation
@@ -67,7 +69,8 @@ cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, 
             continue
         core = answers.cores[batch.slot] if batch.slot < answers.core_count else NULL
         if batch.error == NO_ERROR:
-            if core != NULL and core.slot.generation == batch.slot_generation and core.slot.flags & PARTITION_OFFLINE:
+            if (core != NULL and core.slot.generation == batch.slot_generation
+                    and core.slot.flags & PARTITION_OFFLINE):
                 fill(batch, KAFKA_STORAGE_ERROR, -1, -1, -1)
             elif timed_out and not is_durable(core, batch):
                 batch.error = REQUEST_TIMED_OUT
@@ -88,7 +91,8 @@ cdef void count_answer(AnswersRef *answers, JobHeader *job) noexcept nogil:
         batch = &batches_of(job)[i]
         count_error(answers.meters, PRODUCE_KEY, batch.error, 1)
         if batch.error != NO_ERROR and is_failure(batch.error):
-            count_topic(topic_cell(answers.meters, batch.slot, batch.slot_generation), TopicMeter.FAILED_PRODUCE, 1)
+            count_topic(
+                topic_cell(answers.meters, batch.slot, batch.slot_generation), TopicMeter.FAILED_PRODUCE, 1)
 
 
 cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil:
@@ -114,7 +118,9 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
         reply.kind = NOOP if worst == NO_ERROR else CLOSE
     else:
         reply.kind = SEND
-        fill_holes(answers.arenas[slot.owner] + slot.block, block_capacity(answers.arenas[slot.owner], slot.block), job)
+        fill_holes(
+            answers.arenas[slot.owner] + slot.block,
+            block_capacity(answers.arenas[slot.owner], slot.block), job)
         reply.position = job.reply
         reply.length = job.reply_length
     reply.owner, reply.channel, reply.connection = slot.owner, slot.channel, slot.connection

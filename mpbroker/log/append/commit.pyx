@@ -10,8 +10,8 @@ from mpbroker.config.workers import MAX_LOG_DIRS
 from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.append.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
 from mpbroker.log.append.journal cimport (
-    NOT_SYNCING, JournalRef, JournalWrite, journal_add, journal_ask, journal_begin, journal_behind, journal_land, journal_record_most,
-    journal_take_off, journal_target, journal_unlist,
+    NOT_SYNCING, JournalRef, JournalWrite, journal_add, journal_ask, journal_begin, journal_behind,
+    journal_land, journal_record_most, journal_take_off, journal_target, journal_unlist,
 )
 from mpbroker.log.partition.state cimport PartitionCore, end_bound, stable_bound
 from shm.atomics cimport fence_full, load_acquire, store_release
@@ -186,7 +186,8 @@ cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
     cdef int retired_from = 0 if is_alone else place(commit, commit.started).retiring
     round.count = 0
     round.retiring = commit.retired_count - retired_from
-    if not (commit.unsynced_count or round.retiring) or not flusher_reserve(flush, <int>(commit.unsynced_count + round.retiring)):
+    if (not (commit.unsynced_count or round.retiring)
+            or not flusher_reserve(flush, <int>(commit.unsynced_count + round.retiring))):
         return False
     for i in range(commit.journal_count):
         if not has_room(commit, journal_record_most(&commit.journals[i]), is_alone):
@@ -208,7 +209,8 @@ cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
 
 cdef bint has_room(CommitRef *commit, uint64_t record_bytes, bint may_grow) noexcept nogil:
     """Tell whether a record of that size fits into the flusher's buffer, which grows if `may_grow`."""
-    return record_bytes <= commit.flusher.buffer_bytes or may_grow and flusher_reserve_record(&commit.flusher, record_bytes)
+    return (record_bytes <= commit.flusher.buffer_bytes
+            or may_grow and flusher_reserve_record(&commit.flusher, record_bytes))
 
 
 cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, PartitionCore *core) noexcept nogil:
@@ -217,7 +219,8 @@ cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, Partit
     cdef Flight *flight = &round.flights[round.count]
     cdef bint itself = commit.bypass or core.syncs_itself or flush_is_due(core)
     flight.core = core
-    flight.journaled = not itself and dir < commit.journal_count and journal_add(&commit.journals[dir], &flush.writes[dir], core)
+    flight.journaled = (not itself and dir < commit.journal_count
+                        and journal_add(&commit.journals[dir], &flush.writes[dir], core))
     flight.synced_itself = core.syncs_itself
     flight.covered = end_bound(core)
     flight.stable = stable_bound(core)
@@ -259,11 +262,14 @@ cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil:
         reopen(commit)
     while commit.finished < done:
         commit.finished += 1
-        take_in_round(commit, answers, place(commit, commit.finished), flusher_place(&commit.flusher, commit.finished))
+        take_in_round(
+            commit, answers, place(commit, commit.finished), flusher_place(&commit.flusher, commit.finished))
         answer_durable(answers, commit.finished)
 
 
-cdef void take_in_round(CommitRef *commit, AnswersRef *answers, CommitRound *round, FlushRound *flush) noexcept nogil:
+cdef void take_in_round(
+    CommitRef *commit, AnswersRef *answers, CommitRound *round, FlushRound *flush
+) noexcept nogil:
     cdef int64_t i
     take_in_errors(commit, answers, round, flush)
     for i in range(commit.journal_count):
@@ -278,7 +284,9 @@ cdef void take_in_round(CommitRef *commit, AnswersRef *answers, CommitRound *rou
     histogram_record(commit.counters, TIME_COMMIT_NS, flush.took_ns)
 
 
-cdef void take_in_errors(CommitRef *commit, AnswersRef *answers, const CommitRound *round, const FlushRound *flush) noexcept nogil:
+cdef void take_in_errors(
+    CommitRef *commit, AnswersRef *answers, const CommitRound *round, const FlushRound *flush
+) noexcept nogil:
     cdef int64_t i
     for i in range(commit.journal_count):
         if flush.journals >> i & 1 and flush.writes[i].error:
@@ -358,7 +366,8 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
         # Take directories in turn, so that none waits for ever behind another one.
         n = (commit.background_dir + 1 + i) % commit.journal_count
         journal = &commit.journals[n]
-        if journal.oldest != NULL and journal.oldest.first_record < journal_target(journal) and not commit.failed_dirs >> n & 1:
+        if (journal.oldest != NULL and journal.oldest.first_record < journal_target(journal)
+                and not commit.failed_dirs >> n & 1):
             dir = n
             break
     else:
@@ -404,7 +413,8 @@ cdef void take_in_background(CommitRef *commit, AnswersRef *answers) noexcept no
 
 cdef bint something_is_done(CommitRef *commit) noexcept nogil:
     """Tell whether one of the threads finished something that was not taken in yet."""
-    return load_done(&commit.flusher) != commit.finished or load_done(&commit.background) != commit.background_finished
+    return (load_done(&commit.flusher) != commit.finished
+            or load_done(&commit.background) != commit.background_finished)
 
 
 cdef bint commit_is_busy(CommitRef *commit) noexcept nogil:

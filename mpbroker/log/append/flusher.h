@@ -92,11 +92,13 @@ static int flusher_put_cached(const JournalWrite *w, const uint8_t *buffer, uint
 static int flusher_write_record(const JournalWrite *w, uint8_t *buffer) {
     uint64_t bytes = journal_record_bytes((uint64_t)w->count, w->payload);
     uint64_t at = sizeof(JournalRecord) + (uint64_t)w->count * sizeof(JournalExtent);
-    JournalRecord record = {JOURNAL_RECORD_MAGIC, 0, w->nonce, w->sequence, bytes, (uint32_t)w->count, (uint32_t)w->first};
+    JournalRecord record = {
+        JOURNAL_RECORD_MAGIC, 0, w->nonce, w->sequence, bytes, (uint32_t)w->count, (uint32_t)w->first};
     memcpy(buffer, &record, sizeof record);
     memcpy(buffer + sizeof record, w->extents, (size_t)w->count * sizeof(JournalExtent));
     for (int i = 0; i < w->count; i++) {
-        int failed = journal_pread(w->fds[i], buffer + at, w->extents[i].bytes, (uint64_t)w->extents[i].position);
+        int failed =
+            journal_pread(w->fds[i], buffer + at, w->extents[i].bytes, (uint64_t)w->extents[i].position);
         if (failed) return failed;
         at += w->extents[i].bytes;
     }
@@ -143,14 +145,17 @@ static uint64_t flusher_now_ns(void) {
 
 /* Exchange a word between two threads of one process, which die together. Words that processes share
  * have one writer each. */
-static inline uint64_t flusher_exchange(uint64_t *word, uint64_t value) { return __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST); }
+static inline uint64_t flusher_exchange(uint64_t *word, uint64_t value) {
+    return __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST);
+}
 
 static inline FlushRound *flusher_place(Flusher *f, uint64_t number) { return &f->rounds[number & 1]; }
 
 /* Tell whether the kernel gave up bytes that it was to write. Otherwise it has written nothing, and the
  * segment's sync reports the error. */
 static int flusher_is_lost(int error) {
-    return error != EINTR && error != EAGAIN && error != ENOMEM && error != ENOSYS && error != EPERM && error != EINVAL;
+    return error != EINTR && error != EAGAIN && error != ENOMEM && error != ENOSYS && error != EPERM
+        && error != EINVAL;
 }
 
 /* Start to write the round's bytes to their segments as well, a piece at a time. The kernel on its own
@@ -162,7 +167,9 @@ static int flusher_write_back(const JournalWrite *w) {
     for (int i = 0; i < w->count; i++) {
         int64_t from = w->extents[i].position & ~(int64_t)(WRITEBACK_BYTES - 1);
         int64_t to = (w->extents[i].position + w->extents[i].bytes) & ~(int64_t)(WRITEBACK_BYTES - 1);
-        if (from < to && sync_file_range(w->fds[i], from, to - from, SYNC_FILE_RANGE_WRITE) && flusher_is_lost(errno)) lost = errno;
+        if (from < to && sync_file_range(w->fds[i], from, to - from, SYNC_FILE_RANGE_WRITE)
+            && flusher_is_lost(errno))
+            lost = errno;
     }
     return lost;
 }
@@ -171,9 +178,11 @@ static void flusher_sync_round(FlushRound *r, uint8_t *buffer) {
     uint64_t began_ns = flusher_now_ns();
     for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
         if (r->journals >> dir & 1) flusher_journal(&r->writes[dir], buffer);
-    for (int i = 0; i < r->count; i++) r->errors[i] = r->fds[i] < 0 ? 0 : flusher_sync(r->fds[i], i < r->data_count);
+    for (int i = 0; i < r->count; i++)
+        r->errors[i] = r->fds[i] < 0 ? 0 : flusher_sync(r->fds[i], i < r->data_count);
     for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
-        if (r->journals >> dir & 1 && !r->writes[dir].error) r->writes[dir].error = flusher_sync(r->writes[dir].fd, 1);
+        if (r->journals >> dir & 1 && !r->writes[dir].error)
+            r->writes[dir].error = flusher_sync(r->writes[dir].fd, 1);
     r->took_ns = flusher_now_ns() - began_ns;
     for (int dir = 0; dir < LOG_DIRS_MOST; dir++) {
         if (!(r->journals >> dir & 1)) continue;

@@ -75,14 +75,16 @@ static inline uint64_t journal_record_bytes(uint64_t extents, uint64_t payload) 
     return (bytes + JOURNAL_BLOCK_BYTES - 1) / JOURNAL_BLOCK_BYTES * JOURNAL_BLOCK_BYTES;
 }
 
-static void journal_fill_head(JournalHead *head, uint64_t version, uint64_t nonce, uint64_t ring_bytes, uint64_t start) {
+static void journal_fill_head(
+    JournalHead *head, uint64_t version, uint64_t nonce, uint64_t ring_bytes, uint64_t start) {
     JournalHead filled = {JOURNAL_HEAD_MAGIC, version, nonce, ring_bytes, start, 0, 0};
     filled.crc = crc32c(0, (const uint8_t *)&filled, offsetof(JournalHead, crc));
     *head = filled;
 }
 
 static int journal_head_valid(const JournalHead *head) {
-    return head->magic == JOURNAL_HEAD_MAGIC && head->crc == crc32c(0, (const uint8_t *)head, offsetof(JournalHead, crc));
+    return head->magic == JOURNAL_HEAD_MAGIC
+        && head->crc == crc32c(0, (const uint8_t *)head, offsetof(JournalHead, crc));
 }
 
 static inline uint64_t journal_head_at(uint64_t version) { return (version & 1) * JOURNAL_HEAD_BYTES; }
@@ -90,12 +92,14 @@ static inline uint64_t journal_head_at(uint64_t version) { return (version & 1) 
 /* Put the CRC into a record that lies in memory with all that belongs to it, zeros up to `bytes`. It
  * goes in last. */
 static void journal_seal(uint8_t *record, uint64_t bytes) {
-    ((JournalRecord *)record)->crc = crc32c(0, record + offsetof(JournalRecord, nonce), bytes - offsetof(JournalRecord, nonce));
+    ((JournalRecord *)record)->crc =
+        crc32c(0, record + offsetof(JournalRecord, nonce), bytes - offsetof(JournalRecord, nonce));
 }
 
 /* Tell whether the first 40 bytes can be the record expected next. The CRC is checked once all of it is
  * read. */
-static int journal_expected(const JournalRecord *record, uint64_t nonce, uint64_t sequence, uint64_t ring_bytes) {
+static int journal_expected(
+    const JournalRecord *record, uint64_t nonce, uint64_t sequence, uint64_t ring_bytes) {
     return record->magic == JOURNAL_RECORD_MAGIC && record->nonce == nonce && record->sequence == sequence
         && record->bytes % JOURNAL_BLOCK_BYTES == 0 && record->bytes <= ring_bytes
         && record->bytes >= journal_record_bytes(record->extents, 0);

@@ -274,7 +274,8 @@ cdef class JournalFile:
                 return sequence, sorted(named)
             extent = <const JournalExtent *>(found + 1)
             for i in range(found.extents):
-                named.add(((<const char *>extent[i].topic_id)[:16], extent[i].partition, extent[i].segment_base))
+                named.add((
+                    (<const char *>extent[i].topic_id)[:16], extent[i].partition, extent[i].segment_base))
             sequence += found.bytes
 
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL:
@@ -296,11 +297,13 @@ cdef class JournalFile:
         cdef bytes piece
         room = bytearray()
         for at in range(0, self.head.ring_bytes, LOOKED_AT_BYTES):
-            piece = os.pread(self.fd, min(<uint64_t>LOOKED_AT_BYTES, self.head.ring_bytes - at), JOURNAL_RING_AT + at)
+            piece = os.pread(
+                self.fd, min(<uint64_t>LOOKED_AT_BYTES, self.head.ring_bytes - at), JOURNAL_RING_AT + at)
             p = piece
             for inner in range(0, len(piece), JOURNAL_BLOCK_BYTES):
                 found = <const JournalRecord *>(p + inner)
-                if found.nonce != self.head.nonce or found.sequence <= sequence or found.sequence % self.head.ring_bytes != at + inner:
+                if (found.nonce != self.head.nonce or found.sequence <= sequence
+                        or found.sequence % self.head.ring_bytes != at + inner):
                     continue
                 if self.record_at(room, found.sequence) != NULL:
                     raise JournalDamaged(
@@ -342,7 +345,8 @@ cdef class JournalFile:
         if error:
             raise OSError(error, os.strerror(error), str(self.path))
         os.fdatasync(self.fd)
-        error = journal_pread(self.fd, <uint8_t *>&self.head, sizeof(self.head), (version & 1) * JOURNAL_HEAD_BYTES)
+        error = journal_pread(
+            self.fd, <uint8_t *>&self.head, sizeof(self.head), (version & 1) * JOURNAL_HEAD_BYTES)
         if error:
             raise OSError(error, os.strerror(error), str(self.path))
         return 0
@@ -363,7 +367,8 @@ cdef class JournalFile:
             return False
         # A file system that opens the file that way may still refuse the first write. Try one: a head that
         # says the same as the last.
-        failed = journal_put_head(fd, self.head.version + 1, self.head.nonce, self.head.ring_bytes, self.head.start)
+        failed = journal_put_head(
+            fd, self.head.version + 1, self.head.nonce, self.head.ring_bytes, self.head.start)
         if failed == errno.EINVAL:
             os.close(fd)
             return False
@@ -396,7 +401,8 @@ cdef object record_of(bytearray record):
     for i in range(head.extents):
         extent = <const JournalExtent *>(p + sizeof(JournalRecord) + i * sizeof(JournalExtent))
         found.append(Extent(
-            (<const char *>extent.topic_id)[:16], extent.partition, extent.segment_base, extent.position, extent.end_offset,
+            (<const char *>extent.topic_id)[:16], extent.partition, extent.segment_base, extent.position,
+            extent.end_offset,
             data[at:at + extent.bytes]))
         at += extent.bytes
     return Record(head.first != 0, found)

@@ -6,31 +6,36 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport ftruncate
 
 from mpbroker.ipc.counters cimport (
-    BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
-    COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
+    BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS,
+    COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS,
+    COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
 )
-from mpbroker.ipc.jobs cimport KAFKA_STORAGE_ERROR, NO_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, batches_of
+from mpbroker.ipc.jobs cimport (
+    KAFKA_STORAGE_ERROR, NO_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, batches_of,
+)
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
 from mpbroker.ipc.slots cimport CLOSE, PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
 from mpbroker.log.append.answers cimport (
-    NEVER_NS, PROCESS_COUNT, answer, answer_durable, answer_later, answer_overdue, count_delayed, fill, forget_process, is_ours, job_of, owes,
-    publish_answers, push, send_kept,
+    NEVER_NS, PROCESS_COUNT, answer, answer_durable, answer_later, answer_overdue, count_delayed, fill,
+    forget_process, is_ours, job_of, owes, publish_answers, push, send_kept,
 )
 from mpbroker.log.append.commit cimport (
-    appended, ask_next, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir, publish_moved, retire_file,
-    something_is_done, sync_itself, take_in,
+    appended, ask_next, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir,
+    publish_moved, retire_file, something_is_done, sync_itself, take_in,
 )
 from mpbroker.log.append.paused_jobs cimport take_held
 from mpbroker.log.append.planned cimport write_planned
 from mpbroker.log.format.producer_state cimport (
-    NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find, producer_put, producer_update,
+    NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find,
+    producer_put, producer_update,
 )
 from mpbroker.log.partition.state cimport NOTHING_PLANNED, PartitionCore, PartitionState, note_batch, roll_due
 from mpbroker.log.io.write cimport is_full_disk
 from mpbroker.records.batch cimport (
-    BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch, stamp_log_append_time,
+    BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch,
+    stamp_log_append_time,
 )
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire
@@ -62,15 +67,16 @@ cdef class Turn:
         self.answers.core_count = slots
         self.answers.next_deadline_ns = <uint64_t>NEVER_NS
         self.fixed_now_ms = NEVER_MS
-        if not commit_open(&self.commit, slots) or self.jobs == NULL or self.planned == NULL or self.touched == NULL:
+        if (not commit_open(&self.commit, slots) or self.jobs == NULL or self.planned == NULL
+                or self.touched == NULL):
             raise MemoryError("no memory for the log process's round")
         if self.answers.cores == NULL:
             raise MemoryError("no memory for the log process's partitions")
 
     def __init__(
-        self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty, unsigned char[::1] failed_dirs,
-        CounterPage counters, Meters meters, Doorbell bell, bint group, int process=3, uint32_t worker=0, uint32_t workers=1,
-        uint64_t others_failed=0,
+        self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty,
+        unsigned char[::1] failed_dirs, CounterPage counters, Meters meters, Doorbell bell, bint group,
+        int process=3, uint32_t worker=0, uint32_t workers=1, uint64_t others_failed=0,
     ):
         """Start the flusher's threads.
 
@@ -213,9 +219,11 @@ cdef class Turn:
             return KAFKA_STORAGE_ERROR
         if core.slot.flags & PARTITION_DELETED:
             return UNKNOWN_TOPIC_OR_PARTITION
-        if not core.slot.flags & PARTITION_LIVE or not core.oldest_config_version <= batch.config_version <= core.slot.config_version:
+        if (not core.slot.flags & PARTITION_LIVE
+                or not core.oldest_config_version <= batch.config_version <= core.slot.config_version):
             return NOT_LEADER_OR_FOLLOWER
-        if self.answers.arenas[batch.data_owner] == NULL or batch.length < BATCH_HEADER_BYTES or batch.count < 1:
+        if (self.answers.arenas[batch.data_owner] == NULL or batch.length < BATCH_HEADER_BYTES
+                or batch.count < 1):
             return NOT_LEADER_OR_FOLLOWER
         if batch.data + batch.length > self.answers.extents[batch.data_owner]:
             return NOT_LEADER_OR_FOLLOWER
@@ -247,7 +255,8 @@ cdef class Turn:
         planned.duplicate = 0
         if planned.has_producer:
             verdict = producer_check(
-                producer_find(core.producers, batch.producer_id), batch.producer_epoch, batch.base_sequence, batch.count, False, &original)
+                producer_find(core.producers, batch.producer_id), batch.producer_epoch, batch.base_sequence,
+                batch.count, False, &original)
             if verdict == PRODUCER_DUPLICATE:
                 planned.duplicate = 1
                 planned.has_producer = 0
@@ -284,7 +293,8 @@ cdef class Turn:
             return False
         planned.before = producer[0]
         producer_update(
-            producer, batch.producer_epoch, batch.base_sequence, count, planned.base_offset, planned.max_timestamp)
+            producer, batch.producer_epoch, batch.base_sequence, count, planned.base_offset,
+            planned.max_timestamp)
         return True
 
     cdef void enlist(self, PartitionCore *core, int32_t index) noexcept nogil:
@@ -326,7 +336,8 @@ cdef class Turn:
             if planned.duplicate:
                 counter_add(self.commit.counters, COUNT_DUPLICATES, 1)
                 continue
-            note_batch(core, planned.base_offset + batch.count - 1, core.size, batch.length, planned.max_timestamp)
+            note_batch(
+                core, planned.base_offset + batch.count - 1, core.size, batch.length, planned.max_timestamp)
             counter_add(self.commit.counters, COUNT_BATCHES_APPENDED, 1)
             records += batch.count
             size += batch.length
@@ -374,7 +385,8 @@ cdef class Turn:
         cdef PartitionCore *core
         for i in range(job.batches):
             batch = &batches_of(job)[i]
-            if not is_ours(&self.answers, slot, batch) or batch.error != NO_ERROR or batch.slot >= self.answers.core_count:
+            if (not is_ours(&self.answers, slot, batch) or batch.error != NO_ERROR
+                    or batch.slot >= self.answers.core_count):
                 continue
             core = self.answers.cores[batch.slot]
             if core == NULL or core.slot.generation != batch.slot_generation:
@@ -484,17 +496,21 @@ cdef class Turn:
         cdef int64_t job_bytes = sizeof(JobHeader) + job.batches * sizeof(JobBatch)
         cdef int64_t length = batch.length
         entry = read_job_batch(<unsigned char[:job_bytes]><unsigned char *>job, self.batch)
-        if batch.data_owner >= PROCESS_COUNT or self.answers.arenas[batch.data_owner] == NULL or length < BATCH_HEADER_BYTES:
+        if (batch.data_owner >= PROCESS_COUNT or self.answers.arenas[batch.data_owner] == NULL
+                or length < BATCH_HEADER_BYTES):
             return entry, None
         if batch.data + length > self.answers.extents[batch.data_owner]:
             return entry, None
         return entry, memoryview(<unsigned char[:length]>(self.answers.arenas[batch.data_owner] + batch.data))
 
-    def finish_batch(self, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start, bint was_appended) -> None:
+    def finish_batch(
+        self, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start, bint was_appended
+    ) -> None:
         """Record what Python did with the current batch. Gathering continues behind it."""
         cdef JobHeader *job = job_of(&self.answers, <ProduceSlot *>&self.jobs[self.job])
         cdef JobBatch *batch = &batches_of(job)[self.batch]
-        cdef PartitionCore *core = self.answers.cores[batch.slot] if batch.slot < self.answers.core_count else NULL
+        cdef PartitionCore *core = (
+            self.answers.cores[batch.slot] if batch.slot < self.answers.core_count else NULL)
         fill(batch, error, base_offset, append_time_ms, log_start)
         if was_appended:
             appended(&self.commit, core, batch.length)
@@ -555,7 +571,8 @@ cdef class Turn:
     def owes(self, int process) -> bool:
         """Tell whether appends for the process, or answers to it or on its behalf, are outstanding."""
         return self.job_count > 0 or self.held.count > 0 or (
-            self.inbox[process] != NULL and ring_waiting(self.inbox[process]) > 0) or owes(&self.answers, process)
+            self.inbox[process] != NULL and ring_waiting(self.inbox[process]) > 0
+        ) or owes(&self.answers, process)
 
     def send(self, int process, bytes slot) -> None:
         """Send a descriptor made by Python, behind the answers that are on their way to the process.
@@ -624,7 +641,8 @@ cdef class Turn:
         if commit_is_busy(&self.commit) or self.job_count or self.held.count or self.answers.count:
             return False
         for process in range(PROCESS_COUNT):
-            if self.answers.kept[process].count or (self.inbox[process] != NULL and ring_waiting(self.inbox[process])):
+            if self.answers.kept[process].count or (
+                    self.inbox[process] != NULL and ring_waiting(self.inbox[process])):
                 return False
         return True
 

@@ -88,8 +88,8 @@ class Opening:
                 if name.suffix:
                     continue
                 found.partitions += 1
-                # A partition in two directories is left to the log process, which reports it, whoever opens the
-                # others there.
+                # A partition in two directories is left to the log process, which reports it, whoever opens
+                # the others there.
                 key = (name.topic, name.partition)
                 if key in self._homes:
                     twice.add(key)
