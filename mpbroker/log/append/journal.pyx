@@ -24,8 +24,8 @@ cdef enum:
 
 # The bytes of one segment that a round made durable; `end_offset` lies behind the last record in them.
 Extent = namedtuple("Extent", "topic_id partition segment_base position end_offset data")
-# What one round wrote. `is_first`: its process had written none before, so it says nothing of the record in
-# front of it.
+# The bytes that one round wrote. `is_first`: its process had written no record before, so it proves nothing
+# about the one in front of it.
 Record = namedtuple("Record", "is_first extents")
 
 

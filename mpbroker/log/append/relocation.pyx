@@ -1,5 +1,4 @@
-"""What a turn does for a partition that moves to another log directory: hold its jobs, then append elsewhere.
-"""
+"""Moves of a partition to another log directory, for a turn: hold its jobs, then append elsewhere."""
 from libc.stdint cimport int32_t
 from libc.stdlib cimport realloc
 from libc.string cimport memmove

@@ -637,7 +637,7 @@ cdef class Turn:
 
     @property
     def is_settled(self):
-        """Whether nothing is outstanding: no job, no commit round, no answer."""
+        """Tell whether nothing is outstanding: no job, no commit round, no answer."""
         if commit_is_busy(&self.commit) or self.job_count or self.held.count or self.answers.count:
             return False
         for process in range(PROCESS_COUNT):

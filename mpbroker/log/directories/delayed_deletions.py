@@ -31,7 +31,7 @@ class DelayedDeletions:
         self.next_due_s = math.inf
 
     def of(self, log: PartitionLog, job: Callable[[], None]) -> None:
-        """Delete something of the log's, with its topic's delay, in its log directory."""
+        """Add a deletion for the log, with its topic's delay, in its log directory."""
         self.add(log.config.file_delete_delay_ms, log.state.log_dir, job)
 
     def add(self, delay_ms: int, log_dir: int, job: Callable[[], None]) -> None:

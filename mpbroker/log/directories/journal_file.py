@@ -84,7 +84,7 @@ class DirJournal:
 
     @property
     def is_unsynced(self) -> bool:
-        """Whether segments named by a predecessor's records may not be synced."""
+        """Tell whether segments named by a predecessor's records may not be synced."""
         return bool(self._inherited)
 
     @property
@@ -93,7 +93,7 @@ class DirJournal:
 
     @property
     def must_sync(self) -> bool:
-        """Whether the sync of what a predecessor left failed and must be tried again."""
+        """Tell whether the sync of what a predecessor left failed and must be tried again."""
         return self.is_unsynced and not self._is_syncing
 
     # ---- the journal's file ----
@@ -156,7 +156,7 @@ class DirJournal:
 
     @property
     def is_missing(self) -> bool:
-        """Whether a wanted journal is missing and none is being made."""
+        """Tell whether a wanted journal is missing and none is being made."""
         return self._is_wanted and self.file is None and self._making is None
 
     def empty(self) -> None:

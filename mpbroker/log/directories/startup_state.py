@@ -1,4 +1,4 @@
-"""What the first log worker has found out about the last run, for the others and for successors.
+"""Facts that the first log worker found out about the last run, for the others and for successors.
 
 The first worker alone puts in order what that run left (`Home.take_over`); the others begin when it has. What
 it says here outlives it, but not the broker. So a worker that finds it said is the successor of one that

@@ -76,9 +76,7 @@ class OldMessages(PartitionDamaged):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known of a partition: from checkpoints, or from the table after a crash of the log process
-    alone.
-    """
+    """Facts known of a partition: from checkpoints, or from the table after the log process alone crashed."""
 
     clean: bool
     recovery_point: int = 0

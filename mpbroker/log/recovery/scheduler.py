@@ -123,7 +123,7 @@ class Opening:
 
     @property
     def stay_s(self) -> float:
-        """How long partitions may be opened before the loop looks at something else."""
+        """Return how long partitions may be opened before the loop looks at something else."""
         is_start = self._goes_on and not self._is_successor and self._recovery.given
         return STAY_S if is_start else STAY_WITH_CLIENTS_S
 
