@@ -4,8 +4,8 @@ visible.
 One round is written and synced at a time; what is appended meanwhile joins the next round. If that is much,
 it is offered to the flusher, which goes on with it as soon as the round in front is done (`flusher.h`). Until
 the flusher takes it, the offer only describes what a round would be now: the next append takes it back. The
-high watermark (offset and position together) moves only when a round is done.
-Nothing else closes a file descriptor with unsynced bytes: rolled files go through `retired`.
+high watermark (offset and position together) moves only when a round is done. Only commit rounds
+close a file descriptor with unsynced bytes: rolled files go through `retired`.
 
 A round makes a partition durable through the journal of its log directory, or by a sync of its segment: where
 there is no journal (yet), where much was appended, and where the journal has no room. Segments with bytes in
