@@ -1,7 +1,7 @@
-"""A log worker: alone it writes its partitions below log.dirs. A Python program around its native turn.
+"""The log worker: the Python program around a native turn, alone in writing its partitions below log.dirs.
 
-It appends jobs of handlers and of the coordinator, serves the coordinator's calls, obeys the supervisor's
-orders, and keeps house. The locks on the log directories are the supervisor's and inherited.
+It appends the jobs of handlers and of the coordinator, serves the coordinator's calls, obeys the supervisor's
+orders, and keeps house. It inherits the supervisor's locks on the log directories.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from shm.ring import Ring
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5_000
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
-# After so much the recovery points are written before their time: a recovery looks at what lies behind them.
+# After this many bytes recovery points are written early: a recovery checks everything behind them.
 POINTS_EVERY_BYTES = 256 << 20
 
 _Steps: TypeAlias = Generator[None, None, calls.Message | None]
 
 
 def run(context: ProcessContext) -> int:
-    """Serves until ordered to stop. Raises FatalError."""
+    """Serve until ordered to stop; return the exit code. Raises FatalError."""
     if not await_first(context):
         context.stopped()
         return 0
@@ -75,7 +75,10 @@ def run(context: ProcessContext) -> int:
 
 
 def await_first(context: ProcessContext) -> bool:
-    """Until what the last run left is in order, by the first worker; False if this one is to stop before."""
+    """Wait until the first worker has put in order what the last run left.
+
+    Return False if this worker is to stop before that.
+    """
     take_over = TakeOver(context.memory.words("taken_over"))
     is_first = log_worker_number(context.index) == 0
     context.counters.set_status("waiting for the first log worker to put in order what the last run left")
@@ -102,7 +105,7 @@ class LogProcess:
         self._closed_dirs.store(self.worker.number, 0)
         self.meters = memory.meters(context.index)
         self.turn = self._make_turn()
-        # A ring of the bell may be missed by who is about to sleep; this is read by the sleep itself.
+        # A ring of the bell may be missed by a loop about to sleep; its sleep reads this event itself.
         self.helper = Helper(self._wake)
         self.manager = LogManager(
             context.config,
@@ -124,10 +127,11 @@ class LogProcess:
         self.moving = Moving(self.manager, self._wake, [memory.counters(index) for index in workers])
         self.rings: dict[int, list[Ring]] = {}
         self._fence_tails: list[int] | None = None
-        # Topics whose partitions are being opened, one by one; the first one goes first.
+        # Topics whose partitions are being opened one by one, the first topic first.
         self._ensuring: deque[tuple[Call, Generator[None, None, calls.EnsuredTopic]]] = deque()
         self._awaits_helper = False
-        # What waits for the helper, or gives way to appends from time to time; the caller that is answered.
+        # Generators that wait for the helper or give way to appends, each with the call to answer (None: no
+        # caller).
         self._chores: list[tuple[Call | None, _Steps]] = []
         now = time.monotonic()
         self._next_retention = now + context.config.log_initial_task_delay_ms / 1000
@@ -140,7 +144,7 @@ class LogProcess:
         self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
 
     def _wake(self) -> None:
-        """In a thread: the loop looks what it has done."""
+        """Wake the loop, from a thread, to look at what that thread has done."""
         os.eventfd_write(self.context.bell.fd, 1)
 
     def _make_turn(self) -> Turn:
@@ -163,7 +167,7 @@ class LogProcess:
         )
 
     def _fork_workers(self) -> Opening:
-        """Before anything here has a thread."""
+        """Fork the recovery workers; call it before this process has a thread."""
         context = self.context
         pools = fork_pools(
             [Path(name) for name in context.config.log_dirs],
@@ -175,7 +179,7 @@ class LogProcess:
         return Opening(recovery, context.memory.words("recovery"), self.worker)
 
     def say(self, text: str) -> None:
-        """What a look at the process shows while it is at something long."""
+        """Show `text` as the process's status during something long."""
         self.context.counters.set_status(text)
         self.context.counters.beat()
 
@@ -213,11 +217,15 @@ class LogProcess:
 
     @property
     def sleep_ms(self) -> int:
-        """Nothing keeps partitions from being opened, but the helper: it wakes us, and needs the GIL."""
+        """Return how long the loop may sleep: not at all while partitions are opened, unless that waits for
+        the helper.
+
+        The helper wakes the loop, and needs the GIL until then.
+        """
         return 0 if self._ensuring and not self._awaits_helper else MAX_SLEEP_MS
 
     def work(self, timeout_ms: int) -> None:
-        """One round, with what Python has to do in it."""
+        """Run one round, with Python's part of it."""
         turn = self.turn
         pause = turn.serve(timeout_ms)
         while pause != Pause.ROUND_DONE:
@@ -230,7 +238,7 @@ class LogProcess:
         self._take_failures()
 
     def _heed_others(self) -> None:
-        """A log directory that another worker found broken is so for all of them."""
+        """Fail each log directory that another worker found broken: it is broken for all of them."""
         if self.worker.is_alone:
             return
         found = self.context.memory.failed_dirs() & ~self.turn.failed_dirs
@@ -298,7 +306,7 @@ class LogProcess:
         self._measure_soon()
 
     def _measure_soon(self) -> None:
-        """What there is in a log directory is no longer what was said of it."""
+        """Measure sizes again soon: a log directory no longer has what was said of it."""
         if self._next_sizes != float("inf"):
             self._next_sizes = 0.0
 
@@ -313,7 +321,7 @@ class LogProcess:
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoint_high_watermarks()
-            # Behind those that may need it.
+            # After the checkpoints, which may need the reserve.
             self._keep_room()
         appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
         if self._refused.is_on and self._refused.is_over(now, appended, self._log_dirs()):
@@ -335,7 +343,7 @@ class LogProcess:
             self._next_sizes = float("inf")
             self._chores.append((None, self._measure()))
         if now >= self._next_retention:
-            # Not before the last look is over.
+            # Do not begin another look before this one is over.
             self._next_retention = float("inf")
             self._chores.append((None, self._retain()))
 
@@ -362,7 +370,7 @@ class LogProcess:
         self._next_retention = time.monotonic() + self.context.config.log_retention_check_interval_ms / 1000
 
     def do_chores(self) -> None:
-        """A step of each."""
+        """Advance each chore by one step."""
         self.moving.step()
         for chore in list(self._chores):
             call, steps = chore
@@ -415,8 +423,10 @@ class LogProcess:
         self._send_answer(call, answer)
 
     def ensure_on(self) -> bool:
-        """Opens a partition, or as many as are there at once: one that takes some syncs is the last, since
-        producers wait for the round after it.
+        """Open partitions of the first topic until a time slice ends. Return whether there was something to
+        do.
+
+        One that takes some syncs is the last, since producers wait for the round after it.
         """
         self._awaits_helper = False
         if not self._ensuring:
@@ -466,7 +476,7 @@ class LogProcess:
         )
 
     def _count_partitions(self) -> None:
-        """The coordinator's own log is none of Kafka's ReplicaManager."""
+        """Count the partitions; the coordinator's own log is not one of Kafka's ReplicaManager."""
         ours = METADATA_SLOT in self.manager.logs
         self.context.counters.set(Counter.COUNT_PARTITIONS, len(self.manager.logs) - ours)
 
@@ -477,7 +487,7 @@ class LogProcess:
     # ---- orders ----
 
     def obey_fence(self) -> None:
-        """A dead role's published jobs are appended whole and answered before its fence is acknowledged."""
+        """Append and answer all published jobs of a dead role before its fence is acknowledged."""
         fence = self.context.pending_fence()
         if fence is None:
             return
@@ -494,7 +504,7 @@ class LogProcess:
             self._fence_tails = self.turn.tails()
             self.turn.forget(fence.role)
         if is_log_worker(fence.role):
-            # Whoever waits for both of us must be told our part: then all that is left is its.
+            # A process that waits for both workers needs our part first: the rest is the dead one's.
             if self.turn.has_answered(self._fence_tails):
                 self._fence_tails = None
                 self.context.acknowledge_fence()
@@ -503,7 +513,10 @@ class LogProcess:
             self._finish_fence(fence)
 
     def _without(self, role: int, call: Call | None, steps: _Steps) -> tuple[Call | None, _Steps] | None:
-        """A swap that the cleaner asked for goes on to its end without it; nothing else does."""
+        """Return the chore as it goes on without the role; None if it ends.
+
+        Only a swap that the cleaner asked for is carried to its end.
+        """
         if call is None or call.owner != role:
             return call, steps
         return (None, steps) if role == CLEANER else None
@@ -527,9 +540,13 @@ class LogProcess:
         self.context.acknowledge_fence()
 
     def _stop(self) -> int:
-        """What was published is still appended and answered; then all is flushed, closed and marked clean."""
+        """Append and answer what was published; then flush, close, and mark the directories clean.
+
+        Return the exit code.
+        """
         if self.context.orphaned:
-            # Nobody fences who has left: what found a ring full would be kept for ever, and our locks.
+            # Nobody fences dead processes any more: descriptors that found a ring full would be kept for
+            # ever, and so would the locks.
             for role in self._parties():
                 self.turn.forget(role)
         self.moving.stop()
@@ -541,7 +558,8 @@ class LogProcess:
         closed = self.manager.close_cleanly()
         self._closed_dirs.store(self.worker.number, closed)
         if self.worker.is_first:
-            # The supervisor stops it last. Without one the others may still be at it: then there is no mark.
+            # The supervisor stops the first worker last. Without one the others may still be busy: then there
+            # is no clean mark.
             for other in range(1, self.worker.count):
                 closed &= self._closed_dirs.load(other)
             self.manager.mark_clean(closed)

@@ -1,4 +1,4 @@
-"""Natively: see `answers.pxd`."""
+"""Native implementation of the answers to produce jobs, described in `answers.pxd`."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport abort, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
@@ -10,7 +10,9 @@ from mpbroker.ipc.jobs cimport (
     KAFKA_STORAGE_ERROR, NO_ERROR, REQUEST_TIMED_OUT, batches_of, fill_holes, is_failure, is_shared,
 )
 from mpbroker.ipc.meters cimport TopicMeter, count_error, count_topic, topic_cell
-from mpbroker.ipc.slots cimport CLOSE, NOOP, PRODUCE, PRODUCED, SEND, THROTTLED_BY_SHIFT, JobBatch, JobHeader, ProduceSlot, ReplySlot
+from mpbroker.ipc.slots cimport (
+    CLOSE, NOOP, PRODUCE, PRODUCED, SEND, THROTTLED_BY_SHIFT, JobBatch, JobHeader, ProduceSlot, ReplySlot,
+)
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.partition.state cimport PartitionCore
 from shm.arena cimport BLOCK_HEADER_BYTES, block_capacity, block_generation
@@ -23,7 +25,9 @@ cdef enum:
 
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil:
-    """The job a descriptor names; NULL if its block is another one by now, or the job does not lie in it."""
+    """Return the job that a descriptor names; NULL if its block was reused since, or the job does not lie in
+    it.
+    """
     cdef uint8_t *base
     cdef uint64_t capacity
     cdef JobHeader *job
@@ -52,7 +56,9 @@ cdef bint is_durable(PartitionCore *core, JobBatch *batch) noexcept nogil:
 
 
 cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, int timed_out) noexcept nogil:
-    """Brings the results up to date with what happened since the append; returns an error if there is any."""
+    """Bring the batches' results up to date with what happened since the append; return an error if one has
+    any.
+    """
     cdef int worst = NO_ERROR
     cdef JobBatch *batch
     cdef PartitionCore *core
@@ -63,7 +69,8 @@ cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, 
             continue
         core = answers.cores[batch.slot] if batch.slot < answers.core_count else NULL
         if batch.error == NO_ERROR:
-            if core != NULL and core.slot.generation == batch.slot_generation and core.slot.flags & PARTITION_OFFLINE:
+            if (core != NULL and core.slot.generation == batch.slot_generation
+                    and core.slot.flags & PARTITION_OFFLINE):
                 fill(batch, KAFKA_STORAGE_ERROR, -1, -1, -1)
             elif timed_out and not is_durable(core, batch):
                 batch.error = REQUEST_TIMED_OUT
@@ -74,18 +81,22 @@ cdef int worst_of(AnswersRef *answers, const ProduceSlot *slot, JobHeader *job, 
 
 
 cdef void count_answer(AnswersRef *answers, JobHeader *job) noexcept nogil:
-    """Of an answer that goes straight to the processor; who gets its job back counts by itself."""
+    """Count an answer that goes straight to the processor.
+
+    A sender that gets its job back counts it itself.
+    """
     cdef JobBatch *batch
     cdef uint32_t i
     for i in range(job.batches):
         batch = &batches_of(job)[i]
         count_error(answers.meters, PRODUCE_KEY, batch.error, 1)
         if batch.error != NO_ERROR and is_failure(batch.error):
-            count_topic(topic_cell(answers.meters, batch.slot, batch.slot_generation), TopicMeter.FAILED_PRODUCE, 1)
+            count_topic(
+                topic_cell(answers.meters, batch.slot, batch.slot_generation), TopicMeter.FAILED_PRODUCE, 1)
 
 
 cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil:
-    """Sends what the job's batches say: to the processor, or back to the sender."""
+    """Send the results of the job's batches to the processor, or back to the sender."""
     cdef JobHeader *job = job_of(answers, slot)
     cdef ProduceSlot back
     cdef ReplySlot reply
@@ -107,7 +118,9 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
         reply.kind = NOOP if worst == NO_ERROR else CLOSE
     else:
         reply.kind = SEND
-        fill_holes(answers.arenas[slot.owner] + slot.block, block_capacity(answers.arenas[slot.owner], slot.block), job)
+        fill_holes(
+            answers.arenas[slot.owner] + slot.block,
+            block_capacity(answers.arenas[slot.owner], slot.block), job)
         reply.position = job.reply
         reply.length = job.reply_length
     reply.owner, reply.channel, reply.connection = slot.owner, slot.channel, slot.connection
@@ -121,7 +134,11 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
 # ---- waiting for a commit round ----
 
 cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil:
-    """Without memory for that the process ends: an early answer would lie, and none would keep the client waiting for ever."""
+    """Keep the answer until the commit round `ticket` is done.
+
+    If memory is exhausted the process ends: an early answer would lie, and a missing one would keep the
+    client waiting for ever.
+    """
     cdef Waiting *grown
     cdef Waiting *entry
     cdef uint64_t i, room
@@ -151,7 +168,7 @@ cdef void count_waiting(AnswersRef *answers, const ProduceSlot *slot, int change
 
 
 cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
-    """Answers all that waited for commit rounds up to `done`."""
+    """Answer everything that waited for commit rounds up to `done`."""
     cdef Waiting *entry
     while answers.count:
         entry = &answers.waiting[answers.first & (answers.room - 1)]
@@ -168,7 +185,7 @@ cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
 
 
 cdef void answer_overdue(AnswersRef *answers) noexcept nogil:
-    """What waited longer than its request allows: the batches are appended, the answer is REQUEST_TIMED_OUT."""
+    """Answer what waited longer than its request allows with REQUEST_TIMED_OUT. Its batches stay appended."""
     cdef Waiting *entry
     cdef uint64_t i
     if answers.now_ns < answers.next_deadline_ns:
@@ -219,7 +236,7 @@ cdef void keep(Kept *kept, const Slot *slot) noexcept nogil:
     if kept.count == kept.room:
         grown = <Slot *>realloc(kept.slots, (kept.room * 2 + 256) * sizeof(Slot))
         if grown == NULL:
-            abort()  # a lost descriptor is a client without an answer and a block that is lent for ever
+            abort()  # a lost descriptor would leave a client without an answer and a block lent for ever
         kept.slots = grown
         kept.room = kept.room * 2 + 256
     kept.slots[kept.first + kept.count] = slot[0]
@@ -235,7 +252,7 @@ cdef void stage_kept(AnswersRef *answers, int process) noexcept nogil:
 
 
 cdef void send_kept(AnswersRef *answers) noexcept nogil:
-    """What did not fit goes first, as far as there is room now."""
+    """Send the descriptors that did not fit earlier, as far as there is room now."""
     cdef int process
     cdef Kept *kept
     for process in range(PROCESS_COUNT):
@@ -244,7 +261,7 @@ cdef void send_kept(AnswersRef *answers) noexcept nogil:
             continue
         stage_kept(answers, process)
         if kept.count:
-            # Room may have appeared before the consumer could see the wish.
+            # Room may have appeared before the consumer saw the wish for it.
             ring_want_space(answers.rings[process], True)
             stage_kept(answers, process)
         if kept.count == 0:
@@ -253,7 +270,7 @@ cdef void send_kept(AnswersRef *answers) noexcept nogil:
 
 
 cdef void publish_answers(AnswersRef *answers) noexcept nogil:
-    """One release store and at most one ring of the bell for each process that has answers."""
+    """Publish the staged answers: one release store and at most one ring of the bell for each process."""
     cdef int process
     cdef uint64_t staged = answers.staged
     answers.staged = 0
@@ -264,14 +281,14 @@ cdef void publish_answers(AnswersRef *answers) noexcept nogil:
 
 
 cdef void forget_process(AnswersRef *answers, int process) noexcept nogil:
-    """It is dead: what was meant for it has no reader."""
+    """Drop whatever is meant for a dead process: nobody reads it."""
     answers.rings[process] = NULL
     answers.kept[process].first = answers.kept[process].count = 0
     answers.staged &= ~(<uint64_t>1 << process)
 
 
 cdef bint owes(AnswersRef *answers, int process) noexcept nogil:
-    """Whether anything still has to be answered that this process sent or is to get."""
+    """Tell whether an answer is outstanding that this process sent the job of, or is to get."""
     cdef uint64_t i
     cdef int target
     cdef ReplySlot kept

@@ -1,4 +1,4 @@
-"""Append one batch that the native turn hands back: of a transaction, first in a segment, or due for a roll.
+"""Append one batch that the native turn hands back: transactional, first in a segment, or due for a roll.
 
 (Kafka: UnifiedLog.append, LocalLog.append, LogSegment.append.)
 """
@@ -23,8 +23,10 @@ DUPLICATE = -1
 
 
 class Appended(NamedTuple):
-    """What becomes of a batch. `failure`: an errno after which its log directory cannot be used any more;
-    `no_room`: that of a full disk or of too few descriptors, which pass.
+    """The outcome of an append.
+
+    `failure`: an errno after which its log directory cannot be used any more; `no_room`: the errno of a full
+    disk or of too few descriptors, which pass.
     """
 
     error: int
@@ -37,14 +39,14 @@ class Appended(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of a transaction: ABORT or COMMIT, and the coordinator that says so."""
+    """The end of a transaction: ABORT or COMMIT, and the epoch of the coordinator that ends it."""
 
     kind: int
     coordinator_epoch: int
 
 
 def refusal(log: PartitionLog | None, batch: Batch) -> int:
-    """Why the batch cannot be appended to the partition it names, 0 if it can."""
+    """Return the error that keeps the batch from the partition it names, 0 if there is none."""
     if log is None or log.state.generation != batch.slot_generation:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     flags = log.state.flags
@@ -66,7 +68,7 @@ def append_batch(
     now_ms: int,
     retire: Callable[[int], object],
 ) -> Appended:
-    """Appends it, or says why not. `retire` takes fds of rolled files, to be synced and closed."""
+    """Append the batch, or say why not. `retire` takes fds of rolled files, to be synced and closed."""
     refused = refusal(log, batch)
     if refused or log is None or data is None:
         return Appended(refused or ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -100,7 +102,10 @@ def append_batch(
 
 
 def _checked(log: PartitionLog, batch: Batch, marker: Marker | None) -> tuple[int, int, int]:
-    """An error code, or DUPLICATE with base offset and timestamp of the original."""
+    """Check the batch against its producer's state.
+
+    Return an error code, or DUPLICATE with base offset and timestamp of the original.
+    """
     producers = log.state.producers
     if marker is not None:
         error = producers.check_marker(batch.producer_id, batch.producer_epoch, marker.coordinator_epoch)
@@ -138,7 +143,8 @@ def _write(
     try:
         _note_producer(log, batch, base, position, max_timestamp, marker)
     except OSError as error:
-        # The marker is there, but not where the next transaction begins: who sends it again has that found.
+        # The marker is written, but the begin of the next open transaction was not found: a retry of the
+        # marker finds it.
         return _storage_error(error)
     return Appended(
         ErrorCode.NONE, base, now_ms if state.append_time else -1, state.log_start, was_appended=True
@@ -146,7 +152,10 @@ def _write(
 
 
 def _cut_back(log: PartitionLog, error: OSError) -> Appended:
-    """What a write has left must not come back to life: where it cannot be cut off, nothing is appended."""
+    """Cut off what a failed write has left: it must not come back to life.
+
+    Where that fails, nothing is appended to the directory any more.
+    """
     try:
         log.state.cut_back()
     except OSError as worse:
@@ -155,7 +164,7 @@ def _cut_back(log: PartitionLog, error: OSError) -> Appended:
 
 
 def _note_aborted(log: PartitionLog, producer_id: int, last: int) -> None:
-    """Raises OSError with nothing noted."""
+    """Note the aborted transaction. Raises OSError with nothing noted."""
     producers = log.state.producers
     first = producers.open_from(producer_id)
     if first >= 0:
@@ -167,7 +176,7 @@ def _note_aborted(log: PartitionLog, producer_id: int, last: int) -> None:
 def _note_producer(
     log: PartitionLog, batch: Batch, base: int, position: int, max_timestamp: int, marker: Marker | None
 ) -> None:
-    """What the batch means for its producer, and for what is stable. Raises OSError."""
+    """Note what the batch means for its producer and for the last stable offset. Raises OSError."""
     producer_id, epoch = batch.producer_id, batch.producer_epoch
     if producer_id < 0:
         return
@@ -185,7 +194,7 @@ def _note_producer(
 
 
 def _storage_error(error: OSError) -> Appended:
-    """What passes refuses this produce only; anything else ends the use of the directory."""
+    """Refuse this produce. A passing error refuses nothing more; any other ends the use of the directory."""
     if error.errno in PASSING:
         return Appended(ErrorCode.KAFKA_STORAGE_ERROR, no_room=error.errno or errno.ENOSPC)
     return Appended(ErrorCode.KAFKA_STORAGE_ERROR, failure=error.errno or errno.EIO)

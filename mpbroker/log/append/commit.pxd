@@ -1,12 +1,15 @@
-"""Commit rounds: which partitions have unsynced bytes, what the flusher has been asked for, and publication of what is visible.
+"""Commit rounds: the partitions with unsynced bytes, the flusher's requests, and the publication of what is
+visible.
 
-One round is written and synced at a time; what is appended meanwhile is the next round. Where that is much, it is offered to the flusher,
-which goes on with it as soon as the one in front is done (`flusher.h`). Until then it is only what a round would be now: what is appended next
-takes the offer back. The high watermark (offset and position together) moves only when a round is done. A file descriptor with unsynced bytes
-is closed by nobody else: rolled files go through `retired`.
+One round is written and synced at a time; what is appended meanwhile joins the next round. If that is much,
+it is offered to the flusher, which goes on with it as soon as the round in front is done (`flusher.h`). Until
+the flusher takes it, the offer only describes what a round would be now: the next append takes it back. The
+high watermark (offset and position together) moves only when a round is done. Only commit rounds
+close a file descriptor with unsynced bytes: rolled files go through `retired`.
 
-A round makes a partition durable by the journal of its log directory, or by a sync of its segment: where there is no journal (yet), where
-much was appended, and where the journal has no room. What the journal has is synced in the background before the ring comes round again.
+A round makes a partition durable through the journal of its log directory, or by a sync of its segment: where
+there is no journal (yet), where much was appended, and where the journal has no room. Segments with bytes in
+the journal are synced in the background before the ring comes round again.
 """
 from libc.stdint cimport int64_t, uint64_t
 
@@ -44,7 +47,7 @@ cdef extern from "mpbroker/log/append/flusher.h" nogil:
 
 cdef enum:
     BEHIND_PER_ROUND = 256          # segments that are synced in the background at a time
-    # With less, what is saved between two rounds is lost again on rounds that are too small.
+    # Rounds smaller than this lose again what is saved between two rounds.
     OFFERED_BYTES = 32768
 
 cdef struct RetiredFile:
@@ -52,48 +55,48 @@ cdef struct RetiredFile:
     int log_dir
 
 cdef struct Flight:                 # a partition's part in a round
-    PartitionCore *core             # NULL: it is gone
-    int journaled                   # by way of the journal alone; else its segment is synced, ...
-    int synced_itself               # ... because it asked for that
-    Bound covered                   # it is durable up to here ...
-    Bound stable                    # ... and stable up to there when the round is done
+    PartitionCore *core             # NULL: the partition is gone
+    int journaled                   # 1: durable by the journal alone; 0: its segment is synced
+    int synced_itself               # its segment is synced because it asked for that
+    Bound covered                   # durable up to here when the round is done
+    Bound stable                    # stable up to here when the round is done
 
 cdef struct CommitRound:
     Flight *flights
     int64_t count
-    int retiring                    # so many of `retired`, behind those of the round in front, are synced and then closed
+    int retiring  # how many of `retired` (behind those of the round in front) the round syncs, then closes
 
 cdef struct CommitRef:
     Flusher flusher
     int bypass                      # rounds sync segments themselves: too many files wait behind the journals
     int group                       # log.flush.policy: group (HW = durable), or os (HW = log end)
     uint64_t finished               # the last round whose result was taken in
-    uint64_t started                # the last one that is the flusher's for all we know
-    bint offered                    # the one behind it
-    int64_t offered_bytes           # ... if there is so much for it
-    CommitRound rounds[2]           # in the places that the flusher's have
+    uint64_t started                # the last round known to be the flusher's
+    bint offered                    # whether the round behind `started` is offered
+    int64_t offered_bytes           # a round is offered if it covers at least this many bytes
+    CommitRound rounds[2]           # by the same places as the flusher's rounds
     PartitionCore **unsynced
     int64_t unsynced_count
     int64_t unsynced_bytes
-    PartitionCore **moved           # to be published at the end of the round
+    PartitionCore **moved           # partitions to publish at the end of the round
     int64_t moved_count
-    RetiredFile *retired            # to be synced with the next round, then closed
+    RetiredFile *retired            # files to sync with the next round, then to close
     int retired_count
     int retired_room
-    JournalRef *journals            # by log directory, ...
-    int journal_count               # ... up to the last one that is in use
+    JournalRef *journals            # by log directory
+    int journal_count               # up to the last journal in use
     Flusher background              # syncs the segments that the journals' oldest records belong to
     uint64_t background_asked
     uint64_t background_finished
     int background_dir
-    PartitionCore *behind[BEHIND_PER_ROUND]     # those in flight; NULL: the partition is gone
+    PartitionCore *behind[BEHIND_PER_ROUND]     # the partitions in flight; NULL: the partition is gone
     uint64_t failed_dirs            # log directories that failed, as a bit set
-    uint64_t news                   # of these, what Python has not been told
+    uint64_t news                   # the failed ones that Python has not been told of
     int last_errno
     TableRef *table
     MarksRef *marks
-    uint64_t *dirty                 # a word per handler
-    uint64_t *shared_failed_dirs    # for a successor
+    uint64_t *dirty                 # one word per handler
+    uint64_t *shared_failed_dirs    # what a successor reads
     uint64_t dirty_number
     CountersRef *counters
 

@@ -1,4 +1,4 @@
-"""Natively: see `commit.pxd`."""
+"""Native implementation of commit rounds, described in `commit.pxd`."""
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
@@ -10,8 +10,8 @@ from mpbroker.config.workers import MAX_LOG_DIRS
 from mpbroker.ipc.topology import FIRST_HANDLER as _FIRST_HANDLER
 from mpbroker.log.append.answers cimport PROCESS_COUNT, AnswersRef, answer_durable
 from mpbroker.log.append.journal cimport (
-    NOT_SYNCING, JournalRef, JournalWrite, journal_add, journal_ask, journal_begin, journal_behind, journal_land, journal_record_most,
-    journal_take_off, journal_target, journal_unlist,
+    NOT_SYNCING, JournalRef, JournalWrite, journal_add, journal_ask, journal_begin, journal_behind,
+    journal_land, journal_record_most, journal_take_off, journal_target, journal_unlist,
 )
 from mpbroker.log.partition.state cimport PartitionCore, end_bound, stable_bound
 from shm.atomics cimport fence_full, load_acquire, store_release
@@ -39,7 +39,7 @@ cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
 
 
 cdef int commit_start(CommitRef *commit, uint64_t *bell_armed, int bell_fd) noexcept nogil:
-    """The two threads, after the fork; an errno, or 0."""
+    """Start both threads; call it after the fork. Return an errno, or 0."""
     cdef int error = flusher_start(&commit.flusher, bell_armed, bell_fd)
     return error if error else flusher_start(&commit.background, bell_armed, bell_fd)
 
@@ -60,8 +60,11 @@ cdef void commit_close(CommitRef *commit) noexcept nogil:
 
 
 cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil:
-    """The file is synced with the round that is put together next, and closed after it; of one that is offered already it is no part.
-    False without memory."""
+    """Sync the file with the next round that is put together, then close it. A round already offered does not
+    include it.
+
+    Return False if memory is exhausted.
+    """
     cdef RetiredFile *grown
     if commit.retired_count == commit.retired_room:
         grown = <RetiredFile *>realloc(commit.retired, (commit.retired_room * 2 + 64) * sizeof(RetiredFile))
@@ -76,7 +79,7 @@ cdef bint retire_file(CommitRef *commit, int fd, int log_dir) noexcept nogil:
 
 
 cdef void move(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """To be published at the end of this round."""
+    """List the partition for publication at the end of this round."""
     if not core.moved:
         core.moved = 1
         commit.moved[commit.moved_count] = core
@@ -84,8 +87,12 @@ cdef void move(CommitRef *commit, PartitionCore *core) noexcept nogil:
 
 
 cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexcept nogil:
-    """The partition's log end has moved, by so many bytes: visible at once, or with the next commit round. (Kafka: UnifiedLog.append,
-    which flushes before it returns when flush.messages are due.)"""
+    """Note that the partition's log end moved by `count` bytes: visible at once, or with the next commit
+    round.
+
+    Where flush.messages is due, visibility waits for a flush (Kafka: UnifiedLog.append, which flushes before
+    it returns).
+    """
     if not commit.group and flush_is_due(core):
         core.gated = 1
     if commit.group or core.gated:
@@ -104,14 +111,17 @@ cdef bint flush_is_due(const PartitionCore *core) noexcept nogil:
 
 
 cdef void sync_itself(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """Its segment, with the next round: a flush is due, or what a failed write left was cut off. Nothing of that may come back behind
-    what is acknowledged next."""
+    """Sync the partition's segment with the next round: a flush is due, or the remains of a failed write were
+    cut off.
+
+    Those remains must never come back behind what is acknowledged next.
+    """
     join_round(commit, core)
     core.syncs_itself = 1
 
 
 cdef void join_round(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """It takes part in the next round."""
+    """Let the partition take part in the next round."""
     reopen(commit)
     if not core.unsynced:
         core.unsynced = 1
@@ -126,17 +136,20 @@ cdef CommitRound *place(CommitRef *commit, uint64_t number) noexcept nogil:
 
 
 cdef uint64_t coming_round(CommitRef *commit) noexcept nogil:
-    """The number of the one that what is unsynced or retired now takes part in."""
+    """Return the number of the round that covers what is unsynced or retired now."""
     reopen(commit)
     return commit.started + 1
 
 
 cdef void ask_next(CommitRef *commit) noexcept nogil:
-    """Starts the next round if none is in flight and there is something to sync; offers it behind one that is, if there is much."""
+    """Start the next round if none is in flight and something needs a sync.
+
+    Offer it behind one in flight if it is large.
+    """
     cdef uint64_t number
     sync_behind(commit)
     if commit.offered and commit.started == commit.finished:
-        # The flusher had looked for it already, or what was in front of it did not go well.
+        # The flusher looked for the offer before it was there, or the round in front did not go well.
         reopen(commit)
     if commit.offered or commit.started > commit.finished + 1:
         return
@@ -151,8 +164,10 @@ cdef void ask_next(CommitRef *commit) noexcept nogil:
 
 
 cdef void reopen(CommitRef *commit) noexcept nogil:
-    """Something joins the round that is offered, or goes away: it is taken back, unless it is the flusher's already. Then what comes
-    now is for the one behind it."""
+    """Take the offered round back before something joins or leaves it.
+
+    If the flusher has it already, whatever comes now belongs to the round behind it.
+    """
     if commit.offered:
         commit.offered = False
         if not flusher_take_back(&commit.flusher):
@@ -160,8 +175,10 @@ cdef void reopen(CommitRef *commit) noexcept nogil:
 
 
 cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
-    """What the round is to do, of all that is unsynced or retired now; it changes nothing else. False: nothing is to be done, or there
-    is no memory."""
+    """Put a round together from all that is unsynced or retired now; change nothing else.
+
+    Return False if nothing needs a sync, or memory is exhausted.
+    """
     cdef int64_t i
     cdef CommitRound *round = place(commit, number)
     cdef FlushRound *flush = flusher_place(&commit.flusher, number)
@@ -169,7 +186,8 @@ cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
     cdef int retired_from = 0 if is_alone else place(commit, commit.started).retiring
     round.count = 0
     round.retiring = commit.retired_count - retired_from
-    if not (commit.unsynced_count or round.retiring) or not flusher_reserve(flush, <int>(commit.unsynced_count + round.retiring)):
+    if (not (commit.unsynced_count or round.retiring)
+            or not flusher_reserve(flush, <int>(commit.unsynced_count + round.retiring))):
         return False
     for i in range(commit.journal_count):
         if not has_room(commit, journal_record_most(&commit.journals[i]), is_alone):
@@ -190,17 +208,19 @@ cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
 
 
 cdef bint has_room(CommitRef *commit, uint64_t record_bytes, bint may_grow) noexcept nogil:
-    """Where the flusher puts records together."""
-    return record_bytes <= commit.flusher.buffer_bytes or may_grow and flusher_reserve_record(&commit.flusher, record_bytes)
+    """Tell whether a record of that size fits into the flusher's buffer, which grows if `may_grow`."""
+    return (record_bytes <= commit.flusher.buffer_bytes
+            or may_grow and flusher_reserve_record(&commit.flusher, record_bytes))
 
 
 cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, PartitionCore *core) noexcept nogil:
-    """The partition takes part in the round that is put together."""
+    """Add the partition to the round that is put together."""
     cdef int dir = core.slot.log_dir
     cdef Flight *flight = &round.flights[round.count]
     cdef bint itself = commit.bypass or core.syncs_itself or flush_is_due(core)
     flight.core = core
-    flight.journaled = not itself and dir < commit.journal_count and journal_add(&commit.journals[dir], &flush.writes[dir], core)
+    flight.journaled = (not itself and dir < commit.journal_count
+                        and journal_add(&commit.journals[dir], &flush.writes[dir], core))
     flight.synced_itself = core.syncs_itself
     flight.covered = end_bound(core)
     flight.stable = stable_bound(core)
@@ -209,7 +229,10 @@ cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, Partit
 
 
 cdef void take_off(CommitRef *commit) noexcept nogil:
-    """The round that was put together is the flusher's. Nothing has changed in between: else it had been taken back."""
+    """Submit the gathered round: it is the flusher's now.
+
+    Any change since it was gathered would have taken it back.
+    """
     cdef int64_t i
     cdef CommitRound *round
     cdef FlushRound *flush
@@ -230,18 +253,23 @@ cdef void take_off(CommitRef *commit) noexcept nogil:
 
 
 cdef void take_in(CommitRef *commit, AnswersRef *answers) noexcept nogil:
-    """Of each round that is done the partitions' marks move, or their directories fail; then what waited is answered."""
+    """Take in each finished round: move the partitions' marks or fail their directories, then answer what
+    waited.
+    """
     cdef uint64_t done = load_done(&commit.flusher)
     take_in_background(commit, answers)
     if done > commit.started:
         reopen(commit)
     while commit.finished < done:
         commit.finished += 1
-        take_in_round(commit, answers, place(commit, commit.finished), flusher_place(&commit.flusher, commit.finished))
+        take_in_round(
+            commit, answers, place(commit, commit.finished), flusher_place(&commit.flusher, commit.finished))
         answer_durable(answers, commit.finished)
 
 
-cdef void take_in_round(CommitRef *commit, AnswersRef *answers, CommitRound *round, FlushRound *flush) noexcept nogil:
+cdef void take_in_round(
+    CommitRef *commit, AnswersRef *answers, CommitRound *round, FlushRound *flush
+) noexcept nogil:
     cdef int64_t i
     take_in_errors(commit, answers, round, flush)
     for i in range(commit.journal_count):
@@ -256,7 +284,9 @@ cdef void take_in_round(CommitRef *commit, AnswersRef *answers, CommitRound *rou
     histogram_record(commit.counters, TIME_COMMIT_NS, flush.took_ns)
 
 
-cdef void take_in_errors(CommitRef *commit, AnswersRef *answers, const CommitRound *round, const FlushRound *flush) noexcept nogil:
+cdef void take_in_errors(
+    CommitRef *commit, AnswersRef *answers, const CommitRound *round, const FlushRound *flush
+) noexcept nogil:
     cdef int64_t i
     for i in range(commit.journal_count):
         if flush.journals >> i & 1 and flush.writes[i].error:
@@ -272,7 +302,7 @@ cdef void take_in_errors(CommitRef *commit, AnswersRef *answers, const CommitRou
 
 
 cdef void land(CommitRef *commit, const FlushRound *flush, const Flight *flight) noexcept nogil:
-    """The round that the partition took part in is done."""
+    """Note that the partition's round is done."""
     cdef PartitionCore *core = flight.core
     cdef int dir = core.slot.log_dir
     core.in_flight -= 1
@@ -282,11 +312,11 @@ cdef void land(CommitRef *commit, const FlushRound *flush, const Flight *flight)
         journal_behind(&commit.journals[dir], &flush.writes[dir], core)
     else:
         journal_unlist(&commit.journals[dir], core)
-        # A sync in the background may have covered what came later.
+        # A background sync may have covered later bytes already.
         core.synced = max(core.synced, flight.covered.offset)
     if not commit.group and not core.gated:
         return
-    # What was appended since waits for the next one.
+    # Bytes appended since then wait for the next round.
     core.gated = core.gated and (core.unsynced or core.in_flight)
     raise_mark(&core.slot.high_watermark, &flight.covered)
     raise_mark(&core.slot.last_stable, &flight.stable)
@@ -295,8 +325,11 @@ cdef void land(CommitRef *commit, const FlushRound *flush, const Flight *flight)
 
 
 cdef void raise_mark(Bound *mark, const Bound *to) noexcept nogil:
-    """What was visible stays so: without group commit, more than a round covers may be; the log may start later by now; and where all of it
-    has expired the mark stands in a new segment."""
+    """Raise a mark; never lower it.
+
+    Without group commit more than a round covers may be visible; the log may start later by now; and where
+    everything has expired the mark stands in a new segment.
+    """
     if to.offset > mark.offset or to.offset == mark.offset and to.segment_base >= mark.segment_base:
         mark[0] = to[0]
 
@@ -304,21 +337,24 @@ cdef void raise_mark(Bound *mark, const Bound *to) noexcept nogil:
 # ---- behind the journal ----
 
 cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *journal) noexcept nogil:
-    """From the next round on; what is in flight has nothing to do with it."""
+    """Use the journal from the next round on. Rounds in flight are not affected."""
     commit.journals[log_dir] = journal[0]
     commit.journal_count = max(commit.journal_count, log_dir + 1)
 
 
 cdef void commit_release(CommitRef *commit) noexcept nogil:
-    """What is in the journals now is to be in synced segments soon: a recovery then has less to do."""
+    """Have the segments of everything now in the journals synced soon, so that a recovery has less to do."""
     cdef int i
     for i in range(commit.journal_count):
         commit.journals[i].wanted = commit.journals[i].head
 
 
 cdef void sync_behind(CommitRef *commit) noexcept nogil:
-    """Has the segments of the oldest records synced, if a journal fills up. Their files are held open on their own account: a partition
-    may roll or go away meanwhile. What rolled already is in `retired`: with it, nothing of a partition is left that is not synced."""
+    """Sync the segments of the oldest records if a journal fills up.
+
+    Each segment is opened anew for that, since a partition may roll or go away meanwhile. A segment that
+    rolled already is in `retired`, so that no part of a partition stays unsynced.
+    """
     cdef int i, n, dir = 0, count = 0
     cdef uint64_t target
     cdef JournalRef *journal = NULL
@@ -327,10 +363,11 @@ cdef void sync_behind(CommitRef *commit) noexcept nogil:
     if commit.background_asked != commit.background_finished or commit.retired_count:
         return
     for i in range(commit.journal_count):
-        # In turns: no directory waits for ever for another one.
+        # Take directories in turn, so that none waits for ever behind another one.
         n = (commit.background_dir + 1 + i) % commit.journal_count
         journal = &commit.journals[n]
-        if journal.oldest != NULL and journal.oldest.first_record < journal_target(journal) and not commit.failed_dirs >> n & 1:
+        if (journal.oldest != NULL and journal.oldest.first_record < journal_target(journal)
+                and not commit.failed_dirs >> n & 1):
             dir = n
             break
     else:
@@ -375,8 +412,9 @@ cdef void take_in_background(CommitRef *commit, AnswersRef *answers) noexcept no
 
 
 cdef bint something_is_done(CommitRef *commit) noexcept nogil:
-    """By one of the threads, and not taken in yet."""
-    return load_done(&commit.flusher) != commit.finished or load_done(&commit.background) != commit.background_finished
+    """Tell whether one of the threads finished something that was not taken in yet."""
+    return (load_done(&commit.flusher) != commit.finished
+            or load_done(&commit.background) != commit.background_finished)
 
 
 cdef bint commit_is_busy(CommitRef *commit) noexcept nogil:
@@ -390,7 +428,7 @@ cdef uint64_t load_done(Flusher *flusher) noexcept nogil:
 
 
 cdef void close_retired(CommitRef *commit, CommitRound *round) noexcept nogil:
-    """Those of the round that is done are in front of all others."""
+    """Close the retired files of the finished round, which come before all others."""
     cdef int i
     for i in range(round.retiring):
         close(commit.retired[i].fd)
@@ -401,7 +439,9 @@ cdef void close_retired(CommitRef *commit, CommitRound *round) noexcept nogil:
 
 
 cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil:
-    """The table first, then one fence, then whoever marked one of the slots gets its dirty bit and one ring."""
+    """Publish the table, then pass one fence, then set the dirty word of each waiting handler and ring it
+    once.
+    """
     cdef int64_t i
     cdef uint64_t waiting = 0
     cdef int handler
@@ -426,7 +466,10 @@ cdef void publish_moved(CommitRef *commit, AnswersRef *answers) noexcept nogil:
 
 
 cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """The partition is going away; its files are retired by the caller, so that the journal is not needed for them."""
+    """Forget a partition that is going away.
+
+    The caller retires its files, so that the journal is not needed for them.
+    """
     cdef int64_t i
     cdef int n
     reopen(commit)
@@ -445,7 +488,7 @@ cdef void drop_core(CommitRef *commit, PartitionCore *core) noexcept nogil:
 
 
 cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
-    """The journal of its log directory is not needed for the partition any more."""
+    """Take the partition off the journal of its log directory, which is not needed for it any more."""
     cdef int i
     for i in range(BEHIND_PER_ROUND):
         if commit.behind[i] == core:
@@ -454,13 +497,13 @@ cdef void forget_behind(CommitRef *commit, PartitionCore *core) noexcept nogil:
 
 
 cdef void fail_dir(CommitRef *commit, AnswersRef *answers, int log_dir, int error) noexcept nogil:
-    """Final: nothing in this directory is appended to or acknowledged again."""
+    """Take a log directory offline for good: nothing in it is appended to or acknowledged again."""
     cdef uint64_t i
     cdef PartitionCore *core
     if commit.failed_dirs >> log_dir & 1:
         return
     commit.failed_dirs |= <uint64_t>1 << log_dir
-    # Before anything else says so: whoever comes after us must not serve what we gave up.
+    # Publish this first: a successor must not serve what was given up here.
     store_release(commit.shared_failed_dirs, commit.failed_dirs)
     commit.news |= <uint64_t>1 << log_dir
     commit.last_errno = error

@@ -1,11 +1,14 @@
-/* The thread that syncs. It never touches Python: beside a busy loop, a thread that needs the GIL gets a few flushes a second.
+/* The thread that syncs. It never touches Python: beside a busy loop, a thread that needs the GIL gets a
+ * few flushes a second.
  *
- * Rounds are numbered, and their places used in turn. The owner fills one, publishes its number in `asked` and writes `wake_fd`. The thread
- * writes the journals' records, syncs all files and the journals, leaves an errno or 0 for each of them, publishes `done` and rings the
- * owner's doorbell. Until then the round belongs to the thread.
+ * Rounds are numbered, and their two places are used in turn. The owner fills one, publishes its number
+ * in `asked` and writes `wake_fd`. The thread writes the journals' records, syncs all files and the
+ * journals, leaves an errno or 0 for each, publishes `done` and rings the owner's doorbell. Until then
+ * the round belongs to the thread.
  *
- * While it is at work on one the owner may offer the next: `offered`. The thread goes on with it without being woken, if all of the round in
- * front of it went well. Both sides take the offer out by an exchange: until the thread has done so the owner may have it back and add to it. */
+ * While the thread works on a round, the owner may offer the next one in `offered`. The thread goes on
+ * with it without being woken, if all of the round in front went well. Both sides take the offer by an
+ * exchange: until the thread has taken it, the owner may take it back and add to it. */
 #ifndef MPBROKER_LOG_FLUSHER_H
 #define MPBROKER_LOG_FLUSHER_H
 
@@ -25,26 +28,26 @@
 
 enum { LOG_DIRS_MOST = 64, PAGE_BYTES = 4096, NOT_OFFERED = 0, WRITEBACK_BYTES = 1 << 18 };
 
-/* What a round writes to one journal. Its extents name bytes that lie in segments already, in the page cache: from there they are taken,
- * since the requests that brought them may be gone. */
+/* What a round writes to one journal. Its extents name bytes that lie in segments already, in the page
+ * cache. The record is read from there, since the requests that brought the bytes may be gone. */
 typedef struct JournalWrite {
     int fd;
     int error;
-    int went_around; /* there was no room to write, and the segments themselves were synced */
-    int first;       /* its owner has written no record before */
+    int went_around; /* the journal had no room, and the segments themselves were synced */
+    int first;       /* this owner has written no record before */
     uint64_t nonce, ring_bytes;
-    uint64_t sequence, payload; /* of the record; extents == 0: none */
-    uint64_t version, start;    /* of the head; version 0: none */
+    uint64_t sequence, payload; /* of the record; count == 0: no record */
+    uint64_t version, start;    /* of the head; version 0: no head */
     JournalExtent *extents;
     int *fds; /* the segment of each extent */
     int count, room;
 } JournalWrite;
 
 typedef struct FlushRound {
-    int *fds; /* -1: nothing to be done */
+    int *fds; /* -1: nothing to sync */
     int *errors;
     int count;
-    int data_count; /* of these, the first so many need their data only; of the others also how they are found: names, times */
+    int data_count; /* the first so many need fdatasync; the others fsync, for their names and times */
     int room;
     uint64_t journals; /* log directories whose journal is written, as a bit set */
     JournalWrite writes[LOG_DIRS_MOST];
@@ -52,13 +55,13 @@ typedef struct FlushRound {
 } FlushRound;
 
 typedef struct Flusher {
-    uint64_t asked;   /* the last one that the thread was woken for */
+    uint64_t asked;   /* the last round that the thread was woken for */
     uint64_t offered; /* the number of a round, or NOT_OFFERED */
     uint64_t done;
     FlushRound rounds[2];
     int wake_fd;
     int started;
-    uint8_t *buffer; /* where records are put together: room for the largest, from the beginning of a page on */
+    uint8_t *buffer; /* records are put together here; page-aligned, with room for the largest */
     uint64_t buffer_bytes;
     uint64_t stop;
     uint64_t *bell_armed;
@@ -66,16 +69,18 @@ typedef struct Flusher {
     pthread_t thread;
 } Flusher;
 
-/* A way of its own to an open file; -1 and errno. A failed write is told once to each way: on a duplicate this thread's sync would be told
- * what the other one's is to hear, too. */
+/* Open a file a second time; return -1 and set errno on failure. The kernel reports a failed write once
+ * to each open file description: on a duplicate, this thread's sync would consume the error that the
+ * other thread must hear, too. */
 static int flusher_open(int fd) {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* By way of the page cache, what cannot go past it: where a limit of the file's size is no multiple of a block, that is EINVAL, and here it
- * is told as what it is. The journal's sync covers what is written, and hears what becomes of it. */
+/* Write through the page cache what direct I/O refuses: where a limit of the file's size is no multiple
+ * of a block, direct I/O fails with EINVAL, and here the limit is reported as what it is. The journal's
+ * sync covers these bytes and reports their errors. */
 static int flusher_put_cached(const JournalWrite *w, const uint8_t *buffer, uint64_t bytes) {
     int fd = flusher_open(w->fd);
     if (fd < 0) return errno;
@@ -87,11 +92,13 @@ static int flusher_put_cached(const JournalWrite *w, const uint8_t *buffer, uint
 static int flusher_write_record(const JournalWrite *w, uint8_t *buffer) {
     uint64_t bytes = journal_record_bytes((uint64_t)w->count, w->payload);
     uint64_t at = sizeof(JournalRecord) + (uint64_t)w->count * sizeof(JournalExtent);
-    JournalRecord record = {JOURNAL_RECORD_MAGIC, 0, w->nonce, w->sequence, bytes, (uint32_t)w->count, (uint32_t)w->first};
+    JournalRecord record = {
+        JOURNAL_RECORD_MAGIC, 0, w->nonce, w->sequence, bytes, (uint32_t)w->count, (uint32_t)w->first};
     memcpy(buffer, &record, sizeof record);
     memcpy(buffer + sizeof record, w->extents, (size_t)w->count * sizeof(JournalExtent));
     for (int i = 0; i < w->count; i++) {
-        int failed = journal_pread(w->fds[i], buffer + at, w->extents[i].bytes, (uint64_t)w->extents[i].position);
+        int failed =
+            journal_pread(w->fds[i], buffer + at, w->extents[i].bytes, (uint64_t)w->extents[i].position);
         if (failed) return failed;
         at += w->extents[i].bytes;
     }
@@ -113,8 +120,9 @@ static int flusher_sync(int fd, int data_only) {
     return failed ? errno : 0;
 }
 
-/* Where blocks are never written in place (btrfs, ZFS) a full disk refuses this, too. It takes nobody offline: what the segments have was
- * given its room when it was appended. */
+/* Sync the segments instead of the journal. Where blocks are never written in place (btrfs, ZFS), a full
+ * disk refuses the journal, too. That takes no directory offline: the segments' bytes got their room
+ * when they were appended. */
 static int flusher_go_around(JournalWrite *w) {
     w->went_around = 1;
     for (int i = 0; i < w->count; i++) {
@@ -135,25 +143,33 @@ static uint64_t flusher_now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Between two threads of a process, which die together; what processes share has one writer for each word. */
-static inline uint64_t flusher_exchange(uint64_t *word, uint64_t value) { return __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST); }
+/* Exchange a word between two threads of one process, which die together. Words that processes share
+ * have one writer each. */
+static inline uint64_t flusher_exchange(uint64_t *word, uint64_t value) {
+    return __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST);
+}
 
 static inline FlushRound *flusher_place(Flusher *f, uint64_t number) { return &f->rounds[number & 1]; }
 
-/* Whether the kernel gave up what it was to write; otherwise it has written nothing, and the sync of the segment tells. */
+/* Tell whether the kernel gave up bytes that it was to write. Otherwise it has written nothing, and the
+ * segment's sync reports the error. */
 static int flusher_is_lost(int error) {
-    return error != EINTR && error != EAGAIN && error != ENOMEM && error != ENOSYS && error != EPERM && error != EINVAL;
+    return error != EINTR && error != EAGAIN && error != ENOMEM && error != ENOSYS && error != EPERM
+        && error != EINVAL;
 }
 
-/* What the journal has is to go to its segment as well, a piece at a time. Left to the kernel it goes when there are seconds' worth of it, and
- * all the while a round waits for the disk behind that. What the disk makes of it is told to the sync of the segment; what fails before that,
- * as to find room on the disk (ext4: "Delayed block allocation failed ... Data will be lost"), is told here and never again. */
+/* Start to write the round's bytes to their segments as well, a piece at a time. The kernel on its own
+ * would wait until seconds' worth has gathered, and a round would then wait for the disk behind that.
+ * The segment's sync reports what the disk makes of it. An earlier failure, as to find room on the disk
+ * (ext4: "Delayed block allocation failed ... Data will be lost"), is reported here and never again. */
 static int flusher_write_back(const JournalWrite *w) {
     int lost = 0;
     for (int i = 0; i < w->count; i++) {
         int64_t from = w->extents[i].position & ~(int64_t)(WRITEBACK_BYTES - 1);
         int64_t to = (w->extents[i].position + w->extents[i].bytes) & ~(int64_t)(WRITEBACK_BYTES - 1);
-        if (from < to && sync_file_range(w->fds[i], from, to - from, SYNC_FILE_RANGE_WRITE) && flusher_is_lost(errno)) lost = errno;
+        if (from < to && sync_file_range(w->fds[i], from, to - from, SYNC_FILE_RANGE_WRITE)
+            && flusher_is_lost(errno))
+            lost = errno;
     }
     return lost;
 }
@@ -162,9 +178,11 @@ static void flusher_sync_round(FlushRound *r, uint8_t *buffer) {
     uint64_t began_ns = flusher_now_ns();
     for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
         if (r->journals >> dir & 1) flusher_journal(&r->writes[dir], buffer);
-    for (int i = 0; i < r->count; i++) r->errors[i] = r->fds[i] < 0 ? 0 : flusher_sync(r->fds[i], i < r->data_count);
+    for (int i = 0; i < r->count; i++)
+        r->errors[i] = r->fds[i] < 0 ? 0 : flusher_sync(r->fds[i], i < r->data_count);
     for (int dir = 0; dir < LOG_DIRS_MOST; dir++)
-        if (r->journals >> dir & 1 && !r->writes[dir].error) r->writes[dir].error = flusher_sync(r->writes[dir].fd, 1);
+        if (r->journals >> dir & 1 && !r->writes[dir].error)
+            r->writes[dir].error = flusher_sync(r->writes[dir].fd, 1);
     r->took_ns = flusher_now_ns() - began_ns;
     for (int dir = 0; dir < LOG_DIRS_MOST; dir++) {
         if (!(r->journals >> dir & 1)) continue;
@@ -173,7 +191,8 @@ static void flusher_sync_round(FlushRound *r, uint8_t *buffer) {
     }
 }
 
-/* Everything is where it was to be: the next record may lie behind this one's, and says that this one's round was finished. */
+/* Tell whether every file and journal of the round is written and synced. Only then may the next record
+ * follow: it says that this round was finished. */
 static int flusher_went_well(const FlushRound *r) {
     for (int i = 0; i < r->count; i++)
         if (r->errors[i]) return 0;
@@ -204,7 +223,8 @@ static void *flusher_main(void *argument) {
         while (round != NOT_OFFERED) {
             FlushRound *r = flusher_place(f, round);
             flusher_sync_round(r, f->buffer);
-            /* Before it is said to be done: who sees that knows whether the next one is taken. */
+            /* Take the offer before this round is published as done: whoever sees that must know whether
+             * the next one is taken. */
             uint64_t next = flusher_went_well(r) ? flusher_exchange(&f->offered, NOT_OFFERED) : NOT_OFFERED;
             flusher_publish(f, round);
             round = next;
@@ -212,7 +232,8 @@ static void *flusher_main(void *argument) {
     }
 }
 
-/* After the fork: threads do not survive one. Signals stay with the main thread. Returns an errno. */
+/* Start the thread; return an errno, or 0. Call it after the fork, which threads do not survive. Signals
+ * stay with the main thread. */
 static int flusher_start(Flusher *f, uint64_t *bell_armed, int bell_fd) {
     sigset_t all, before;
     f->bell_armed = bell_armed;
@@ -240,8 +261,8 @@ static int flusher_reserve(FlushRound *r, int count) {
     return 1;
 }
 
-/* Room for records of up to so many bytes: what is never written to takes no memory. The disk may take them from there. While the thread
- * is at work it cannot grow. */
+/* Make room for records of up to so many bytes. Pages never written to take no memory. The disk may read
+ * from the buffer (direct I/O), which cannot grow while the thread is at work. */
 static int flusher_reserve_record(Flusher *f, uint64_t bytes) {
     void *buffer;
     if (bytes <= f->buffer_bytes) return 1;
@@ -265,7 +286,7 @@ static int flusher_reserve_extents(JournalWrite *w, int count) {
     return 1;
 }
 
-/* The thread is at rest. */
+/* Wake the thread for a round. It must be at rest. */
 static void flusher_ask(Flusher *f, uint64_t round) {
     uint64_t one = 1;
     store_release(&f->asked, round);
@@ -275,7 +296,7 @@ static void flusher_ask(Flusher *f, uint64_t round) {
 
 static void flusher_offer(Flusher *f, uint64_t round) { flusher_exchange(&f->offered, round); }
 
-/* Whether the offer is the owner's again; else the thread has taken it. */
+/* Tell whether the offer is the owner's again; otherwise the thread has taken it. */
 static int flusher_take_back(Flusher *f) { return flusher_exchange(&f->offered, NOT_OFFERED) != NOT_OFFERED; }
 
 static void flusher_stop(Flusher *f) {

@@ -1,23 +1,33 @@
-/* The commit journal of a log directory: what a commit round wrote to many segments, once more in one place, so that one fdatasync makes
- * the round durable. The flusher's thread writes it, the next start reads it. Kafka has no such file and leaves it alone.
+/* The commit journal of a log directory: the bytes that a commit round wrote to many segments, once more
+ * in one place, so that one fdatasync makes the round durable. The flusher's thread writes it, the next
+ * start reads it. Kafka has no such file and leaves it alone.
  *
  *   mpbroker.journal
- *      0    head A     of the heads whose CRC is right the one with the larger version counts: written in turn, so that a torn one
- *   4096    head B     leaves the other
- *   8192    ring       records one behind the other, each from a multiple of 512 on: none shares a sector with one that was synced before
+ *      0    head A     the valid head (by its CRC) with the larger version counts; they are written in
+ *   4096    head B     turn, so that a torn one leaves the other
+ *   8192    ring       records one behind the other, each from a multiple of 512 on: none shares a sector
+ *                      with one that was synced before
  *
  *   head    magic 8 | version 8 | nonce 8 | ring bytes 8 | start 8 | CRC-32C 4 of all in front of it
- *   record  magic 4 | CRC-32C 4 of all behind it | nonce 8 | sequence 8 | bytes 8, a multiple of 512 | extents 4 | first 4
+ *   record  magic 4 | CRC-32C 4 of all behind it | nonce 8 | sequence 8 | bytes 8, a multiple of 512 |
+ *           extents 4 | first 4
  *           then its extents, then the batches of the first extent, of the second, ..., then zeros
- *   extent  topic id 16 | segment base offset 8 | position in the segment 8 | offset behind it 8 | bytes 4 | partition 4
+ *   extent  topic id 16 | segment base offset 8 | position in the segment 8 | offset behind it 8 |
+ *           bytes 4 | partition 4
  *
- * All numbers are little endian. A record's sequence is the place at which it begins in an endless stream, of which the ring holds the last
- * bytes: it lies at `sequence % ring bytes`, and the next one has the sequence `sequence + bytes`. Reading begins at the head's `start`
- * and ends with the first record that is not the expected one; only the last one can be torn, since a round is synced before the next begins:
- * with a whole one behind it, the journal is damaged. So a record says of the one in front of it that its round was finished, with all that
- * was synced elsewhere; not the first one of a process (`first` is 1), whose predecessor may have died in that round.
- * What lies before `start` is in segments that were synced; it is written over only when that head is on disk. The nonce is new with
- * each start of the broker: nothing that a producer sent earlier, and nothing of an earlier lap, is taken for a record. */
+ * All numbers are little endian. A record's sequence is the place at which it begins in an endless stream,
+ * of which the ring holds the last bytes: it lies at `sequence % ring bytes`, and the next one has the
+ * sequence `sequence + bytes`.
+ *
+ * Reading begins at the head's `start` and ends with the first record that is not the expected one. Only
+ * the last one can be torn, since a round is synced before the next begins: if a whole one follows it, the
+ * journal is damaged. So a record proves that the round of the one in front of it was finished, with all
+ * that was synced elsewhere. A process's first record (`first` is 1) proves nothing: its predecessor may
+ * have died in that round.
+ *
+ * Everything before `start` is in segments that were synced. It is overwritten only when that head is on
+ * disk. The nonce is new with each start of the broker: nothing that a producer sent earlier, and nothing
+ * of an earlier lap, is taken for a record. */
 #ifndef MPBROKER_LOG_JOURNAL_H
 #define MPBROKER_LOG_JOURNAL_H
 
@@ -59,31 +69,37 @@ _Static_assert(sizeof(JournalRecord) == 40 && offsetof(JournalRecord, nonce) == 
 _Static_assert(sizeof(JournalExtent) == 48, "extent");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the journal is written as it lies in memory");
 
-/* What a record takes in the ring. */
+/* Return the bytes that a record takes in the ring. */
 static inline uint64_t journal_record_bytes(uint64_t extents, uint64_t payload) {
     uint64_t bytes = sizeof(JournalRecord) + extents * sizeof(JournalExtent) + payload;
     return (bytes + JOURNAL_BLOCK_BYTES - 1) / JOURNAL_BLOCK_BYTES * JOURNAL_BLOCK_BYTES;
 }
 
-static void journal_fill_head(JournalHead *head, uint64_t version, uint64_t nonce, uint64_t ring_bytes, uint64_t start) {
+static void journal_fill_head(
+    JournalHead *head, uint64_t version, uint64_t nonce, uint64_t ring_bytes, uint64_t start) {
     JournalHead filled = {JOURNAL_HEAD_MAGIC, version, nonce, ring_bytes, start, 0, 0};
     filled.crc = crc32c(0, (const uint8_t *)&filled, offsetof(JournalHead, crc));
     *head = filled;
 }
 
 static int journal_head_valid(const JournalHead *head) {
-    return head->magic == JOURNAL_HEAD_MAGIC && head->crc == crc32c(0, (const uint8_t *)head, offsetof(JournalHead, crc));
+    return head->magic == JOURNAL_HEAD_MAGIC
+        && head->crc == crc32c(0, (const uint8_t *)head, offsetof(JournalHead, crc));
 }
 
 static inline uint64_t journal_head_at(uint64_t version) { return (version & 1) * JOURNAL_HEAD_BYTES; }
 
-/* `record` and what belongs to it lie in memory, zeros up to `bytes`: the CRC goes in last. */
+/* Put the CRC into a record that lies in memory with all that belongs to it, zeros up to `bytes`. It
+ * goes in last. */
 static void journal_seal(uint8_t *record, uint64_t bytes) {
-    ((JournalRecord *)record)->crc = crc32c(0, record + offsetof(JournalRecord, nonce), bytes - offsetof(JournalRecord, nonce));
+    ((JournalRecord *)record)->crc =
+        crc32c(0, record + offsetof(JournalRecord, nonce), bytes - offsetof(JournalRecord, nonce));
 }
 
-/* Whether the first 40 bytes can be the record that is expected next; the CRC is judged when all of it is there. */
-static int journal_expected(const JournalRecord *record, uint64_t nonce, uint64_t sequence, uint64_t ring_bytes) {
+/* Tell whether the first 40 bytes can be the record expected next. The CRC is checked once all of it is
+ * read. */
+static int journal_expected(
+    const JournalRecord *record, uint64_t nonce, uint64_t sequence, uint64_t ring_bytes) {
     return record->magic == JOURNAL_RECORD_MAGIC && record->nonce == nonce && record->sequence == sequence
         && record->bytes % JOURNAL_BLOCK_BYTES == 0 && record->bytes <= ring_bytes
         && record->bytes >= journal_record_bytes(record->extents, 0);
@@ -94,7 +110,7 @@ static int journal_intact(const uint8_t *record, uint64_t bytes) {
         == crc32c(0, record + offsetof(JournalRecord, nonce), bytes - offsetof(JournalRecord, nonce));
 }
 
-/* Exactly `bytes` at `at`; an errno, or 0. */
+/* Write exactly `bytes` at `at`; return an errno, or 0. */
 static int journal_pwrite(int fd, const uint8_t *from, uint64_t bytes, uint64_t at) {
     while (bytes) {
         ssize_t put = pwrite(fd, from, bytes, (off_t)at);
@@ -115,7 +131,7 @@ static int journal_pread(int fd, uint8_t *to, uint64_t bytes, uint64_t at) {
     return 0;
 }
 
-/* Into the ring and out of it, around its end. */
+/* Write into the ring, or read from it, around its end. */
 static int journal_put(int fd, const uint8_t *from, uint64_t bytes, uint64_t sequence, uint64_t ring_bytes) {
     uint64_t at = sequence % ring_bytes, first = ring_bytes - at < bytes ? ring_bytes - at : bytes;
     int failed = journal_pwrite(fd, from, first, JOURNAL_RING_AT + at);
@@ -128,7 +144,7 @@ static int journal_get(int fd, uint8_t *to, uint64_t bytes, uint64_t sequence, u
     return failed ? failed : journal_pread(fd, to + first, bytes - first, JOURNAL_RING_AT);
 }
 
-/* As records: a whole block, of memory that is aligned as one. So it may go past the page cache. */
+/* Write a head as records are written: whole aligned blocks, so that it may bypass the page cache. */
 static int journal_put_head(int fd, uint64_t version, uint64_t nonce, uint64_t ring_bytes, uint64_t start) {
     _Alignas(JOURNAL_BLOCK_BYTES) uint8_t block[JOURNAL_BLOCK_BYTES] = {0};
     journal_fill_head((JournalHead *)block, version, nonce, ring_bytes, start);

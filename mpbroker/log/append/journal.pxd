@@ -1,8 +1,9 @@
-"""The commit journal of a log directory; `journal.h` draws the file.
+"""The commit journal of a log directory. `journal.h` draws the file.
 
-In use it is a ring: records go in at `head`, and it is free again up to the oldest record that holds something which is in no synced segment.
-So the partitions whose segments are behind the journal stand in a list, oldest first. One leaves it when its segment was synced: with a
-round that syncs it anyway, or in the background (`commit.pyx`).
+In use the journal is a ring: records go in at `head`, and the ring is free again up to the oldest record with
+bytes that are in no synced segment. So the partitions whose segments are behind the journal stand in a list,
+oldest first. A partition leaves the list when its segment was synced: by a round that syncs it anyway, or in
+the background (`commit.pyx`).
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
@@ -59,28 +60,30 @@ cdef extern from "mpbroker/log/append/flusher.h" nogil:
     int flusher_reserve_extents(JournalWrite *w, int count)
 
 cdef enum:
-    # Parts of the ring: what a record may take, what has to be free before the head is written anew, ...
+    # Fractions of the ring: how much a record may take, and how much must be free before the head is
+    # rewritten.
     RECORD_PART = 4
     HEAD_PART = 8
-    # ... and how full it may be before segments are synced in the background, and how empty it is then.
+    # How full the ring may get before segments are synced in the background, and how full it is afterwards.
     FULL_PART = 2
     EMPTY_PART = 4
     RECORD_BYTES_MOST = 16777216
 
 cdef struct JournalRef:
     int fd                      # for writing
-    int64_t direct_bytes        # a file with so much in a round is synced itself
+    int64_t direct_bytes        # a file with this many new bytes in a round is synced itself
     uint64_t nonce
-    uint64_t ring_bytes         # 0: there is no journal
-    uint64_t version            # of the head that is on disk, and its `start`
+    uint64_t ring_bytes         # 0: no journal
+    uint64_t version            # of the head on disk, as is `start`
     uint64_t start
-    uint64_t head               # where the next record goes, behind ...
-    uint64_t flying             # ... so many bytes of records in flight
+    uint64_t head               # the next record goes here, behind ...
+    uint64_t flying             # ... the bytes of the records in flight
     bint heading                # a head is in flight
-    bint first                  # nothing has been written there by this process
-    uint64_t wanted             # all before it is to be released, however empty the ring is
+    bint first                  # this process has written nothing here yet
+    uint64_t wanted             # all records before it are to be released, however empty the ring is
     uint64_t in_background      # segments with records from here on are being synced; NOT_SYNCING: none
-    uint64_t inherited          # a predecessor's, from here on, wait for the sync of their segments; NOT_SYNCING: none
+    # a predecessor's records from here on wait for a sync of their segments; NOT_SYNCING: none
+    uint64_t inherited
     PartitionCore *oldest
     PartitionCore *newest
 
@@ -99,8 +102,8 @@ cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil
 
 
 cdef class JournalFile:
-    cdef readonly int fd            # read, and written at a start, through the page cache
-    cdef readonly int write_fd      # rounds write to it: `fd`, or one that goes past the page cache
+    cdef readonly int fd            # reads, and writes at a start, through the page cache
+    cdef readonly int write_fd      # rounds write here: `fd`, or one that bypasses the page cache
     cdef readonly object path
     cdef JournalHead head
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL

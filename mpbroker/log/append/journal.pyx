@@ -1,4 +1,7 @@
-"""The commit journal: its ring as the commit rounds use it, its file as the next start reads it. `journal.pxd`, `journal.h`."""
+"""The commit journal: its ring as commit rounds use it, its file as the next start reads it.
+
+`journal.pxd` describes the ring, `journal.h` draws the file.
+"""
 import errno
 import os
 import re
@@ -19,23 +22,24 @@ BLOCK_BYTES = JOURNAL_BLOCK_BYTES
 cdef enum:
     LOOKED_AT_BYTES = 1 << 20
 
-# Bytes of one segment that a round made durable; `end_offset` is that behind the last record in it.
+# The bytes of one segment that a round made durable; `end_offset` lies behind the last record in them.
 Extent = namedtuple("Extent", "topic_id partition segment_base position end_offset data")
-# What a round wrote; `is_first`: its process had written none before, so that it says nothing of the one in front of it.
+# The bytes that one round wrote. `is_first`: its process had written no record before, so it proves nothing
+# about the one in front of it.
 Record = namedtuple("Record", "is_first extents")
 
 
 class JournalDamaged(Exception):
-    """The file is not a journal, or neither of its heads is whole."""
+    """Raised when a file is not a journal, or neither of its heads is whole."""
 
 
 def name_of(int worker) -> str:
-    """The file of a log worker: the first one's is the name itself."""
+    """Return the file name of a log worker's journal; the first worker's has no number."""
     return f"{NAME}.{worker}" if worker else NAME
 
 
 def worker_of(str name) -> int | None:
-    """Whose journal a file of that name is; None: it is none."""
+    """Return the number of the worker whose journal has that file name; None if it is no journal's name."""
     found = _OF_A_WORKER.fullmatch(name)
     return int(found[1] or 0) if found else None
 
@@ -47,7 +51,7 @@ cdef uint64_t journal_record_most(const JournalRef *journal) noexcept nogil:
 
 
 cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil:
-    """A round is put together."""
+    """Begin a write for a round that is put together."""
     write.fd, write.nonce, write.ring_bytes = journal.fd, journal.nonce, journal.ring_bytes
     write.sequence, write.first = journal.head + journal.flying, journal.first and not journal.flying
     write.payload = write.version = 0
@@ -55,8 +59,11 @@ cdef void journal_begin(JournalRef *journal, JournalWrite *write) noexcept nogil
 
 
 cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *core) noexcept nogil:
-    """What is new in the partition's segment joins the round's record; False if the segment itself has to be synced: there is much of
-    it, or no room in the record or the ring."""
+    """Add the new bytes of the partition's segment to the round's record.
+
+    Return False if the segment itself has to be synced: it has much new, or the record or the ring has no
+    room.
+    """
     cdef int64_t position = core.covered.position if core.covered.segment_base == core.segment_base else 0
     cdef int64_t count = core.size - position
     cdef uint64_t record
@@ -64,7 +71,7 @@ cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *c
     if not journal.ring_bytes or count >= journal.direct_bytes:
         return False
     if count == 0:
-        # All that is new was in a segment that rolled, and is synced with it.
+        # The new bytes lie in a segment that rolled, and are synced with that.
         return True
     record = journal_record_bytes(write.count + 1, write.payload + count)
     if record > journal_record_most(journal) or write.sequence - journal.start + record > journal.ring_bytes:
@@ -83,13 +90,15 @@ cdef bint journal_add(JournalRef *journal, JournalWrite *write, PartitionCore *c
 
 
 cdef uint64_t releasable(const JournalRef *journal) noexcept nogil:
-    """All records before this one are in segments that were synced."""
+    """Return the sequence before which all records are in synced segments."""
     cdef uint64_t oldest = journal.oldest.first_record if journal.oldest != NULL else journal.head
     return min(oldest, journal.in_background, journal.inherited)
 
 
 cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
-    """Whether the round has something for the journal: a record, or a head because much has become free."""
+    """Tell whether the round writes to the journal: a record, or a head because much of the ring has become
+    free.
+    """
     cdef uint64_t free_up_to
     if not journal.ring_bytes:
         return False
@@ -100,7 +109,7 @@ cdef bint journal_ask(JournalRef *journal, JournalWrite *write) noexcept nogil:
 
 
 cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexcept nogil:
-    """The round is the flusher's."""
+    """Note that the round is the flusher's now."""
     if write.count:
         journal.flying += journal_record_bytes(write.count, write.payload)
     if write.version:
@@ -108,7 +117,7 @@ cdef void journal_take_off(JournalRef *journal, const JournalWrite *write) noexc
 
 
 cdef void journal_land(JournalRef *journal, const JournalWrite *write) noexcept nogil:
-    """The round is done, and on disk unless it failed or went around."""
+    """Note that the round is done. Its record is on disk unless it failed or went around."""
     cdef bint is_written = not write.error and not write.went_around
     cdef uint64_t record
     if write.count:
@@ -124,7 +133,7 @@ cdef void journal_land(JournalRef *journal, const JournalWrite *write) noexcept 
 
 
 cdef void journal_behind(JournalRef *journal, const JournalWrite *write, PartitionCore *core) noexcept nogil:
-    """The round made the partition durable in the journal alone."""
+    """List the partition as durable in the journal alone."""
     if core.is_behind:
         return
     core.is_behind = 1
@@ -138,7 +147,7 @@ cdef void journal_behind(JournalRef *journal, const JournalWrite *write, Partiti
 
 
 cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogil:
-    """The partition's segment is synced, or is going to be."""
+    """Take the partition off the list: its segment is synced, or is going to be."""
     if not core.is_behind:
         return
     core.is_behind = 0
@@ -154,7 +163,10 @@ cdef void journal_unlist(JournalRef *journal, PartitionCore *core) noexcept nogi
 
 
 cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil:
-    """Up to which record segments are to be synced in the background; not above the oldest one: nothing is to be done."""
+    """Return the record up to which segments are to be synced in the background.
+
+    Nothing is to be done if it is not above the oldest one.
+    """
     cdef uint64_t target = journal.wanted
     if journal.head - journal.start > journal.ring_bytes // FULL_PART:
         target = max(target, journal.head - journal.ring_bytes // EMPTY_PART)
@@ -164,7 +176,7 @@ cdef uint64_t journal_target(const JournalRef *journal) noexcept nogil:
 # ---- the file ----
 
 def make(int fd, int64_t ring_bytes) -> None:
-    """Writes the first head into a file of zeros; not synced. Raises OSError."""
+    """Write the first head into a file of zeros, without a sync. Raises OSError."""
     cdef int error = journal_put_head(fd, 1, fresh_nonce(), ring_bytes, 0)
     if error:
         raise OSError(error, os.strerror(error))
@@ -175,7 +187,7 @@ cdef uint64_t fresh_nonce():
 
 
 cdef class JournalFile:
-    """Owns the fd."""
+    """An open journal file; owns the fd."""
 
     def __cinit__(self, *_) -> None:
         self.fd = self.write_fd = -1
@@ -187,7 +199,10 @@ cdef class JournalFile:
             close(self.fd)
 
     def __init__(self, path) -> None:
-        """Raises FileNotFoundError, OSError, JournalDamaged."""
+        """Open the journal at `path` and read its heads.
+
+        Raises FileNotFoundError, OSError, JournalDamaged.
+        """
         cdef JournalHead found
         cdef uint64_t version
         cdef int error
@@ -225,7 +240,10 @@ cdef class JournalFile:
         return self.head.start
 
     def records(self):
-        """Each record, oldest first, up to the first one that is not whole. Raises OSError, JournalDamaged."""
+        """Yield each record, oldest first, up to the first one that is not whole.
+
+        Raises OSError, JournalDamaged.
+        """
         cdef JournalRecord *found
         cdef uint64_t sequence = self.head.start
         while True:
@@ -238,8 +256,11 @@ cdef class JournalFile:
             yield record_of(record)
 
     def survey(self) -> tuple:
-        """Where the next record goes, and (topic id, partition, base offset) of all segments that are named. Raises OSError,
-        JournalDamaged."""
+        """Return the place of the next record, and (topic id, partition, base offset) of every segment that
+        is named.
+
+        Raises OSError, JournalDamaged.
+        """
         cdef JournalRecord *found
         cdef const JournalExtent *extent
         cdef uint64_t sequence = self.head.start
@@ -253,29 +274,36 @@ cdef class JournalFile:
                 return sequence, sorted(named)
             extent = <const JournalExtent *>(found + 1)
             for i in range(found.extents):
-                named.add(((<const char *>extent[i].topic_id)[:16], extent[i].partition, extent[i].segment_base))
+                named.add((
+                    (<const char *>extent[i].topic_id)[:16], extent[i].partition, extent[i].segment_base))
             sequence += found.bytes
 
     cdef JournalRecord *next_record(self, bytearray room, uint64_t sequence) except? NULL:
-        """The whole record in `room`, NULL if there is none."""
-        # Of a ring that is full to the last byte the next one would be the first again.
+        """Read the record at `sequence` into `room`; return NULL if there is no whole one."""
+        # In a ring that is full to the last byte, the next record would be the first one again.
         if sequence - self.head.start >= self.head.ring_bytes:
             return NULL
         return self.record_at(room, sequence)
 
     cdef int refuse_later(self, uint64_t sequence) except -1:
-        """The last record may be torn, its round was never finished. With a whole one behind it, it was: then it is damaged."""
+        """Refuse a record at `sequence` that is not whole in front of a whole one.
+
+        The last record may be torn, since its round was never finished. A whole one behind it
+        proves that the round was: then the record is damaged. Raises JournalDamaged.
+        """
         cdef uint64_t at, inner
         cdef const JournalRecord *found
         cdef const uint8_t *p
         cdef bytes piece
         room = bytearray()
         for at in range(0, self.head.ring_bytes, LOOKED_AT_BYTES):
-            piece = os.pread(self.fd, min(<uint64_t>LOOKED_AT_BYTES, self.head.ring_bytes - at), JOURNAL_RING_AT + at)
+            piece = os.pread(
+                self.fd, min(<uint64_t>LOOKED_AT_BYTES, self.head.ring_bytes - at), JOURNAL_RING_AT + at)
             p = piece
             for inner in range(0, len(piece), JOURNAL_BLOCK_BYTES):
                 found = <const JournalRecord *>(p + inner)
-                if found.nonce != self.head.nonce or found.sequence <= sequence or found.sequence % self.head.ring_bytes != at + inner:
+                if (found.nonce != self.head.nonce or found.sequence <= sequence
+                        or found.sequence % self.head.ring_bytes != at + inner):
                     continue
                 if self.record_at(room, found.sequence) != NULL:
                     raise JournalDamaged(
@@ -284,7 +312,7 @@ cdef class JournalFile:
         return 0
 
     cdef JournalRecord *record_at(self, bytearray room, uint64_t sequence) except? NULL:
-        """If it is one of this journal, and whole; else NULL."""
+        """Read the record at `sequence` into `room`; return NULL if it is not this journal's or not whole."""
         cdef JournalRecord found
         cdef uint8_t *p
         self.get(<uint8_t *>&found, sizeof(found), sequence)
@@ -303,9 +331,9 @@ cdef class JournalFile:
         return 0
 
     def reset(self) -> None:
-        """Nothing in it counts any more, on disk when this returns. Raises OSError.
+        """Discard every record; durable on return. Raises OSError.
 
-        Both heads say so: should one of them be damaged later, the other one must not bring back what was before.
+        Both heads say so: should one of them be damaged later, the other must not bring the old records back.
         """
         cdef uint64_t nonce = fresh_nonce()
         for _ in range(2):
@@ -317,14 +345,18 @@ cdef class JournalFile:
         if error:
             raise OSError(error, os.strerror(error), str(self.path))
         os.fdatasync(self.fd)
-        error = journal_pread(self.fd, <uint8_t *>&self.head, sizeof(self.head), (version & 1) * JOURNAL_HEAD_BYTES)
+        error = journal_pread(
+            self.fd, <uint8_t *>&self.head, sizeof(self.head), (version & 1) * JOURNAL_HEAD_BYTES)
         if error:
             raise OSError(error, os.strerror(error), str(self.path))
         return 0
 
     def write_directly(self) -> bool:
-        """Rounds write past the page cache from now on: their records are not copied once more, and a sync need not look for them there.
-        False where the file system or the disk does not take blocks of BLOCK_BYTES that way. Raises OSError.
+        """Let rounds write past the page cache from now on: no second copy, and nothing that a sync must look
+        for.
+
+        Return False where the file system or the disk does not take blocks of BLOCK_BYTES that way. Raises
+        OSError.
         """
         cdef int fd, failed
         try:
@@ -333,8 +365,10 @@ cdef class JournalFile:
             if error.errno != errno.EINVAL:
                 raise
             return False
-        # Who opens it that way may refuse the first write. So one is made now: a head that says the same as the last one.
-        failed = journal_put_head(fd, self.head.version + 1, self.head.nonce, self.head.ring_bytes, self.head.start)
+        # A file system that opens the file that way may still refuse the first write. Try one: a head that
+        # says the same as the last.
+        failed = journal_put_head(
+            fd, self.head.version + 1, self.head.nonce, self.head.ring_bytes, self.head.start)
         if failed == errno.EINVAL:
             os.close(fd)
             return False
@@ -342,7 +376,7 @@ cdef class JournalFile:
         if failed and failed not in NO_ROOM:
             raise OSError(failed, os.strerror(failed), str(self.path))
         if not failed:
-            # On disk before that last one is written over.
+            # Sync this head before the last one is overwritten.
             os.fdatasync(fd)
             self.head.version += 1
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -367,7 +401,8 @@ cdef object record_of(bytearray record):
     for i in range(head.extents):
         extent = <const JournalExtent *>(p + sizeof(JournalRecord) + i * sizeof(JournalExtent))
         found.append(Extent(
-            (<const char *>extent.topic_id)[:16], extent.partition, extent.segment_base, extent.position, extent.end_offset,
+            (<const char *>extent.topic_id)[:16], extent.partition, extent.segment_base, extent.position,
+            extent.end_offset,
             data[at:at + extent.bytes]))
         at += extent.bytes
     return Record(head.first != 0, found)

@@ -1,4 +1,5 @@
-"""Produce jobs that wait while a partition of theirs is put in place in another log directory, in their order."""
+"""Produce jobs held, in their order, while one of their partitions is put in place in another log directory.
+"""
 from libc.stdint cimport int32_t, uint32_t
 from libc.string cimport memmove
 
@@ -6,16 +7,16 @@ from shm.ring cimport Slot
 
 cdef struct HeldJob:
     Slot slot
-    uint32_t batch              # those before it are appended
+    uint32_t batch              # those before it are appended already
 
 cdef struct HeldJobs:
     HeldJob *jobs
     int32_t count
     int32_t room
-    int32_t retrying            # so many of the first ones are taken again, one a round
+    int32_t retrying            # how many of the first ones are retried, one a round
 
 cdef inline int32_t take_held(HeldJobs *held, Slot *jobs, uint32_t *batch) noexcept nogil:
-    """The first of them; it goes on where it stopped, so it has its round for itself."""
+    """Take the first held job. It resumes at the batch where it stopped, so it gets a round of its own."""
     jobs[0], batch[0] = held.jobs[0].slot, held.jobs[0].batch
     held.retrying -= 1
     held.count -= 1

@@ -1,4 +1,4 @@
-"""The batches of a round that are to be written, in a list for each partition."""
+"""The batches that a round is about to write, in a list for each partition."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.uio cimport iovec
 
@@ -17,13 +17,13 @@ cdef struct Planned:
     int64_t base_offset
     int64_t max_timestamp
     int64_t append_time_ms
-    int32_t next                # of the same partition
+    int32_t next                # the next one of the same partition
     int duplicate
     int has_producer
-    Producer before             # to be restored if the write fails
+    Producer before             # restored if the write fails
 
 cdef inline int write_planned(const Planned *planned, const PartitionCore *core) noexcept nogil:
-    """Everything planned for the partition, behind what is in its segment; an errno, or 0."""
+    """Write everything planned for the partition behind the end of its segment; return an errno, or 0."""
     cdef iovec pieces[IOV_MOST]
     cdef int32_t at = core.first_planned
     cdef int64_t position = core.size

@@ -1,4 +1,4 @@
-"""What a turn does for a partition that moves to another log directory: its jobs wait for a moment, then it is elsewhere."""
+"""Moves of a partition to another log directory, for a turn: hold its jobs, then append elsewhere."""
 from libc.stdint cimport int32_t
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
@@ -12,8 +12,11 @@ from shm.ring cimport Slot
 
 
 def hold_job(Turn turn) -> None:
-    """BATCH_FOR_PYTHON: its partition is being put in place elsewhere; the job waits for `retry_held`. No order suffers: a connection has
-    one request under way."""
+    """Hold the job whose batch paused the round (BATCH_FOR_PYTHON) until `retry_held`: its partition is being
+    moved.
+
+    No order suffers, since a connection has one request under way. Raises MemoryError.
+    """
     cdef HeldJob *grown
     if turn.held.count == turn.held.room:
         grown = <HeldJob *>realloc(turn.held.jobs, (turn.held.room * 2 + 64) * sizeof(HeldJob))
@@ -29,12 +32,15 @@ def hold_job(Turn turn) -> None:
 
 
 def retry_held(Turn turn) -> None:
-    """What waits is taken before anything else."""
+    """Take the held jobs before anything else."""
     turn.held.retrying = turn.held.count
 
 
 def relocate(Turn turn, PartitionState state, int log_dir) -> None:
-    """All of the partition is in synced files of that log directory. Nothing of it may be open, unsynced or in flight."""
+    """Let the partition live in that log directory, whose synced files have all of it.
+
+    None of its files may be open, unsynced or in flight.
+    """
     cdef PartitionCore *core = &state.core
     if core.unsynced or core.in_flight or core.fd >= 0:
         raise ValueError("something of the partition is still under way in its old log directory")

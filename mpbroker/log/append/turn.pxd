@@ -1,12 +1,18 @@
-"""One round of the log process, natively: take all jobs that wait, append what is common, hand Python the rest in order, answer.
+"""One native round of the log process: take waiting jobs, append the common ones, hand the rest to Python in
+order, answer.
 
-    take      all handlers' and the coordinator's rings are emptied into `jobs` (as many as fit); heads advance before anything is done
-    gather    batch by batch: partition, producer and roll are checked, offsets assigned tentatively, the batch patched in place
-    write     one pwritev per partition; only then indexes, log ends and results follow; a failed write is undone as if it had never been
-    finish    answers that need not wait are pushed, the rest joins the commit round; the table is published, bells are rung
+    take      empties the rings of all handlers and of the coordinator into `jobs`, as many as fit;
+              heads advance before anything is appended
+    gather    checks partition, producer and roll batch by batch, assigns offsets tentatively, and patches
+              each batch in place
+    write     makes one pwritev per partition; indexes, log ends and results follow only then; a failed
+              write is undone as if it had never been
+    finish    pushes the answers that need not wait, lets the rest join the commit round, publishes the
+              table, rings the bells
 
-What is not common (first append of a segment, roll due, transactional, offline, ...) stops `gather`; what was gathered is written, Python
-does that one batch by itself (`append_batch.py`) with the same result, and gathering goes on behind it.
+A batch that is not common (first append of a segment, roll due, transactional, offline, ...) stops `gather`.
+What was gathered is written, Python appends that one batch (`append_batch.py`) with the same result, and
+gathering continues behind it.
 """
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 
@@ -35,26 +41,26 @@ cdef class Turn:
     cdef AnswersRef answers
     cdef CommitRef commit
     cdef RingRef *inbox[PROCESS_COUNT]
-    cdef int first_inbox        # whose ring the next round takes from first
+    cdef int first_inbox        # the process whose ring the next round takes from first
     cdef BellRef *bell
     cdef Slot *jobs
     cdef int32_t job_count
-    cdef int32_t job            # where gathering stands
+    cdef int32_t job            # the job that gathering stands at
     cdef uint32_t batch
     cdef HeldJobs held
     cdef Planned *planned
     cdef int32_t planned_count
     cdef PartitionCore **touched
     cdef int32_t touched_count
-    cdef int32_t found          # jobs of the last round, and one for a commit round that had ended
+    cdef int32_t found          # jobs of the last round, plus one if a commit round had ended
     cdef uint64_t round_began_ns
     cdef uint64_t batches_done
     cdef int64_t fixed_now_ms
     cdef bint by_reference
     cdef SlotTable table
     cdef Meters meters
-    cdef list states            # by partition table slot: whose `cores` the turn appends to
-    cdef list keep              # what else it points into
+    cdef list states            # by partition table slot: the owners of the `cores` that the turn appends to
+    cdef list keep              # other objects that the turn points into
     cdef int64_t now_ms(self) noexcept nogil
     cdef void take(self) noexcept nogil
     cdef bint something_waits(self) noexcept nogil

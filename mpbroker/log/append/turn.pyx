@@ -1,4 +1,4 @@
-"""The log process's native turn; `turn.pxd` says what a round is."""
+"""The native turn of the log process. `turn.pxd` describes a round."""
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
@@ -6,31 +6,36 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 from posix.unistd cimport ftruncate
 
 from mpbroker.ipc.counters cimport (
-    BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
-    COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
+    BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS,
+    COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS,
+    COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
 )
-from mpbroker.ipc.jobs cimport KAFKA_STORAGE_ERROR, NO_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, batches_of
+from mpbroker.ipc.jobs cimport (
+    KAFKA_STORAGE_ERROR, NO_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, batches_of,
+)
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
 from mpbroker.ipc.slots cimport CLOSE, PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
 from mpbroker.log.append.answers cimport (
-    NEVER_NS, PROCESS_COUNT, answer, answer_durable, answer_later, answer_overdue, count_delayed, fill, forget_process, is_ours, job_of, owes,
-    publish_answers, push, send_kept,
+    NEVER_NS, PROCESS_COUNT, answer, answer_durable, answer_later, answer_overdue, count_delayed, fill,
+    forget_process, is_ours, job_of, owes, publish_answers, push, send_kept,
 )
 from mpbroker.log.append.commit cimport (
-    appended, ask_next, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir, publish_moved, retire_file,
-    something_is_done, sync_itself, take_in,
+    appended, ask_next, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir,
+    publish_moved, retire_file, something_is_done, sync_itself, take_in,
 )
 from mpbroker.log.append.paused_jobs cimport take_held
 from mpbroker.log.append.planned cimport write_planned
 from mpbroker.log.format.producer_state cimport (
-    NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find, producer_put, producer_update,
+    NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find,
+    producer_put, producer_update,
 )
 from mpbroker.log.partition.state cimport NOTHING_PLANNED, PartitionCore, PartitionState, note_batch, roll_due
 from mpbroker.log.io.write cimport is_full_disk
 from mpbroker.records.batch cimport (
-    BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch, stamp_log_append_time,
+    BATCH_HEADER_BYTES, CONTROL_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, set_offset_and_epoch,
+    stamp_log_append_time,
 )
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire
@@ -43,12 +48,15 @@ from shm.table cimport SlotTable
 from mpbroker.ipc.slots import read_job_batch
 
 cdef enum:
-    SLOW = -1                   # the batch is for Python
+    SLOW = -1                   # the batch is left to Python
     NEVER_MS = -1
 
 
 cdef class Turn:
-    """Owns the round; Python binds it to rings, arenas and partitions, and does what it hands back."""
+    """The log process's round.
+
+    Python binds it to rings, arenas and partitions, and does what it hands back.
+    """
 
     def __cinit__(self, int64_t slots, *args):
         memset(&self.answers, 0, sizeof(self.answers))
@@ -59,17 +67,22 @@ cdef class Turn:
         self.answers.core_count = slots
         self.answers.next_deadline_ns = <uint64_t>NEVER_NS
         self.fixed_now_ms = NEVER_MS
-        if not commit_open(&self.commit, slots) or self.jobs == NULL or self.planned == NULL or self.touched == NULL:
+        if (not commit_open(&self.commit, slots) or self.jobs == NULL or self.planned == NULL
+                or self.touched == NULL):
             raise MemoryError("no memory for the log process's round")
         if self.answers.cores == NULL:
             raise MemoryError("no memory for the log process's partitions")
 
     def __init__(
-        self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty, unsigned char[::1] failed_dirs,
-        CounterPage counters, Meters meters, Doorbell bell, bint group, int process=3, uint32_t worker=0, uint32_t workers=1,
-        uint64_t others_failed=0,
+        self, int64_t slots, SlotTable table, WaitingMarks marks, unsigned char[::1] dirty,
+        unsigned char[::1] failed_dirs, CounterPage counters, Meters meters, Doorbell bell, bint group,
+        int process=3, uint32_t worker=0, uint32_t workers=1, uint64_t others_failed=0,
     ):
-        """`dirty`, `failed_dirs`: this worker's own words. `others_failed`: what the other workers' say."""
+        """Start the flusher's threads.
+
+        `dirty` and `failed_dirs` are this worker's own words; `others_failed` is the union of the other
+        workers' words. Raises MemoryError, and OSError if a thread cannot be started.
+        """
         self.answers.process, self.answers.worker, self.answers.workers = process, worker, workers
         self.states = [None] * slots
         self.table, self.meters = table, meters
@@ -131,8 +144,12 @@ cdef class Turn:
         counter_add(self.commit.counters, COUNT_IDLE_NS, monotonic_ns() - before)
 
     cdef void take(self) noexcept nogil:
-        """Heads advance before anything is done: what was taken from a ring by a process that then dies is known to be in doubt.
-        The round after one that is full begins where that ended, so that nobody waits for ever."""
+        """Copy waiting descriptors into `jobs`.
+
+        The rings' heads advance before anything is appended: if this process dies, whatever it took is known
+        to be in doubt. The round after a full one begins with the ring where that one stopped, so that no
+        ring waits for ever.
+        """
         cdef int n, process, first = self.first_inbox
         cdef RingRef *ring
         cdef uint64_t waiting, i
@@ -157,7 +174,10 @@ cdef class Turn:
                 bell_ring(self.answers.bells[process])
 
     cdef int gather(self) noexcept nogil:
-        """Plans batches until all jobs are through or Python is needed; then writes what it has."""
+        """Plan batches until all jobs are through or Python is needed, then write what was planned.
+
+        Return a Pause.
+        """
         cdef ProduceSlot *slot
         cdef JobHeader *job
         cdef int64_t now_ms = self.now_ms()
@@ -185,7 +205,10 @@ cdef class Turn:
         return pause
 
     cdef int refusal(self, JobBatch *batch) noexcept nogil:
-        """Why the batch cannot be appended to the partition it names; it never goes to another one."""
+        """Return the error that keeps the batch from the partition it names, or NO_ERROR.
+
+        It is never appended to another partition.
+        """
         cdef PartitionCore *core
         if batch.slot >= self.answers.core_count or batch.data_owner >= PROCESS_COUNT:
             return NOT_LEADER_OR_FOLLOWER
@@ -196,9 +219,11 @@ cdef class Turn:
             return KAFKA_STORAGE_ERROR
         if core.slot.flags & PARTITION_DELETED:
             return UNKNOWN_TOPIC_OR_PARTITION
-        if not core.slot.flags & PARTITION_LIVE or not core.oldest_config_version <= batch.config_version <= core.slot.config_version:
+        if (not core.slot.flags & PARTITION_LIVE
+                or not core.oldest_config_version <= batch.config_version <= core.slot.config_version):
             return NOT_LEADER_OR_FOLLOWER
-        if self.answers.arenas[batch.data_owner] == NULL or batch.length < BATCH_HEADER_BYTES or batch.count < 1:
+        if (self.answers.arenas[batch.data_owner] == NULL or batch.length < BATCH_HEADER_BYTES
+                or batch.count < 1):
             return NOT_LEADER_OR_FOLLOWER
         if batch.data + batch.length > self.answers.extents[batch.data_owner]:
             return NOT_LEADER_OR_FOLLOWER
@@ -222,7 +247,7 @@ cdef class Turn:
         last_offset = core.planned_end + batch.count - 1
         if roll_due(core, core.planned_size, last_offset, batch.length, planned.max_timestamp, now_ms):
             return SLOW
-        # Of a round's batches each may add an entry.
+        # Each batch of a round may add an entry.
         if core.time_index.entries + core.planned_count + 2 >= core.time_index.room:
             return SLOW
         planned.core, planned.batch, planned.next = core, batch, NOTHING_PLANNED
@@ -230,7 +255,8 @@ cdef class Turn:
         planned.duplicate = 0
         if planned.has_producer:
             verdict = producer_check(
-                producer_find(core.producers, batch.producer_id), batch.producer_epoch, batch.base_sequence, batch.count, False, &original)
+                producer_find(core.producers, batch.producer_id), batch.producer_epoch, batch.base_sequence,
+                batch.count, False, &original)
             if verdict == PRODUCER_DUPLICATE:
                 planned.duplicate = 1
                 planned.has_producer = 0
@@ -258,14 +284,17 @@ cdef class Turn:
         return NO_ERROR
 
     cdef bint remember(self, Planned *planned, int32_t count) noexcept nogil:
-        """Producer state as if the batch were written, so that the next one of the same round is checked against it."""
+        """Put the batch into the producer state as if it were written: the next batch of the round is checked
+        against it.
+        """
         cdef JobBatch *batch = planned.batch
         cdef Producer *producer = producer_put(planned.core.producers, batch.producer_id)
         if producer == NULL:
             return False
         planned.before = producer[0]
         producer_update(
-            producer, batch.producer_epoch, batch.base_sequence, count, planned.base_offset, planned.max_timestamp)
+            producer, batch.producer_epoch, batch.base_sequence, count, planned.base_offset,
+            planned.max_timestamp)
         return True
 
     cdef void enlist(self, PartitionCore *core, int32_t index) noexcept nogil:
@@ -307,7 +336,8 @@ cdef class Turn:
             if planned.duplicate:
                 counter_add(self.commit.counters, COUNT_DUPLICATES, 1)
                 continue
-            note_batch(core, planned.base_offset + batch.count - 1, core.size, batch.length, planned.max_timestamp)
+            note_batch(
+                core, planned.base_offset + batch.count - 1, core.size, batch.length, planned.max_timestamp)
             counter_add(self.commit.counters, COUNT_BATCHES_APPENDED, 1)
             records += batch.count
             size += batch.length
@@ -324,7 +354,9 @@ cdef class Turn:
         counter_add(self.commit.counters, COUNT_BYTES_APPENDED, size)
 
     cdef void undo(self, PartitionCore *core, int error) noexcept nogil:
-        """Nothing of it was visible: the file goes back to its old end, producers to what they were, newest first."""
+        """Undo a failed write, none of which was visible: cut the file to its old end and restore producers,
+        newest batch first.
+        """
         cdef int32_t at
         cdef Planned *planned
         cdef Producer *producer
@@ -344,14 +376,17 @@ cdef class Turn:
                     producer[0] = planned.before
 
     cdef uint64_t ticket_of(self, const ProduceSlot *slot, JobHeader *job) noexcept nogil:
-        """The commit round after which all of the job is durable; 0 if it is already, or nothing of it was appended."""
+        """Return the commit round after which all of the job is durable; 0 if it is durable already or
+        nothing was appended.
+        """
         cdef uint64_t ticket = 0
         cdef uint32_t i
         cdef JobBatch *batch
         cdef PartitionCore *core
         for i in range(job.batches):
             batch = &batches_of(job)[i]
-            if not is_ours(&self.answers, slot, batch) or batch.error != NO_ERROR or batch.slot >= self.answers.core_count:
+            if (not is_ours(&self.answers, slot, batch) or batch.error != NO_ERROR
+                    or batch.slot >= self.answers.core_count):
                 continue
             core = self.answers.cores[batch.slot]
             if core == NULL or core.slot.generation != batch.slot_generation:
@@ -361,7 +396,7 @@ cdef class Turn:
         return ticket
 
     cdef void finish(self) noexcept nogil:
-        """All jobs of the round are appended or refused."""
+        """Answer the jobs of the round, all of which are appended or refused by now."""
         cdef int32_t i
         cdef ProduceSlot *slot
         cdef JobHeader *job
@@ -386,7 +421,7 @@ cdef class Turn:
         self.batches_done = 0
 
     cdef void settle(self) noexcept nogil:
-        """Asks for the next commit round, publishes the table before the answers, then rings."""
+        """Ask for the next commit round, publish the table, then the answers, then ring the bells."""
         ask_next(&self.commit)
         publish_moved(&self.commit, &self.answers)
         answer_overdue(&self.answers)
@@ -395,15 +430,20 @@ cdef class Turn:
         publish_answers(&self.answers)
 
     def run(self, int timeout_ms) -> int:
-        """One round, or the rest of one that was paused. Sleeps first if nothing waits, at most `timeout_ms`."""
+        """Run one round, or the rest of a paused one.
+
+        Sleep at most `timeout_ms` first if nothing waits. Return a Pause.
+        """
         cdef int pause
         with nogil:
             pause = self.round(timeout_ms)
         return pause
 
     def serve(self, int timeout_ms) -> int:
-        """As `run`, and further rounds for as long as each finds something and nothing is for Python: what Python does
-        between two rounds costs more than they do."""
+        """Run as `run` does, then further rounds while each finds something and nothing is left to Python.
+
+        What Python does between two rounds costs more than the rounds.
+        """
         cdef int pause, left_ms = timeout_ms
         cdef uint64_t begun_ns = monotonic_ns(), passed_ns
         with nogil:
@@ -439,7 +479,7 @@ cdef class Turn:
     # ---- for Python, while a round is paused ----
 
     def current_slot(self) -> bytes:
-        """SLOT_FOR_PYTHON: the descriptor; then `skip_slot`."""
+        """Return the descriptor that paused the round (SLOT_FOR_PYTHON). Call `skip_slot` afterwards."""
         return (<char *>&self.jobs[self.job])[:sizeof(Slot)]
 
     def skip_slot(self) -> None:
@@ -447,23 +487,30 @@ cdef class Turn:
         self.batch = 0
 
     def current_batch(self) -> tuple:
-        """BATCH_FOR_PYTHON: its entry in the job, and its bytes (None if they cannot be where it says); then `finish_batch`."""
+        """Return the batch that paused the round (BATCH_FOR_PYTHON): its entry in the job, and its bytes.
+
+        The bytes are None if the entry names a place outside of the arena. Call `finish_batch` afterwards.
+        """
         cdef JobHeader *job = job_of(&self.answers, <ProduceSlot *>&self.jobs[self.job])
         cdef JobBatch *batch = &batches_of(job)[self.batch]
         cdef int64_t job_bytes = sizeof(JobHeader) + job.batches * sizeof(JobBatch)
         cdef int64_t length = batch.length
         entry = read_job_batch(<unsigned char[:job_bytes]><unsigned char *>job, self.batch)
-        if batch.data_owner >= PROCESS_COUNT or self.answers.arenas[batch.data_owner] == NULL or length < BATCH_HEADER_BYTES:
+        if (batch.data_owner >= PROCESS_COUNT or self.answers.arenas[batch.data_owner] == NULL
+                or length < BATCH_HEADER_BYTES):
             return entry, None
         if batch.data + length > self.answers.extents[batch.data_owner]:
             return entry, None
         return entry, memoryview(<unsigned char[:length]>(self.answers.arenas[batch.data_owner] + batch.data))
 
-    def finish_batch(self, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start, bint was_appended) -> None:
-        """What Python did with it; gathering goes on behind it."""
+    def finish_batch(
+        self, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start, bint was_appended
+    ) -> None:
+        """Record what Python did with the current batch. Gathering continues behind it."""
         cdef JobHeader *job = job_of(&self.answers, <ProduceSlot *>&self.jobs[self.job])
         cdef JobBatch *batch = &batches_of(job)[self.batch]
-        cdef PartitionCore *core = self.answers.cores[batch.slot] if batch.slot < self.answers.core_count else NULL
+        cdef PartitionCore *core = (
+            self.answers.cores[batch.slot] if batch.slot < self.answers.core_count else NULL)
         fill(batch, error, base_offset, append_time_ms, log_start)
         if was_appended:
             appended(&self.commit, core, batch.length)
@@ -475,10 +522,12 @@ cdef class Turn:
         self.batches_done += 1
         self.batch += 1
 
-    # ---- who takes part ----
+    # ---- processes that take part ----
 
     def bind(self, int process, Ring inbox, Ring outbox, Doorbell bell, Arena arena) -> None:
-        """A process is there: its rings to and from here (None: no such ring), its doorbell, and its arena if it lends blocks."""
+        """Connect a process: its rings to and from here (None: no such ring), its doorbell, and its arena if
+        it lends blocks.
+        """
         self.keep += [inbox, outbox, bell, arena]
         self.inbox[process] = &inbox.ref if inbox is not None else NULL
         self.answers.rings[process] = &outbox.ref if outbox is not None else NULL
@@ -488,18 +537,21 @@ cdef class Turn:
             self.answers.extents[process] = arena.ref.extent
 
     def forget(self, int process) -> None:
-        """It died: it sends nothing more and gets nothing more. Its arena stays until nothing here can name it (`owes`)."""
+        """Forget a dead process: nothing is sent to it or taken in for it any more.
+
+        Its arena stays mapped until nothing here can name it (`owes`).
+        """
         forget_process(&self.answers, process)
 
     def stop_listening(self, int process) -> None:
         self.inbox[process] = NULL
 
     def tails(self) -> list:
-        """How far every ring to here is published, to be given to `consumed`."""
+        """Return how far each ring to here is published, for `consumed` and `has_answered`."""
         return [self.inbox[i].tail[0] if self.inbox[i] != NULL else 0 for i in range(PROCESS_COUNT)]
 
     def consumed(self, list tails) -> bool:
-        """Whether all that was published then is appended or refused."""
+        """Tell whether everything published up to `tails` is appended or refused."""
         cdef uint64_t tail
         if self.job_count or self.held.count:
             return False
@@ -510,16 +562,23 @@ cdef class Turn:
         return True
 
     def has_answered(self, list tails) -> bool:
-        """Whether all that was published then is answered, or has timed out; the answers may still be on their way."""
+        """Tell whether everything published up to `tails` is answered or timed out.
+
+        The answers may still wait to be sent.
+        """
         return self.consumed(tails) and self.answers.count == self.answers.overdue
 
     def owes(self, int process) -> bool:
-        """Whether something is still to be appended for the process, or answered to it or on its behalf."""
+        """Tell whether appends for the process, or answers to it or on its behalf, are outstanding."""
         return self.job_count > 0 or self.held.count > 0 or (
-            self.inbox[process] != NULL and ring_waiting(self.inbox[process]) > 0) or owes(&self.answers, process)
+            self.inbox[process] != NULL and ring_waiting(self.inbox[process]) > 0
+        ) or owes(&self.answers, process)
 
     def send(self, int process, bytes slot) -> None:
-        """A descriptor made by Python, behind the answers that are on their way to the process."""
+        """Send a descriptor made by Python, behind the answers that are on their way to the process.
+
+        Raises ValueError if `slot` has not the size of a descriptor.
+        """
         if len(slot) != sizeof(Slot):
             raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {len(slot)}")
         push(&self.answers, process, <Slot *><char *>slot)
@@ -530,26 +589,31 @@ cdef class Turn:
     # ---- files and log directories ----
 
     def retire(self, int fd, int log_dir) -> None:
-        """Syncs the file with the next commit round and closes it then."""
+        """Sync the file with the next commit round, then close it. Raises MemoryError."""
         if not retire_file(&self.commit, fd, log_dir):
             raise MemoryError("no memory for a file to sync")
 
     def flush(self, PartitionState state) -> None:
-        """The partition's segment itself is synced with the next commit round."""
+        """Sync the partition's segment itself with the next commit round, not by way of the journal."""
         if state.core.fd >= 0 and not state.core.slot.flags & PARTITION_OFFLINE:
             sync_itself(&self.commit, &state.core)
 
     def storage_failed(self, int log_dir, int error) -> None:
-        """The directory goes offline for good."""
+        """Take the log directory offline for good."""
         fail_dir(&self.commit, &self.answers, log_dir, error)
 
     @property
     def failed_dirs(self):
-        """A bit for each log directory that failed since the broker's start, also in a predecessor's life."""
+        """A bit set of the log directories that failed since the broker's start, also in a predecessor's
+        life.
+        """
         return self.commit.failed_dirs
 
     def failures(self) -> tuple:
-        """(log directories that failed since the last call, errno of the last failure or of a full disk, else 0)."""
+        """Return the log directories that failed since the last call, and the last errno.
+
+        The errno is that of the last failure or of a full disk; 0 if there was none.
+        """
         cdef uint64_t news = self.commit.news
         cdef int error = self.commit.last_errno
         self.commit.news = 0
@@ -564,27 +628,32 @@ cdef class Turn:
         return self.commit.finished
 
     def coming_commit_round(self) -> int:
-        """The number of the one that makes durable what is not in any that is under way; one that was offered and not taken yet
-        is taken back, so that what was retired since takes part in it.
+        """Return the number of the commit round that covers whatever no round under way covers.
+
+        An offered round that the flusher has not taken is taken back: files retired since then become part of
+        it.
         """
         return coming_round(&self.commit)
 
     @property
     def is_settled(self):
-        """Whether nothing waits: no job, no commit round, no answer."""
+        """Tell whether nothing is outstanding: no job, no commit round, no answer."""
         if commit_is_busy(&self.commit) or self.job_count or self.held.count or self.answers.count:
             return False
         for process in range(PROCESS_COUNT):
-            if self.answers.kept[process].count or (self.inbox[process] != NULL and ring_waiting(self.inbox[process])):
+            if self.answers.kept[process].count or (
+                    self.inbox[process] != NULL and ring_waiting(self.inbox[process])):
                 return False
         return True
 
     def close(self) -> None:
-        """Ends the flusher thread."""
+        """End the flusher's threads."""
         commit_close(&self.commit)
 
     def for_tests(self, fixed_now_ms=None, by_reference=None, offered_bytes=None) -> None:
-        """A clock that stands still; every batch by way of Python, to compare both ways; rounds of so few bytes are offered, too."""
+        """Set a clock that stands still, send every batch through Python (to compare both ways), or offer
+        rounds of few bytes.
+        """
         self.fixed_now_ms = self.fixed_now_ms if fixed_now_ms is None else fixed_now_ms
         self.by_reference = self.by_reference if by_reference is None else by_reference
         self.commit.offered_bytes = self.commit.offered_bytes if offered_bytes is None else offered_bytes

@@ -1,4 +1,4 @@
-"""The journals of a turn, for Python: put to use, released, looked at."""
+"""Python's access to the journals of a turn: put to use, released, inspected."""
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
@@ -8,7 +8,10 @@ from mpbroker.log.append.turn cimport Turn
 
 
 def use_journal(Turn turn, int log_dir, JournalFile journal, uint64_t end, int64_t direct_bytes) -> None:
-    """Rounds go by way of this journal, behind its record that ends at `end`: all but those in which a file gets `direct_bytes` or more."""
+    """Send rounds through this journal, behind its record that ends at `end`.
+
+    A file that gets `direct_bytes` or more in a round is synced itself.
+    """
     cdef JournalRef ref
     memset(&ref, 0, sizeof(ref))
     ref.fd, ref.direct_bytes = journal.write_fd, direct_bytes
@@ -21,20 +24,25 @@ def use_journal(Turn turn, int log_dir, JournalFile journal, uint64_t end, int64
 
 
 def inherited_is_synced(Turn turn, int log_dir) -> None:
-    """The segments that a predecessor's records name."""
+    """Note that the segments named by a predecessor's records are synced."""
     turn.commit.journals[log_dir].inherited = NOT_SYNCING
 
 
 def release_journals(Turn turn) -> None:
-    """Segments with what the journals hold now are synced in the background, however much room they have."""
+    """Sync the segments of everything the journals hold now in the background, however much room the rings
+    have.
+    """
     commit_release(&turn.commit)
 
 
 def bypass_journals(Turn turn, bint bypass) -> None:
-    """Rounds sync the segments themselves, so that nothing more waits behind the journals, or no longer do."""
+    """Let rounds sync the segments themselves, so that no more files wait behind the journals; or end that.
+    """
     turn.commit.bypass = bypass
 
 
 def journal_ends(Turn turn, int log_dir) -> tuple:
-    """(start, head): the part of a journal's endless stream that its ring has to keep; zeros if it is not in use."""
+    """Return (start, head): the part of the journal's endless stream that its ring must keep; zeros if
+    unused.
+    """
     return turn.commit.journals[log_dir].start, turn.commit.journals[log_dir].head

@@ -1,7 +1,7 @@
-"""Which partitions the turn appends to, from their beginning to their end.
+"""The partitions that a turn appends to, attached and detached.
 
-It appends by itself where the files are open. Those of a partition that rests are not, and all of it is durable: the next batch for it
-goes by way of Python, which opens them first. A producer does not notice.
+The turn appends by itself where the files are open. A dormant partition's files are closed, and all of it is
+durable: its next batch goes through Python, which opens them first. A producer does not notice.
 """
 import gc
 
@@ -18,15 +18,15 @@ cdef extern from "<malloc.h>" nogil:
 
 
 def give_back_memory() -> None:
-    """To the system: what a start needed for a moment."""
-    # Python keeps thousands of tuples for the next ones, until it collects.
+    """Return the memory that a start needed for a moment to the system."""
+    # Python keeps thousands of tuples for reuse until it collects.
     gc.collect()
     with nogil:
         malloc_trim(0)
 
 
 def attach(Turn turn, PartitionState state, str topic) -> None:
-    """From now on the turn knows it, and it is in the partition table; offline, if its log directory has failed."""
+    """Add the partition to the turn and to the partition table; offline, if its log directory has failed."""
     cdef PartitionCore *core = &state.core
     turn.meters.name_topic(core.table_slot, core.slot.generation, (<uint8_t *>core.slot.topic_id)[:16], topic)
     turn.states[core.table_slot] = state
@@ -37,7 +37,10 @@ def attach(Turn turn, PartitionState state, str topic) -> None:
 
 
 def detach(Turn turn, PartitionState state) -> None:
-    """It is appended to no more; what it had open is synced with the next commit round and closed. All of its topic goes."""
+    """Remove the partition from the turn, as all of its topic goes.
+
+    Its open files are synced with the next commit round and closed.
+    """
     cdef PartitionCore *core = &state.core
     turn.meters.forget_topic((<uint8_t *>core.slot.topic_id)[:16])
     drop_core(&turn.commit, core)

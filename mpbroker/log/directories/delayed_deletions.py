@@ -1,4 +1,4 @@
-"""Files that nobody can reach any more stay for file.delete.delay.ms: who has opened them reads on.
+"""Delete unreachable files after file.delete.delay.ms: a reader that has them open reads on.
 
 (Kafka: the tasks delete-file and kafka-delete-logs of LogManager's scheduler.)
 """
@@ -15,7 +15,7 @@ from mpbroker.log.partition.partition_log import PartitionLog
 
 
 class _Deletion(NamedTuple):
-    """`due_s`: monotonic."""
+    """A deletion to come. `due_s`: on the monotonic clock."""
 
     due_s: float
     log_dir: int
@@ -23,7 +23,7 @@ class _Deletion(NamedTuple):
 
 
 class DelayedDeletions:
-    """They are done by the helper, and a log directory fails with one of its own."""
+    """Deletions that the helper does when they are due. A failed one takes its log directory offline."""
 
     def __init__(self, helper: Helper) -> None:
         self._helper = helper
@@ -31,7 +31,7 @@ class DelayedDeletions:
         self.next_due_s = math.inf
 
     def of(self, log: PartitionLog, job: Callable[[], None]) -> None:
-        """With the delay of its topic, in the log directory where it is."""
+        """Add a deletion for the log, with its topic's delay, in its log directory."""
         self.add(log.config.file_delete_delay_ms, log.state.log_dir, job)
 
     def add(self, delay_ms: int, log_dir: int, job: Callable[[], None]) -> None:

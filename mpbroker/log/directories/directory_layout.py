@@ -1,4 +1,4 @@
-"""What belongs to a log directory as a whole: its lock, its identity, and whether it was closed cleanly.
+"""A log directory as a whole: its lock, its identity, and whether it was closed cleanly.
 
 (Kafka: LogManager, MetaProperties, CleanShutdownFileHandler.) The supervisor takes the locks before it forks;
 children inherit the open file description, so no second broker starts on a directory while any process of
@@ -59,29 +59,32 @@ _OUR_FILES = frozenset(
     }
 )
 
-# Of somebody who does not say who they are.
+# How long to wait for a lock whose holder is unknown.
 LOCK_PATIENCE_S, LOCK_POLL_S = 3.0, 0.02
-# Of whoever reads the directory and tries for a moment whether a broker has it.
+# How long to wait for one with a known holder: readers of the directory briefly test whether a broker has it.
 READERS_PATIENCE_S = 0.2
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Which cluster and node the log directories belong to."""
+    """The cluster and node that the log directories belong to."""
 
     cluster_id: str
     node_id: int
 
 
 def lock_log_dirs(config: BrokerConfig) -> list[int]:
-    """As LogDirLocks, for whoever is refused nothing behind it. Raises FatalError."""
+    """Lock the log directories as LogDirLocks does, if nothing later can refuse the start; return the fds.
+
+    Raises FatalError.
+    """
     return LogDirLocks(config).fds
 
 
 class LogDirLocks:
-    """Every log directory, made if need be and locked for as long as any process has these `fds`.
+    """The locks of all log directories, which are made if need be; held while any process has these `fds`.
 
-    Raises FatalError and leaves nothing that was not there.
+    Raises FatalError and leaves nothing that was not there before.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -96,8 +99,10 @@ class LogDirLocks:
             raise
 
     def undo(self) -> None:
-        """For a start that is refused: an empty directory with a lock in it would be in the way of whoever
-        mounts, or moves a backup there. A lock goes while it is held: see `_is_there`.
+        """Remove what this start has made, if it is refused.
+
+        An empty directory with a lock in it would hinder a mount there, or a restored backup. A lock file is
+        removed while it is held: see `_is_there`.
         """
         for path in self._made_locks:
             path.unlink(missing_ok=True)
@@ -125,7 +130,7 @@ class LogDirLocks:
 
 
 def _why(error: OSError, directory: Path) -> str:
-    """It cannot be used, and what to do."""
+    """Return why the directory cannot be used, and what to do."""
     reason = os.strerror(error.errno or 0)
     if error.errno in NO_ROOM:
         return f"{reason}. Make room"
@@ -138,7 +143,10 @@ def _why(error: OSError, directory: Path) -> str:
 
 
 def _flock(fd: int, directory: Path) -> None:
-    """A broker that was just killed has it until the last of its processes is gone, which takes a moment."""
+    """Lock the file, with some patience. Raises FatalError.
+
+    A broker that was just killed holds its lock until its last process is gone, which takes a moment.
+    """
     begun = time.monotonic()
     while True:
         try:
@@ -159,7 +167,7 @@ def _flock(fd: int, directory: Path) -> None:
 
 
 def _is_there(fd: int, lock: Path) -> bool:
-    """Whether it is the file of that name: a start that was refused may have taken it away since."""
+    """Tell whether the open file still has that name: a refused start may have removed it since."""
     try:
         return os.path.samestat(os.fstat(fd), lock.stat())
     except FileNotFoundError:
@@ -167,15 +175,19 @@ def _is_there(fd: int, lock: Path) -> bool:
 
 
 def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
-    """With those above it; -> those that were not there, the lowest first. Raises OSError."""
+    """Make the directory and those above it; return the ones that were missing, the lowest first.
+
+    Raises OSError.
+    """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode, parents=True, exist_ok=True)
     return missing
 
 
 def remove_empty(directories: Iterable[Path]) -> None:
-    """The lowest first: one of them may lie in what was made for another. Somebody else may have come to
-    need them.
+    """Remove the directories that are empty, the lowest first.
+
+    One of them may lie in what was made for another. One that somebody else has come to use stays.
     """
     for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
         with contextlib.suppress(OSError):
@@ -183,7 +195,10 @@ def remove_empty(directories: Iterable[Path]) -> None:
 
 
 def _holder(directory: Path) -> str:
-    """Its process, if the directory says so: a broker that starts has not yet, one that died had another."""
+    """Return the holder's pid as text, or nothing.
+
+    A broker that starts has not written it yet, and one that died had another.
+    """
     try:
         pointer = read_pointer(directory)
     except (OSError, msgspec.DecodeError):
@@ -192,9 +207,9 @@ def _holder(directory: Path) -> str:
 
 
 def prepare_log_dirs(config: BrokerConfig) -> Identity:
-    """Checks that each directory is of this cluster and node; gives new ones their identity. Once, at start.
+    """Check that each directory is of this cluster and node, and give new ones their identity.
 
-    Raises FatalError.
+    Called once, at the start. Raises FatalError.
     """
     identity = check_log_dirs(config)
     name_log_dirs(config, identity)
@@ -202,7 +217,7 @@ def prepare_log_dirs(config: BrokerConfig) -> Identity:
 
 
 def check_log_dirs(config: BrokerConfig) -> Identity:
-    """Theirs, or a new one; writes nothing. Raises FatalError."""
+    """Return the directories' identity, or a new one; write nothing. Raises FatalError."""
     found = {name: _read_properties(Path(name)) for name in config.log_dirs}
     _refuse_missing(found)
     clusters = {properties["cluster.id"] for properties in found.values() if properties}
@@ -225,9 +240,9 @@ def check_log_dirs(config: BrokerConfig) -> Identity:
 
 
 def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
-    """Those that have none get the identity; behind everything else that may refuse a start.
+    """Give the identity to directories without one.
 
-    Raises FatalError.
+    Called after everything else that may refuse a start. Raises FatalError.
     """
     for name in config.log_dirs:
         if _read_properties(Path(name)) is None:
@@ -267,7 +282,7 @@ def _write_properties(directory: Path, cluster_id: str, node_id: int) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Raises FatalError."""
+    """Write the file whole. Raises FatalError."""
     try:
         write_whole(path, data)
     except OSError as error:
@@ -277,13 +292,14 @@ def _write(path: Path, data: bytes) -> None:
         ) from error
 
 
-# ---- all of one broker's ----
+# ---- all log directories of one broker ----
 
 
 def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
-    """A disk that is not mounted is an empty directory: its partitions would be made anew, empty.
+    """Refuse a start that misses one of the broker's directories.
 
-    Raises FatalError.
+    A disk that is not mounted is an empty directory: its partitions would be made anew, empty. Raises
+    FatalError.
     """
     here = {properties.get("directory.id") for properties in found.values() if properties}
     for name in found:
@@ -298,7 +314,7 @@ def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
 
 
 def _name_all(log_dirs: Sequence[str]) -> None:
-    """Each directory knows the others by their identities. Raises FatalError."""
+    """Write the identities of all directories into each of them. Raises FatalError."""
     wanted = {}
     for name in log_dirs:
         properties = _read_properties(Path(name)) or {}
@@ -312,7 +328,7 @@ def _name_all(log_dirs: Sequence[str]) -> None:
 
 
 def _read_all(directory: Path) -> dict[str, str]:
-    """Paths by identities; without a file there are no others. Raises FatalError."""
+    """Return the paths of all directories by identity; none if there is no such file. Raises FatalError."""
     path = directory / ALL_DIRS
     try:
         found = {}
@@ -329,8 +345,11 @@ def _read_all(directory: Path) -> dict[str, str]:
 
 
 def _refuse_foreign(directory: Path) -> None:
-    """A directory without identity must be empty: it may belong to somebody else."""
-    # A start that was killed may have left the lock and a half-written file.
+    """Refuse a directory that has no identity but is not empty: it may belong to somebody else.
+
+    Raises FatalError.
+    """
+    # A killed start may have left the lock and a half-written file.
     ours = _OUR_FILES | NOT_PARTITIONS | {META_PROPERTIES + ".tmp"}
     others = sorted(
         entry.name
@@ -345,12 +364,14 @@ def _refuse_foreign(directory: Path) -> None:
 
 
 def directories_in(log_dir: Path) -> Iterator[str]:
-    """The names of those that should be of partitions, one by one: thousands at once would be much memory.
-    Nothing is to be renamed meanwhile. Raises OSError.
+    """Yield the names of the directories that should be partitions.
+
+    They come one by one, since thousands at once take much memory; nothing may be renamed meanwhile. Raises
+    OSError.
     """
     with os.scandir(log_dir) as entries:
         for entry in entries:
-            # A link that leads nowhere, or to itself, is none.
+            # A link that leads nowhere, or to itself, is not one.
             is_dir = entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and Path(entry.path).is_dir())
             if is_dir and entry.name not in NOT_PARTITIONS:
                 yield entry.name
@@ -370,7 +391,7 @@ def _refuse_unknown_directories(directory: Path) -> None:
 
 
 def take_clean_shutdown(directory: Path) -> bool:
-    """Whether the last stop was clean; the marker is gone afterwards, so that a crash from now on is seen."""
+    """Return whether the last stop was clean, and remove the marker: a crash from now on must be seen."""
     try:
         (directory / CLEAN_SHUTDOWN).unlink()
     except FileNotFoundError:
@@ -380,7 +401,7 @@ def take_clean_shutdown(directory: Path) -> bool:
 
 
 def write_clean_shutdown(directory: Path) -> None:
-    """The last thing that is written at a clean stop."""
+    """Write the marker of a clean stop, the last thing written at one."""
     write_whole(
         directory / CLEAN_SHUTDOWN,
         json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode(),

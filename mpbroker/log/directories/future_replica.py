@@ -36,25 +36,31 @@ _log = logging.getLogger("mpbroker")
 
 
 def new_name(topic: str, partition: int) -> str:
-    """Longer than a file system takes, if the topic's name is too long: then it cannot move (KAFKA-4893)."""
+    """Return a new name for a future replica's directory.
+
+    With a long topic name it is longer than a file system takes: then the partition cannot move (KAFKA-4893).
+    """
     return f"{names.partition_name(topic, partition)}.{uuid.uuid4().hex}{names.FUTURE_SUFFIX}"
 
 
 def make(directory: Path, topic_id: bytes) -> None:
-    """Step 1. Raises OSError."""
+    """Make the future replica's directory (step 1). Raises OSError."""
     directory.mkdir()
     write_topic_id(directory, topic_id)
     fsync_directory(directory.parent)
 
 
 def place(future: Path, current: Path) -> None:
-    """Step 3. Raises OSError."""
+    """Rename the future replica to the partition's name (step 3). Raises OSError."""
     future.rename(current)
     fsync_directory(current.parent)
 
 
 def set_aside(directory: Path) -> Path:
-    """Step 4, and the end of a future replica that is given up. Raises OSError."""
+    """Set aside the old replica (step 4), or a future replica that is given up; return its new path.
+
+    Raises OSError.
+    """
     parsed = names.parse_partition(directory.name)
     renamed = names.renamed(parsed.topic, parsed.partition, uuid.uuid4().hex, names.DELETE_SUFFIX)
     gone = directory.rename(directory.with_name(renamed))
@@ -63,17 +69,17 @@ def set_aside(directory: Path) -> Path:
 
 
 def stay(current: Path) -> None:
-    """The partition is here, wherever else it is found. Raises OSError."""
+    """Mark the partition as being here, wherever else it is found. Raises OSError."""
     write_whole(current / names.STAYED, b"")
 
 
 def has_stayed(current: Path) -> bool:
-    """Raises OSError."""
+    """Tell whether the partition is marked as having stayed. Raises OSError."""
     return is_there(current / names.STAYED)
 
 
 def unmark(directory: Path) -> None:
-    """Step 5. Raises OSError."""
+    """Remove the marks (step 5). Raises OSError."""
     marks = [path for path in (directory / names.MOVED, directory / names.STAYED) if is_there(path)]
     for path in marks:
         path.unlink()
@@ -82,7 +88,7 @@ def unmark(directory: Path) -> None:
 
 
 def settle(homes: Sequence[Home]) -> None:
-    """What a crash has left in two log directories is in one of them afterwards. Raises OSError."""
+    """Leave each partition that a crash left in two log directories in one of them. Raises OSError."""
     found: dict[str, list[Path]] = {}
     if len(homes) == 1:
         return
@@ -99,7 +105,7 @@ def _names_in(home: Home) -> list[str]:
 
 
 def _is_own(home: Home, paths: list[Path]) -> bool:
-    """Whether it is a partition of this log worker."""
+    """Tell whether the directories are a partition's of this log worker."""
     try:
         parsed = names.parse_partition(paths[0].name)
     except names.NotAPartition:
@@ -120,7 +126,7 @@ def _settle(paths: list[Path]) -> None:
 
 
 def futures_in(homes: Sequence[Home]) -> Iterator[tuple[Home, Path, names.PartitionName]]:
-    """All that are found, of this log worker."""
+    """Yield all future replicas of this log worker."""
     for home in homes:
         for name in _names_in(home):
             if not name.endswith(names.FUTURE_SUFFIX):
@@ -128,7 +134,7 @@ def futures_in(homes: Sequence[Home]) -> Iterator[tuple[Home, Path, names.Partit
             try:
                 parsed = names.parse_partition(name)
             except names.NotAPartition:
-                # Said already, and left alone.
+                # Reported already, and left alone.
                 continue
             if home.worker.owns(parsed.topic, parsed.partition):
                 yield home, home.path / name, parsed

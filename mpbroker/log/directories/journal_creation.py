@@ -1,7 +1,7 @@
-"""A commit journal is made beside the broker's work: a file of zeros, all of it written and synced once.
+"""Make a commit journal beside the broker's work: a file of zeros, all of it written and synced once.
 
-Writing over blocks that were written before makes a sync about half as dear as growing a file does. Until
-the journal is there, and where there is no room for one, rounds sync each file by itself.
+Overwriting blocks that were written before makes a sync about half as dear as growing a file does. Until the
+journal is there, and where there is no room for one, rounds sync each file by itself.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ def ring_bytes_of(journal_bytes: int) -> int:
 
 
 class JournalMaking:
-    """`path`: of the journal. Owns the unfinished file beside it, which has its room on the disk from the
-    beginning. Raises OSError.
+    """A commit journal being made at `path`.
+
+    Owns the unfinished file beside it, whose room on the disk is allocated at once. Raises OSError.
     """
 
     def __init__(self, path: Path, journal_bytes: int) -> None:
@@ -40,7 +41,7 @@ class JournalMaking:
             raise
 
     def step(self) -> JournalFile | None:
-        """One piece more; the journal when it is whole and durable. Raises OSError."""
+        """Write one piece more; return the journal when it is whole and durable. Raises OSError."""
         try:
             if self._at < self._end:
                 self._at += os.pwrite(self._fd, _ZEROS[: self._end - self._at], self._at)
@@ -58,6 +59,6 @@ class JournalMaking:
             raise
 
     def abandon(self) -> None:
-        """Nothing of it was used."""
+        """Remove the unfinished file, which was never used."""
         os.close(self._fd)
         self._path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """The commit journal of a log worker in one log directory: a predecessor's that goes on, or a new one.
 
-It is put to use when it is there on disk, whole (`mpbroker.log.directories.journal_set`). What a
-predecessor's records name may be in no synced segment yet: it is synced in the helper's thread, and until
-then they are not written over and no recovery point moves.
+A journal is put to use once it is on disk, whole (`mpbroker.log.directories.journal_set`). Segments that a
+predecessor's records name may not be synced yet: the helper's thread syncs them, and until then the records
+are not overwritten and no recovery point moves.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ def damaged(problem: JournalDamaged) -> FatalError:
 
 
 class DirJournal:
-    """`file`: None until it is there on disk. `is_wanted`: there is to be one, and its directory works."""
+    """A log worker's journal in a log directory.
+
+    `file`: None until it is on disk. `is_wanted`: there is to be one, and its directory works.
+    """
 
     def __init__(self, log_dir: int, path: Path, *, is_wanted: bool) -> None:
         self.path = path
         self.file: JournalFile | None = None
-        # Where its records end. A predecessor's are there until all segments that they name are synced.
+        # The end of its records. A predecessor's stay until all segments that they name are synced.
         self.end = 0
         self.inherited_is_synced = False
         self._log_dir = log_dir
@@ -48,13 +51,13 @@ class DirJournal:
         self._inherited: list[tuple[bytes, int, int]] = []
         self._is_syncing = False
         self._making: JournalMaking | None = None
-        # That was said.
+        # The lack of room was logged.
         self._lacks_room = False
 
-    # ---- a predecessor's ----
+    # ---- a predecessor's journal ----
 
     def inherit(self) -> None:
-        """Goes on behind the records of the one that is there, if there is. Raises OSError, FatalError."""
+        """Continue behind the records of the journal that is there, if any. Raises OSError, FatalError."""
         self.path.with_name(self.path.name + MAKING_SUFFIX).unlink(missing_ok=True)
         if not self._is_wanted or not is_there(self.path):
             return
@@ -63,12 +66,15 @@ class DirJournal:
             self.end, self._inherited = found.survey()
         except JournalDamaged as problem:
             raise damaged(problem) from problem
-        # A head that was written and not synced must not be built upon.
+        # A head that was written but not synced must not be built upon.
         os.fdatasync(found.fd)
         self.file = found
 
     def _sync_inherited(self, partitions: Partitions) -> None:
-        """In the helper's thread. What passes, as too few descriptors, is tried again; see `must_sync`."""
+        """Sync what the inherited records name, in the helper's thread.
+
+        An error that passes, as too few descriptors, leaves it to be tried again; see `must_sync`.
+        """
         try:
             sync_named(self._inherited, partitions())
         finally:
@@ -78,7 +84,7 @@ class DirJournal:
 
     @property
     def is_unsynced(self) -> bool:
-        """What a predecessor's records name may be in no synced segment."""
+        """Tell whether segments named by a predecessor's records may not be synced."""
         return bool(self._inherited)
 
     @property
@@ -87,14 +93,16 @@ class DirJournal:
 
     @property
     def must_sync(self) -> bool:
-        """What a predecessor left could not be synced."""
+        """Tell whether the sync of what a predecessor left failed and must be tried again."""
         return self.is_unsynced and not self._is_syncing
 
-    # ---- its file ----
+    # ---- the journal's file ----
 
     def prepare(self, journal_bytes: int, helper: Helper, partitions: Partitions) -> None:
-        """Keeps the one that is there, or begins to make one of that size: `file` when it is done.
-        `partitions`: the directories of those that are here, for what is inherited. Raises OSError.
+        """Keep the journal that is there, or begin to make one of that size, which becomes `file` when it is
+        done.
+
+        `partitions`: the directories of those that are here, for the inherited records. Raises OSError.
         """
         if self._inherited:
             self._is_syncing = True
@@ -116,7 +124,7 @@ class DirJournal:
         helper.submit(partial(self._make_on, helper), self._log_dir)
 
     def _say_no_room(self, journal_bytes: int, error: OSError) -> None:
-        """Once: it is tried again from time to time, and nothing is lost meanwhile."""
+        """Log the lack of room once: it is tried again from time to time, and nothing is lost meanwhile."""
         if self._lacks_room:
             return
         self._lacks_room = True
@@ -130,7 +138,7 @@ class DirJournal:
         )
 
     def _make_on(self, helper: Helper) -> None:
-        """In the helper's thread, a piece at a time: other jobs go in between."""
+        """Make the journal in the helper's thread, a piece at a time: other jobs go in between."""
         if self._making is None:
             return
         try:
@@ -148,11 +156,11 @@ class DirJournal:
 
     @property
     def is_missing(self) -> bool:
-        """And none is being made."""
+        """Tell whether a wanted journal is missing and none is being made."""
         return self._is_wanted and self.file is None and self._making is None
 
     def empty(self) -> None:
-        """All segments are synced; the helper is at rest. Raises OSError."""
+        """Empty the journal when all segments are synced and the helper is at rest. Raises OSError."""
         if self._inherited:
             raise OSError(errno.EAGAIN, "segments that it names could not be synced")
         if self._making is not None:

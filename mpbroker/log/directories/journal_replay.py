@@ -1,11 +1,13 @@
-"""What a commit journal holds goes back into the segments, before any partition is opened.
+"""Write what a commit journal holds back into the segments, before any partition is opened.
 
-After a power cut segments lack what was never synced, although it was acknowledged. The journal is emptied
-only when all segments that it names are synced, so whatever happens during a replay, the next one does the
-same again. What belongs to no segment of a partition that is here is left out: the topic was deleted, or made
-anew (its id is another one), or the segment is gone, since none is acknowledged into before its name is on
-disk. After the death of the log process alone nothing is missing: its successor goes on with the journal, and
-has the segments synced meanwhile.
+After a power cut, segments lack whatever was acknowledged but never synced. The journal is emptied only when
+all segments that it names are synced, so that a replay that is cut off is simply done again by the next.
+
+Extents without a segment of a partition that is here are left out: the topic was deleted, or made anew (with
+another id), or the segment is gone, since nothing in a segment is acknowledged before its name is on disk.
+
+After the death of the log process alone nothing is missing: its successor goes on with the journal, and has
+the segments synced meanwhile.
 """
 
 from __future__ import annotations
@@ -32,17 +34,19 @@ from mpbroker.protocol.uuids import uuid_text
 from mpbroker.records.batch import LEADER_EPOCH_AT
 
 OPEN_AT_ONCE = 128
-# So many segments are rather synced by one call, with all else that is on their file system.
+# More segments than this are synced by one call, with all else on their file system.
 MANY = 100
 TOPIC_ID_LETTERS = 22
-# A record has at most as much again.
+# A single record adds at most as much again.
 GROUP_BYTES = 16 << 20
 _log = logging.getLogger("mpbroker")
 
 
 class Replayed(NamedTuple):
-    """`ends`: of partitions whose segments have now what the journal has, where that ends. All in front of it
-    is on the device, too: the round was finished.
+    """The outcome of a replay.
+
+    `ends`: the offset where the journal ends, by partition whose segments now have the journal's bytes. All
+    in front of it is on the device, too: the round was finished.
     """
 
     restored_bytes: int
@@ -56,12 +60,12 @@ def replay(
     say: Callable[[str], None],
     file_system: FileSystem | None = None,
 ) -> Replayed:
-    """All segments concerned are synced then. Raises OSError, FatalError.
+    """Write the journal's extents into their segments; all of these are synced on return.
 
-    `file_system`: theirs, opened before anything was written there.
+    `file_system`: the segments' one, opened before anything was written there. Raises OSError, FatalError.
     """
     ends: dict[TopicPartition, int] = {}
-    # Those that count if the next record says that the round was finished.
+    # These count once the next record says that the round was finished.
     said: dict[TopicPartition, int] = {}
     targets: _Targets | None = None
     segments = _Segments()
@@ -103,7 +107,7 @@ def replay(
 
 
 def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """As many at a time as their segments are held open: what is read of these goes on side by side."""
+    """Group the records by how many segments are held open, so that reads of these go on side by side."""
     group: list[Record] = []
     extents = data_bytes = 0
     for record in records:
@@ -120,7 +124,7 @@ def _in_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
 def sync_named(
     named: Iterable[tuple[bytes, int, int]], partitions: Iterable[tuple[Path, PartitionName]]
 ) -> None:
-    """All segments of the partitions that are here: (topic id, partition, base offset).
+    """Sync the segments of partitions that are here, named by (topic id, partition, base offset).
 
     Raises OSError, which may pass unless a sync failed: then it is EIO.
     """
@@ -136,7 +140,10 @@ def sync_named(
 
 
 class _Target(NamedTuple):
-    """A partition that is here. `letters`: what its `partition.metadata` ends with, the topic id."""
+    """A partition that is here.
+
+    `letters`: the end of its `partition.metadata`, the topic id.
+    """
 
     directory: Path
     name: TopicPartition
@@ -145,8 +152,9 @@ class _Target(NamedTuple):
 
 
 class _Targets:
-    """The partitions that are here, by topic id: also by one with a flipped bit. Opening the partition tells
-    of that, and nobody else has these records.
+    """The partitions that are here, by topic id, even if a bit of the id has flipped.
+
+    Opening such a partition reports the damage; meanwhile only the journal has these records.
     """
 
     def __init__(
@@ -155,7 +163,7 @@ class _Targets:
         self._by_letters: dict[tuple[bytes, int], _Target] = {}
         self._numbered: dict[int, list[_Target]] = {}
         self._said: set[Path] = set()
-        # Of those that a journal names.
+        # Leader epochs of the partitions that a journal names.
         self._epochs: dict[Path, int] = {}
         self._refuted: dict[Path, bool] = {}
         self._paths: dict[tuple[bytes, int, int], str | None] = {}
@@ -181,7 +189,7 @@ class _Targets:
         return self._by_letters[text, partition]
 
     def path_of(self, topic_id: bytes, partition: int, base: int) -> str | None:
-        """That of the segment, whether it is there or not; None if the partition is not."""
+        """Return the segment's path, whether the file is there or not; None if the partition is not here."""
         key = (topic_id, partition, base)
         if key not in self._paths:
             found = self._target(topic_id, partition)
@@ -189,13 +197,16 @@ class _Targets:
         return self._paths[key]
 
     def name_of(self, extent: Extent) -> TopicPartition:
-        """Of one that has a segment."""
+        """Return the partition of an extent that has a segment."""
         target = self._target(extent.topic_id, extent.partition)
         assert target is not None
         return target.name
 
     def segment_of(self, extent: Extent) -> str | None:
-        """None if there is nothing to be restored."""
+        """Return the path of the extent's segment; None if there is nothing to restore.
+
+        That is so if the partition is gone or synced that far, or if another broker wrote there since.
+        """
         if self.path_of(extent.topic_id, extent.partition, extent.segment_base) is None:
             return None
         target = self._target(extent.topic_id, extent.partition)
@@ -213,14 +224,17 @@ class _Targets:
         return self.path_of(extent.topic_id, extent.partition, extent.segment_base)
 
     def _epoch_of(self, target: _Target) -> int:
-        """The last one that its checkpoint says; where nobody knows it, nobody else has written."""
+        """Return the last leader epoch in the partition's checkpoint; NO_EPOCH if unknown.
+
+        Where no epoch is known, no other broker has written.
+        """
         if target.directory not in self._epochs:
             epochs = said_epochs(str(target.directory))
             self._epochs[target.directory] = epochs[-1][0] if epochs else NO_EPOCH
         return self._epochs[target.directory]
 
     def _is_refuted(self, target: _Target) -> bool:
-        """Whether what its checkpoint says of leader epochs cannot be: a bit has flipped there."""
+        """Tell whether the checkpoint's leader epochs are impossible: a bit has flipped there."""
         if target.directory not in self._refuted:
             epochs = said_epochs(str(target.directory)) or ()
             self._refuted[target.directory] = are_refuted(target.directory, epochs)
@@ -228,7 +242,7 @@ class _Targets:
 
 
 def _is_flipped(one: bytes, other: bytes) -> bool:
-    """Whether they differ in one letter: then one of their halves is the same."""
+    """Tell whether the texts differ in one letter: then one of their halves is the same."""
     half = TOPIC_ID_LETTERS // 2
     if one[:half] != other[:half] and one[half:] != other[half:]:
         return False
@@ -236,7 +250,7 @@ def _is_flipped(one: bytes, other: bytes) -> bool:
 
 
 class _Segments:
-    """Segments that are written to, a few of them open at a time."""
+    """The segments being written to, a few of them open at a time."""
 
     def __init__(self) -> None:
         self.restored_bytes = 0
@@ -248,8 +262,10 @@ class _Segments:
         self._fd(path)
 
     def read_anew(self, path: str, extent: Extent) -> None:
-        """What is compared comes from the device. After a failed sync pages count as written whatever the
-        device has, and nobody else will ask the journal again. Reads of many files go on side by side.
+        """Read the extent's place from the device, to compare it.
+
+        After a failed sync, pages count as written whatever the device has, and the journal is never asked
+        again. Reads of many files go on side by side.
         """
         if path in self._touched or path in self._missing:
             return
@@ -263,7 +279,10 @@ class _Segments:
         return len(self._touched)
 
     def restore(self, path: str, extent: Extent) -> bool:
-        """Whether it is there now; it may yet have to be synced."""
+        """Write the extent if its segment lacks it; return whether it is there now.
+
+        It may yet have to be synced.
+        """
         if path in self._missing:
             return False
         fd = self._fd(path)
@@ -277,14 +296,16 @@ class _Segments:
         return True
 
     def sync(self, *, is_final: bool = False, synced: FileSystem | None = None) -> None:
-        """Also what was found complete: it may be in the page cache alone. `synced`: what lies there is on
-        the device; a partition may lie elsewhere, by a link or a mount.
+        """Sync the segments touched, also complete ones, whose bytes may be in the page cache alone.
+
+        `synced`: a file system that is synced already. A partition may lie elsewhere, by a link or a mount.
+        Raises OSError; with `is_final` always as EIO.
         """
         for path in self._touched:
             if synced is not None and _is_on(synced, path):
                 continue
             fd = self._fd(path)
-            # Gone meanwhile, with its topic or by retention.
+            # The segment is gone meanwhile, with its topic or by retention.
             if fd is None:
                 continue
             try:
@@ -292,7 +313,8 @@ class _Segments:
             except OSError as error:
                 if not is_final:
                     raise
-                # Whatever the reason: the next sync would say that all is well, and pages may be lost.
+                # Report EIO whatever the reason: the next sync would say that all is well, and pages may be
+                # lost.
                 raise OSError(errno.EIO, f"cannot be synced: {error.strerror}", path) from error
 
     def close(self) -> None:
@@ -317,7 +339,7 @@ class _Segments:
 
 
 def _is_on(file_system: FileSystem, path: str) -> bool:
-    """Or is gone. Raises OSError."""
+    """Tell whether the file lies on that file system, or is gone. Raises OSError."""
     try:
         return file_system.has(path)
     except FileNotFoundError:

@@ -24,14 +24,17 @@ _log = logging.getLogger("mpbroker")
 
 
 def crowd_journals(turn: Turn, is_crowded: bool) -> None:
-    """Too many files are held open by what the journals alone have."""
+    """Stop, or resume, adding to the journals: too many files are held open for what they alone have."""
     bypass_journals(turn, is_crowded)
     if is_crowded:
         release_journals(turn)
 
 
 class Journals:
-    """`awaited`: some are being made, or what a predecessor left in them is being synced."""
+    """The commit journals of all log directories.
+
+    `awaited`: some are being made, or what a predecessor left in them is being synced.
+    """
 
     def __init__(self, config: BrokerConfig, dirs: Sequence[Home], turn: Turn, helper: Helper) -> None:
         self.awaited = False
@@ -43,7 +46,10 @@ class Journals:
         self._in_use: set[int] = set()
 
     def take_over(self, say: Callable[[str], None], *, is_successor: bool) -> None:
-        """Before any partition is opened. `is_successor`: only the process died before. Raises FatalError."""
+        """Take over or prepare every journal, before any partition is opened.
+
+        `is_successor`: only the process died before. Raises FatalError.
+        """
         for home in self._dirs:
             if home.failed:
                 continue
@@ -57,7 +63,7 @@ class Journals:
         self.use()
 
     def use(self) -> None:
-        """Those that are there by now."""
+        """Put the journals to use that are ready by now."""
         for home in self._dirs:
             found = home.journal.file
             if found is not None and home.number not in self._in_use and not home.failed:
@@ -70,8 +76,10 @@ class Journals:
         )
 
     def release(self) -> None:
-        """What they alone have is to be in synced segments the next time; those that are missing are made,
-        and what a predecessor left is tried again where it could not be synced.
+        """Have everything that is only in the journals synced in segments soon.
+
+        Journals that are missing are made, and a predecessor's records whose segments could not be synced are
+        tried again.
         """
         release_journals(self._turn)
         for home in self._dirs:
@@ -79,7 +87,9 @@ class Journals:
                 self._prepare(home)
 
     def empty(self, home: Home) -> None:
-        """Before the mark of a clean stop: whoever writes there next knows nothing of a journal."""
+        """Empty the journal before the mark of a clean stop: the next to write there may know nothing of
+        journals.
+        """
         if home.failed:
             return
         try:

@@ -1,15 +1,15 @@
-"""One entry of log.dirs in the log process: whether it works, what the last run left there, its checkpoints.
+"""A log.dirs entry in the log process: whether it works, what the last run left there, its checkpoints.
 
-(Kafka: OffsetCheckpointFile, LogManager.) A checkpoint keeps the offsets of every partition that it has
-named: what is not open, not yet or because it is damaged, stands in it with what was known of it. Only
-`forget` takes one out, when the partition's files go: without its offsets a damaged partition would be cut at
-the next start as if nothing of it had been durable, and with those of a deleted one a new topic of its name
-would miss what it never had.
+(Kafka: OffsetCheckpointFile, LogManager.) A checkpoint keeps the offsets of every partition that it has ever
+named. A partition that is not open (not yet, or because it is damaged) stands in it with what was known of
+it. Only `forget` takes one out, when the partition's files go. Without its offsets, a damaged partition would
+be cut at the next start as if nothing of it had been durable. With those of a deleted one, a new topic of its
+name would miss what it never had.
 
-With several log workers each has a journal of its own in the directory, and the lines of the checkpoints
-that name its partitions: whoever writes such a file takes what the others have written from it, alone with it
-for that time. What the last run left, whoever wrote it, the first worker puts in order before the others
-begin.
+With several log workers, each has a journal of its own in the directory, and the lines of the checkpoints
+that name its partitions. A worker that writes such a file takes the others' lines over from it, and excludes
+the others meanwhile. The first worker puts in order what the last run left, whoever wrote it, before the
+others begin.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _log = logging.getLogger("mpbroker")
 
 
 def _read_checkpoint(path: Path) -> Offsets | None:
-    """What cannot be read is as if it were not there: recovery then looks at more than it had to."""
+    """Read a checkpoint; return None if it is unreadable. Recovery then looks at more than it had to."""
     try:
         return read_offsets(path)
     except (CheckpointCorrupt, OSError) as error:
@@ -59,7 +59,7 @@ def _read_checkpoint(path: Path) -> Offsets | None:
 
 
 def _file_system_of(path: Path) -> FileSystem | None:
-    """What cannot be opened fails with the first that is done there."""
+    """Open the file system; return None on an error, which then meets the first operation there."""
     try:
         return FileSystem(path)
     except OSError as error:
@@ -90,9 +90,9 @@ class Home:
         self.failed = failed
         self.worker = worker
         self.clean = False
-        # By journals, into segments that lacked them.
+        # Bytes that journals restored to segments.
         self.restored_bytes = 0
-        # Opened before anything is written there: what fails from then on is told by its next sync.
+        # Opened before anything is written there: its next sync reports what fails from then on.
         self.file_system = None if failed else _file_system_of(path)
         self.reserve = Reserve(path, 0 if failed else reserve_bytes)
         own_journal = path / journal.name_of(worker.number)
@@ -100,7 +100,7 @@ class Home:
         read = {name: Offsets() if failed else _read_checkpoint(path / name) for name in CHECKPOINTS}
         self._unreadable = [name for name, offsets in read.items() if offsets is None]
         self._lacks_points = names.RECOVERY_POINTS in self._unreadable
-        # Of all partitions, as the last run left them.
+        # Offsets of all partitions, as the last run left them.
         self._points = read[names.RECOVERY_POINTS] or Offsets()
         self._cleaned = read[names.CLEANER_OFFSETS] or Offsets()
         self.known = {name: self._own(offsets or Offsets()) for name, offsets in read.items()}
@@ -109,7 +109,7 @@ class Home:
         self.is_stale = False
         self._group = group
         self._submitted: dict[str, Offsets] = {}
-        # What the helper is going to write, or is at.
+        # Checkpoints that the helper is going to write, or is writing.
         self._on_their_way: list[Offsets] = []
         self._strangers: set[str] = set()
         self._is_marked = False
@@ -120,19 +120,22 @@ class Home:
         return Offsets({key: offset for key, offset in offsets.items() if self.worker.owns(*key)})
 
     def take_over(self, say: Callable[[str], None], *, is_successor: bool = False) -> None:
-        """What the last run left: its journals go into the segments, its mark of a clean stop is taken, and
-        the names of partitions are on disk, also of what was being made, or moved here, when it was killed.
+        """Put in order what the last run left.
 
-        All journals that are found, however many workers there were: when one of them takes appends, none
-        has a record of before. Where the stop was clean, ours or Kafka's, they have nothing that counts.
-        Where only a process died (`is_successor`) the segments are complete, and its journal goes on. Raises
-        OSError, FatalError.
+        Journals go into the segments; the mark of a clean stop is taken; and the names of partitions are
+        synced, also of those that were being made, or moved here, when that run was killed.
+
+        All journals that are found are replayed, however many workers there were: when one worker takes
+        appends, no journal has an older record. After a clean stop, ours or Kafka's, they have nothing that
+        counts. Where only a process died (`is_successor`) the segments are complete, and its journal goes on.
+
+        Raises OSError, FatalError.
         """
         self._heed_policy()
         if is_successor:
             self.journal.inherit()
             if self.worker.is_first:
-                # If it is there it must not stay: from now on a crash is to be seen.
+                # A mark that is there must not stay: a crash from now on must be seen.
                 self.clean = take_clean_shutdown(self.path)
             fsync_directory(self.path)
             return
@@ -187,10 +190,11 @@ class Home:
             fsync_directory(self.path)
 
     def _points_for(self, found: JournalFile) -> Mapping[TopicPartition, int]:
-        """Below which offsets nothing is to be written back. Raises FatalError.
+        """Return the offsets below which the journal writes nothing back.
 
-        Without recovery points everything in the journal is, but for what was compacted since: it must not be
-        overwritten with what it was made of, and lies below the offset up to which the partition is clean.
+        Without recovery points everything in the journal is written back, except below the offset up to which
+        a partition was compacted since: the compacted records must not be overwritten with their originals.
+        Raises FatalError.
         """
         is_known = not self._lacks_points and (self._points or is_there(self.path / names.RECOVERY_POINTS))
         if is_known or next(found.records(), None) is None:
@@ -205,7 +209,10 @@ class Home:
         return self._cleaned
 
     def _heed_policy(self) -> None:
-        """High watermarks that were written without group commit, by us or by Kafka, need not be on disk."""
+        """Distrust high watermarks written without group commit, by us or by Kafka.
+
+        Their offsets need not be on disk.
+        """
         mark = self.path / names.DURABLE_MARK
         self._is_marked = is_there(mark)
         if self._group and not self._is_marked:
@@ -215,8 +222,9 @@ class Home:
             fsync_directory(self.path)
 
     def _settle_checkpoints(self) -> None:
-        """Before other workers write lines beside ours: they must be able to read what is there, and the mark
-        speaks of all lines.
+        """Make checkpoints readable before other workers write lines beside ours.
+
+        They must be able to read the file, and the mark speaks of all lines.
         """
         for name in self._unreadable:
             write_offsets(self.path / name, {})
@@ -226,30 +234,30 @@ class Home:
             self._is_marked = True
 
     def durable(self, key: TopicPartition) -> int:
-        """Everything of the partition below this offset is on disk, whatever happened to the machine."""
+        """Return the offset below which all of the partition is on disk, whatever happened to the machine."""
         recovery_point = self.known[names.RECOVERY_POINTS].get(key, 0)
         if not self._group:
             return recovery_point
         return max(recovery_point, self.known[names.HIGH_WATERMARKS].get(key, 0))
 
     def forget(self, key: TopicPartition) -> None:
-        """The partition's files go away; see `is_stale`."""
+        """Take the partition out of the checkpoints, as its files go away; see `is_stale`."""
         for offsets in self.known.values():
             if offsets.pop(key, None) is not None:
                 self.is_stale = True
 
     def forget_cleaned(self, key: TopicPartition) -> None:
-        """The partition stays, but is not compacted any more."""
+        """Take the partition out of the compaction checkpoint: it stays, but is not compacted any more."""
         if self.known[names.CLEANER_OFFSETS].pop(key, None) is not None:
             self.is_stale = True
 
     def is_on_disk(self, key: TopicPartition) -> bool:
-        """Whether a checkpoint names the partition, or may do so after a crash."""
-        # In this order: what is written meanwhile is in both.
+        """Tell whether a checkpoint names the partition, or may do so after a crash."""
+        # The order matters: an entry written meanwhile is in both.
         return any(key in offsets for offsets in [*self._on_their_way, *self.on_disk.values()])
 
     def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], helper: Helper) -> None:
-        """Writes the file with what is new, if anything is."""
+        """Submit the file to the helper if it says anything new."""
         known = self.known[name]
         known.update(offsets)
         if self.failed:
@@ -262,13 +270,13 @@ class Home:
             helper.submit(partial(self._write_next, name, offsets), self.number)
 
     def write_stale(self, helper: Helper) -> None:
-        """Without what was forgotten."""
+        """Write the checkpoints without the partitions that were forgotten."""
         self.is_stale = False
         for name in CHECKPOINTS:
             self.checkpoint(name, {}, helper)
 
     def _write_next(self, name: str, offsets: Offsets) -> None:
-        """In the helper's thread: in the order in which they were given."""
+        """Write a file in the helper's thread, in the order of submission."""
         try:
             self._write(name, offsets)
         finally:
@@ -276,7 +284,8 @@ class Home:
 
     def _write(self, name: str, offsets: Offsets) -> None:
         if name == names.RECOVERY_POINTS and self.journal.is_unsynced:
-            # None moves on before that is synced, or a replay would leave it out. The next one is written.
+            # No recovery point moves before that is synced, or a replay would leave it out. Forget that the
+            # points were submitted, so that they are written again.
             self._submitted.pop(name, None)
             if self._lacks_points:
                 return
@@ -296,7 +305,10 @@ class Home:
             write_offsets(self.path / name, self._of_others(name) | dict(offsets))
 
     def _of_others(self, name: str) -> dict[TopicPartition, int]:
-        """What the other workers have written. Whoever cannot read it must not write over it."""
+        """Return the lines of the other workers.
+
+        A file that cannot be read must not be overwritten. Raises OSError.
+        """
         try:
             there = read_offsets(self.path / name)
         except CheckpointCorrupt as problem:
@@ -304,23 +316,27 @@ class Home:
         return {key: offset for key, offset in there.items() if not self.worker.owns(*key)}
 
     def write_again(self) -> None:
-        """A checkpoint may not be on disk, although the directory works: the next one is written anyway."""
+        """Write the next checkpoint in any case: one may not be on disk, although the directory works."""
         self._submitted.clear()
 
     def partitions(self) -> Iterator[tuple[Path, PartitionName]]:
-        """The directories of partitions, also of those to be deleted. What else is here is left alone."""
+        """Yield the partitions' directories, also of those to be deleted. Anything else is left alone."""
         return ((self.path / name, parsed) for name, parsed in self._names())
 
     def own_partitions(self, suffix: str = "") -> Iterator[tuple[str, PartitionName]]:
-        """The names of those of this log worker: of thousands few are looked at. As `directories_in`.
-        `suffix`: only of those with it.
+        """Yield the names of this log worker's partition directories, as `directories_in`; few of thousands
+        match.
+
+        `suffix`: only those that have it.
         """
         for name, parsed in self._names(suffix):
             if self.worker.owns(parsed.topic, parsed.partition):
                 yield name, parsed
 
     def directories_of(self, topic: str) -> list[tuple[Path, int]]:
-        """Of the topic's partitions that are this log worker's, and of their future replicas."""
+        """Return directory and number of the topic's partitions that are this log worker's, and of their
+        future replicas.
+        """
         return [
             (self.path / name, parsed.partition)
             for name, parsed in self.own_partitions()

@@ -1,10 +1,10 @@
-"""Room that is kept for what must go on when the disk is full: checkpoints, clean stops, deletions of topics.
+"""Room kept for what must go on when the disk is full: checkpoints, clean stops, deletions of topics.
 
-It is a file without a name (O_TMPFILE) that nothing is ever written to: produces meet the full disk while it
-still has its room, and whoever has it open gives that back by its death. So nothing of it is found at a
-start, which may need the room itself. A file system that knows no such files keeps nothing.
+The reserve is a file without a name (O_TMPFILE) that nothing is ever written to. Produces meet the full disk
+while the reserve still has its room, and the death of its process frees it. So a start, which may need the
+room itself, finds nothing of it. A file system without such files keeps no reserve.
 
-That a topic is deleted is written into the metadata log: its active segment has room behind its end.
+The deletion of a topic is written into the metadata log, whose active segment has room behind its end.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mpbroker.log.io.disk_errors import NO_ROOM
 from mpbroker.log.io.file_system import set_aside
 from mpbroker.log.partition.partition_log import PartitionLog
 
-# So much is asked for at a time: a disk that is nearly full gives what it has.
+# Allocate this much at a time: a disk that is nearly full gives what it has.
 PIECE_BYTES = 256 << 10
-# The metadata log has this much at least, and twice as much at most.
+# The metadata log has at least this much room, and at most twice as much.
 METADATA_BYTES = 512 << 10
-# Of `st_blocks`, whatever the file system has.
+# The unit of `st_blocks`, on every file system.
 BLOCK_BYTES = 512
 _UNNAMED = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
 _UNKNOWN = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
@@ -32,14 +32,14 @@ _log = logging.getLogger("mpbroker")
 
 
 class Reserve:
-    """Of one log worker in one log directory."""
+    """The reserve of one log worker in one log directory."""
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         self._directory = directory
         self._most = most_bytes
         self._fd = -1
         self.held_bytes = 0
-        # The log process begins and ends it, its helper uses it.
+        # The log process opens and closes the reserve, its helper uses it.
         self._lock = threading.Lock()
 
     @property
@@ -47,7 +47,7 @@ class Reserve:
         return self.held_bytes >= self._most
 
     def take(self) -> None:
-        """As much as is missing, or as there is. Raises OSError, but for a disk that is full."""
+        """Allocate what is missing, or as much as there is. Raises OSError, but not for a full disk."""
         try:
             with self._lock:
                 self._take()
@@ -73,13 +73,14 @@ class Reserve:
             self._fd, self.held_bytes = -1, 0
 
     def close(self) -> None:
-        """For good."""
+        """Release the reserve for good."""
         self._most = 0
         self.release()
 
     def lend(self, work: Callable[[], None]) -> None:
-        """Does it again with the room that was kept, if there is no other: what it has begun must not be in
-        its way. Raises OSError.
+        """Do `work`; if the disk is full, release the reserve and do it again.
+
+        What the first try has left must not hinder the second. Raises OSError.
         """
         try:
             work()
@@ -94,9 +95,10 @@ class Reserve:
 
 
 def keep_room_behind(metadata: PartitionLog) -> None:
-    """Sets room aside behind the end of the metadata log, if there is too little: it is used up, or a write
-    that failed was cut off again, and the room with it. On a full disk, and where a file system knows no such
-    thing, there is none.
+    """Allocate room behind the end of the metadata log, if there is too little.
+
+    The room is used up, or went with a failed write that was cut off. On a full disk, and where a file system
+    cannot allocate, there is none.
     """
     state = metadata.state
     if state.fd >= 0 and os.fstat(state.fd).st_blocks * BLOCK_BYTES < state.size + METADATA_BYTES:

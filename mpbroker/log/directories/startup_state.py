@@ -1,9 +1,9 @@
-"""What the first log worker has found out about the last run, for the others and for successors.
+"""Facts that the first log worker found out about the last run, for the others and for successors.
 
-It alone puts in order what that run left (`Home.take_over`); the others begin when it has. What it says
-outlives it, but not the broker: so a worker that finds it said is the successor of one that died, or begins
-beside one that has done all of it. Killed before it says so, it leaves nothing to be undone: nobody has
-appended anything, and its successor does the same again.
+The first worker alone puts in order what that run left (`Home.take_over`); the others begin when it has. What
+it says here outlives it, but not the broker. So a worker that finds it said is the successor of one that
+died, or begins beside one that has done all of it. A first worker that is killed before it says so leaves
+nothing to undo: nobody has appended anything, and its successor does the same again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shm.word import Words
 
 
 class TakeOver:
-    """`words`: those of `taken_over`, written by the first worker."""
+    """The take-over as far as the first worker has come. `words`: the shared `taken_over`, written by it."""
 
     def __init__(self, words: Words) -> None:
         self._words = words
@@ -31,5 +31,5 @@ class TakeOver:
         self._words.store(IS_TAKEN_OVER, 1)
 
     def was_clean(self, home: Home) -> bool:
-        """Whether the last run closed the directory cleanly."""
+        """Tell whether the last run closed the directory cleanly."""
         return bool(self._words.load(CLEAN_DIRS) >> home.number & 1)

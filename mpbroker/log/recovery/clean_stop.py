@@ -1,16 +1,16 @@
-"""A clean stop: what it leaves in a log directory is written first, then synced for all partitions at once.
+"""A clean stop: write what it leaves in a log directory, then sync all partitions at once.
 
 (Kafka: LogManager.shutdown, which syncs the files of each log one by one.) Nothing may say on disk what is
-not there yet, so it goes in steps, with a sync of the file system (`mpbroker.log.io.file_system`) behind
-each:
+not there yet. So the stop goes in steps, with a sync of the file system (`mpbroker.log.io.file_system`)
+behind each:
 
 1. The files of segments are ended.
-2. The producers' snapshots are written, from which recoveries take that indexes are sound up to them.
+2. The producers' snapshots are written, which tell a recovery that indexes are sound up to them.
 3. Older snapshots go. What speaks of all of this follows: checkpoints, the empty journal, the clean mark.
 
-A cut in between is one like any other: the mark is not there, and the checkpoints say what they said.
-Where the file system cannot be synced like that, or a partition lies on another one, by a link or a mount,
-each file is synced by itself.
+A cut in between is one like any other: the mark is not there, and the checkpoints say what they said. Each
+file is synced by itself where the file system cannot be synced like that, and for a partition that lies on
+another one, by a link or a mount.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _log = logging.getLogger("mpbroker")
 
 
 def close_cleanly(home: Home, logs: Sequence[PartitionLog], say: Callable[[str], None]) -> list[PartitionLog]:
-    """Those that are closed now, with all of them on disk; the directory has failed if some are not."""
+    """Close the partitions; return those that are closed with all of them on disk.
+
+    The directory has failed if some are missing.
+    """
     touched = [log for log in logs if not log.is_settled]
     untouched = _each(home, [log for log in logs if log.is_settled], PartitionLog.close_files)
     say(f"closing {len(touched)} partitions in {home.path}")
@@ -40,7 +43,11 @@ def close_cleanly(home: Home, logs: Sequence[PartitionLog], say: Callable[[str],
 
 
 def is_all_closed(home: Home, closed: AbstractSet[str]) -> bool:
-    """What was never opened, or is damaged, is to be checked next time. `closed`: paths of partitions."""
+    """Tell whether the directory can be marked clean; a partition never opened, or damaged, is checked next
+    time.
+
+    `closed`: paths of partitions.
+    """
     try:
         return closed >= {f"{home.path}/{name}" for name, found in home.own_partitions() if not found.suffix}
     except OSError as error:
@@ -49,13 +56,13 @@ def is_all_closed(home: Home, closed: AbstractSet[str]) -> bool:
 
 
 def _is_synced_with(home: Home, log: PartitionLog) -> bool:
-    """Whether a sync of the directory's file system is one of the partition."""
+    """Tell whether a sync of the directory's file system covers the partition."""
     if home.file_system is None or not home.file_system.is_synced_at_once:
         return False
     try:
         return home.file_system.has(log.path)
     except OSError:
-        # Who closes it says what is wrong.
+        # Closing the partition meets the same error and reports it.
         return False
 
 
@@ -72,7 +79,7 @@ def _closed_together(
 def _each(
     home: Home, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
 ) -> list[PartitionLog]:
-    """Those with which it went well."""
+    """Take the step with each partition; return those with which it went well."""
     done = []
     for log in logs:
         try:

@@ -1,8 +1,8 @@
-"""Opening a partition that exists: trusted after a clean stop, else checked (Kafka: LogLoader).
+"""Open a partition that exists: trusted after a clean stop, otherwise checked (Kafka: LogLoader).
 
-What is cut is a torn tail only, and before anything of it was published: bytes that no reader was ever shown.
-A bad batch below what is known to be durable is damage, and so is a log that ends before it; nothing is cut
-then, the partition stays offline.
+Only a torn tail is cut, before any of it was published: bytes that no reader was ever shown. A bad batch
+below what is known to be durable is damage, and so is a log that ends before it; then nothing is cut and the
+partition stays offline.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from mpbroker.log.recovery.partition_files import PartitionFiles, first_suspect
 from mpbroker.log.recovery.producer_history import recall
 from mpbroker.records.old_format import HEAD_BYTES, old_length, old_magic
 
-# A slow disk takes some seconds for it.
+# A slow disk takes some seconds for a piece.
 PIECE_BYTES = 32 << 20
-# To check so much again after the next kill takes less time than to sync what says that it need not be.
+# Checking this much again after the next kill takes less time than syncing a recovery point that spares it.
 LITTLE_BYTES = 64 << 10
 Say = Callable[[str], None]
 Count = Callable[[int], None]
@@ -68,15 +68,15 @@ _log = logging.getLogger("mpbroker")
 
 
 class PartitionDamaged(Exception):
-    """The partition's files contradict what was durable; an operator has to decide."""
+    """Raised when files contradict what was durable; an operator has to decide."""
 
 
 class OldMessages(PartitionDamaged):
-    """The log has messages of before Kafka 0.11: nothing of it is touched."""
+    """Raised when the log has messages of before Kafka 0.11; nothing of it is touched."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What checkpoints say of a partition, or the table after a crash of the log process alone."""
+    """Facts known of a partition: from checkpoints, or from the table after the log process alone crashed."""
 
     clean: bool
     recovery_point: int = 0
@@ -96,8 +96,9 @@ def load(
     count: Count = lambda _: None,
     syncs: Syncs = EACH_FILE,
 ) -> PartitionLog:
-    """The partition, ready to be appended to; all of it is durable. `count` is told of bytes checked.
-    `syncs`: how what was not durable gets on the device.
+    """Open the partition for appending; all of it is durable on return.
+
+    `count` is told of bytes checked; `syncs` brings what was not durable to the device.
 
     Raises PartitionDamaged, CheckpointCorrupt, OSError.
     """
@@ -135,9 +136,10 @@ def load(
 
 
 def _refuse_old_segment(directory: str, bases: list[int]) -> None:
-    """Raise OldMessages if the first segment begins with a message of an old format.
+    """Refuse a log whose first segment begins with a message of an old format.
 
-    Later segments are not looked at: a log that goes on with record batches does not go back.
+    Later segments are not looked at: a log that goes on with record batches does not go back. Raises
+    OldMessages.
     """
     for base in bases:
         path = f"{directory}/{segment_name(base)}"
@@ -149,7 +151,7 @@ def _refuse_old_segment(directory: str, bases: list[int]) -> None:
 
 
 def _refuse_old_message(fd: int, path: str, position: int) -> None:
-    """Raise OldMessages if a whole message of an old format begins there: it is no torn tail."""
+    """Refuse a whole message of an old format at `position`: it is no torn tail. Raises OldMessages."""
     length = old_length(os.pread(fd, HEAD_BYTES, position))
     if not length or position + length > os.fstat(fd).st_size:
         return
@@ -163,7 +165,10 @@ def _refuse_old_message(fd: int, path: str, position: int) -> None:
 
 
 def _trim_epochs(log: PartitionLog, epochs: Epochs, said: Epochs | None) -> None:
-    """None that begins outside of the log. `said`: by the file."""
+    """Drop epochs that begin outside of the log, and write the file if that changes it.
+
+    `said`: the file's epochs.
+    """
     inside = trimmed(epochs, log.log_start, log.state.log_end)
     if inside != said:
         write_epochs(log.directory, inside)
@@ -171,7 +176,9 @@ def _trim_epochs(log: PartitionLog, epochs: Epochs, said: Epochs | None) -> None
 
 
 def _start_anew(log: PartitionLog, known: Known) -> None:
-    """What the system lost was deleted before; the offsets go on where they were meant to."""
+    """Begin the log anew at its log start: all that the system lost was deleted before, so offsets continue
+    there.
+    """
     _log.warning(
         "%s ends at offset %d, below its log start offset %d: it is begun anew there",
         log.directory,
@@ -201,7 +208,7 @@ class _Loader:
         self, log: PartitionLog, files: PartitionFiles, known: Known, say: Say, count: Count, syncs: Syncs
     ) -> None:
         self.log = log
-        # A string: a path for each file of thousands of partitions is much.
+        # A string, since a Path for each file of thousands of partitions takes much memory.
         self.directory = log.path
         self.files = files
         self.bases = files.bases
@@ -212,13 +219,13 @@ class _Loader:
         self.say = say
         self.count = count
         self.syncs = syncs
-        # Segments from here on are checked.
+        # The first segment, by number, that is checked.
         self.suspect = len(self.bases)
         self.was_rebuilt = False
         # All files and names of the directory are on the device as they were found.
         self.is_as_on_device = False
         self.checked_bytes = 0
-        # Leader epochs of the batches that were looked at, with their offsets.
+        # Leader epochs of the batches looked at, with their offsets.
         self.epochs: list[tuple[int, int]] = []
         self.replay_from = self.bases[0]
         if not known.clean:
@@ -257,10 +264,11 @@ class _Loader:
                 self.log.settled_end = next_offset
             return
         if not self.is_as_on_device:
-            # Names of segments, given by a round that never came, and what a killed start removed.
+            # Sync the names of segments, which a round that never came was to sync, and a killed start's
+            # removals.
             fsync_directory(self.log.directory)
         if next_offset <= self.known.durable or (self.is_as_on_device and self.checked_bytes <= LITTLE_BYTES):
-            # Its records are on the device. Syncing files that are not needed for that would cost some ten
+            # The records are on the device. Syncing files that are not needed for that would cost some ten
             # milliseconds for each partition.
             self.log.recovery_point = self.known.recovery_point
             return
@@ -268,7 +276,10 @@ class _Loader:
         self.log.recovery_point = next_offset
 
     def settled_epochs(self, said: Epochs | None) -> Epochs:
-        """What was looked at agrees with what the checkpoint said, or is what it is to say."""
+        """Return the epochs that the checkpoint is to have, once checked against the batches looked at.
+
+        Raises PartitionDamaged if they contradict each other.
+        """
         durable = self.log.state.log_end if self.known.clean else self.known.durable
         try:
             return settled(self.directory, self.bases, said, self.epochs, durable)
@@ -281,8 +292,10 @@ class _Loader:
             ) from odd
 
     def _drop_snapshots_behind(self, end: int) -> None:
-        """Those of what is not there: a commit round that never came. They are gone before something else is
-        appended up to there, or the next recovery would take that for what they are of.
+        """Remove snapshots beyond the log's end, left by a commit round that never came.
+
+        They must go before anything else is appended up to their offset: the next recovery would take them
+        for snapshots of that.
         """
         behind = [offset for offset in self.snapshots if offset > end]
         for offset in behind:
@@ -292,8 +305,10 @@ class _Loader:
             fsync_directory(self.log.directory)
 
     def _make_durable(self) -> None:
-        """What was found is durable before it is served. A full disk does not keep the partition from being
-        read: without a snapshot the next recovery replays from an older one.
+        """Make everything that was found durable before it is served.
+
+        A full disk does not keep the partition from being read: without a snapshot the next recovery replays
+        from an older one.
         """
         self.log.state.finish_segment()
         for fd in (self.log.state.fd, *self.log.state.index_fds):
@@ -310,9 +325,9 @@ class _Loader:
     # ---- producers ----
 
     def _load_snapshot(self) -> int:
-        """The newest usable snapshot; returns the offset from which on batches have to be replayed.
+        """Load the newest usable snapshot; return the offset from which batches have to be replayed.
 
-        A snapshot knows the last batch of each producer: those before it are looked for.
+        A snapshot knows the last batch of each producer only: earlier ones are looked for in the log.
         """
         limit = 1 << 62 if self.known.clean else self._latest_snapshot()
         expired_before_ms = wall_ms() - self.known.producer_expiration_ms
@@ -334,8 +349,10 @@ class _Loader:
         return self.bases[0]
 
     def _latest_snapshot(self) -> int:
-        """After an unclean stop: the offset of the latest one that counts. What lies below is known to be
-        there, and so is what a roll has synced then; what says which transactions were aborted is sound.
+        """Return the offset of the latest snapshot that counts after an unclean stop.
+
+        Everything below is known to be there, including what a roll synced then, and the indexes of aborted
+        transactions are sound.
         """
         latest = max(self.known.recovery_point, self.known.durable - 1)
         for base in self.bases[self.suspect :]:
@@ -350,7 +367,7 @@ class _Loader:
         return read_aborted(self._name(base, TXN_INDEX_SUFFIX)) if base in self.aborted else []
 
     def _replay(self, base: int, offset: int) -> None:
-        """Producer state from a trusted segment."""
+        """Replay producer state from a trusted segment."""
         fds = open_files(self.directory, base, fresh=False)
         try:
             self._replay_open(fds, base, offset)
@@ -380,8 +397,9 @@ class _Loader:
         apply_index: bool,
         producers_from: int,
     ) -> batch_checker.Checked:
-        """All batches from there on, in pieces: nobody is to take a large segment for a hang. Their leader
-        epochs are added to `self.epochs`.
+        """Check all batches from `position` on, in pieces, so that a large segment is not taken for a hang.
+
+        The batches' leader epochs are added to `self.epochs`.
         """
         aborted: list[tuple[int, int, int, int]] = []
         while True:
@@ -403,7 +421,10 @@ class _Loader:
         return base not in self.files.indexes or base not in self.files.time_indexes
 
     def _resume(self, base: int, replay_from: int) -> int:
-        """The last segment after a clean stop."""
+        """Open the last segment after a clean stop, and return the log end.
+
+        Raises PartitionDamaged if it is cut off, malformed, or longer than when it was closed.
+        """
         fds = open_files(self.directory, base, fresh=False)
         self.log.state.open_segment(base, *fds, wall_ms())
         _trim(fds[1], OFFSET_ENTRY)
@@ -419,7 +440,7 @@ class _Loader:
             )
         log_end = at[-1].last_offset + 1 if at else base
         if at and log_end > self.known.recovery_point > 0:
-            # Offsets are not covered by a CRC; where the log ended was written down when it was closed.
+            # No CRC covers offsets, but the log's end was written down when it was closed.
             reason = f"it ends at offset {log_end}, and was closed at {self.known.recovery_point}"
             raise self._damaged(base, at[-1].position, at[-1].base_offset, reason)
         odd = odd_entry(fds, base, at, entry, time)
@@ -438,8 +459,9 @@ class _Loader:
         return log_end
 
     def _is_whole(self, fd: int, base: int, size: int, odd: str) -> bool:
-        """Whether the index is to blame. A damaged batch keeps no partition offline that was closed cleanly:
-        the others are served.
+        """Tell whether the segment is sound and the index to blame.
+
+        A damaged batch keeps no partition offline that was closed cleanly: its other batches are served.
         """
         state, known = PartitionState(), len(self.epochs)
         state.open_segment(base, fd, -1, -1, wall_ms())
@@ -453,8 +475,9 @@ class _Loader:
     def _check(
         self, base: int, next_offset: int, *, next_base: int | None, trusted: bool
     ) -> tuple[int, bool]:
-        """Checks a segment from the recovery point on and rebuilds its indexes from there; returns the next
-        offset and if the log ends here now.
+        """Check a segment from the recovery point on and rebuild its indexes from there.
+
+        Return the next offset and whether the log ends here now. Raises PartitionDamaged.
         """
         fds = open_files(self.directory, base, fresh=False)
         state = self.log.state
@@ -471,7 +494,7 @@ class _Loader:
                 raise self._damaged(base, checked.valid_bytes, checked.next_offset, checked.reason)
             self._drop_behind(base)
             self._cut(fds[0], base, size, checked)
-        # What says which transactions were aborted may have been deleted with an index.
+        # The index of aborted transactions may have been deleted together with another index.
         if self._lacks_index(base) and remake(self.log.directory, base, self.count):
             self.aborted.add(base)
         if not trusted:
@@ -492,9 +515,10 @@ class _Loader:
         return checked.next_offset, ends_here
 
     def _sync_and_read_anew(self, fd: int, position: int, size: int) -> None:
-        """What was not durable is on the device before readers see it, and what is checked is what is there:
-        if a sync of it failed once, by whomever, the page cache may have what nobody will write. Its size is
-        synced in any case: a start that was killed may have cut it just now to what is durable.
+        """Sync what was not durable before readers see it, then check what the device has.
+
+        If an earlier sync failed, by whomever, the page cache may have bytes that nobody will write. The size
+        is synced in any case: a killed start may just have cut the file to what is durable.
         """
         self.is_as_on_device = self.syncs.sync(fd)
         behind = scan.find_offset(fd, position, size, self.known.durable)
@@ -502,8 +526,10 @@ class _Loader:
             read_anew(fd, behind.position)
 
     def _replace_aborted(self, base: int, found: list[AbortedTransaction]) -> None:
-        """What was found is all there is, but for transactions that ended before the snapshot. Not of a
-        segment that lacks an index: its producers may not have been replayed.
+        """Rewrite the segment's index of aborted transactions: those found, and those that ended before the
+        snapshot.
+
+        Not called for a trusted segment that lacks an index: its producers may not have been replayed.
         """
         if base not in self.aborted and not found:
             return
@@ -515,8 +541,10 @@ class _Loader:
     def _believe_indexes(
         self, fds: tuple[int, int, int], base: int, size: int, next_offset: int
     ) -> tuple[int, int]:
-        """Where the check begins, and with which offset: at the last batch up to which the indexes are
-        believed. What they have behind it goes, or all of it; a single time entry is judged behind the check.
+        """Return the position and offset where the check begins: the last batch up to which the indexes are
+        believed.
+
+        Entries behind it are cut off, or all of them; a single time entry is judged after the check.
         """
         found = believed(fds, base, min(self.known.recovery_point, self.replay_from), size)
         entries, times = (found.entry[0], found.time[0]) if found is not None else (0, 0)
@@ -530,7 +558,7 @@ class _Loader:
         return found.position, found.base_offset
 
     def _lost_its_end(self, next_offset: int, next_base: int | None) -> bool:
-        """Whether whole batches are missing in front of the next segment, which was not synced either.
+        """Tell whether whole batches are missing in front of the next segment, which was not synced either.
 
         Compaction leaves such holes, too. Where no checkpoint knows the partition they are left alone: this
         may be all that is known of a topic that was compacted.
@@ -540,7 +568,9 @@ class _Loader:
         return 0 < max(self.known.durable, self.known.recovery_point) <= next_offset
 
     def _cut(self, fd: int, base: int, size: int, checked: batch_checker.Checked) -> None:
-        """Cut and synced before anything is appended: stale bytes must never come back behind a new end."""
+        """Cut the torn tail and sync that before anything is appended: stale bytes must never come back
+        behind a new end.
+        """
         path = self._name(base)
         self.is_as_on_device = False
         behind = batch_checker.good_batch_behind(fd, checked.valid_bytes, size, checked.next_offset, base)
@@ -557,8 +587,10 @@ class _Loader:
         sync(fd)
 
     def _drop_behind(self, end: int) -> None:
-        """Segments behind this one, where the log ends, were never durable. The last one first, and before
-        the torn tail is cut: whoever is killed meanwhile leaves what tells the next start to go on with it.
+        """Remove the segments behind `end`, where the log ends; they were never durable.
+
+        The last one goes first, and all before the torn tail is cut: a start that is killed meanwhile leaves
+        what tells the next one to go on.
         """
         behind = [base for base in self.bases if base > end]
         for base in reversed(behind):
@@ -577,7 +609,7 @@ class _Loader:
 
 
 def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
-    """From where the last entry of the index says on; from the beginning, if that leads nowhere."""
+    """Return the batches from the index's last entry on; from the beginning if those miss the end."""
     at = scan.batches(fd, max(position, 0), size)
     if position and (not at or at[-1].position + at[-1].length != size):
         return scan.batches(fd, 0, size)
@@ -585,17 +617,19 @@ def _last_batches(fd: int, position: int, size: int) -> list[scan.BatchAt]:
 
 
 def _first_ms(fd: int, base: int, size: int) -> int:
-    """The largest timestamp of the segment's first batch; -1 without any."""
+    """Return the largest timestamp of the segment's first batch; -1 if it has none."""
     first = scan.find_offset(fd, 0, size, base)
     return first.max_timestamp if first is not None else -1
 
 
 def _trim(fd: int, entry_bytes: int) -> None:
-    """An index that another broker left preallocated ends in zeros."""
+    """Cut off the zeros of an index that another broker left preallocated."""
     _shorten(fd, entry_count(fd, entry_bytes) * entry_bytes)
 
 
 def _shorten(fd: int, size: int) -> None:
-    """A file that is no longer already is left alone: that it was touched would have to go to the disk."""
+    """Cut the file to `size`, but leave it alone if it is that long already: a touched file would have to be
+    synced.
+    """
     if os.fstat(fd).st_size != size:
         os.ftruncate(fd, size)

@@ -1,4 +1,4 @@
-"""Which files a partition's directory has, as their names tell, and how much of them a recovery looks at."""
+"""The files of a partition's directory, by their names, and how much of them a recovery checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mpbroker.log.format.names import (
 class PartitionFiles(NamedTuple):
     """Base offsets of segments and indexes, offsets of snapshots; lists are in order.
 
-    `aborted`: segments with a `.txnindex`. `has_leftovers`: of something that was not finished.
+    `aborted`: segments with a `.txnindex`. `has_leftovers`: there are files of something unfinished.
     """
 
     bases: list[int]
@@ -34,7 +34,7 @@ class PartitionFiles(NamedTuple):
 
     @classmethod
     def of(cls, directory: str) -> PartitionFiles:
-        """Raises OSError."""
+        """List the directory. Raises OSError."""
         bases: list[int] = []
         snapshots: list[int] = []
         indexes: set[int] = set()
@@ -61,12 +61,12 @@ class PartitionFiles(NamedTuple):
 
 
 def first_suspect(bases: list[int], recovery_point: int) -> int:
-    """The place of the segment with the recovery point: from there on what was not synced may be missing."""
+    """Return the place of the segment with the recovery point: from there on bytes may be missing."""
     return max(bisect_right(bases, recovery_point) - 1, 0)
 
 
 def bytes_behind(directory: str, recovery_point: int) -> int:
-    """About how many bytes a check after an unclean stop looks at. Raises OSError."""
+    """Return about how many bytes a check after an unclean stop reads. Raises OSError."""
     files = PartitionFiles.of(directory)
     total = 0
     for base in files.bases[first_suspect(files.bases, recovery_point) :]:

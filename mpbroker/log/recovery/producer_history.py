@@ -1,9 +1,9 @@
-"""The last five batches of each producer, where a snapshot knows but one: they are looked for in the log.
+"""Find the last five batches of each producer in the log, where a snapshot knows only the last one.
 
-A producer may ask again for any of the last five that it sent (KIP-98), so an answer that was lost in a crash
-of the broker must be found again. Kafka forgets them at a restart from a snapshot; this walks back from there
+A producer may retry any of the last five batches it sent (KIP-98), so the broker must find an answer again
+that was lost in a crash. Kafka forgets them at a restart from a snapshot. This module walks back from there
 over the headers of batches, a piece at a time, until every producer has five, or the first of its epoch, or
-the log begins. What is further back than `RECALL_BYTES_MAX` nobody waits for any more.
+the log begins. Nobody waits any more for what is further back than `RECALL_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ RECALL_BYTES_MAX = 32 << 20
 
 
 def recall(directory: Path | str, bases: Sequence[int], producers: Producers) -> None:
-    """`bases`: of the segments that have what lies before the snapshot. Raises OSError."""
+    """Add the earlier batches of all producers.
+
+    `bases`: the segments with offsets before the snapshot. Raises OSError.
+    """
     left = RECALL_BYTES_MAX
     for base in reversed(bases):
         wanting = producers.wanting()
@@ -44,7 +47,10 @@ def recall(directory: Path | str, bases: Sequence[int], producers: Producers) ->
 
 
 def _open_index(path: str) -> int:
-    """-1: it will be made anew, and the segment is walked from its beginning."""
+    """Open an index; return -1 if it cannot be opened.
+
+    It will be rebuilt, and the segment is walked from its beginning.
+    """
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -52,7 +58,7 @@ def _open_index(path: str) -> int:
 
 
 def _recall_in(log: int, index: int, base: int, producers: Producers, left: int) -> int:
-    """In one segment; -> bytes that were walked over."""
+    """Recall batches from one segment; return the bytes walked over."""
     size = os.fstat(log).st_size
     walked, piece = 0, PIECE_BYTES
     while (wanting := producers.wanting()) > base and walked < left:
@@ -64,7 +70,7 @@ def _recall_in(log: int, index: int, base: int, producers: Producers, left: int)
             return left
         recall_batches(log, start, end, producers)
         if producers.wanting() == wanting:
-            # What is missing lies further back, if anywhere.
+            # Missing batches lie further back, if anywhere.
             piece *= 4
             if start == 0:
                 break
@@ -75,14 +81,14 @@ def _recall_in(log: int, index: int, base: int, producers: Producers, left: int)
 
 
 def _position_of(log: int, index: int, base: int, offset: int, size: int) -> int:
-    """Where the batch with the offset begins; the segment's end if it lies behind it."""
+    """Return the position of the batch with the offset; the segment's end if the offset lies behind it."""
     floor = offset_floor(index, base, offset)[1] if index >= 0 else 0
     found = scan.find_offset(log, floor, size, offset)
     return found.position if found is not None else size
 
 
 def _boundary_before(index: int, base: int, end: int, wanted: int) -> int:
-    """The beginning of a batch before `end`, at or soon behind `wanted` as far as the index knows one."""
+    """Return the beginning of a batch before `end`, at or soon behind `wanted` if the index knows one."""
     while wanted > 0 and index >= 0:
         offset = offset_ceiling(index, base, wanted)
         position = offset_floor(index, base, offset)[1] if offset is not None else end

@@ -1,6 +1,4 @@
-"""A partition that one process has opened, on its way to another one: from a recovery worker to
-its log worker.
-"""
+"""A partition that one process has opened, on its way from a recovery worker to its log worker."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from mpbroker.log.partition.partition_log import PartitionLog
 
 
 class Opened(NamedTuple):
-    """All that its log worker needs of it: `Opened.of`, then `adopt`. Nothing of it is open in between."""
+    """All that its log worker needs of a partition: `Opened.of`, then `adopt`. No file is open in between."""
 
     state: tuple[int, ...]
     producers: bytes
@@ -24,7 +22,7 @@ class Opened(NamedTuple):
 
     @classmethod
     def of(cls, log: PartitionLog) -> Opened:
-        """Its files are closed: they are opened when they are needed."""
+        """Close the log's files and take its state; files are opened when they are needed."""
         log.close_files()
         return cls(
             log.state.carried(),
@@ -37,7 +35,7 @@ class Opened(NamedTuple):
         )
 
     def adopt(self, log: PartitionLog) -> None:
-        """`log`: nothing of it is open."""
+        """Give the state to `log`, none of whose files is open."""
         log.apply_config(log.config)
         log.state.carry(self.state)
         log.state.producers.carry(self.producers)

@@ -1,8 +1,8 @@
-"""What a start finds is opened by workers where there is much of it, and somebody can see how far that is.
+"""Opening what a start finds: by workers where there is much of it, with progress that others can see.
 
-The coordinator names the topics; what their partitions need is given to the workers of the log directory as
-soon as it does (`pool`), and taken from them when it is their turn. How much there is in all is known from
-the names in the log directories, and, if it takes long, from a survey of what is to be checked.
+The coordinator names the topics. Their partitions are given to the workers of the log directory at once
+(`pool`), and taken back when their turn comes. The names in the log directories tell how much there is in all
+and, if it takes long, so does a survey of what is to be checked.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from mpbroker.log.recovery.workers import Key, OpenJob, Recovery
 from shm.word import Words
 
 REPORT_EVERY_S = 0.1
-# Of a start that is over by then nobody wants to know how long it takes, and a survey would make it longer.
+# A start that is over by then needs no forecast, and a survey would make it longer.
 SURVEY_AFTER_S = 5.0
-# So much of it at each report: workers wait for the log process, too.
+# Time for the survey at each report: workers wait for the log process, too.
 SURVEY_S = 0.02
 _log = logging.getLogger("mpbroker")
-# So long the loop may look at nothing else while there are no clients yet, and while there are.
+# How long the loop may neglect everything else while there are no clients yet, and while there are.
 STAY_S, STAY_WITH_CLIENTS_S = 0.005, 0.0005
-# Partitions that workers have or wait for them: more than enough for all of them. Once there are that many
-# the next ones are given when there are a good deal fewer, many together.
+# Partitions given to workers and not taken back: more than enough for all of them. At the upper limit, more
+# are given only below the lower one, many together.
 GIVEN_MOST, GIVEN_FEW = 512, 384
 
 
@@ -47,13 +47,13 @@ class ByWorker(NamedTuple):
 
 @dataclass
 class _Found:
-    """In one log directory."""
+    """The partitions found in one log directory."""
 
     partitions: int = 0
     done: int = 0
-    # By the log process itself.
+    # Bytes checked by the log process itself.
     checked_bytes: int = 0
-    # All that is to be checked; 0: nothing, or it has not been surveyed.
+    # All bytes to check; 0: none, or not surveyed.
     bytes_to_check: int = 0
 
 
@@ -63,12 +63,13 @@ class Opening:
         self._words = words
         self._worker = worker
         self._found: list[_Found] = []
-        # Partitions that workers may open, and where: those whose name is in one log directory alone.
+        # Partitions that workers may open, and their log directory: those whose name is in one directory
+        # alone.
         self._homes: PerPartition[str] = PerPartition()
         self._dirs: Sequence[Home] = ()
         # Topics whose partitions are being given to workers, the first one first.
         self._to_begin: deque[tuple[bytes, Generator[None, None, None]]] = deque()
-        # What is left of the survey.
+        # The rest of the survey.
         self._to_survey: Iterator[None] = iter(())
         self._started = time.monotonic()
         self._report_at = 0.0
@@ -76,7 +77,7 @@ class Opening:
         self._is_successor = False
 
     def found(self, dirs: Sequence[Home], *, is_successor: bool) -> None:
-        """The log directories are in order, and their partitions may be opened."""
+        """Count the partitions of the log directories, which are in order now, so that they may be opened."""
         self._dirs = dirs
         self._is_successor = is_successor
         twice = set()
@@ -87,7 +88,8 @@ class Opening:
                 if name.suffix:
                     continue
                 found.partitions += 1
-                # One in two is the log process's to tell of, whoever opens the others there.
+                # A partition in two directories is left to the log process, which reports it, whoever opens
+                # the others there.
                 key = (name.topic, name.partition)
                 if key in self._homes:
                     twice.add(key)
@@ -98,7 +100,7 @@ class Opening:
         self.report()
 
     def _surveying(self) -> Iterator[None]:
-        """How many bytes workers are going to check, in steps."""
+        """Count the bytes that workers are going to check, in steps."""
         for home, found in zip(self._dirs, self._found, strict=True):
             if home.clean or self._is_successor or not self._recovery.takes(home.number):
                 continue
@@ -106,7 +108,7 @@ class Opening:
             total = 0
             for directory, name in home.own_partitions():
                 if not name.suffix:
-                    # What cannot be read now is said by whoever opens it.
+                    # Opening the partition reports what cannot be read now.
                     with suppress(OSError):
                         point = points.get((name.topic, name.partition), 0)
                         total += bytes_behind(f"{home.path}/{directory}", point)
@@ -121,7 +123,7 @@ class Opening:
 
     @property
     def stay_s(self) -> float:
-        """How long what is in order may be opened before the loop looks at something else."""
+        """Return how long partitions may be opened before the loop looks at something else."""
         is_start = self._goes_on and not self._is_successor and self._recovery.given
         return STAY_S if is_start else STAY_WITH_CLIENTS_S
 
@@ -132,8 +134,9 @@ class Opening:
         config: TopicConfig,
         known_of: Callable[[Home, int], Known],
     ) -> None:
-        """What workers can open is given to them, a few at a time: what waits for them takes memory.
-        `partitions`: those that are not open by then.
+        """Give the topic's partitions to workers, a few at a time: waiting jobs take memory.
+
+        `partitions`: those that are not open yet.
         """
         self._to_begin.append((topic.topic_id, self._beginning(topic, partitions, config, known_of)))
         self._begin_some()
@@ -156,7 +159,7 @@ class Opening:
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
-        """Those that were named first; until that partition has been given, or enough wait."""
+        """Give out partitions of the topics named first: until partition `key` is given, or enough wait."""
         before = self._recovery.given
         if before > GIVEN_FEW and (key is None or self._recovery.home_of(key) is not None):
             return
@@ -171,7 +174,7 @@ class Opening:
             self._recovery.hand_out()
 
     def result(self, key: Key) -> Generator[None, None, ByWorker | None]:
-        """What a worker has opened; None: the log process is to do it.
+        """Return what a worker has opened; None if the log process is to do it.
 
         Raises PartitionDamaged, CheckpointCorrupt, OSError as the worker found it.
         """
@@ -197,13 +200,13 @@ class Opening:
                 yield
 
     def count(self, log_dir: int) -> None:
-        """One more is open."""
+        """Note that one more partition is open."""
         if self._goes_on and log_dir < len(self._found):
             self._found[log_dir].done += 1
             self.report()
 
     def checked(self, log_dir: int) -> Callable[[int], None]:
-        """To be told how many bytes the log process itself has read of a partition."""
+        """Return a callback to count the bytes of a partition that the log process itself has read."""
 
         def add(count: int) -> None:
             self._found[log_dir].checked_bytes += count
@@ -231,7 +234,7 @@ class Opening:
             write_progress(self._words, self._worker.number, progress)
 
     def end(self) -> None:
-        """Everything that has a topic is open."""
+        """Stop reporting: every partition that has a topic is open."""
         if self._goes_on and not self._is_successor:
             self._say_what_was_unclean()
         self._recovery.close()

@@ -1,14 +1,16 @@
 """Workers that open partitions for the log process: some for each log directory, forked before its threads.
 
 (Kafka: LogManager.loadLogs, num.recovery.threads.per.data.dir.) A worker does what `recovery.load` does and
-hands back plain values (`Opened`); the log process alone owns the partition from then on, and has nothing of
-it open. Who of them takes which partition does not matter, so a worker that died costs nothing but time: what
-it was given is given to another one, and then done by the log process itself. Opening a partition twice comes
-to the same, also if the first time ended in the middle. One that hangs is killed (`ipc.hangs`).
+hands back plain values (`Opened`). The log process alone owns the partition from then on; the worker has
+nothing of it open.
 
-A directory with little in it gets no workers: a fork would take longer. They end with the log process, at
-once: each holds a lock of its own on the directory's `.lock` that a successor waits for, so that none of them
-is still cutting what that has opened.
+It does not matter which worker takes which partition, so a worker that dies costs nothing but time: its jobs
+are given to another one, and in the end done by the log process itself. Opening a partition twice has the
+same result, even if the first time ended in the middle. A worker that hangs is killed (`ipc.hangs`).
+
+A directory with little in it gets no workers: a fork would take longer. Workers end at once when the log
+process does. Each holds a lock of its own on the directory's `.lock`, and a successor waits for it, so that
+none of them still cuts what the successor has opened.
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
 from mpbroker.log.recovery.recovered_partition import Opened
 from shm.word import Words
 
-# From so many entries of a log directory on: what is to be trusted is opened fast, what is to be checked not.
+# Entries of a log directory from which on workers pay off: trusted partitions open fast, checked ones do not.
 CLEAN_LEAST, UNCLEAN_LEAST = 200, 20
-# Jobs in a message: most take less time than the message. Who has only so few left gets more, and need not
-# wait for them; a third of a message where there are many.
+# Jobs in a message: most take less time than the message. A worker with this few left gets more, so that it
+# need not wait; where many jobs wait, a third of a message.
 SENT_AT_ONCE = 64
 FEW_LEFT = 8
 TRIES = 2
-# What takes longer is told at once, with all that was done before.
+# A worker that takes longer reports at once, with everything done before.
 TELL_AFTER_S = 0.005
 WAIT_MS = 2
 Key = tuple[bytes, int]
@@ -59,7 +61,7 @@ _log = logging.getLogger("mpbroker")
 
 
 class OpenJob(msgspec.Struct, frozen=True):
-    """A partition is opened; the result is None if the directory is another topic's."""
+    """A partition to be opened; the result is None if the directory is another topic's."""
 
     directory: str
     topic: str
@@ -67,7 +69,7 @@ class OpenJob(msgspec.Struct, frozen=True):
     topic_id: bytes
     config: TopicConfig
     known: Known
-    # Who tried before may have cut the log and not synced that.
+    # An earlier try may have cut the log without syncing that.
     is_first_try: bool = True
 
     @property
@@ -99,7 +101,7 @@ class OpenJob(msgspec.Struct, frozen=True):
 
 
 def _unsaid(text: str) -> None:
-    """The log process says how far all of them are."""
+    """Ignore the text: the log process reports the progress of all workers."""
 
 
 @dataclass(eq=False)
@@ -108,32 +110,32 @@ class Worker:
     channel: Connection
     number: int
     under_way: dict[Key, OpenJob] = field(default_factory=dict)
-    # What it has told of; it may have done more.
+    # Jobs it has reported; it may have done more.
     told: int = 0
     pulse: Pulse = field(default_factory=Pulse)
 
 
 @dataclass(eq=False)
 class Pool:
-    """The workers of one log directory; none: the log process opens its partitions itself."""
+    """The workers of one log directory. With none, the log process opens its partitions itself."""
 
     path: Path
     workers: list[Worker] = field(default_factory=list)
     waiting: deque[OpenJob] = field(default_factory=deque)
     tries: dict[Key, int] = field(default_factory=dict)
-    # What was given up on: the log process does it.
+    # Jobs given up on, which the log process does.
     left_over: set[Key] = field(default_factory=set)
     done: dict[Key, Opened | Failure] = field(default_factory=dict)
-    # Of each worker, which alone writes them: how many bytes it has checked, and how many jobs it has done.
+    # A word per worker, which alone writes it: bytes checked, and jobs done.
     checked: Words | None = None
     jobs_done: Words | None = None
-    # Whether it has synced the file system.
+    # A word per worker: whether it has synced the file system.
     synced: Words | None = None
     forked: int = 0
 
     @property
     def checked_bytes(self) -> int:
-        """By all of its workers, also those that are gone."""
+        """The bytes checked by all of its workers, also dead ones."""
         if self.checked is None:
             return 0
         return sum(self.checked.load(number) for number in range(self.forked))
@@ -142,8 +144,10 @@ class Pool:
         self.waiting.append(job)
 
     def hand_out(self) -> None:
-        """Never more than fits into a channel: a worker that is busy must not hold us up. The fewer jobs
-        wait, the fewer go to one of them: each may take long.
+        """Send waiting jobs to the workers.
+
+        Never more than fits into a channel: a busy worker must not block the log process. The fewer jobs
+        wait, the fewer go to one worker, since each may take long.
         """
         while self.waiting and self.workers:
             worker = min(self.workers, key=lambda one: len(one.under_way))
@@ -161,7 +165,7 @@ class Pool:
             self.waiting.clear()
 
     def receive(self, worker: Worker) -> None:
-        """What it has done; or it has died."""
+        """Take in what the worker has done, or its death."""
         try:
             told: list[tuple[Key, Result | Failure]] = worker.channel.recv()
         except (EOFError, OSError):
@@ -182,7 +186,7 @@ class Pool:
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         jobs = list(worker.under_way.values())
-        # Of the first ones it may have died before it told.
+        # It may have died after doing the first ones and before reporting them.
         culprit = jobs[min(self._done_by(worker) - worker.told, len(jobs) - 1)] if jobs else None
         _log.error(
             "a recovery worker of %s (pid %d) %s%s",
@@ -202,7 +206,10 @@ class Pool:
         return self.jobs_done.load(worker.number) if self.jobs_done is not None else 0
 
     def kill_hanging(self, limit_ticks: int) -> None:
-        """One tick. What they had is taken again when the end of their channel is noticed."""
+        """Kill hanging workers; called once a tick.
+
+        Their jobs are retried when the end of their channel is noticed.
+        """
         for worker in self.workers:
             if not worker.under_way or self.checked is None:
                 worker.pulse = Pulse()
@@ -219,7 +226,10 @@ class Pool:
                 os.kill(worker.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """There is nothing left to be opened. Who hangs would not see that its channel ends."""
+        """End the workers when nothing is left to open.
+
+        A hanging worker would not see that its channel ends.
+        """
         for worker in self.workers:
             worker.channel.close()
             os.kill(worker.pid, signal.SIGKILL)
@@ -228,9 +238,10 @@ class Pool:
 
 
 def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int) -> list[Pool]:
-    """One for each log directory. To be called while the process has one thread. Raises OSError.
+    """Fork the workers of each log directory and return a pool for each.
 
-    `lane`: a number of this log process and its successors alone.
+    Call it while the process has one thread. `lane`: a number of this log process and its successors alone.
+    Raises OSError.
     """
     pools = []
     for number, path in enumerate(paths):
@@ -243,7 +254,7 @@ def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int)
             least = CLEAN_LEAST if (path / CLEAN_SHUTDOWN).exists() else UNCLEAN_LEAST
             is_small = len(os.listdir(path)) < least  # noqa: PTH208 - only how many
         except OSError:
-            # Whoever reads it next says what is wrong with it.
+            # The next reader of the directory reports the error.
             continue
         if is_small:
             continue
@@ -259,7 +270,7 @@ def _words(count: int) -> Words:
 
 
 def outlive(path: Path, lane: int) -> None:
-    """Until no worker of a predecessor is left. They were killed when it died. Raises OSError."""
+    """Wait until no worker of a predecessor is left; they were killed when it died. Raises OSError."""
     fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX, 1, lane)
@@ -289,7 +300,7 @@ def _fork(pool: Pool, pools: list[Pool], number: int, lane: int) -> None:
 
 
 def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -> None:
-    """A worker's life, until the log process closes its end."""
+    """Serve as a worker until the log process closes its end of the channel."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     die_with_parent(parent, signal.SIGKILL)
     setproctitle.setproctitle(f"mpbroker: recovery {number} {pool.path}")
@@ -338,17 +349,17 @@ class Recovery:
         self.pools = pools
         self._limit_ticks = max(1, round(HEAVY_TIMEOUTS * hang_timeout_s / TICK_S))
         self._tick = Patience(TICK_S)
-        # Which log directory has what was given to its workers.
+        # The log directory of each job given to workers.
         self._given: dict[Key, int] = {}
-        # What came to nothing, as without a descriptor left, may come again.
+        # Jobs given before: one that came to nothing, as without a descriptor left, may come again.
         self._given_before: set[Key] = set()
 
     def takes(self, number: int) -> bool:
-        """Whether the partitions of that log directory are for its workers."""
+        """Tell whether workers open the partitions of that log directory."""
         return number < len(self.pools) and bool(self.pools[number].workers)
 
     def submit(self, number: int, job: OpenJob) -> None:
-        """Once: whoever asks again gets what came of it, or comes of it. `hand_out` sends it."""
+        """Submit the job unless it was given before; `hand_out` sends it."""
         key = job.key
         if key not in self._given:
             self._given[key] = number
@@ -356,22 +367,24 @@ class Recovery:
             self._given_before.add(key)
 
     def hand_out(self) -> None:
-        """Several at a time."""
+        """Send waiting jobs to the workers, several at a time."""
         for pool in self.pools:
             if pool.waiting:
                 pool.hand_out()
 
     def home_of(self, key: Key) -> int | None:
-        """In which log directory workers were to open it; None: it was not given to them."""
+        """Return the log directory in which workers were to open the partition; None: it was not given to
+        them.
+        """
         return self._given.get(key)
 
     @property
     def given(self) -> int:
-        """How many were given and nobody has asked for yet."""
+        """The number of jobs given whose results nobody has taken yet."""
         return len(self._given)
 
     def step(self) -> None:
-        """Takes what is done and gives what waits; sleeps a little if nothing is done."""
+        """Take in what is done and hand out what waits; sleep a little if nothing is done."""
         poll = select.poll()
         channels: dict[int, tuple[Pool, Worker]] = {}
         for pool in self.pools:
@@ -388,7 +401,10 @@ class Recovery:
                 pool.kill_hanging(self._limit_ticks)
 
     def take(self, key: Key) -> Opened | Failure | None:
-        """What came of it; None if it goes on. Raises LookupError if it is for the log process itself."""
+        """Return the job's result, None while it goes on.
+
+        Raises LookupError if the log process is to do the job itself.
+        """
         pool = self.pools[self._given[key]]
         if key in pool.left_over:
             pool.left_over.discard(key)
