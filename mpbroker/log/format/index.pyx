@@ -1,4 +1,4 @@
-"""Readers of `.index` and `.timeindex` files, also of growing ones; `index.pxd` lays out and writes entries."""
+"""Readers of `.index` and `.timeindex` files, also of growing ones; `index.pxd` lays out entries."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY
 from posix.unistd cimport pread

@@ -17,7 +17,7 @@ class Sealed:
 
 
 class Segment(NamedTuple):
-    """A segment. `end` is behind its last offset; `largest_ms` is its largest timestamp, else the last write."""
+    """A segment. `end`: behind its last offset. `largest_ms`: its largest timestamp, else its last write."""
 
     base: int
     end: int
