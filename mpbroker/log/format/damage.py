@@ -73,7 +73,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct):
-    """Where a pass stopped: a segment, the next batch in it, and the damage found before that."""
+    """The place where a pass stopped: a segment, the next batch in it, and the damage found before that."""
 
     partition: str
     base: int
@@ -84,7 +84,7 @@ class Place(msgspec.Struct):
 
 
 class Pass(msgspec.Struct):
-    """One scrub of a log directory; `ended_ms` is 0 while it goes on."""
+    """One scrub of a log directory; `ended_ms` is 0 until it has ended."""
 
     began_ms: int
     ended_ms: int = 0

@@ -162,7 +162,7 @@ class PartitionLog:
         self.overrides: Mapping[str, str] = _NOTHING
         self.state = PartitionState()
         self.log_start = self.recovery_point = 0
-        # All segments before the active one, ascending; (epoch, start offset) pairs.
+        # Segments before the active one, and (epoch, start offset) pairs; both ascending.
         self.sealed: Sequence[Sealed] = ()
         self.epochs: Epochs = FIRST
         # Some sealed segments are being replaced by cleaned ones: none may be deleted meanwhile.
@@ -462,7 +462,7 @@ class PartitionLog:
         self.snapshot_and_sync()
         self.settled_end = self.state.log_end
 
-    # The steps of `close_cleanly` for many partitions, synced in between (`mpbroker.log.recovery.clean_stop`).
+    # Steps of `close_cleanly` for many partitions, synced in between (`mpbroker.log.recovery.clean_stop`).
 
     def end_files(self) -> None:
         """Finish the active segment and close its files. Raises OSError."""

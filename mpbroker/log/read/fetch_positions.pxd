@@ -1,4 +1,4 @@
-"""Where fetches begin: segments that consumers read, and byte positions of the offsets they will fetch next.
+"""Segments that consumers read, and byte positions of the offsets that they will fetch next.
 
     SegmentPlaces    READERS places; a partition table slot has one place, which it may lose to another slot
     Reader           the last SEGMENTS segments read of one partition, the last FOUND positions in them

@@ -71,7 +71,7 @@ class Abandoned(Exception):
 
 
 class ScrubbedDir:
-    """One entry of log.dirs: what is known of it, and the file with that."""
+    """One entry of log.dirs: what is known of its damage, and the file that keeps it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -203,7 +203,7 @@ class ScrubProcess:
                     # Saved before it begins: after a kill only the file tells a successor.
                     self._save(one)
         home = self._next()
-        # In this order: until the scrub is over, who asked sees it either asked for or under way.
+        # In this order: until the scrub is over, a client sees it either asked for or under way.
         self.asked.store(GOES_ON, int(home is not None))
         self.asked.store(BEGUN, asked)
         return home

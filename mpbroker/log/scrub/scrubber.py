@@ -30,7 +30,7 @@ from mpbroker.records.batch import BATCH_HEADER_BYTES
 
 # The bytes of one read.
 PIECE_BYTES = 256 << 10
-# Behind damage: a batch that begins in the first half of a window is found if it ends in the window.
+# Searched at a time behind damage: a batch that begins in the first half of a window has to end in it.
 WINDOW_BYTES = 16 << 20
 _log = logging.getLogger("mpbroker")
 
@@ -154,7 +154,7 @@ class SegmentScrub:
             else:
                 yield self._read_on()
         if walk.next_offset > self._next_base and walk.before_position >= 0 and self._has_neighbour():
-            # Its batches belong to the next segment, or its last base offset is wrong.
+            # The last batch belongs to the next segment, or its base offset is wrong.
             self._found(
                 walk.before_position,
                 self._size,
