@@ -3,8 +3,7 @@
 (Kafka: LocalLog.replaceSegments, LogLoader.removeTempFilesAndCollectSwapFiles.) The steps, each file by name:
 
 1. All files of the new segment are renamed from `.cleaned` to `.swap`, then the directory is synced. From
-here
-   on the new segment is complete and recovery finishes the swap; before, recovery drops the new segment.
+   here on the new segment is complete and recovery finishes the swap; before, recovery drops the new segment.
 2. The old index is removed, then the new log file replaces the old one atomically, then its indexes get their
    names. A reader that opens the log and then an index, and finds the log still there by its name, has a
    matching pair or no index, which is legal: never the index of one file with the log of another.
