@@ -1,1 +1,1 @@
-"""What lies in a log directory, file by file, in Kafka's formats. Others read these too."""
+"""Files of a log directory in Kafka's formats; other rooms read them too."""

@@ -1,12 +1,12 @@
 """Small text files that must be whole or old: offset checkpoints, leader epochs, `partition.metadata`.
 
 (Kafka: CheckpointFile, OffsetCheckpointFile, LeaderEpochCheckpointFile, PartitionMetadataFile.) A checkpoint
-is its version, the number of entries, then an entry per line.
+holds its version, the number of entries, then an entry per line.
 
-Kafka's text has no checksum, and a flipped bit would make another offset of one: records below a wrong log
-start are gone. So offsets begin with an entry of a topic that cannot exist, whose offset is the CRC-32C of
-the lines behind it. Kafka reads it as one of a partition that it does not have, and leaves it out when it
-writes; what has none is believed.
+Kafka's text has no checksum, and a flipped bit would change an offset: records below a wrong log start are
+gone. So a file of offsets begins with an entry of a topic that cannot exist, whose offset is the CRC-32C of
+the lines behind it. Kafka reads it as a partition that it does not have, and drops it when it writes the
+file. A file without a checksum is believed.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ Offsets: TypeAlias = PerPartition[str]
 # No topic's name has a colon.
 _CHECKSUM = "mpbroker:crc"
 _NO_ENTRIES = "0\n0\n"
-# Most files here are smaller, and read at once.
+# Most files here are smaller: one read takes them.
 _READ_BYTES = 16 << 10
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class CheckpointCorrupt(ValueError):
-    """The file does not say what it should; the text names it."""
+    """A file with invalid content; the message names the file."""
 
 
 def fsync_directory(directory: Path) -> None:
+    """Make the names in a directory durable. Raises OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -48,7 +49,7 @@ def fsync_directory(directory: Path) -> None:
 
 
 def read_whole(path: Path | str) -> bytes:
-    """Of thousands of small files: `Path.read_bytes` takes four times as long. Raises OSError."""
+    """Read a small file; `Path.read_bytes` takes four times as long. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(fd, _READ_BYTES)
@@ -63,13 +64,16 @@ def read_whole(path: Path | str) -> bytes:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replaces the file in one step, durable when it returns. Raises OSError with nothing left of it."""
+    """Replace a file atomically; it is durable on return.
+
+    Raises OSError with nothing of the new file left.
+    """
     _put_whole(path, data)
     fsync_directory(path.parent)
 
 
 def _put_whole(path: Path, data: bytes) -> None:
-    """The same, durable when its directory is synced."""
+    """Replace a file atomically; it is durable when its directory is synced. Raises OSError."""
     making = path.with_name(path.name + ".tmp")
     fd = os.open(making, _NEW_FILE, 0o644)
     try:
@@ -81,7 +85,7 @@ def _put_whole(path: Path, data: bytes) -> None:
 
 
 def write_whole_at(directory: int, name: str, data: bytes) -> None:
-    """The same for a directory that is open, whatever it is called by now."""
+    """Do what `write_whole` does below an open directory, which may have been renamed."""
     making = name + ".tmp"
     fd = os.open(making, _NEW_FILE, 0o644, dir_fd=directory)
     try:
@@ -95,21 +99,24 @@ def write_whole_at(directory: int, name: str, data: bytes) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Before a disk is full it takes a part, and only what comes next fails. Raises OSError."""
+    """Write all of `data`. Raises OSError.
+
+    A disk that fills up takes a part of it first; only the next write fails.
+    """
     at = 0
     while at < len(data):
         at += os.write(fd, data[at:])
 
 
 def write_all_at(fd: int, data: bytes | memoryview, position: int) -> None:
-    """The same at a place in the file."""
+    """Write all of `data` at `position`. Raises OSError."""
     at = 0
     while at < len(data):
         at += os.pwrite(fd, data[at:], position + at)
 
 
 def _fill(fd: int, data: bytes) -> None:
-    """Writes, syncs and closes."""
+    """Write, sync and close. Raises OSError."""
     try:
         write_all(fd, data)
         os.fsync(fd)
@@ -123,7 +130,7 @@ def _text_of(lines: Iterable[str]) -> bytes:
 
 
 def _read_lines(path: Path | str) -> list[str]:
-    """The entries; a file that is missing or empty has none. Raises CheckpointCorrupt, OSError."""
+    """Read the entries of a checkpoint, none if it is missing or empty. Raises CheckpointCorrupt, OSError."""
     try:
         text = read_whole(path).decode()
     except FileNotFoundError:
@@ -144,7 +151,8 @@ def _read_lines(path: Path | str) -> list[str]:
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    # One text that grows: a string for each of thousands of lines is memory that Python keeps.
+    """Replace an offset checkpoint; it is durable on return. Raises OSError."""
+    # Python would keep the memory of a string for each of thousands of lines.
     body = io.StringIO()
     for (topic, partition), offset in offsets.items():
         body.write(f"{topic} {partition} {offset}\n")
@@ -155,24 +163,30 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
 
 
 def _checksum_of(lines: Iterable[str]) -> int:
-    """But for the last line's end."""
+    """Return the CRC-32C of the lines without the last line's end."""
     return checksum("\n".join(lines).encode())
 
 
 def _plain(entries: Iterable[str]) -> Iterator[str]:
-    """As we write them, whatever stands between their words."""
+    """Yield the entries with single spaces between their words, as they are written here."""
     return (" ".join(entry.split()) for entry in entries)
 
 
 def put_id_and_epochs(directory: Path, topic_id: bytes, epochs: Iterable[tuple[int, int]]) -> None:
-    """What a new partition has besides its segment; durable when the directory is synced."""
+    """Write a new partition's topic id and leader epochs; both are durable when the directory is synced.
+
+    Raises OSError.
+    """
     _put_whole(directory / PARTITION_METADATA, text_of_id(topic_id))
     _put_whole(directory / LEADER_EPOCHS, _text_of_epochs(epochs))
 
 
 @contextlib.contextmanager
 def alone_with(directory: Path) -> Iterator[None]:
-    """While no other log worker replaces a checkpoint there. The kernel ends it for whoever dies."""
+    """Hold the lock under which log workers replace checkpoints of a directory. Raises OSError.
+
+    The kernel releases it when its holder dies.
+    """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -182,7 +196,7 @@ def alone_with(directory: Path) -> Iterator[None]:
 
 
 def read_offsets(path: Path) -> Offsets:
-    """Raises CheckpointCorrupt, OSError."""
+    """Read an offset checkpoint, empty if the file is missing. Raises CheckpointCorrupt, OSError."""
     offsets: Offsets = PerPartition()
     entries = _read_lines(path)
     if entries and entries[0].startswith(f"{_CHECKSUM} "):
@@ -199,12 +213,12 @@ def read_offsets(path: Path) -> Offsets:
 
 
 def write_epochs(directory: Path, epochs: Iterable[tuple[int, int]]) -> None:
-    """(epoch, start offset), ascending."""
+    """Write the leader epochs, ascending (epoch, start offset) pairs, durably. Raises OSError."""
     write_whole(directory / LEADER_EPOCHS, _text_of_epochs(epochs))
 
 
 def write_epochs_at(directory: int, epochs: Iterable[tuple[int, int]]) -> None:
-    """The same for a directory that is open, whatever it is called by now."""
+    """Do what `write_epochs` does below an open directory, which may have been renamed."""
     write_whole_at(directory, LEADER_EPOCHS, _text_of_epochs(epochs))
 
 
@@ -213,7 +227,7 @@ def _text_of_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
 
 
 def read_epochs(directory: Path | str) -> list[tuple[int, int]]:
-    """Raises CheckpointCorrupt, OSError."""
+    """Read the (epoch, start offset) pairs of a partition. Raises CheckpointCorrupt, OSError."""
     path = f"{directory}/{LEADER_EPOCHS}"
     epochs = []
     for entry in _read_lines(path):
@@ -226,19 +240,22 @@ def read_epochs(directory: Path | str) -> list[tuple[int, int]]:
 
 
 def write_topic_id(directory: Path, topic_id: bytes) -> None:
+    """Write `partition.metadata` durably. Raises OSError."""
     write_whole(directory / PARTITION_METADATA, text_of_id(topic_id))
 
 
-# Of all partitions of a topic it is the same.
+# All partitions of a topic have the same text.
 @lru_cache(16)
 def text_of_id(topic_id: bytes) -> bytes:
-    """What `partition.metadata` is to say."""
+    """Return the content of `partition.metadata`."""
     return f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
 
 
 def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes | None:
-    """None if the file is missing. `expected`: by the directory's name; another id is of a topic that was
-    deleted, but for one that differs in a bit. Raises CheckpointCorrupt, OSError.
+    """Read the topic id of a partition; None if the file is missing. Raises CheckpointCorrupt, OSError.
+
+    `expected` is the id of the topic that the directory is named after. Another id belongs to a deleted
+    topic and is returned, unless a flipped bit explains it: that is CheckpointCorrupt.
     """
     path = f"{directory}/{PARTITION_METADATA}"
     try:
@@ -268,13 +285,13 @@ def read_topic_id(directory: Path | str, expected: bytes | None = None) -> bytes
 
 
 def is_flipped(found: bytes, expected: bytes) -> bool:
-    """Whether an id is another one in a single letter of its text: ids are random, so a bit has flipped."""
+    """Return whether two ids differ in one letter of their texts: ids are random, so a bit has flipped."""
     letters = zip(uuid_text(found), uuid_text(expected), strict=True)
     return sum(one != other for one, other in letters) == 1
 
 
 def topic_id_if_any(directory: Path) -> bytes | None:
-    """None also if it cannot be read."""
+    """Read the topic id of a partition; None if it is missing or corrupt. Raises OSError."""
     try:
         return read_topic_id(directory)
     except CheckpointCorrupt:

@@ -1,9 +1,9 @@
-"""What the scrubber knows of a log directory: damaged ranges, and how far it is. The file `mpbroker.scrub`.
+"""The file `mpbroker.scrub`: damaged ranges of a log directory, and the scrubber's position.
 
-A line with name, version and CRC-32C of the rest, then JSON; replaced as a whole. The scrubber writes it, who
-reads partitions looks up what is damaged in them when the partition's word of damage says that something is
-(ipc/table.pxd). A finding is about one very file: when that goes, is repaired or swapped for what compaction
-made of it, it means nothing any more.
+The file is a line with name, version and CRC-32C of the rest, then JSON; it is replaced as a whole. Only the
+scrubber writes it. Readers of a partition look up damaged ranges here when the partition's word of damage is
+set (ipc/table.pxd). A finding is about one very file: it is void once that file is deleted, repaired or
+replaced by compaction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = 0
 
 
 class FileIdentity(msgspec.Struct, frozen=True):
-    """A sealed segment's file: another one under its name differs in one of these."""
+    """The identity of a sealed segment's file: another file of its name differs in one of these."""
 
     inode: int
     size: int
@@ -33,8 +33,9 @@ class FileIdentity(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """The bytes [position, end) of a segment are no batches; offsets [first, behind) cannot be read. Of a
-    `.txnindex`: which of them are committed cannot be told, and who wants no others is refused.
+    """A finding: bytes [position, end) of a segment are no batches; offsets [first, behind) cannot be read.
+
+    For a `.txnindex` it is unknown which of the offsets are committed; read_committed consumers are refused.
     """
 
     partition: str  # the name of its directory
@@ -53,7 +54,7 @@ class Damage(msgspec.Struct, frozen=True):
         return self.suffix == LOG_SUFFIX
 
     def is_there(self, log_dir: Path) -> bool:
-        """Whether the file is the one that was found damaged; one that cannot be looked at is."""
+        """Return whether the damaged file is still there; True also if it cannot be looked at."""
         try:
             status = (log_dir / self.partition / segment_name(self.base, self.suffix)).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -72,7 +73,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct):
-    """Where a pass stopped: a segment, the batch in it that is next, and what was found in it before that."""
+    """The place where a pass stopped: a segment, the next batch in it, and the damage found before that."""
 
     partition: str
     base: int
@@ -83,7 +84,7 @@ class Place(msgspec.Struct):
 
 
 class Pass(msgspec.Struct):
-    """One scrub of a log directory; `ended_ms` is 0 while it goes on."""
+    """One scrub of a log directory; `ended_ms` is 0 until it has ended."""
 
     began_ms: int
     ended_ms: int = 0
@@ -92,7 +93,7 @@ class Pass(msgspec.Struct):
 
 
 class Scrubbed(msgspec.Struct):
-    """All of the file. `at`: in the current pass; None: at its beginning."""
+    """The content of the file. `at` is the position of the current pass; None at its beginning."""
 
     damages: list[Damage] = msgspec.field(default_factory=list)
     current: Pass | None = None
@@ -100,8 +101,9 @@ class Scrubbed(msgspec.Struct):
     last: Pass | None = None
 
     def all_damages(self) -> list[Damage]:
-        """With those of the segment that is being read, instead of what was found in it the last time up to
-        there.
+        """List all known damages.
+
+        In the segment that is being read, findings of this pass replace earlier ones up to its position.
         """
         at = self.at
         if at is None:
@@ -115,7 +117,7 @@ class Scrubbed(msgspec.Struct):
 
 
 def read_scrubbed(log_dir: Path) -> Scrubbed:
-    """Nothing, if there is no file. Raises CheckpointCorrupt, OSError."""
+    """Read the file of a log directory; empty if it is missing. Raises CheckpointCorrupt, OSError."""
     path = log_dir / SCRUB
     try:
         data = path.read_bytes()
@@ -131,7 +133,7 @@ def read_scrubbed(log_dir: Path) -> Scrubbed:
 
 
 def write_scrubbed(log_dir: Path, scrubbed: Scrubbed) -> None:
-    """Durable when it returns. Raises OSError."""
+    """Replace the file of a log directory; it is durable on return. Raises OSError."""
     body = msgspec.json.encode(scrubbed) + b"\n"
     write_whole(log_dir / SCRUB, _head_of(body) + b"\n" + body)
 
@@ -141,5 +143,5 @@ def _head_of(body: bytes) -> bytes:
 
 
 def damages_of(directory: Path) -> list[Damage]:
-    """Of a partition. Raises CheckpointCorrupt, OSError."""
+    """List the damages of a partition. Raises CheckpointCorrupt, OSError."""
     return [one for one in read_scrubbed(directory.parent).all_damages() if one.partition == directory.name]

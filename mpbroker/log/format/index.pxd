@@ -1,17 +1,21 @@
-"""Entries of `.index` and `.timeindex` (Kafka: OffsetIndex, TimeIndex), big-endian, both keys relative to the segment's base offset.
+"""Layout of `.index` and `.timeindex` entries, and how they are appended (Kafka: OffsetIndex, TimeIndex).
+
+Entries are big-endian; offsets are relative to the segment's base offset.
 
     .index      0  relative offset  i32   last offset of the batch
                 4  position         i32   where that batch begins in the .log
     .timeindex  0  timestamp        i64   the largest seen in the segment ...
                 8  relative offset  i32   ... up to this offset, the last one of its batch
 
-An entry of zeros behind others is the unused tail of a preallocated file. Kafka writes both through a map of the full size; here an entry
-is appended to a file that is as long as its entries: a full disk is then an error and not a SIGBUS, a kill leaves no tail of zeros, and
-thousands of partitions need no maps. An index is sparse, so an entry that could not be written is merely missing.
+An entry of zeros behind others is the unused tail of a preallocated file. Kafka writes both files through a
+map of the full size. Here an entry is appended to a file that is as long as its entries: a full disk is an
+error and not a SIGBUS, a kill leaves no tail of zeros, and thousands of partitions need no maps. An index is
+sparse, so an entry that could not be written is merely missing.
 
-Entries rise. A start makes the indexes anew if a last entry is of no batch (`index_sanity.py`), and what is appended lies behind all batches:
-but for a segment that is damaged itself no entry comes that is not above the last one. One that does is refused and counted, and told
-when the segment ends (Kafka throws InvalidOffsetException). A full index is not appended to: its segment has ended (`roll_due`).
+Entries rise. A start rebuilds the indexes if their last entry matches no batch (`index_sanity.py`), and
+batches are appended behind all others: only in a damaged segment can an entry come that is not above the last
+one. Such an entry is refused and counted, and logged when the segment ends (Kafka throws
+InvalidOffsetException). A full index takes no entry: its segment has ended (`roll_due`).
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.unistd cimport pwrite
@@ -21,13 +25,13 @@ from mpbroker.records.wire cimport store_u32, store_u64
 cdef enum:
     OFFSET_ENTRY_BYTES = 8
     TIME_ENTRY_BYTES = 12
-    LARGEST_RELATIVE = 0x7fffffff   # what an offset may be above the base of its segment
+    LARGEST_RELATIVE = 0x7fffffff   # largest distance of an offset from its segment's base
 
 cdef struct IndexRef:
-    int fd                  # -1: there is none
+    int fd                  # -1: the segment has no such file
     int64_t base            # of the segment
     int64_t entries
-    int64_t room            # entries that are allowed
+    int64_t room            # most entries the file may have
     int64_t last_key        # offset of the last entry, or its timestamp
     int64_t last_offset
     int64_t refused         # entries that were not above the last one
@@ -36,7 +40,7 @@ cdef inline bint index_full(const IndexRef *index) noexcept nogil:
     return index.entries >= index.room
 
 cdef inline bint index_add(IndexRef *index, int64_t last_offset, int64_t position) noexcept nogil:
-    """Appends an entry of `.index`; False if the file could not take it."""
+    """Append an entry to `.index`; return False if it was refused or could not be written."""
     cdef uint8_t entry[OFFSET_ENTRY_BYTES]
     if index_full(index) or last_offset - index.base > LARGEST_RELATIVE:
         return False
@@ -52,7 +56,10 @@ cdef inline bint index_add(IndexRef *index, int64_t last_offset, int64_t positio
     return True
 
 cdef inline bint time_index_add(IndexRef *index, int64_t timestamp, int64_t offset, bint last) noexcept nogil:
-    """Appends an entry of `.timeindex` if its time is later than the last one's. The last slot is kept for the final entry."""
+    """Append an entry to `.timeindex` if it is later than the last one; return whether it was written.
+
+    The last slot is kept for the final entry (`last`).
+    """
     cdef uint8_t entry[TIME_ENTRY_BYTES]
     if timestamp <= index.last_key or index.entries >= index.room - (0 if last else 1):
         return False

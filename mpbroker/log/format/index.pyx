@@ -1,4 +1,4 @@
-"""Reading `.index` and `.timeindex` files, also while they grow; `index.pxd` draws the entries and writes them."""
+"""Readers of `.index` and `.timeindex` files, also of growing ones; `index.pxd` lays out entries."""
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY
 from posix.unistd cimport pread
@@ -21,12 +21,15 @@ cdef inline bint unused(const uint8_t *entry, int size) noexcept nogil:
 
 
 cdef inline int64_t key_of(const uint8_t *entry, int size) noexcept nogil:
-    """What entries are sorted by: the relative offset, or the timestamp."""
+    """Return the key that entries are sorted by: the relative offset, or the timestamp."""
     return <int32_t>load_u32(entry) if size == OFFSET_ENTRY_BYTES else <int64_t>load_u64(entry)
 
 
 cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *found) noexcept nogil:
-    """The greatest entry with a key of at most `key` goes to `found`; returns its place, -1 if there is none, -2 on a read error."""
+    """Copy the greatest entry with a key of at most `key` to `found` and return its place.
+
+    Returns -1 if there is none, -2 on a read error.
+    """
     cdef uint8_t entry[16]
     cdef int64_t low = 0, high = count, middle, result = -1
     while low < high:
@@ -45,7 +48,7 @@ cdef int64_t floor_entry(int fd, int64_t count, int size, int64_t key, uint8_t *
 
 
 def entry_count(int fd, int size) -> int:
-    """How many entries the file has, a tail of zeros left out."""
+    """Count the entries of a file without its tail of zeros. Raises OSError."""
     cdef int64_t low = 0, high = os.fstat(fd).st_size // size, middle
     cdef uint8_t entry[16]
     while low < high:
@@ -55,14 +58,17 @@ def entry_count(int fd, int size) -> int:
             high = middle
         else:
             low = middle + 1
-    # One entry of zeros is an empty preallocated file; position 0 is never indexed.
+    # A first entry of zeros is of an empty preallocated file: position 0 is never indexed.
     if low == 1 and pread(fd, entry, size, 0) == size and unused(entry, size):
         return 0
     return low
 
 
 def last_offset_entry(int fd, int64_t base) -> tuple:
-    """(entries, offset, position) of the last one of an `.index` without a tail of zeros; base - 1 and 0 if there is none."""
+    """Return (entries, offset, position) of the last entry of an `.index` without a tail of zeros.
+
+    Returns (0, base - 1, 0) if there is no entry. Raises OSError.
+    """
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
     if count == 0:
@@ -72,7 +78,10 @@ def last_offset_entry(int fd, int64_t base) -> tuple:
 
 
 def last_time_entry(int fd, int64_t base) -> tuple:
-    """The same of a `.timeindex`: (entries, timestamp, offset); without any -1 and base."""
+    """Return (entries, timestamp, offset) of the last entry of a `.timeindex` without a tail of zeros.
+
+    Returns (0, -1, base) if there is no entry. Raises OSError.
+    """
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // TIME_ENTRY_BYTES
     if count == 0:
@@ -88,19 +97,19 @@ cdef int read_entry(int fd, int64_t place, int size, uint8_t *entry) except -1:
 
 
 def offset_floor(int fd, int64_t base, int64_t target):
-    """(offset, position) of the last entry at or before `target`; (base, 0) if there is none."""
+    """Return (offset, position) of the last entry at or before `target`; (base, 0) if there is none."""
     cdef uint8_t found[16]
     cdef int64_t place
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES
     with nogil:
         place = floor_entry(fd, count, OFFSET_ENTRY_BYTES, target - base, found)
     if place < 0 or <int32_t>load_u32(found + 4) < 0:
-        return base, 0          # no position at all is one of a flipped bit
+        return base, 0          # a negative position comes from a flipped bit
     return base + <int32_t>load_u32(found), <int32_t>load_u32(found + 4)
 
 
 def offset_ceiling(int fd, int64_t base, int64_t position):
-    """The offset of the first entry at or behind a position of the segment; None if there is none."""
+    """Return the offset of the first entry at or behind a position of the segment; None if there is none."""
     cdef uint8_t entry[16]
     cdef int64_t count = os.fstat(fd).st_size // OFFSET_ENTRY_BYTES, low = 0, high = count, middle, found = -1
     with nogil:
@@ -109,7 +118,7 @@ def offset_ceiling(int fd, int64_t base, int64_t position):
             if pread(fd, entry, OFFSET_ENTRY_BYTES, middle * OFFSET_ENTRY_BYTES) != OFFSET_ENTRY_BYTES:
                 break
             if unused(entry, OFFSET_ENTRY_BYTES):
-                high = middle       # the tail, or nothing at all
+                high = middle       # the unused tail, or an empty file
             elif <int32_t>load_u32(entry + 4) >= position:
                 high, found = middle, <int32_t>load_u32(entry)
             else:
@@ -118,14 +127,17 @@ def offset_ceiling(int fd, int64_t base, int64_t position):
 
 
 cdef bytes whole_file(int fd):
-    """Raises OSError."""
+    """Read the whole file. Raises OSError."""
     cdef int64_t size = os.fstat(fd).st_size
     return os.pread(fd, size, 0) if size else b""
 
 
 def sound_entries(int fd, int64_t base, int64_t below, int64_t size) -> tuple:
-    """(entries, offset, position): how many entries of an `.index` from the first on rise in both, with offsets below `below` and
-    positions below `size`, and the last of them. Pages of a file that was never synced may have become zeros. Raises OSError."""
+    """Return (entries, offset, position): the number of sound entries of an `.index`, and the last of them.
+
+    Entries are sound from the first one on while both keys rise, offsets are below `below` and positions
+    below `size`. Pages of a file that was never synced may have become zeros. Raises OSError.
+    """
     cdef int64_t count = 0, offset = base - 1, position = 0, next_offset, next_position
     cdef const uint8_t *p
     cdef bytes data = whole_file(fd)
@@ -134,7 +146,10 @@ def sound_entries(int fd, int64_t base, int64_t below, int64_t size) -> tuple:
     while count < room:
         next_offset = base + <int32_t>load_u32(p + count * OFFSET_ENTRY_BYTES)
         next_position = <int32_t>load_u32(p + count * OFFSET_ENTRY_BYTES + 4)
-        if next_offset <= offset or next_position <= position or next_offset >= below or next_position >= size:
+        if (
+            next_offset <= offset or next_position <= position
+            or next_offset >= below or next_position >= size
+        ):
             break
         offset, position = next_offset, next_position
         count += 1
@@ -142,7 +157,10 @@ def sound_entries(int fd, int64_t base, int64_t below, int64_t size) -> tuple:
 
 
 def sound_times(int fd, int64_t base, int64_t below) -> tuple:
-    """The same for a `.timeindex`: (entries, timestamp, offset), with offsets of at most `below`."""
+    """Return (entries, timestamp, offset): the number of sound entries of a `.timeindex`, and the last one.
+
+    Entries are sound while both keys rise and offsets are at most `below`. Raises OSError.
+    """
     cdef int64_t count = 0, timestamp = -1, offset = base - 1, next_timestamp, next_offset
     cdef const uint8_t *p
     cdef bytes data = whole_file(fd)
@@ -159,7 +177,7 @@ def sound_times(int fd, int64_t base, int64_t below) -> tuple:
 
 
 def time_floor(int fd, int64_t base, int64_t target_ms):
-    """(timestamp, offset) of the last entry at or before the time; (-1, base) if there is none."""
+    """Return (timestamp, offset) of the last entry at or before `target_ms`; (-1, base) if there is none."""
     cdef uint8_t found[16]
     cdef int64_t place
     cdef int64_t count = os.fstat(fd).st_size // TIME_ENTRY_BYTES
@@ -171,7 +189,7 @@ def time_floor(int fd, int64_t base, int64_t target_ms):
 
 
 def read_offset_entries(path, int64_t base) -> list:
-    """Every (offset, position), for tools and tests."""
+    """List all (offset, position) entries, for tools and tests. Raises OSError."""
     return [
         (base + int.from_bytes(e[:4], "big", signed=True), int.from_bytes(e[4:], "big"))
         for e in _entries(path, OFFSET_ENTRY_BYTES)
@@ -179,7 +197,7 @@ def read_offset_entries(path, int64_t base) -> list:
 
 
 def read_time_entries(path, int64_t base) -> list:
-    """Every (timestamp, offset)."""
+    """List all (timestamp, offset) entries, for tools and tests. Raises OSError."""
     return [
         (int.from_bytes(e[:8], "big", signed=True), base + int.from_bytes(e[8:], "big", signed=True))
         for e in _entries(path, TIME_ENTRY_BYTES)

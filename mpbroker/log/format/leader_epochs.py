@@ -1,7 +1,7 @@
-"""Which leader epoch wrote which offsets: (epoch, start offset) pairs, both ascending.
+"""Leader epochs of a log: (epoch, start offset) pairs, both ascending.
 
-(Kafka: LeaderEpochFileCache; KIP-101, KIP-279, KIP-320.) A broker that is alone never begins an epoch; a log
-directory that a cluster has left may have many.
+(Kafka: LeaderEpochFileCache; KIP-101, KIP-279, KIP-320.) A single broker never begins an epoch; a log
+directory of a former cluster may have many.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ NO_EPOCH = -1
 NO_OFFSET = -1
 
 Epochs = Sequence[tuple[int, int]]
-# Of a log in which no epoch has ever begun.
+# The epochs of a log in which none has begun since its creation.
 FIRST: Epochs = ((0, 0),)
 
 
 class EpochEnd(NamedTuple):
-    """The offset behind the last one of the epoch; both -1 if that cannot be said."""
+    """An epoch and the offset behind its last one; both -1 if unknown."""
 
     epoch: int
     offset: int
 
 
 def trimmed(epochs: Epochs, log_start: int, log_end: int) -> list[tuple[int, int]]:
-    """As a log with these ends has them. The last epoch stays: what comes next is of it."""
+    """Cut epochs to a log's start and end. The last epoch stays: later batches belong to it."""
     if not epochs:
         return [(0, log_end)]
     if len(epochs) == 1:
-        # As most of thousands of partitions have it.
+        # The usual case of thousands of partitions.
         return [(epochs[0][0], min(max(epochs[0][1], log_start), log_end))]
     inside = [entry for entry in epochs if entry[1] < log_end]
     if not inside or inside[-1][0] != epochs[-1][0]:
@@ -42,18 +42,18 @@ def trimmed(epochs: Epochs, log_start: int, log_end: int) -> list[tuple[int, int
 
 
 def shared(epochs: Epochs) -> Epochs:
-    """The same; most partitions have no others than these."""
+    """Return FIRST if `epochs` equals it, to save memory: most partitions have only these."""
     return FIRST if len(epochs) == 1 and epochs[0] == FIRST[0] else epochs
 
 
 def epoch_of(epochs: Epochs, offset: int) -> int:
-    """The epoch that wrote the offset; -1 if it lies before all that are known."""
+    """Return the epoch of an offset; -1 if it lies before all known epochs."""
     place = bisect_right(epochs, offset, key=itemgetter(1))
     return epochs[place - 1][0] if place else NO_EPOCH
 
 
 def end_of(epochs: Epochs, wanted: int, log_end: int) -> EpochEnd:
-    """Where the epoch ends, or the one before it if nothing was written in it."""
+    """Find where an epoch ends, or the one before it if `wanted` has no batches; both -1 if unknown."""
     if wanted < 0 or not epochs or wanted > epochs[-1][0]:
         return EpochEnd(NO_EPOCH, NO_OFFSET)
     if wanted == epochs[-1][0]:

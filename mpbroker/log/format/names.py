@@ -16,17 +16,17 @@ TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 DELETED_FILE_SUFFIX = ".deleted"
-# What the cleaner has written, and what the log process is about to put in place.
+# Files that the cleaner has written, and those that the log process is about to put in place.
 CLEANED_FILE_SUFFIX = ".cleaned"
 SWAP_FILE_SUFFIX = ".swap"
-# Of something that was not finished.
+# Files of work that was not finished.
 LEFTOVER_SUFFIXES = (SWAP_FILE_SUFFIX, CLEANED_FILE_SUFFIX, DELETED_FILE_SUFFIX, ".tmp")
 
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 
-# An offset in a segment is its base and 31 bits, as its indexes have it (`LARGEST_RELATIVE` in index.pxd).
+# Offsets of a segment lie within 31 bits of its base, as in its indexes (`LARGEST_RELATIVE` in index.pxd).
 OFFSET_SPAN = 1 << 31
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -38,23 +38,23 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-# Ours: the high watermarks in the checkpoint are on disk, as they are with log.flush.policy=group.
+# Ours: what lies below the checkpointed high watermarks is on disk, as with log.flush.policy=group.
 DURABLE_MARK = "mpbroker.durable"
-# Ours: identities and paths of all directories of the broker, if there are several.
+# Ours: identities and paths of all log directories of a broker that has several.
 ALL_DIRS = "mpbroker.dirs"
-# Ours: of a partition that is in two log directories this one counts.
+# Ours: of a partition's copies in two log directories this one counts.
 MOVED = "mpbroker.moved"
-# Ours: the same, whatever the other one says.
+# Ours: this copy counts, even if the other one is marked as moved.
 STAYED = "mpbroker.stayed"
-# Ours: how far the scrubber is, and what it has found.
+# Ours: the scrubber's position and findings.
 SCRUB = "mpbroker.scrub"
 
 LONGEST_NAME = 255
-# Of a partition that can move: its future replica has a dot and 32 digits of an id before the suffix.
+# Longest name of a partition that can move: its future replica adds a dot, 32 digits of an id, the suffix.
 LONGEST_TO_MOVE = LONGEST_NAME - 33 - len(FUTURE_SUFFIX)
-# In the names of a segment's files.
+# Digits in the names of a segment's files.
 OFFSET_DIGITS = 20
-# What a recovery would do is done to a copy there, which is gone afterwards.
+# A dry run recovers a copy there, which is deleted afterwards.
 DRY_RUN = ".mpbroker-dry-run"
 # Directories in a log directory that hold no partition.
 NOT_PARTITIONS = frozenset({"lost+found", "remote-log-index-cache", DRY_RUN})
@@ -65,11 +65,11 @@ _LIVE = re.compile(r".+-[0-9]+").fullmatch
 
 
 class NotAPartition(ValueError):
-    """A directory whose name is not that of a partition."""
+    """A directory name that names no partition."""
 
 
 class PartitionName(NamedTuple):
-    """What a directory's name says. `suffix` is empty for a live partition."""
+    """The parts of a directory's name. `suffix` is empty for a live partition."""
 
     topic: str
     partition: int
@@ -81,14 +81,15 @@ def segment_name(base: int, suffix: str = LOG_SUFFIX) -> str:
 
 
 def parse_segment(name: str, suffix: str = LOG_SUFFIX) -> int | None:
-    """The base offset in the name of a file of this kind; None if it is another file."""
+    """Return the base offset in a file's name; None if the name does not end in `suffix`."""
     stem = name.removesuffix(suffix)
     return int(stem) if stem != name and len(stem) == OFFSET_DIGITS and stem.isdecimal() else None
 
 
 def is_live_partition(name: str) -> bool:
-    """Whether a directory's name is that of a partition that is neither on its way out nor to another
-    directory. Of thousands: `parse_partition` takes four times as long.
+    """Return whether a directory's name is of a partition that is not deleted, stray or a future replica.
+
+    Takes a quarter of the time of `parse_partition`, for thousands of names.
     """
     return _LIVE(name) is not None
 
@@ -98,7 +99,7 @@ def partition_name(topic: str, partition: int) -> str:
 
 
 def parse_partition(name: str) -> PartitionName:
-    """Splits at the last dash: topics may contain dashes, and dots. Raises NotAPartition."""
+    """Split a name at its last dash: topics may contain dashes and dots. Raises NotAPartition."""
     plain, suffix = name, ""
     if name.endswith(_SUFFIXES) and "." in name:
         plain, suffix = name[: name.rindex(".")], name[name.rindex("-") :]
@@ -109,14 +110,14 @@ def parse_partition(name: str) -> PartitionName:
 
 
 def renamed(topic: str, partition: int, unique: str, suffix: str) -> str:
-    """The name of a directory to be deleted or found stray; the topic is cut to what a file system takes."""
+    """Return the name of a deleted, stray or future directory; a long topic is cut to fit LONGEST_NAME."""
     tail = f"-{partition}.{unique}{suffix}"
     return topic[: LONGEST_NAME - len(tail)] + tail
 
 
 @dataclass(frozen=True)
 class LogWorker:
-    """Which of how many."""
+    """The number of a log worker, and how many there are."""
 
     number: int = 0
     count: int = 1
@@ -137,9 +138,9 @@ ALONE = LogWorker()
 
 
 def log_worker_of(topic: str, partition: int, log_workers: int) -> int:
-    """The number of the log worker that has the partition, of so many.
+    """Return the number of the log worker that owns a partition, out of `log_workers`.
 
-    It goes by the name: a directory, and a line of a checkpoint, have the same owner when their topic is
-    deleted and made anew.
+    The name decides: a directory and a line of a checkpoint keep their owner when the topic is deleted and
+    created again.
     """
     return 0 if topic == METADATA_TOPIC else (zlib.crc32(topic.encode()) + partition) % log_workers

@@ -1,4 +1,4 @@
-"""A number for each of many partitions. A dict for each topic needs no tuple for each partition."""
+"""A map from partitions to numbers. A dict per topic saves a tuple per partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TOO_LARGE = 1 << 63
 
 
 class PerPartition(MutableMapping[tuple[_Topic, int], int]):
-    """Numbers by topic and partition; none of the two is negative."""
+    """Numbers by (topic, partition); neither partition nor number is negative."""
 
     __slots__ = ("_topics",)
 

@@ -1,6 +1,9 @@
-"""What a partition remembers of its idempotent producers (Kafka: ProducerStateManager, ProducerStateEntry, ProducerAppendInfo).
+"""State of a partition's idempotent producers.
 
-An open-addressed table by producer id. It is a pure function of the batches in the log, so that recovery rebuilds it by replay.
+(Kafka: ProducerStateManager, ProducerStateEntry, ProducerAppendInfo.)
+
+An open-addressed table by producer id. The state is a pure function of the batches in the log: recovery
+rebuilds it by replay.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 
@@ -8,7 +11,7 @@ cdef enum:
     REMEMBERED_BATCHES = 5
     NO_EPOCH = -1
     LARGEST_SEQUENCE = 0x7fffffff
-    NO_SEQUENCE = -1                    # of what coordinators write in somebody's transaction
+    NO_SEQUENCE = -1                    # of batches that a coordinator writes in a transaction
 
 cdef enum ProducerVerdict:
     PRODUCER_OK = 0
@@ -29,7 +32,7 @@ cdef struct Producer:
     int64_t txn_first_offset            # -1: no transaction is open
     int64_t last_timestamp
     int32_t coordinator_epoch
-    int16_t epoch                       # NO_EPOCH: nothing is known of it
+    int16_t epoch                       # NO_EPOCH: the entry is blank
     int16_t count
     ProducerBatch batches[5]            # oldest first
 
@@ -39,15 +42,15 @@ cdef struct ProducersRef:
     uint64_t used
 
 cdef inline int32_t sequence_after(int32_t sequence, int32_t steps) noexcept nogil:
-    """Sequence numbers wrap from the largest to 0 (Kafka: DefaultRecordBatch.incrementSequence)."""
+    """Add `steps` to a sequence number, which wraps to 0 (Kafka: DefaultRecordBatch.incrementSequence)."""
     return <int32_t>((<int64_t>sequence + steps) & LARGEST_SEQUENCE)
 
 cdef inline int32_t last_sequence_of(int32_t base_sequence, int32_t count) noexcept nogil:
-    """Of a batch (Kafka: DefaultRecordBatch.lastSequence)."""
+    """Return the last sequence number of a batch (Kafka: DefaultRecordBatch.lastSequence)."""
     return sequence_after(base_sequence, count - 1) if base_sequence >= 0 else NO_SEQUENCE
 
 cdef inline Producer *producer_find(ProducersRef *producers, int64_t producer_id) noexcept nogil:
-    """NULL if the table has never heard of it."""
+    """Return the producer's entry; NULL if it has none."""
     cdef uint64_t mask = producers.room - 1
     cdef uint64_t at
     if producers.room == 0:
@@ -65,17 +68,21 @@ cdef int producer_check(
     const ProducerBatch **original,
 ) noexcept nogil
 cdef void producer_update(
-    Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
+    Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, int64_t base_offset,
+    int64_t timestamp,
 ) noexcept nogil
-cdef int64_t producer_ended(Producer *producer, int16_t epoch, int32_t coordinator_epoch, int64_t timestamp) noexcept nogil
+cdef int64_t producer_ended(
+    Producer *producer, int16_t epoch, int32_t coordinator_epoch, int64_t timestamp,
+) noexcept nogil
 cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nogil
 cdef bint producer_wants(const Producer *producer) noexcept nogil
 cdef void producer_recall(
-    Producer *producer, int16_t epoch, int32_t base_sequence, int64_t base_offset, int64_t last_offset, int64_t timestamp,
+    Producer *producer, int16_t epoch, int32_t base_sequence, int64_t base_offset, int64_t last_offset,
+    int64_t timestamp,
 ) noexcept nogil
 
 cdef inline void producer_begun(Producer *producer, int64_t base_offset) noexcept nogil:
-    """It has a batch in a transaction, the first one or another."""
+    """Note a batch of a transaction; the first one opens it."""
     if producer.txn_first_offset < 0:
         producer.txn_first_offset = base_offset
 

@@ -1,14 +1,16 @@
-"""Producer state of one partition: check, update, snapshot files. `producer_state.pxd` says what is remembered.
+"""Producer state of one partition: check, update, snapshot files. `producer_state.pxd` lays out the state.
 
 A snapshot (Kafka: ProducerSnapshot.json), big-endian:
 
     0   version          i16  1
     2   CRC-32C          u32  of all that follows it
     6   entry count      i32
-    10  entries of 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
-        coordinator epoch i32, first offset of the open transaction i64 (-1: none); last offset and sequence are -1 without a batch
+    10  entries of 46 bytes: producer id i64, epoch i16, last sequence i32, last offset i64, offset delta i32,
+        timestamp i64, coordinator epoch i32, first offset of the open transaction i64 (-1: none);
+        last offset and sequence are -1 without a batch
 
-Only the last batch of each producer is in it. The others that are to be remembered are found in the log before it (`mpbroker.log.recovery.producer_history`).
+A snapshot holds only the last batch of each producer. The other remembered batches are found in the log
+before it (`mpbroker.log.recovery.producer_history`).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -33,14 +35,14 @@ assert _HEAD.size == HEAD_BYTES and _ENTRY.size == ENTRY_BYTES
 
 
 class SnapshotCorrupt(ValueError):
-    """The snapshot cannot be used; an older one, or replay from the start, can."""
+    """A snapshot that cannot be used; an older one, or replay from the start, can."""
 
 
 cdef bint grow(ProducersRef *producers) noexcept nogil:
     cdef ProducersRef larger
     cdef uint64_t i
     cdef Producer *copy
-    # Most partitions have one producer, or none.
+    # Most partitions have at most one producer.
     larger.room = producers.room * 2 if producers.room else 2
     larger.used = 0
     larger.table = <Producer *>calloc(larger.room, sizeof(Producer))
@@ -58,12 +60,15 @@ cdef bint grow(ProducersRef *producers) noexcept nogil:
 
 
 cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexcept nogil:
-    """The producer's entry, a blank one if it is new; NULL without memory. Moves the table: other entries' pointers die."""
+    """Return the producer's entry, a blank one if it is new; NULL without memory.
+
+    The table may move: pointers to other entries become invalid.
+    """
     cdef Producer *found = producer_find(producers, producer_id)
     cdef uint64_t at, mask
     if found != NULL:
         return found
-    # One place stays empty: a search ends there.
+    # Some places stay empty: a search ends there.
     if (producers.used + 1) * 4 > producers.room * 3 and not grow(producers):
         return NULL
     mask = producers.room - 1
@@ -84,9 +89,10 @@ cdef int producer_check(
     const Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, bint transactional,
     const ProducerBatch **original,
 ) noexcept nogil:
-    """Whether a batch may be appended; of a duplicate, `original` is the batch that it repeats.
+    """Return the ProducerVerdict on a batch; set `original` to the batch that a duplicate repeats.
 
-    One without a sequence is of a coordinator, which sends nothing twice: only the epoch counts.
+    For a batch without a sequence only the epoch counts: it comes from a coordinator, which sends nothing
+    twice.
     """
     cdef int32_t last_sequence = last_sequence_of(base_sequence, count), next_sequence
     cdef const ProducerBatch *batch
@@ -111,9 +117,10 @@ cdef int producer_check(
 
 
 cdef void producer_update(
-    Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
+    Producer *producer, int16_t epoch, int32_t base_sequence, int32_t count, int64_t base_offset,
+    int64_t timestamp,
 ) noexcept nogil:
-    """Remembers an appended batch."""
+    """Remember an appended batch."""
     cdef ProducerBatch *batch
     if epoch != producer.epoch:
         producer.epoch = epoch
@@ -130,9 +137,13 @@ cdef void producer_update(
     producer.last_timestamp = timestamp
 
 
-cdef int64_t producer_ended(Producer *producer, int16_t epoch, int32_t coordinator_epoch, int64_t timestamp) noexcept nogil:
-    """A marker is in the log: where the transaction began that it ends, -1 if none was open. Sequences go on, unless the
-    epoch is a new one."""
+cdef int64_t producer_ended(
+    Producer *producer, int16_t epoch, int32_t coordinator_epoch, int64_t timestamp,
+) noexcept nogil:
+    """Note a marker and return the first offset of the transaction that it ends; -1 if none was open.
+
+    Sequences continue, unless the epoch is a new one.
+    """
     cdef int64_t first = producer.txn_first_offset
     if epoch != producer.epoch:
         producer.epoch = epoch
@@ -144,7 +155,7 @@ cdef int64_t producer_ended(Producer *producer, int16_t epoch, int32_t coordinat
 
 
 cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nogil:
-    """Where the earliest of the transactions began that are open, without that of `but`; -1: none is."""
+    """Return the first offset of the earliest open transaction, not counting `but`'s; -1 if none is open."""
     cdef int64_t first = -1
     cdef uint64_t i
     cdef const Producer *producer
@@ -158,8 +169,11 @@ cdef int64_t first_open(const ProducersRef *producers, int64_t but) noexcept nog
 
 
 cdef bint producer_wants(const Producer *producer) noexcept nogil:
-    """Whether older batches of it are to be remembered. One that begins with sequence 0 is the first of its epoch; to one
-    without a sequence nothing is compared."""
+    """Return whether older batches of the producer are still to be remembered.
+
+    A batch that begins with sequence 0 is the first of its epoch; nothing is compared with one without a
+    sequence.
+    """
     cdef const ProducerBatch *oldest = &producer.batches[0]
     if producer.count == 0 or producer.count == REMEMBERED_BATCHES or oldest.last_sequence == NO_SEQUENCE:
         return False
@@ -167,14 +181,22 @@ cdef bint producer_wants(const Producer *producer) noexcept nogil:
 
 
 cdef void producer_recall(
-    Producer *producer, int16_t epoch, int32_t base_sequence, int64_t base_offset, int64_t last_offset, int64_t timestamp,
+    Producer *producer, int16_t epoch, int32_t base_sequence, int64_t base_offset, int64_t last_offset,
+    int64_t timestamp,
 ) noexcept nogil:
-    """Remembers an older batch, if it is the one right before those that are known."""
+    """Remember an older batch if it comes right before the oldest known one."""
     cdef ProducerBatch *oldest = &producer.batches[0]
     cdef int32_t delta = <int32_t>(last_offset - base_offset)
-    if epoch != producer.epoch or not producer_wants(producer) or last_offset >= oldest.last_offset - oldest.offset_delta:
+    if (
+        epoch != producer.epoch or not producer_wants(producer)
+        or last_offset >= oldest.last_offset - oldest.offset_delta
+    ):
         return
-    if base_sequence < 0 or sequence_after(base_sequence, delta + 1) != sequence_after(oldest.last_sequence, -oldest.offset_delta):
+    if (
+        base_sequence < 0
+        or sequence_after(base_sequence, delta + 1)
+        != sequence_after(oldest.last_sequence, -oldest.offset_delta)
+    ):
         return
     memmove(&producer.batches[1], &producer.batches[0], producer.count * sizeof(ProducerBatch))
     producer.count += 1
@@ -183,7 +205,7 @@ cdef void producer_recall(
 
 
 cdef class Producers:
-    """The same for Python."""
+    """Producer state of one partition, for Python."""
 
     def __cinit__(self):
         memset(&self.ref, 0, sizeof(self.ref))
@@ -194,8 +216,13 @@ cdef class Producers:
     def __len__(self):
         return self.ref.used
 
-    def check(self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count, bint transactional=False) -> tuple:
-        """(error code, or -1 for a duplicate; base offset and timestamp of the original)."""
+    def check(
+        self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count, bint transactional=False,
+    ) -> tuple:
+        """Check whether a batch may be appended.
+
+        Returns (0, an error code, or -1 for a duplicate; base offset and timestamp of the original, else -1).
+        """
         cdef const ProducerBatch *original = NULL
         cdef int verdict = producer_check(
             producer_find(&self.ref, producer_id), epoch, base_sequence, count, transactional, &original)
@@ -204,8 +231,8 @@ cdef class Producers:
         return verdict, -1, -1
 
     def update(
-        self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count, int64_t base_offset, int64_t timestamp,
-        bint transactional=False,
+        self, int64_t producer_id, int epoch, int32_t base_sequence, int32_t count, int64_t base_offset,
+        int64_t timestamp, bint transactional=False,
     ) -> None:
         cdef Producer *producer = self.put(producer_id)
         producer_update(producer, epoch, base_sequence, count, base_offset, timestamp)
@@ -219,7 +246,7 @@ cdef class Producers:
         return producer
 
     def check_marker(self, int64_t producer_id, int epoch, int32_t coordinator_epoch) -> int:
-        """The error of a marker that comes from the past; else 0."""
+        """Return the error code of a marker with an old producer or coordinator epoch; 0 if it is valid."""
         cdef const Producer *producer = producer_find(&self.ref, producer_id)
         if producer == NULL:
             return PRODUCER_OK
@@ -228,20 +255,24 @@ cdef class Producers:
         return PRODUCER_OLD_COORDINATOR if coordinator_epoch < producer.coordinator_epoch else PRODUCER_OK
 
     def ended(self, int64_t producer_id, int epoch, int32_t coordinator_epoch, int64_t timestamp) -> int:
-        """A marker is in the log; where the transaction began that it ends, -1 if none was open."""
+        """Note a marker and return the first offset of the transaction that it ends; -1 if none was open."""
         return producer_ended(self.put(producer_id), epoch, coordinator_epoch, timestamp)
 
     def open_from(self, int64_t producer_id) -> int:
-        """Where the producer's transaction began, -1 if none is open."""
+        """Return the first offset of the producer's open transaction; -1 if none is open."""
         cdef const Producer *producer = producer_find(&self.ref, producer_id)
         return producer.txn_first_offset if producer != NULL else -1
 
     def first_open(self, int64_t but=-1) -> int:
-        """Where the earliest of the transactions began that are open, without that of `but`; -1: none is."""
+        """Return the first offset of the earliest open transaction, not counting `but`'s; -1 if none is."""
         return first_open(&self.ref, but)
 
     def entries(self) -> list:
-        """(id, epoch, coordinator epoch, open transaction, [(last sequence, last offset, offset delta, timestamp)]), by id."""
+        """List all producers by id.
+
+        An entry is (id, epoch, coordinator epoch, first offset of the open transaction or -1, batches); a
+        batch is (last sequence, last offset, offset delta, timestamp), oldest first.
+        """
         cdef uint64_t i
         cdef Producer *p
         out = []
@@ -249,29 +280,38 @@ cdef class Producers:
             p = &self.ref.table[i]
             if p.id != -1 and p.epoch != NO_EPOCH:
                 batches = [
-                    (p.batches[j].last_sequence, p.batches[j].last_offset, p.batches[j].offset_delta, p.batches[j].timestamp)
+                    (
+                        p.batches[j].last_sequence, p.batches[j].last_offset, p.batches[j].offset_delta,
+                        p.batches[j].timestamp,
+                    )
                     for j in range(p.count)
                 ]
                 out.append((p.id, p.epoch, p.coordinator_epoch, p.txn_first_offset, batches))
         return sorted(out)
 
     def last_ms(self, int64_t producer_id) -> int:
-        """Of its last batch or marker; -1 if it is not known."""
+        """Return the timestamp of the producer's last batch or marker in ms; -1 if it is unknown."""
         cdef const Producer *producer = producer_find(&self.ref, producer_id)
         return producer.last_timestamp if producer != NULL else -1
 
     def snapshot(self) -> bytes:
+        """Return the content of a snapshot file."""
         body = bytearray()
         entries = self.entries()
         for producer_id, epoch, coordinator_epoch, transaction, batches in entries:
             timestamp = self.last_ms(producer_id)
             sequence, offset, delta, _ = batches[len(batches) - 1] if batches else (-1, -1, 0, -1)
-            body += _ENTRY.pack(producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction)
+            body += _ENTRY.pack(
+                producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction,
+            )
         counted = len(entries).to_bytes(4, "big") + bytes(body)
         return _HEAD.pack(SNAPSHOT_VERSION, checksum(counted), len(entries)) + bytes(body)
 
     def load(self, bytes data, int64_t expired_before_ms=-1) -> None:
-        """Takes over a snapshot but for producers whose last batch is older. Raises SnapshotCorrupt."""
+        """Add the producers of a snapshot. Raises SnapshotCorrupt.
+
+        Producers without an open transaction whose last timestamp is below `expired_before_ms` are left out.
+        """
         cdef const uint8_t *p = data
         cdef int64_t i, count, size = len(data)
         if size < HEAD_BYTES:
@@ -307,7 +347,7 @@ cdef class Producers:
         return 0
 
     def wanting(self) -> int:
-        """The first offset of the newest batch before which a batch may be that is to be remembered, too; -1: there is none."""
+        """Return the offset below which batches may lie that are still to be remembered; -1: none may."""
         cdef uint64_t i
         cdef Producer *p
         cdef int64_t newest = -1
@@ -318,11 +358,11 @@ cdef class Producers:
         return newest
 
     def carried(self) -> bytes:
-        """All of it, for another process of this program: see `carry`."""
+        """Return the whole table as bytes, for another process of this program (`carry`)."""
         return (<char *>self.ref.table)[:self.ref.room * sizeof(Producer)] if self.ref.room else b""
 
     def carry(self, bytes data) -> None:
-        """Takes over what another process has carried here; nothing may be known yet."""
+        """Load a table that another process has `carried`; this one must be empty."""
         cdef uint64_t i
         if not data:
             return
@@ -335,7 +375,7 @@ cdef class Producers:
             self.ref.used += self.ref.table[i].id != -1
 
     def expire(self, int64_t before_ms) -> int:
-        """Forgets producers whose last batch is older and that have no open transaction; returns how many."""
+        """Forget producers without an open transaction, last seen before `before_ms`; return how many."""
         cdef ProducersRef kept
         cdef uint64_t i
         cdef Producer *p
@@ -343,7 +383,10 @@ cdef class Producers:
         before = self.ref.used
         for i in range(self.ref.room):
             p = &self.ref.table[i]
-            if p.id != -1 and p.epoch != NO_EPOCH and (p.txn_first_offset >= 0 or p.last_timestamp >= before_ms):
+            if (
+                p.id != -1 and p.epoch != NO_EPOCH
+                and (p.txn_first_offset >= 0 or p.last_timestamp >= before_ms)
+            ):
                 copy = producer_put(&kept, p.id)
                 if copy == NULL:
                     free(kept.table)

@@ -1,4 +1,4 @@
-"""A part of a file in memory, and what it takes to walk from batch to batch."""
+"""A chunk of a file in memory, and the functions that walk it from batch to batch."""
 from libc.stdint cimport int64_t, uint8_t
 
 cdef enum:
@@ -7,9 +7,9 @@ cdef enum:
 cdef struct Chunk:
     uint8_t *bytes
     int64_t room
-    int64_t start               # where in the file it begins
+    int64_t start               # position in the file
     int64_t count
-    int error                   # of a read: what could not be read is no end of the file
+    int error                   # errno of a failed read, which is no end of the file
 
 cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, int64_t end) noexcept nogil
 cdef int64_t batch_length(const uint8_t *header) noexcept nogil

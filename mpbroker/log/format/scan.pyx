@@ -1,6 +1,6 @@
-"""Finding batches in a segment file with pread, natively.
+"""Native search for batches in a segment file (Kafka: FileRecords).
 
-Files are read, never mapped: the active one can still shrink under a map. (Kafka: FileRecords.)
+Files are read with pread, never mapped: the active segment can still shrink under a map.
 """
 from libc.errno cimport ENOMEM, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t
@@ -11,15 +11,16 @@ from mpbroker.log.format.scan cimport CHUNK_BYTES, Chunk, ChunkBuffer
 from mpbroker.records.markers cimport Marker, read_marker
 from mpbroker.records.wire cimport load_u16, load_u32, load_u64
 from mpbroker.records.batch cimport (
-    ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_HEADER_BYTES, BATCH_LENGTH_AT, CONTROL_BIT, CURRENT_MAGIC, LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT,
-    LENGTH_COUNTS_FROM, MAGIC_AT, MAX_TIMESTAMP_AT, PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT,
+    ATTRIBUTES_AT, BASE_OFFSET_AT, BATCH_HEADER_BYTES, BATCH_LENGTH_AT, CONTROL_BIT, CURRENT_MAGIC,
+    LAST_OFFSET_DELTA_AT, LEADER_EPOCH_AT, LENGTH_COUNTS_FROM, MAGIC_AT, MAX_TIMESTAMP_AT, PRODUCER_ID_AT,
+    RECORD_COUNT_AT, TRANSACTIONAL_BIT,
 )
 import os
 from collections import namedtuple
 
 from mpbroker.records.errors import CorruptBatch
 
-# Written out, the number would be folded into a literal that C takes for unsigned.
+# A literal would be folded into a constant that C takes for unsigned.
 cdef extern from "<stdint.h>" nogil:
     const int64_t INT64_MIN
 
@@ -27,7 +28,10 @@ BatchAt = namedtuple("BatchAt", "base_offset last_offset position length max_tim
 
 
 cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, int64_t end) noexcept nogil:
-    """`need` bytes at `position`; NULL if the file ends before, or cannot be read: then `error` says why."""
+    """Return a pointer to `need` bytes at `position`; NULL if `end` comes before, or the read fails.
+
+    `chunk.error` is the errno of a failed read.
+    """
     cdef ssize_t got
     cdef int64_t want
     cdef uint8_t *grown
@@ -48,9 +52,9 @@ cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, i
     while chunk.count < want:
         got = pread(fd, chunk.bytes + chunk.count, want - chunk.count, position + chunk.count)
         if got < 0 and chunk.count >= need:
-            break               # what nobody needs yet
+            break               # the failed part is not needed yet
         if got < 0 and want > need:
-            want = need         # the bad sector may lie behind it
+            want = need         # the bad sector may lie behind what is needed
             continue
         if got < 0:
             chunk.error = errno
@@ -62,22 +66,27 @@ cdef const uint8_t *have(Chunk *chunk, int fd, int64_t position, int64_t need, i
 
 
 cdef int64_t batch_length(const uint8_t *header) noexcept nogil:
-    """0 if this cannot be a batch of magic 2."""
+    """Return the length of the batch in bytes; 0 if the header cannot be one of magic 2."""
     cdef int64_t length = <int64_t><int32_t>load_u32(header + BATCH_LENGTH_AT) + LENGTH_COUNTS_FROM
     if length < BATCH_HEADER_BYTES or header[MAGIC_AT] != CURRENT_MAGIC:
         return 0
     return length
 
 
-cdef const uint8_t *whole_batch(Chunk *chunk, int fd, int64_t position, int64_t end, int64_t *length) noexcept nogil:
-    """The header of the batch at `position` and its length; NULL if no whole one begins there, or it cannot be read: `chunk.error`."""
+cdef const uint8_t *whole_batch(
+    Chunk *chunk, int fd, int64_t position, int64_t end, int64_t *length,
+) noexcept nogil:
+    """Return the header of the batch at `position` and set `length`.
+
+    Returns NULL if no whole batch begins there, or the read failed (`chunk.error`).
+    """
     cdef const uint8_t *p = have(chunk, fd, position, BATCH_HEADER_BYTES, end)
     length[0] = batch_length(p) if p != NULL else 0
     return p if length[0] and position + length[0] <= end else NULL
 
 
 cdef class ChunkBuffer:
-    """Owns the memory of a chunk."""
+    """The owner of a chunk's memory."""
 
     def __cinit__(self, int64_t room):
         self.chunk.bytes = <uint8_t *>malloc(room)
@@ -90,7 +99,7 @@ cdef class ChunkBuffer:
         free(self.chunk.bytes)
 
     cdef int raise_error(self) except -1:
-        """What ended a walk may have been the disk, which says nothing about what lies there."""
+        """Raise OSError if a read failed: such an end of a walk says nothing about the file's content."""
         if self.chunk.error:
             raise OSError(self.chunk.error, f"a segment cannot be read: {os.strerror(self.chunk.error)}")
         return 0
@@ -99,13 +108,17 @@ cdef class ChunkBuffer:
 cdef object found(const uint8_t *p, int64_t position, int64_t length):
     base = <int64_t>load_u64(p + BASE_OFFSET_AT)
     last = base + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
-    return BatchAt(base, last, position, length, <int64_t>load_u64(p + MAX_TIMESTAMP_AT), <int32_t>load_u32(p + LEADER_EPOCH_AT))
+    return BatchAt(
+        base, last, position, length,
+        <int64_t>load_u64(p + MAX_TIMESTAMP_AT), <int32_t>load_u32(p + LEADER_EPOCH_AT),
+    )
 
 
 cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp, bint strict):
-    """The first batch from `position` that reaches both `offset` and `timestamp`; it may reach beyond `end`, its header not.
+    """Find the first batch from `position` that reaches both `offset` and `timestamp`; None if there is none.
 
-    `strict`: raises CorruptBatch where the walk meets no batch, or one that does not end before `end`.
+    The batch may reach beyond `end`, its header may not. With `strict`, CorruptBatch is raised where the walk
+    meets no batch, or one that does not end before `end`. Raises OSError.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p = NULL
@@ -123,7 +136,7 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
             hit = (
                 <int64_t>load_u64(p + BASE_OFFSET_AT) + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT) >= offset
                 and <int64_t>load_u64(p + MAX_TIMESTAMP_AT) >= timestamp
-                # The cleaner leaves headers whose records are gone.
+                # The cleaner leaves headers of batches without records.
                 and (timestamp == INT64_MIN or load_u32(p + RECORD_COUNT_AT) != 0)
             )
             if hit:
@@ -140,17 +153,25 @@ cdef object search(int fd, int64_t position, int64_t end, int64_t offset, int64_
 
 
 def find_offset(int fd, int64_t position, int64_t end, int64_t offset, bint strict=False):
-    """The first batch from `position` whose last offset is not below `offset`; None if there is none before `end`."""
+    """Find the first batch from `position` whose last offset is not below `offset`; None if there is none.
+
+    Raises OSError, and if `strict` CorruptBatch.
+    """
     return search(fd, position, end, offset, INT64_MIN, strict)
 
 
-def find_timestamp(int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp_ms, bint strict=False):
-    """The first batch from `position` that reaches `offset` and has a record of this time or later."""
+def find_timestamp(
+    int fd, int64_t position, int64_t end, int64_t offset, int64_t timestamp_ms, bint strict=False,
+):
+    """Find the first batch from `position` that reaches `offset` and has a record at `timestamp_ms` or later.
+
+    Returns None if there is none. Raises OSError, and if `strict` CorruptBatch.
+    """
     return search(fd, position, end, offset, timestamp_ms, strict)
 
 
 def batches(int fd, int64_t position, int64_t end) -> list:
-    """All whole batches."""
+    """List all whole batches in [position, end) as BatchAt. Raises OSError."""
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p
     cdef int64_t length
@@ -165,7 +186,10 @@ def batches(int fd, int64_t position, int64_t end) -> list:
 
 
 def last_batch(int fd, int64_t position, int64_t end):
-    """The last of the whole batches, as `batches` has them; None without any. A segment may have millions."""
+    """Find the last whole batch in [position, end); None if there is none. Raises OSError.
+
+    Builds no list as `batches` does: a segment may have millions of batches.
+    """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p
     cdef int64_t length, before = -1
@@ -176,13 +200,19 @@ def last_batch(int fd, int64_t position, int64_t end):
                 break
             before = position
             position += length
-        p = have(&buffer.chunk, fd, before, BATCH_HEADER_BYTES, end) if before >= 0 and buffer.chunk.error == 0 else NULL
+        p = (
+            have(&buffer.chunk, fd, before, BATCH_HEADER_BYTES, end)
+            if before >= 0 and buffer.chunk.error == 0 else NULL
+        )
     buffer.raise_error()
     return found(p, before, position - before) if p != NULL else None
 
 
 def epochs_in(int fd, int64_t position, int64_t end) -> list:
-    """(epoch, offset) of each batch whose leader epoch is another one than that of the batch before; by headers alone."""
+    """List (epoch, base offset) of each batch whose leader epoch differs from the batch before.
+
+    Reads headers only. Raises OSError.
+    """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p
     cdef int64_t length
@@ -204,8 +234,10 @@ def epochs_in(int fd, int64_t position, int64_t end) -> list:
 
 
 def transaction_steps(int fd, int64_t position, int64_t end) -> list:
-    """(producer id, base offset, marker) of whole batches of transactions; -1 for the marker of a batch of data, and only the first of
-    several that a producer wrote one after the other. Markers are ABORT and COMMIT of mpbroker.records.markers.
+    """List (producer id, base offset, marker) of whole transactional batches. Raises OSError.
+
+    The marker is ABORT or COMMIT of mpbroker.records.markers, or -1 for a data batch. Of several data batches
+    that one producer wrote in a row only the first is listed.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p

@@ -1,4 +1,4 @@
-"""A partition's segments, as retention, compaction and metrics look at them. No I/O."""
+"""Descriptions of segments for retention, compaction and metrics. No I/O."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 @dataclass
 class Sealed:
-    """A segment that is written no more. A size below 0: it has not been looked at since the start."""
+    """A segment that is not appended to any more. Sizes below 0 have not been read since the start."""
 
     base: int
     size: int = -1
     largest_ms: int = -1
-    first_ms: int = -1  # of its first batch; -1: unknown, or it has none
+    first_ms: int = -1  # largest timestamp of the first append; -1: unknown or none
 
 
 class Segment(NamedTuple):
-    """`end`: behind its last offset. `largest_ms`: of its timestamps; without any, of its last write."""
+    """A segment. `end`: behind its last offset. `largest_ms`: its largest timestamp, else its last write."""
 
     base: int
     end: int

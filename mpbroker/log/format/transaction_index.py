@@ -1,9 +1,9 @@
-"""Transactions that were aborted, as `.txnindex` files tell: one for each segment with such markers.
+"""Aborted transactions in `.txnindex` files, one file for each segment with abort markers.
 
     version i16 = 0 | producer_id i64 | first_offset i64 | last_offset i64 | last_stable_offset i64
 
-Entries are appended; `last_offset` is the marker's and grows from entry to entry, `last_stable_offset` is
-what it was behind this marker. (Kafka: TransactionIndex, AbortedTxn; KIP-98.)
+Entries are appended. `last_offset` is the marker's and grows from entry to entry; `last_stable_offset` is
+the last stable offset after this marker. (Kafka: TransactionIndex, AbortedTxn; KIP-98.)
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ LATEST_VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
+    """An entry of a `.txnindex`."""
+
     producer_id: int
     first_offset: int
     last_offset: int
@@ -31,11 +33,11 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndexCorrupt(ValueError):
-    """A read_committed consumer would take for good what was aborted: nothing can be read with it."""
+    """An index not to be used: a read_committed consumer would take aborted records for committed ones."""
 
 
 def read_aborted(path: Path | str) -> list[AbortedTransaction]:
-    """All entries of a `.txnindex`. Raises TransactionIndexCorrupt, OSError."""
+    """Read all entries of a `.txnindex`. Raises TransactionIndexCorrupt, OSError."""
     data = read_whole(path)
     if len(data) % _ENTRY.size:
         raise TransactionIndexCorrupt(f"{path} ends within an entry, after {len(data)} bytes")
@@ -56,13 +58,14 @@ def read_aborted(path: Path | str) -> list[AbortedTransaction]:
 
 
 def packed(entries: Iterable[AbortedTransaction]) -> bytes:
-    """As they stand in a `.txnindex`."""
+    """Encode entries for a `.txnindex`."""
     return b"".join(_ENTRY.pack(LATEST_VERSION, *entry) for entry in entries)
 
 
 def replace_aborted(path: Path, entries: Iterable[AbortedTransaction]) -> None:
-    """The file says these and nothing else, and is on disk; it is not touched if it does. Raises OSError with
-    the file as it was: some of its entries are found nowhere else.
+    """Replace the entries of a `.txnindex` durably, if they differ; without entries the file is removed.
+
+    Raises OSError with the file as it was: some of its entries are found nowhere else.
     """
     data = packed(entries)
     if not data:
@@ -74,7 +77,7 @@ def replace_aborted(path: Path, entries: Iterable[AbortedTransaction]) -> None:
 
 
 def add_aborted(path: Path, entry: AbortedTransaction) -> None:
-    """Raises OSError with the file as it was."""
+    """Append an entry to a `.txnindex`. Raises OSError with the file as it was."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         size = os.fstat(fd).st_size
@@ -92,7 +95,10 @@ def add_aborted(path: Path, entry: AbortedTransaction) -> None:
 def aborted_between(
     indexes: Iterable[Sequence[AbortedTransaction]], start: int, end: int
 ) -> Iterator[AbortedTransaction]:
-    """Those that can have records in [start, end), by the indexes from the start's segment on."""
+    """Yield the transactions that can have records in [start, end).
+
+    `indexes` are those of the segments from the one with `start` on.
+    """
     for index in indexes:
         for entry in index[bisect_left(index, start, key=attrgetter("last_offset")) :]:
             if entry.first_offset < end:

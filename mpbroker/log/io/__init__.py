@@ -1,1 +1,1 @@
-"""Files as a log process needs them: which errors pass, threads that sync, work in the background."""
+"""File access of the log process: passing errors, syncing threads, background work."""

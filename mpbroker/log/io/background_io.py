@@ -1,9 +1,9 @@
 """Reads and writes of background work, on a disk where commits wait behind them.
 
-Whoever commits has its few kilobytes written and waits for them; the disk takes them when it is through with
-what it was given before. So background work gives it one small piece at a time, waits for that, and then
-leaves the disk alone for as long as the piece took: it takes at most half of a disk, however fast that is.
-Read-ahead and what is left to the kernel's write-back come in megabytes instead.
+A commit writes a few kilobytes and waits; the disk takes them after all that it was given before. So
+background work gives the disk one small piece at a time, waits for it, and then leaves the disk alone for as
+long as the piece took: it takes at most half of a disk, however fast that is. Read-ahead and the kernel's own
+write-back would come in megabytes instead.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from mpbroker.log.io.file_system import write_back
 from mpbroker.log.io.pace import Stints
 from mpbroker.log.io.residency import resident
 
-# What the disk is given at a time, to be written, at least (`mpbroker.log.io.piece_size`).
+# The least that is written at a time (`mpbroker.log.io.piece_size`).
 PIECE_BYTES = 64 << 10
-# What leaves the page cache at a time: the kernel hardly lets anybody in between.
+# Dropped from the page cache at a time: the kernel hardly lets other threads run meanwhile.
 STEP_BYTES = 4 << 20
-# An overlay, as a container's own file system is, takes asking for write-back for done, and passes syncs on:
-# there it is these by which the disk gets a file bit by bit.
+# An overlay, a container's own file system, ignores a request for write-back but passes syncs on: there only
+# syncs give the disk a file bit by bit.
 SYNC_EVERY_BYTES = 64 << 20
 
 
 def no_read_ahead(fd: int) -> None:
+    """Turn off the kernel's read-ahead for an open file."""
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def read(fd: int, count: int, position: int, *, leaves_cache: bool = False) -> tuple[bytes, float]:
-    """-> the bytes, fewer at the end of the file, and for how many seconds the disk was at work for them; 0:
-    all of them were in the page cache. `leaves_cache`: otherwise none of them will be there afterwards.
-    Raises OSError.
+    """Return the bytes, fewer at the end of the file, and the seconds that the disk took for them.
+
+    The time is 0 if all were in the page cache. If not, `leaves_cache` drops them from it again. Raises
+    OSError.
     """
     was_there, began = resident(fd, position, count), time.monotonic()
     data = os.pread(fd, count, position)
@@ -46,16 +48,18 @@ def read(fd: int, count: int, position: int, *, leaves_cache: bool = False) -> t
 
 
 def drop(fd: int, position: int, count: int) -> None:
-    """These bytes leave the page cache, with all of the page in which they begin: what comes before them was
-    read in front of them. What has yet to be written stays.
+    """Drop bytes from the page cache, with all of the page in which they begin.
+
+    What precedes them there was read earlier. Dirty pages stay.
     """
     start = position - position % mmap.PAGESIZE
     os.posix_fadvise(fd, start, position + count - start, os.POSIX_FADV_DONTNEED)
 
 
 def write(fd: int, piece: memoryview, position: int) -> float:
-    """-> for how many seconds the disk was at work for it. It has it then, but may not keep it: who wants
-    that syncs, which takes no longer than the disk's own buffer does. Raises OSError.
+    """Write a piece through to the disk and return the seconds that took. Raises OSError.
+
+    The piece is not durable yet: a sync is needed, which takes no longer than the disk's own buffer does.
     """
     began = time.monotonic()
     write_all_at(fd, piece, position)
@@ -64,7 +68,7 @@ def write(fd: int, piece: memoryview, position: int) -> float:
 
 
 def leave_cache(fd: int) -> None:
-    """The whole file, as far as the disk has it; with rests for those who want the CPU. Raises OSError."""
+    """Drop the clean pages of a whole file from the page cache, with rests for the CPU. Raises OSError."""
     stints = Stints()
     for position in range(0, os.fstat(fd).st_size, STEP_BYTES):
         drop(fd, position, STEP_BYTES)
@@ -72,7 +76,7 @@ def leave_cache(fd: int) -> None:
 
 
 def sync(fd: int) -> float:
-    """-> how many seconds that took. Raises OSError."""
+    """Sync a file's data and return the seconds that took. Raises OSError."""
     began = time.monotonic()
     os.fdatasync(fd)
     return time.monotonic() - began

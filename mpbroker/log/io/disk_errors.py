@@ -1,4 +1,4 @@
-"""Which errors of files pass without a repair; any other one ends the use of a log directory."""
+"""Errors of files that pass without a repair; any other one ends the use of a log directory."""
 
 from __future__ import annotations
 

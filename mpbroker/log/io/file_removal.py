@@ -1,8 +1,9 @@
-"""Removing files of logs, in the helper thread of the log process, beside all that clients wait for.
+"""Removal of log files in the log process's helper thread, without delaying clients.
 
-Unlinking a file takes its pages out of the page cache in one go, 60 us for each MiB, and the kernel hardly
-lets anybody in between: tens of milliseconds for a segment, again and again where a topic goes. So the pages
-go first, in small steps with rests. Who still has the file open reads it on, from the disk.
+Unlinking a file drops all its pages from the page cache at once, 60 us for each MiB, and the kernel hardly
+lets other threads run meanwhile: tens of milliseconds for a segment, many times when a topic is deleted. So
+the pages are dropped first, in small steps with rests. A process that still has the file open reads it from
+the disk.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mpbroker.log.io.background_io import leave_cache
 
 
 def remove_file(path: Path) -> None:
-    """Raises OSError, but not where it is gone already."""
+    """Remove a file if it is there. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         if path.is_file() and not path.is_symlink():
             _leave_cache(path)
@@ -24,7 +25,7 @@ def remove_file(path: Path) -> None:
 
 
 def remove_tree(directory: Path) -> None:
-    """Whoever removed some or all of it before us did no harm. Raises OSError."""
+    """Remove a directory; some or all of it may be gone already. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         for path in list(directory.iterdir()):
             if not path.is_dir() or path.is_symlink():

@@ -1,8 +1,8 @@
-"""The file system that a directory is on, to be synced as a whole by one call.
+"""The file system of a directory, synced as a whole by one call.
 
-`syncfs` tells of each write-back that failed there since its descriptor was opened, also of files that are closed by now: who opens it
-before they write hears of all that is theirs. (Linux from 5.8 on, and only of file systems that lie on a disk themselves: an overlay does
-not hear of errors below it, and FUSE need not sync at all.)
+`syncfs` reports each failed write-back since its descriptor was opened, also of files that are closed by now:
+with a descriptor opened before the first write no failure is missed. (Linux from 5.8 on, and only for file
+systems directly on a disk: an overlay does not learn of errors below it, and FUSE need not sync at all.)
 """
 import os
 
@@ -40,12 +40,14 @@ def _linux() -> tuple:
 
 
 cdef class FileSystem:
+    """An open file system. `is_synced_at_once`: whether `sync` reports all failed writes."""
+
     cdef int fd
     cdef object device
     cdef readonly bint is_synced_at_once
 
     def __cinit__(self, path):
-        """Raises OSError."""
+        """Open the file system of the directory `path`. Raises OSError."""
         cdef Described described
         self.fd = -1
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -59,11 +61,14 @@ cdef class FileSystem:
             close(self.fd)
 
     def has(self, path) -> bool:
-        """Whether that, which may be a descriptor, lies on it, and not, by a link or a mount, on another one. Raises OSError."""
+        """Return whether a path or descriptor lies on this file system. Raises OSError.
+
+        A link or a mount may lead to another one.
+        """
         return os.stat(path).st_dev == self.device
 
     def sync(self) -> None:
-        """All that was written before is on disk, if `is_synced_at_once`. Raises OSError."""
+        """Put all earlier writes on disk, if `is_synced_at_once`. Raises OSError."""
         cdef int failed
         with nogil:
             failed = syncfs(self.fd)
@@ -72,8 +77,10 @@ cdef class FileSystem:
 
 
 def set_aside(int fd, long long position, long long count) -> bool:
-    """Gives the file room from `position` on and leaves its size; whether that is done. It is not on a full disk, nor where the file
-    system knows no such thing."""
+    """Allocate room in a file from `position` on, keeping its size; return whether that succeeded.
+
+    A full disk, or a file system without such allocation, refuses.
+    """
     cdef int failed
     with nogil:
         failed = fallocate(fd, FALLOC_FL_KEEP_SIZE, position, count)
@@ -81,12 +88,16 @@ def set_aside(int fd, long long position, long long count) -> bool:
 
 
 def write_back(int fd, long long position, long long count) -> None:
-    """Has the disk take what is dirty there, and waits for that. No sync: neither the disk's own buffer nor the file's size is written.
-    Where that cannot be asked for it is left to the kernel, and to syncs. Raises OSError."""
+    """Write dirty pages of a range to the disk and wait for that. Raises OSError.
+
+    This is no sync: neither the disk's own buffer nor the file's size is written. Without kernel support it
+    does nothing, and the kernel's own write-back and syncs do the work.
+    """
     cdef int failed
     with nogil:
         failed = sync_file_range(
-            fd, position, count, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER
+            fd, position, count,
+            SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER,
         )
     if failed and errno not in (ENOSYS, EPERM):
         raise OSError(errno, os.strerror(errno))

@@ -1,8 +1,8 @@
-"""How much a disk is given at a time by background work, as its own times show it.
+"""The piece size of background work on a disk, chosen by the times that the disk takes.
 
-Whoever commits waits behind a piece. On a disk that begins at once, what counts is how long the piece itself
-takes: it is to be small. One that turns, or lies behind a network, takes hardly longer for half a megabyte
-than for a few kilobytes, and is given as much; in small pieces it would copy for days.
+A commit waits behind a piece. On a disk that begins at once the time of the piece itself counts: it has to be
+small. A rotating disk, or one behind a network, takes hardly longer for half a megabyte than for a few
+kilobytes, and gets large pieces; in small ones it would copy for days.
 (What a device says of itself, as in `queue/rotational`, is not true of virtual ones.)
 """
 
@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-# The size is looked at again after so many pieces. One of them, where it has grown, has the least size.
+# Pieces between two decisions on the size. One of them has the least size, to compare with.
 ROUND = 16
-# Who has fewer that are as large as wanted is not in need of that size, and it could not be judged.
+# With fewer pieces of the wanted size in a round that size is not needed, and cannot be judged.
 FULL_AT_LEAST = ROUND // 4
-# Beside one of the least size a larger piece takes at most so many times as long; twice as much is tried
-# below the other.
+# How many times as long as one of the least size a larger piece may take. Below the second factor twice the
+# size is tried.
 SHRINKS_ABOVE, GROWS_BELOW = 1.5, 1.25
 
 
 class PieceSize:
-    """Of those who wait for each piece. `bytes`: what the disk is given next, between the two bounds."""
+    """The piece size of one disk, for threads that wait for each piece. `bytes`: the size of the next one."""
 
     def __init__(self, least_bytes: int, most_bytes: int) -> None:
         self._least = self._usual = self.bytes = least_bytes
@@ -31,7 +31,7 @@ class PieceSize:
         self._pieces = 0
 
     def took(self, count: int, disk_s: float) -> None:
-        """So much took so long. What memory gave says nothing."""
+        """Note that a piece of `count` bytes took the disk `disk_s` seconds. Ignores 0: the page cache."""
         if disk_s <= 0.0:
             return
         self._pieces += 1

@@ -1,9 +1,9 @@
-/* Whether a part of a file can be read without waiting for the disk.
+/* Tells whether a part of a file can be read without waiting for the disk.
  *
- * cachestat(2) (Linux 6.5) counts the pages that are in the page cache; where the kernel, or a filter of system calls,
- * does not have it, one page in PROBE_EVERY_BYTES is asked for. Pages that are only just being read are in the cache as
- * well: the last one tells, by a read that does not wait. What cannot be told (a file system that knows no such reads)
- * counts as resident, for nothing could be done about it. */
+ * cachestat(2) (Linux 6.5) counts the pages in the page cache. Where the kernel or a filter of system calls
+ * refuses it, one page in PROBE_EVERY_BYTES is probed. Pages that are just being read are counted as well, so
+ * the last page is always probed, by a read that does not wait. If the file system has no such reads, a part
+ * counts as resident: nothing could be done about it. */
 #ifndef MPBROKER_LOG_RESIDENCY_H
 #define MPBROKER_LOG_RESIDENCY_H
 
@@ -20,7 +20,7 @@
 
 enum { CACHESTAT_CALL = 451, PROBE_EVERY_BYTES = 1 << 16 };
 
-/* As <linux/mman.h> has them, which older headers do not. */
+/* Copies of the structs in <linux/mman.h>, which older headers lack. */
 struct cachestat_of {
     uint64_t offset, length;
 };
@@ -28,7 +28,7 @@ struct cachestat_is {
     uint64_t cached, dirty, writeback, evicted, recently_evicted;
 };
 
-/* One byte, if that takes no wait. */
+/* Returns whether one byte can be read without waiting. */
 static inline int page_is_there(int fd, int64_t position) {
     char byte;
     struct iovec into = {&byte, 1};
@@ -45,7 +45,7 @@ static inline int pages_by_probes(int fd, int64_t position, int64_t length) {
     return page_is_there(fd, position + length - 1);
 }
 
-/* `length` bytes of the file, which it has. */
+/* Returns whether `length` bytes, which the file has, can be read without waiting. */
 static inline int is_resident(int fd, int64_t position, int64_t length) {
     static int has_cachestat = 1;
     static int64_t page_bytes = 0;

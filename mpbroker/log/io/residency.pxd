@@ -1,4 +1,4 @@
-"""What of a file is in the page cache; `residency.h` says how that is found out."""
+"""Tests whether parts of files are in the page cache; `residency.h` says how."""
 from libc.stdint cimport int64_t
 
 cdef extern from "mpbroker/log/io/residency.h" nogil:

@@ -1,7 +1,7 @@
-"""Whether something is there, on a disk that may fail.
+"""Tests for existence that raise on a failing disk.
 
-From Python 3.14 on Path.exists and Path.is_dir say no to whatever fails. What cannot be looked at must not be
-taken for missing where something would be made anew, overwritten or believed because of it.
+From Python 3.14 on Path.exists and Path.is_dir return False for any error. A path that cannot be looked at
+must not be taken for missing where something would be created, overwritten or believed because of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-# Also a link that leads nowhere, or to itself.
+# Includes a link that leads nowhere, or to itself.
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
@@ -25,11 +25,11 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def is_there(path: Path) -> bool:
-    """Raises OSError."""
+    """Return whether a path exists. Raises OSError if it cannot be looked at."""
     return _status(path) is not None
 
 
 def is_directory(path: Path) -> bool:
-    """Raises OSError."""
+    """Return whether a path is a directory. Raises OSError if it cannot be looked at."""
     status = _status(path)
     return status is not None and stat.S_ISDIR(status.st_mode)

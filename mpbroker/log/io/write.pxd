@@ -1,11 +1,14 @@
-"""Writing what lies in pieces, whole, and what it means when that fails."""
+"""Whole writes of scattered pieces, and the meaning of their errors."""
 from libc.errno cimport EDQUOT, EFBIG, EINTR, ENOSPC, errno
 from libc.stdint cimport int64_t, uint8_t
 from posix.uio cimport iovec, pwritev
 
 
 cdef inline int write_pieces(int fd, iovec *pieces, int count, int64_t *position) noexcept nogil:
-    """One after the other from `position`, which moves behind them; an errno, or 0. Changes `pieces`."""
+    """Write pieces one after the other from `position`, which moves behind what was written.
+
+    Returns an errno, or 0. Changes `pieces`.
+    """
     cdef int first = 0
     cdef ssize_t wrote
     while first < count:
@@ -25,5 +28,8 @@ cdef inline int write_pieces(int fd, iovec *pieces, int count, int64_t *position
 
 
 cdef inline bint is_full_disk(int error) noexcept nogil:
-    """That produce is refused; reads go on, and appends as soon as there is room."""
+    """Return whether an errno means a full disk.
+
+    Produce is refused then; reads continue, and appends do as soon as there is room.
+    """
     return error == ENOSPC or error == EDQUOT or error == EFBIG

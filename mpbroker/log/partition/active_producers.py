@@ -1,4 +1,4 @@
-"""What a partition remembers of its producers, for who asks (Kafka: UnifiedLog.activeProducers, KIP-664)."""
+"""The producers of a partition for DescribeProducers (Kafka: UnifiedLog.activeProducers, KIP-664)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mpbroker.protocol.errors import ErrorCode
 
 
 def producers_of(log: PartitionLog | None, wanted: PartitionProducers) -> ProducersOfPartition:
-    """`log`: what is in the slot now."""
+    """Answer a request for a partition's producers. `log`: the partition in the wanted slot now."""
     if log is None or log.state.generation != wanted.slot_generation:
         return ProducersOfPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if log.state.is_offline:

@@ -1,4 +1,6 @@
-"""What a batch in a segment has to be like, behind the one before it."""
+"""The check of a batch in a segment, behind the one before it."""
 from libc.stdint cimport int64_t, uint8_t
 
-cdef const char *judge(const uint8_t *p, int64_t length, int64_t next_offset, int64_t segment_base) noexcept nogil
+cdef const char *judge(
+    const uint8_t *p, int64_t length, int64_t next_offset, int64_t segment_base,
+) noexcept nogil

@@ -1,18 +1,19 @@
-"""Checking a segment after an unclean stop, natively: every batch is looked at and replayed (Kafka: LogSegment.recover)."""
+"""Native check of a segment after an unclean stop, which replays every batch (Kafka: LogSegment.recover)."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from mpbroker.log.format.index cimport LARGEST_RELATIVE
 from mpbroker.log.format.producer_state cimport (
-    Producer, Producers, first_open, producer_begun, producer_ended, producer_find, producer_put, producer_recall, producer_update,
-    producer_wants,
+    Producer, Producers, first_open, producer_begun, producer_ended, producer_find, producer_put,
+    producer_recall, producer_update, producer_wants,
 )
 from mpbroker.log.format.scan cimport CHUNK_BYTES, ChunkBuffer, batch_length, have
 from mpbroker.log.partition.state cimport PartitionState
 from mpbroker.records.wire cimport load_u16, load_u32, load_u64
 from mpbroker.records.batch cimport (
-    ATTRIBUTES_AT, BASE_OFFSET_AT, BASE_SEQUENCE_AT, CONTROL_BIT, CRC_AT, CRC_COVERS_FROM, LAST_OFFSET_DELTA_AT,
-    BATCH_HEADER_BYTES, LEADER_EPOCH_AT, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT, PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT, crc32c,
+    ATTRIBUTES_AT, BASE_OFFSET_AT, BASE_SEQUENCE_AT, CONTROL_BIT, CRC_AT, CRC_COVERS_FROM,
+    LAST_OFFSET_DELTA_AT, BATCH_HEADER_BYTES, LEADER_EPOCH_AT, MAX_TIMESTAMP_AT, PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT, RECORD_COUNT_AT, TRANSACTIONAL_BIT, crc32c,
 )
 from mpbroker.records.markers cimport ABORT, Marker, read_marker
 from collections import namedtuple
@@ -20,12 +21,16 @@ from collections import namedtuple
 cdef enum:
     CHECK_CHUNK_BYTES = 1 << 20
 
-# `reason` is empty if the file is good to its end. `aborted`: (producer id, first offset, last offset, last stable offset behind it)
-# of each transaction that ends here by being aborted. `epochs`: (leader epoch, offset) wherever another one begins, the first one too.
+# The result of a check. `reason` is empty if all batches were good. `aborted`: (producer id, first offset,
+# last offset, last stable offset behind it) of each transaction that is aborted in the range. `epochs`:
+# (leader epoch, offset) of the first batch and wherever the epoch changes.
 Checked = namedtuple("Checked", "valid_bytes next_offset reason aborted epochs")
 
 
-cdef const char *judge(const uint8_t *p, int64_t length, int64_t next_offset, int64_t segment_base) noexcept nogil:
+cdef const char *judge(
+    const uint8_t *p, int64_t length, int64_t next_offset, int64_t segment_base,
+) noexcept nogil:
+    """Return what is wrong with a whole batch; NULL if it is valid."""
     cdef int64_t base = <int64_t>load_u64(p + BASE_OFFSET_AT)
     cdef int64_t delta = <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
     if crc32c(0, p + CRC_COVERS_FROM, length - CRC_COVERS_FROM) != load_u32(p + CRC_AT):
@@ -35,12 +40,15 @@ cdef const char *judge(const uint8_t *p, int64_t length, int64_t next_offset, in
     return NULL
 
 
-def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, PartitionState state, bint apply_index,
-                  int64_t producers_from, int64_t most_bytes):
-    """Checks every batch in [position, end) and replays it into the state; producers from an offset on.
+def check_batches(
+    int fd, int64_t position, int64_t end, int64_t next_offset, PartitionState state, bint apply_index,
+    int64_t producers_from, int64_t most_bytes,
+):
+    """Check every batch in [position, end) and replay it into the state; return Checked.
 
-    Stops at the first that is not whole and valid (Checked), and behind `most_bytes`: the caller says that it lives and goes on
-    from there. Raises OSError, MemoryError.
+    Producers are replayed from the offset `producers_from` on. The check stops at the first batch that is not
+    whole and valid, and after `most_bytes`, so that the caller can show that it is alive before it continues.
+    Raises OSError, MemoryError.
     """
     cdef ChunkBuffer buffer = ChunkBuffer(CHECK_CHUNK_BYTES)
     cdef const uint8_t *p = NULL
@@ -86,9 +94,10 @@ def check_batches(int fd, int64_t position, int64_t end, int64_t next_offset, Pa
 
 
 cdef bint replay(
-    PartitionState state, const uint8_t *p, int64_t length, int64_t position, int64_t last_offset, bint apply_index,
-    int64_t producers_from, list aborted,
+    PartitionState state, const uint8_t *p, int64_t length, int64_t position, int64_t last_offset,
+    bint apply_index, int64_t producers_from, list aborted,
 ) noexcept nogil:
+    """Replay a batch into the state; return False without memory."""
     cdef int64_t producer_id = <int64_t>load_u64(p + PRODUCER_ID_AT)
     cdef int64_t base_offset = <int64_t>load_u64(p + BASE_OFFSET_AT)
     cdef int64_t max_timestamp = <int64_t>load_u64(p + MAX_TIMESTAMP_AT)
@@ -106,13 +115,16 @@ cdef bint replay(
     producer_update(
         producer, <int16_t>load_u16(p + PRODUCER_EPOCH_AT), <int32_t>load_u32(p + BASE_SEQUENCE_AT),
         <int32_t>(last_offset - base_offset + 1), base_offset, max_timestamp)
-    # Of a batch that the cleaner emptied, the marker may be gone, too.
+    # The marker of a batch that the cleaner emptied may be gone, too.
     if attributes & TRANSACTIONAL_BIT and load_u32(p + RECORD_COUNT_AT):
         producer_begun(producer, base_offset)
     return True
 
 
-cdef bint replay_marker(PartitionState state, const uint8_t *p, int64_t length, int64_t offset, list aborted) noexcept nogil:
+cdef bint replay_marker(
+    PartitionState state, const uint8_t *p, int64_t length, int64_t offset, list aborted,
+) noexcept nogil:
+    """Replay a control batch into the state; return False without memory."""
     cdef int64_t producer_id = <int64_t>load_u64(p + PRODUCER_ID_AT), first, stable
     cdef Producer *producer
     cdef Marker marker
@@ -122,7 +134,8 @@ cdef bint replay_marker(PartitionState state, const uint8_t *p, int64_t length, 
     if producer == NULL:
         return False
     first = producer_ended(
-        producer, <int16_t>load_u16(p + PRODUCER_EPOCH_AT), marker.coordinator_epoch, <int64_t>load_u64(p + MAX_TIMESTAMP_AT))
+        producer, <int16_t>load_u16(p + PRODUCER_EPOCH_AT), marker.coordinator_epoch,
+        <int64_t>load_u64(p + MAX_TIMESTAMP_AT))
     if first >= 0 and marker.kind == ABORT:
         stable = first_open(&state.producers.ref, -1)
         with gil:
@@ -140,7 +153,10 @@ cdef struct Seen:
 
 
 def recall_batches(int fd, int64_t position, int64_t end, Producers producers) -> None:
-    """Producers that are known remember what they sent before, as far as it lies in [position, end). Raises OSError, MemoryError."""
+    """Add older batches in [position, end) to the known producers that still want them.
+
+    Raises OSError, MemoryError.
+    """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p
     cdef int64_t length, count = 0
@@ -163,20 +179,27 @@ def recall_batches(int fd, int64_t position, int64_t end, Producers producers) -
             count += 1
             one.producer_id, one.base_offset = producer.id, <int64_t>load_u64(p + BASE_OFFSET_AT)
             one.last_offset = one.base_offset + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
-            one.epoch, one.base_sequence = <int16_t>load_u16(p + PRODUCER_EPOCH_AT), <int32_t>load_u32(p + BASE_SEQUENCE_AT)
+            one.epoch, one.base_sequence = (
+                <int16_t>load_u16(p + PRODUCER_EPOCH_AT), <int32_t>load_u32(p + BASE_SEQUENCE_AT),
+            )
             one.timestamp = <int64_t>load_u64(p + MAX_TIMESTAMP_AT)
         while count:
             count -= 1
             one = &seen[count]
             producer_recall(
-                producer_find(&producers.ref, one.producer_id), one.epoch, one.base_sequence, one.base_offset, one.last_offset,
-                one.timestamp)
+                producer_find(&producers.ref, one.producer_id), one.epoch, one.base_sequence, one.base_offset,
+                one.last_offset, one.timestamp)
     free(seen)
     buffer.raise_error()
 
 
-def good_batch_behind(int fd, int64_t position, int64_t end, int64_t next_offset, int64_t segment_base) -> bool:
-    """Whether the batch after the bad one at `position` is whole and valid, as far as the bad one's length can be believed."""
+def good_batch_behind(
+    int fd, int64_t position, int64_t end, int64_t next_offset, int64_t segment_base,
+) -> bool:
+    """Return whether the batch after the bad one at `position` is whole and valid.
+
+    The bad batch's length is believed.
+    """
     cdef ChunkBuffer buffer = ChunkBuffer(CHUNK_BYTES)
     cdef const uint8_t *p = have(&buffer.chunk, fd, position, BATCH_HEADER_BYTES, end)
     cdef int64_t length = batch_length(p) if p != NULL else 0

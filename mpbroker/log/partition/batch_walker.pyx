@@ -1,4 +1,7 @@
-"""Walking a segment from batch to batch in what was read of it, natively; who reads it (the scrubber, a copy) decides what comes of it."""
+"""Native walk from batch to batch in bytes read from a segment.
+
+Its users (the scrubber, a copy) read the bytes and decide what to do about bad batches.
+"""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
 from mpbroker.log.partition.batch_checker cimport judge
@@ -14,9 +17,13 @@ cdef const char *WRONG_EPOCH = "its leader epoch is another one than leader-epoc
 
 
 cdef class Walk:
-    """Where the walk is: `position` in the file, `next_offset` behind the last batch. Of the batch before: `before_position`, `before_base`,
-    and `before_expected`, the offset that would have followed without a gap; -1 if there was none. `epochs`: of which leader epoch the
-    batches are, as pairs of epoch and start offset; the CRC does not cover it."""
+    """A walk over one segment: `position` in the file, and `next_offset` behind the last batch.
+
+    Of the batch before there are `before_position`, `before_base` and `before_expected`, the base offset that
+    it would have had without a gap; -1 if there was none. `epochs` are the (leader epoch, start offset) pairs
+    that batches have to agree with, since the CRC does not cover the epoch. `need`: bytes wanted from
+    `position` on.
+    """
 
     cdef readonly int64_t base, position, next_offset, batches
     cdef readonly int64_t before_position, before_base, before_expected
@@ -29,14 +36,14 @@ cdef class Walk:
         self.jump(position, next_offset)
 
     def jump(self, int64_t position, int64_t next_offset) -> None:
-        """Goes on elsewhere."""
+        """Restart the walk at `position`, with `next_offset` as the least offset."""
         self.position, self.next_offset = position, next_offset
         self.before_position = self.before_base = self.before_expected = -1
         self.need = BATCH_HEADER_BYTES
         self.epoch_ends = -1
 
     cdef find_epoch(self, int64_t offset):
-        """That of a batch, -1 if nobody knows it, and behind which offset it is another one."""
+        """Set the epoch at `offset` (-1 if unknown) and the offset where it ends."""
         self.epoch, self.epoch_ends = NO_EPOCH, INT64_MAX
         for epoch, start in self.epochs:
             if start > offset:
@@ -45,8 +52,11 @@ cdef class Walk:
             self.epoch = epoch
 
     def feed(self, const uint8_t[::1] data, int64_t size) -> str:
-        """Goes over the whole batches in `data`, what lies at `position` in a file of `size` bytes. Empty: more has to be read, at
-        least `need` bytes from `position` on. Otherwise why there is no batch at `position`."""
+        """Walk over the whole batches in `data`, the bytes at `position` in a file of `size` bytes.
+
+        Returns why there is no valid batch at `position`. An empty result asks for at least `need` bytes from
+        `position` on, unless that is the end of the file.
+        """
         cdef int64_t at = 0, count = data.shape[0], length, offset, last_offset
         cdef int32_t epoch
         cdef const char *bad = NULL
@@ -76,7 +86,7 @@ cdef class Walk:
                 if bad != NULL:
                     break
                 offset = <int64_t>load_u64(p + BASE_OFFSET_AT)
-                # By its end: where the log starts within it, nobody knows any more where its epoch began.
+                # By its last offset: if the log starts within the batch, its epoch's true start is unknown.
                 last_offset = offset + <int32_t>load_u32(p + LAST_OFFSET_DELTA_AT)
                 if last_offset >= self.epoch_ends:
                     with gil:
@@ -85,7 +95,9 @@ cdef class Walk:
                 if epoch != self.epoch and epoch != NO_EPOCH and self.epoch != NO_EPOCH:
                     bad = WRONG_EPOCH
                     break
-                self.before_position, self.before_base, self.before_expected = self.position, offset, self.next_offset
+                self.before_position, self.before_base, self.before_expected = (
+                    self.position, offset, self.next_offset,
+                )
                 self.next_offset = last_offset + 1
                 self.position += length
                 self.batches += 1
@@ -93,8 +105,13 @@ cdef class Walk:
         return bad.decode() if bad != NULL else ""
 
 
-def next_whole(const uint8_t[::1] data, int64_t start, int64_t stop, int64_t next_offset, int64_t base, int64_t behind) -> int:
-    """Where in [start, stop) a whole batch begins, with offsets from `next_offset` on and below `behind`; -1: nowhere."""
+def next_whole(
+    const uint8_t[::1] data, int64_t start, int64_t stop, int64_t next_offset, int64_t base, int64_t behind,
+) -> int:
+    """Find where in [start, stop) a whole, valid batch begins; -1 if nowhere.
+
+    Its base offset lies in [next_offset, behind); `base` is the segment's.
+    """
     cdef int64_t at, length, count = data.shape[0], offset
     cdef const uint8_t *p
     with nogil:
@@ -114,12 +131,15 @@ def next_whole(const uint8_t[::1] data, int64_t start, int64_t stop, int64_t nex
 
 
 def base_offset(const uint8_t[::1] data, int64_t at) -> int:
-    """Of the batch whose header is there."""
+    """Return the base offset of the batch whose header is at `at`. Raises ValueError if it is cut off."""
     if at + BATCH_HEADER_BYTES > data.shape[0]:
         raise ValueError("there is no whole header")
     return <int64_t>load_u64(&data[at] + BASE_OFFSET_AT)
 
 
 def header_of(const uint8_t[::1] data) -> tuple[int, int]:
-    """(last offset, leader epoch) of the batch whose header is there."""
-    return base_offset(data, 0) + <int32_t>load_u32(&data[LAST_OFFSET_DELTA_AT]), <int32_t>load_u32(&data[LEADER_EPOCH_AT])
+    """Return (last offset, leader epoch) of a batch's header. Raises ValueError if it is cut off."""
+    return (
+        base_offset(data, 0) + <int32_t>load_u32(&data[LAST_OFFSET_DELTA_AT]),
+        <int32_t>load_u32(&data[LEADER_EPOCH_AT]),
+    )

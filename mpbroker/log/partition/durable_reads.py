@@ -1,7 +1,7 @@
-"""Files as the device has them: written there, then read anew.
+"""Syncs and reads that show files as the device has them.
 
-When the kernel fails to write pages back it says so once, and takes them for written: a later sync succeeds,
-and what is read comes from memory (Linux: errseq, `mapping_set_error`).
+When the kernel fails to write pages back it reports that once, and takes them for written: a later sync
+succeeds, and reads come from memory (Linux: errseq, `mapping_set_error`).
 """
 
 from __future__ import annotations
@@ -13,27 +13,32 @@ from typing import Protocol
 from mpbroker.log.partition.partition_log import sync
 from shm.word import Words
 
-# The kernel keeps what it holds in one piece (a folio) if only a part of it is named, and no such piece has
-# more pages; where they begin in a file is a multiple of their size.
+# The kernel drops no folio of which only a part is named. This is the size of the largest; each begins at a
+# multiple of its size.
 _LARGEST_PIECE = os.sysconf("SC_PAGE_SIZE") << 11
-# So many files are synced by themselves before all that is on their file system is.
+# Files that are synced one by one before their whole file system is.
 FEW = 8
 _log = logging.getLogger("mpbroker")
 
 
 def read_anew(fd: int, position: int) -> None:
-    """What is read from `position` on comes from the device, but for what has yet to be written there."""
+    """Make reads from `position` on come from the device, but for pages that are still dirty."""
     os.posix_fadvise(fd, position - position % _LARGEST_PIECE, 0, os.POSIX_FADV_DONTNEED)
 
 
 class Syncs(Protocol):
+    """A way to sync the files of a directory."""
+
     def sync(self, fd: int) -> bool:
-        """The file is on the device; whether all others of its directory are, with their names, as they were
-        before it was opened. Raises SyncFailed.
+        """Sync a file; return whether all other files of its directory, and their names, are synced, too.
+
+        They are as they were before the file was opened. Raises SyncFailed.
         """
 
 
 class EachFile:
+    """Syncs each file by itself."""
+
     def sync(self, fd: int) -> bool:
         sync(fd)
         return False
@@ -52,11 +57,11 @@ class Whole(Protocol):
 
 
 class AtOnce:
-    """The file system as a whole once there are more than a few; `synced` has a word of each worker.
+    """Syncs the file system as a whole once more than a few files were synced.
 
-    What failed before `file_system` was opened it does not tell; that is gone when it is read anew. A file
-    that was written to by one of the workers since is not to be given to it. What lies on another file
-    system, by a link or a mount, is synced by itself.
+    `synced` has a word of each worker. Write errors from before `file_system` was opened are not reported;
+    what they lost is seen when the file is read anew. Do not give it a file that a worker has written to
+    since. A file on another file system, by a link or a mount, is synced by itself.
     """
 
     def __init__(self, file_system: Whole, synced: Words, worker: int) -> None:

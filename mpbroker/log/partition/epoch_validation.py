@@ -1,9 +1,9 @@
-"""Which leader epochs a log's batches are of, against what `leader-epoch-checkpoint` says of it.
+"""Validation of the leader epochs in a log's batches against `leader-epoch-checkpoint`.
 
-(Kafka: LogSegment.recover, LeaderEpochFileCache.) No checksum covers either. Where some batch agrees with the
-checkpoint that counts: another batch is damaged, unless it begins an epoch behind all that are known, as the
-log of a broker that died before it had written it down. Where none agrees, or the checkpoint cannot be read,
-it is made anew of what the batches say; the last one's epoch would be given to all that are appended.
+(Kafka: LogSegment.recover, LeaderEpochFileCache.) No checksum covers either. If some batch agrees with the
+checkpoint, the checkpoint counts: a batch that differs is damaged, unless it begins an epoch above all known
+ones, as when a broker died before it had written the epoch down. If no batch agrees, or the checkpoint cannot
+be read, it is rebuilt from the batches: its last epoch would go into all later appends.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from mpbroker.log.format.leader_epochs import NO_EPOCH, Epochs, epoch_of
 from mpbroker.log.format.names import LEADER_EPOCHS, segment_name
 from mpbroker.log.partition.partition_log import segments_of
 
-# (epoch, offset) of batches, in their order: at least of those that are of another one than those before.
+# (epoch, offset) of batches in log order: at least of those whose epoch differs from the batch before.
 Seen = Sequence[tuple[int, int]]
 _log = logging.getLogger("mpbroker")
 
 
 class WrongEpoch(Exception):
-    """A batch at `offset` is of another epoch than it can be."""
+    """The batch at `offset` has an impossible epoch."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(reason)
@@ -34,7 +34,7 @@ class WrongEpoch(Exception):
 
 
 def said_epochs(directory: str) -> Epochs | None:
-    """None: the checkpoint cannot be read, or cannot be true. Raises OSError."""
+    """Read the epochs of the checkpoint; None if it is corrupt or out of order. Raises OSError."""
     try:
         epochs = read_epochs(directory)
     except CheckpointCorrupt as problem:
@@ -51,10 +51,11 @@ def said_epochs(directory: str) -> Epochs | None:
 
 
 def settled(directory: str, bases: Sequence[int], said: Epochs | None, seen: Seen, durable: int) -> Epochs:
-    """Which epochs there are. `seen`: of the batches that were looked at; all that begin below `durable` are
-    of epochs that were written down. Raises WrongEpoch, OSError.
+    """Return the epochs of a log, given the checkpoint's (`said`) and those of the checked batches (`seen`).
+
+    Batches that begin below `durable` are of epochs that were written down. Raises WrongEpoch, OSError.
     """
-    # Without any the last segment has no batch.
+    # If none was seen the last segment has no batch.
     seen = seen or list(_last_in(directory, bases[:-1]))
     odd = None
     if said is not None:
@@ -80,7 +81,7 @@ def settled(directory: str, bases: Sequence[int], said: Epochs | None, seen: See
 
 
 def are_refuted(directory: Path, said: Epochs) -> bool:
-    """Whether a batch behind the beginning of the last epoch is of an earlier one. Raises OSError."""
+    """Return whether a batch behind the start of the last epoch is of an earlier one. Raises OSError."""
     if not said:
         return False
     latest, start = said[-1]
@@ -98,7 +99,7 @@ def _is_ascending(epochs: Epochs) -> bool:
 
 
 def _continued(said: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[int, int] | None]:
-    """With the epochs that batches begin; and the first batch that does not fit."""
+    """Return the epochs with those that batches begin, and the first batch that does not fit or None."""
     epochs = list(said)
     for epoch, offset in seen:
         wanted = epoch_of(epochs, offset)
@@ -112,7 +113,7 @@ def _continued(said: Epochs, seen: Seen, durable: int) -> tuple[Epochs, tuple[in
 
 
 def _all_in(directory: str, bases: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Of all batches, by their headers: the first one of each epoch."""
+    """Yield (epoch, offset) wherever the epoch changes, by the headers of all batches. Raises OSError."""
     before = NO_EPOCH
     for base in bases:
         for epoch, offset in _epochs_in(directory, base):
@@ -122,7 +123,7 @@ def _all_in(directory: str, bases: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _last_in(directory: str, bases: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Of the last segment that has a batch, the first one."""
+    """Yield (epoch, offset) of the first batch in the last segment that has one. Raises OSError."""
     for base in reversed(bases):
         found = _epochs_in(directory, base, first_only=True)
         if found:
@@ -134,7 +135,7 @@ def _epochs_in(directory: str, base: int, *, first_only: bool = False) -> list[t
     try:
         fd = os.open(f"{directory}/{segment_name(base)}", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        # It lay behind a torn tail.
+        # The segment lay behind a torn tail.
         return []
     try:
         size = os.fstat(fd).st_size

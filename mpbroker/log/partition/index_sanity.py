@@ -1,8 +1,8 @@
-"""Behind which entries of a segment's indexes others may be appended (Kafka: AbstractIndex.sanityCheck).
+"""Checks of the last index entries, behind which others are appended (Kafka: AbstractIndex.sanityCheck).
 
-Of an entry with a flipped bit, far above what is in the log, the index would refuse every later one. So the
-last one has to be of a batch: `odd_entry` says whether it is after a clean stop, `believed` up to where the
-indexes of a segment that is to be checked are kept.
+Behind an entry far above the log, by a flipped bit, the index would refuse every later one. So the last entry
+has to match a batch: `odd_entry` checks that after a clean stop, `believed` finds the entries to keep in a
+segment that has to be checked.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def odd_entry(
     entry: tuple[int, int, int],
     time: tuple[int, int, int],
 ) -> str | None:
-    """What is wrong with the last entry of either index, behind which all others are to be appended. `at`:
-    the batches from the one on that the last entry of `.index` names.
+    """Return what is wrong with the last entry of either index, or None. Raises OSError.
 
-    Where Kafka appended several batches at once its entry names where the first begins and the last ends.
+    `at` are the batches from the one on that the last entry of `.index` points to. Where Kafka appended
+    several batches at once, an entry has the position of the first and the last offset of the last one.
     """
     entries, offset, position = entry
     if entries and not (at and at[0].position == position and any(one.last_offset == offset for one in at)):
@@ -38,8 +38,9 @@ def odd_entry(
 
 
 class Believed(NamedTuple):
-    """The batch that the last entry of `.index` is of begins at `position`. `entry`: (entries, offset,
-    position), `time`: (entries, timestamp, offset) of the last ones that are kept.
+    """The last index entries to keep, and position and base offset of the batch that `.index` points to.
+
+    `entry` is (entries, offset, position), `time` is (entries, timestamp, offset).
     """
 
     position: int
@@ -49,8 +50,10 @@ class Believed(NamedTuple):
 
 
 def believed(fds: tuple[int, int, int], base: int, below: int, size: int) -> Believed | None:
-    """The entries below that offset, up to which the indexes were synced: a recovery point, or a snapshot,
-    before which they are. None: nothing of them, if there are none, or the last one is of no batch.
+    """Find the index entries to keep below an offset; None if there are none, or the last matches no batch.
+
+    The indexes were synced up to `below`: a recovery point, or a snapshot, which is written after them.
+    Raises OSError.
     """
     entries, offset, position = sound_entries(fds[1], base, below, size)
     at = scan.find_offset(fds[0], position, size, offset) if entries else None
@@ -66,7 +69,7 @@ def believed(fds: tuple[int, int, int], base: int, below: int, size: int) -> Bel
 def is_time_of(
     fds: tuple[int, int, int], base: int, at: list[scan.BatchAt], timestamp: int, offset: int
 ) -> bool:
-    """Whether this is the largest timestamp of the batch with that offset, one of `at` or before them."""
+    """Return whether `timestamp` is the largest of the batch with `offset`, one of `at` or before them."""
     if at and offset < at[0].base_offset:
         start = offset_floor(fds[1], base, offset)[1]
         found = scan.find_offset(fds[0], start, at[0].position, offset)

@@ -1,4 +1,4 @@
-"""One partition's directory, opened to append: create, roll, rename, close (Kafka: UnifiedLog, LocalLog)."""
+"""A partition's directory, opened to append: create, roll, rename, close (Kafka: UnifiedLog, LocalLog)."""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ from mpbroker.log.partition.state import PartitionState
 _log = logging.getLogger("mpbroker")
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _NEVER = (1 << 63) - 1
-# Of a segment, and of the state of producers before it; what makes it one comes first.
+# Files of a segment, and the producer snapshot before it. The log file comes first: it makes the segment.
 SEGMENT_FILES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 
 class SyncFailed(OSError):
-    """Whatever the reason, it is final: the next sync would say that all is well, and what is found in the
-    page cache may be nowhere else.
+    """A sync failed, which is final.
+
+    The next sync would report success, and what the page cache has may be nowhere else.
     """
 
 
 def sync(fd: int) -> None:
-    """Raises SyncFailed."""
+    """Sync a file. Raises SyncFailed."""
     try:
         os.fsync(fd)
     except OSError as error:
@@ -63,7 +64,10 @@ def sync(fd: int) -> None:
 
 
 def sync_if_there(path: Path | str, directory: int | None = None) -> None:
-    """What is in a segment's `.txnindex`, which few have; below a directory that is open. Raises OSError."""
+    """Sync a file if it exists: few segments have a `.txnindex`. Raises SyncFailed, OSError.
+
+    `directory`: the open directory that `path` is relative to.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     except FileNotFoundError:
@@ -79,24 +83,27 @@ def wall_ms() -> int:
 
 
 def segments_of(directory: Path) -> list[int]:
-    """The base offsets of all segments, ascending."""
+    """List the base offsets of all segments, ascending. Raises OSError."""
     return offsets_of(directory, LOG_SUFFIX)
 
 
 def offsets_of(directory: Path, suffix: str) -> list[int]:
+    """List the offsets in the names of files with a suffix, ascending. Raises OSError."""
     found = (parse_segment(entry.name, suffix) for entry in directory.iterdir())
     return sorted(offset for offset in found if offset is not None)
 
 
 def remove_segment(directory: Path, base: int) -> None:
-    """All files of a segment, and the snapshot of the state before it."""
+    """Remove all files of a segment, and the producer snapshot before it. Raises OSError."""
     for suffix in SEGMENT_FILES:
         (directory / segment_name(base, suffix)).unlink(missing_ok=True)
 
 
 def open_files(directory: Path | str, base: int, *, fresh: bool) -> tuple[int, int, int]:
-    """Fds of .log, .index and .timeindex; emptied if `fresh`. Raises OSError with nothing left open, and no
-    fresh file left behind: readers would look in an empty segment for what went into the one before it.
+    """Open .log, .index and .timeindex, emptied if `fresh`; return their fds.
+
+    Raises OSError with no file left open and no fresh file left behind: readers would look in an empty
+    segment for what went into the one before it.
     """
     fds: list[int] = []
     flags = _WRITE | (os.O_TRUNC if fresh else 0)
@@ -119,9 +126,9 @@ _NOTHING: Mapping[str, str] = {}
 
 
 class PartitionLog:
-    """The directory and what is open in it. `state` is what the turn appends to.
+    """A partition's directory and its open files. The turn appends to `state`.
 
-    There are thousands of them, of which most rest: what they say alike they have in common.
+    There are thousands of these, most of them dormant: equal values are shared to save memory.
     """
 
     __slots__ = (
@@ -151,27 +158,27 @@ class PartitionLog:
         self.topic, self.partition, self.topic_id = topic, partition, topic_id
         self._set_directory(os.fspath(directory))
         self.config = config
-        # What the topic says itself; for all else the broker's settings hold.
+        # The topic's own settings; the broker's hold for all others.
         self.overrides: Mapping[str, str] = _NOTHING
         self.state = PartitionState()
         self.log_start = self.recovery_point = 0
-        # All segments before the active one, ascending; (epoch, start offset) pairs.
+        # Segments before the active one, and (epoch, start offset) pairs; both ascending.
         self.sealed: Sequence[Sealed] = ()
         self.epochs: Epochs = FIRST
-        # Some of them are being replaced by what the cleaner made of them: none may be deleted meanwhile.
+        # Some sealed segments are being replaced by cleaned ones: none may be deleted meanwhile.
         self.is_swapping = False
-        # It is on its way to another log directory; in its last moment there nothing is appended.
+        # The partition moves to another log directory; when held, at the end of a move, it takes no appends.
         self.is_moving = self.is_held = False
-        # The log end at which a clean stop would leave the files just as they are; -1: at none so far.
+        # The log end at which a clean stop would leave the files unchanged; -1: none so far.
         self.settled_end = -1
-        # Which segment and how much of it the last snapshot between two rolls was of.
+        # (segment base, size) at the last snapshot between two rolls.
         self.snapshot_at = _NO_SNAPSHOT
-        # For its next segment.
+        # Unnamed files for the next segment.
         self.prepared: Prepared | None = None
 
     @property
     def path(self) -> str:
-        """`directory`, for what is done to thousands."""
+        """Return `directory` as a string, which is cheaper for thousands of partitions."""
         return self._home + (self._renamed or self.name)
 
     @property
@@ -196,7 +203,7 @@ class PartitionLog:
     def create(
         cls, directory: Path, topic: str, partition: int, topic_id: bytes, config: TopicConfig
     ) -> PartitionLog:
-        """A new, empty partition, durable when this returns. Raises OSError with nothing left of it."""
+        """Create an empty partition, durable on return. Raises OSError with nothing left of it."""
         directory.mkdir()
         log = cls(directory, topic, partition, topic_id, config)
         log.apply_config(config)
@@ -213,6 +220,7 @@ class PartitionLog:
         return log
 
     def apply_config(self, config: TopicConfig) -> None:
+        """Use a topic's settings from now on; a segment's jitter is drawn anew."""
         self.config = config
         segment_ms = config.segment_ms
         if "compact" in config.cleanup_policy:
@@ -229,14 +237,14 @@ class PartitionLog:
         )
 
     def open_fresh_segment(self, base: int) -> None:
-        """What is left of an earlier segment of this base is emptied. Raises OSError."""
+        """Begin a segment, emptying leftover files of its base. Raises OSError."""
         fds = open_files(self.directory, base, fresh=True)
         self.state.open_segment(base, *fds, wall_ms())
 
     def roll(self) -> list[int]:
-        """Begins a new segment at the log end. Returns fds to sync and close: old files, snapshot, directory.
+        """Begin a new segment at the log end; return fds to sync and close: old files, snapshot, directory.
 
-        Raises OSError; the old segment is then still the active one.
+        Raises OSError; the old segment then stays the active one.
         """
         state = self.state
         self.wake()
@@ -257,7 +265,7 @@ class PartitionLog:
         return [*old, *aborted, *begun.to_sync]
 
     def finish_segment(self) -> None:
-        """Its final entry; and what must not be, that its indexes refused some, is told."""
+        """Write the final time index entry, and log an error if an index refused entries."""
         self.state.finish_segment()
         for suffix, found in zip((INDEX_SUFFIX, TIME_INDEX_SUFFIX), self.state.take_refused(), strict=True):
             refused, entries, offset = found
@@ -273,7 +281,7 @@ class PartitionLog:
                 )
 
     def _begun_at(self, base: int) -> Begun:
-        """The files of the next segment, and the snapshot before it. Raises OSError."""
+        """Create the files of the next segment and the snapshot before it. Raises OSError."""
         prepared, self.prepared = self.prepared, None
         if prepared is not None and prepared.directory == self.directory:
             begun = prepared.begin(base, self.state.producers.snapshot())
@@ -289,20 +297,23 @@ class PartitionLog:
             raise
 
     def largest_ms(self) -> int:
-        """Of the active segment's timestamps; without any, of its last write. Raises OSError."""
+        """Return the active segment's largest timestamp; without any, its last write. Raises OSError."""
         if self.state.max_timestamp >= 0:
             return self.state.max_timestamp
         active = self.directory / segment_name(self.state.segment_base)
         return active.stat().st_mtime_ns // 1_000_000
 
     def move_start(self, offset: int) -> None:
-        """What lies below is gone for everybody, as soon as that is published."""
+        """Move the log start; once it is published nothing below can be read."""
         self.log_start = self.state.log_start = offset
         self.state.raise_stable(offset)
         self.epochs = trimmed(self.epochs, offset, self.state.log_end)
 
     def _write_snapshot(self, offset: int) -> int:
-        """The producers as they are before `offset`; the fd is to be synced. Raises OSError."""
+        """Write the producers as of the log end `offset` to a snapshot; return its fd, to be synced.
+
+        Raises OSError with no snapshot left.
+        """
         path = self.directory / segment_name(offset, SNAPSHOT_SUFFIX)
         fd = os.open(path, _WRITE | os.O_TRUNC, 0o644)
         try:
@@ -314,20 +325,23 @@ class PartitionLog:
         return fd
 
     def drop_old_snapshots(self) -> None:
-        """Kept are those of segments that exist, and the newest."""
+        """Remove snapshots but the newest and those at the base of a segment. Raises OSError."""
         bases = set(segments_of(self.directory))
         for offset in offsets_of(self.directory, SNAPSHOT_SUFFIX)[:-1]:
             if offset not in bases:
-                # The helper may be at the same (`mpbroker.log.partition.producer_snapshots`).
+                # The helper thread may remove it, too (`mpbroker.log.partition.producer_snapshots`).
                 (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
 
     def snapshot_and_sync(self) -> None:
-        """Everything on disk, with a snapshot at the log end. Raises OSError."""
+        """Sync the active segment and write a snapshot at the log end, durably. Raises OSError."""
         self.sync_files()
         self.add_last_snapshot()
 
     def add_last_snapshot(self) -> None:
-        """A snapshot at the log end, of files that are on disk. Raises OSError."""
+        """Write a durable snapshot at the log end and move the recovery point there. Raises OSError.
+
+        The active segment must have been synced.
+        """
         fd = self._write_snapshot(self.state.log_end)
         try:
             os.fsync(fd)
@@ -338,7 +352,7 @@ class PartitionLog:
         self.recovery_point = self.state.log_end
 
     def sync_files(self) -> None:
-        """The active segment's. Raises OSError."""
+        """Sync the files of the active segment. Raises OSError."""
         for fd in (self.state.fd, *self.state.index_fds):
             os.fsync(fd)
         self.sync_aborted()
@@ -346,8 +360,9 @@ class PartitionLog:
     # ---- transactions (Kafka: ProducerStateManager, UnifiedLog.maybeIncrementFirstUnstableOffset) ----
 
     def load_transactions(self, *, has_aborted: bool) -> None:
-        """Those that are open, as the producers say, and where the last marker of an aborted one lies, if any
-        may. Raises OSError.
+        """Set the first open transaction from the producers, and the last aborted one from the indexes.
+
+        `has_aborted`: there may be aborted transactions. Raises OSError.
         """
         first = self.state.producers.first_open()
         if first >= 0:
@@ -356,7 +371,7 @@ class PartitionLog:
             try:
                 aborted = read_aborted(self._aborted_path(base))
             except TransactionIndexCorrupt as error:
-                # Whoever reads what is committed has to look there, and hears of it.
+                # With this end read_committed fetches look into the index, and are refused.
                 _log.error("%s: committed records cannot be told from others: %s", self.directory, error)
                 self.state.aborted_end = _NEVER
                 return
@@ -365,12 +380,15 @@ class PartitionLog:
                 return
 
     def begun(self, offset: int, position: int) -> None:
-        """A batch of a transaction is about to be noted, here in the active segment."""
+        """Hold back the last stable offset for a transactional batch that is about to be noted.
+
+        `position` is in the active segment.
+        """
         if self.state.held_back < 0:
             self.state.hold_back(offset, self.state.segment_base, position)
 
     def ended(self) -> None:
-        """A transaction is not open any more. Raises OSError."""
+        """Move the last stable offset on, after a transaction has ended. Raises OSError."""
         first = self.state.producers.first_open()
         if first < 0:
             self.state.let_go()
@@ -378,7 +396,10 @@ class PartitionLog:
             self._hold_back(first)
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
-        """Whose marker is in the active segment. Raises OSError with nothing changed."""
+        """Append an aborted transaction with its marker in the active segment to its `.txnindex`.
+
+        Raises OSError with nothing changed.
+        """
         add_aborted(self._aborted_path(self.state.segment_base), entry)
         self.state.aborted_end = entry.last_offset + 1
 
@@ -392,7 +413,7 @@ class PartitionLog:
             found = scan.find_offset(fd, start, size, offset)
         finally:
             os.close(fd)
-        # Without a batch there: nothing is left of the transaction, and nothing came behind it.
+        # Without a batch there nothing is left of the transaction, and nothing follows it.
         self.state.hold_back(offset, base, found.position if found is not None else size)
 
     def _position_before(self, base: int, offset: int) -> int:
@@ -409,7 +430,7 @@ class PartitionLog:
         return self.directory / segment_name(base, TXN_INDEX_SUFFIX)
 
     def open_aborted(self) -> list[int]:
-        """The active segment's, if a marker in it says so. Raises OSError."""
+        """Open the active segment's `.txnindex`, if it has entries; return its fd. Raises OSError."""
         if self.state.aborted_end <= self.state.segment_base:
             return []
         try:
@@ -418,13 +439,13 @@ class PartitionLog:
             return []
 
     def sync_aborted(self) -> None:
-        """The active segment's, if it has one. Raises OSError."""
+        """Sync the active segment's `.txnindex`, if it has one. Raises OSError."""
         sync_if_there(self._aborted_path(self.state.segment_base))
 
     # ----
 
     def close_cleanly(self) -> None:
-        """What Kafka leaves behind at a clean stop. Raises OSError."""
+        """Close the partition as Kafka does at a clean stop. Raises OSError."""
         if not self.is_settled:
             self.wake()
             self.settle()
@@ -432,34 +453,34 @@ class PartitionLog:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a clean stop would leave its files just as they are."""
+        """Return whether a clean stop would leave the files unchanged."""
         return self.settled_end == self.state.log_end
 
     def settle(self) -> None:
-        """The files as a clean stop leaves them; appending may go on. Raises OSError."""
+        """Bring the files into the state of a clean stop; appends may follow. Raises OSError."""
         self.finish_segment()
         self.snapshot_and_sync()
         self.settled_end = self.state.log_end
 
-    # The same for many at once, who are synced between these steps (`mpbroker.log.recovery.clean_stop`).
+    # Steps of `close_cleanly` for many partitions, synced in between (`mpbroker.log.recovery.clean_stop`).
 
     def end_files(self) -> None:
-        """Raises OSError."""
+        """Finish the active segment and close its files. Raises OSError."""
         self.wake()
         self.finish_segment()
         self.close_files()
 
     def write_last_snapshot(self) -> None:
-        """Raises OSError."""
+        """Write a snapshot at the log end, to be synced by the caller. Raises OSError."""
         os.close(self._write_snapshot(self.state.log_end))
 
     def note_settled(self) -> None:
-        """All of it is on disk: what is older goes. Raises OSError."""
+        """Note that all files are on disk, and remove old snapshots. Raises OSError."""
         self.drop_old_snapshots()
         self.recovery_point = self.settled_end = self.state.log_end
 
     def wake(self) -> None:
-        """Opens the active segment again, if it is not open. Raises OSError."""
+        """Open the active segment again, if it is not open. Raises OSError."""
         if self.state.fd < 0:
             self.state.reopen(*open_files(self.directory, self.state.segment_base, fresh=False))
 
@@ -471,9 +492,9 @@ class PartitionLog:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """What an interrupted deletion or cleaning left, and indexes without their segment (Kafka: LogLoader).
+    """Remove leftovers of deletions and cleanings, and indexes without a segment (Kafka: LogLoader).
 
-    A swap that had begun is finished first (`mpbroker.log.partition.segment_swap`).
+    A swap that had begun has to be finished before (`mpbroker.log.partition.segment_swap`). Raises OSError.
     """
     bases = set(segments_of(directory))
     for entry in directory.iterdir():
@@ -486,6 +507,6 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def blank_producers(log: PartitionLog) -> Producers:
-    """Forgets all producers, for a replay."""
+    """Replace all producers by a blank table for a replay; return it."""
     log.state.replace_producers(Producers())
     return log.state.producers

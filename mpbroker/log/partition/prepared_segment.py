@@ -1,7 +1,7 @@
-"""Files for a partition's next segment that have no names yet: a roll gives them names, and makes none.
+"""Unnamed files for a partition's next segment: a roll only gives them names.
 
-Making a file takes a file system some ten times as long as naming one, and the roll stands in the way of all
-partitions. What has no name (O_TMPFILE) is gone with whoever has it open: a crash leaves nothing of it.
+Creating a file takes a file system some ten times as long as naming one, and a roll delays all partitions. An
+unnamed file (O_TMPFILE) is gone with the process that has it open: a crash leaves nothing of it.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from mpbroker.log.format.names import (
     segment_name,
 )
 
-# The log file last: what makes it a segment.
+# The log file comes last: it makes the segment.
 _SUFFIXES = (SNAPSHOT_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
 _UNNAMED = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
 
 
 class Begun(NamedTuple):
-    """Fds of a segment that is there: .log, .index and .timeindex; snapshot and directory, to be synced."""
+    """Fds of a new segment: .log, .index and .timeindex; snapshot and directory, to be synced."""
 
     segment: tuple[int, int, int]
     to_sync: list[int]
 
 
 class Prepared:
-    """Of one directory, wherever that is by now. What is not used is closed with it."""
+    """Files for one directory, even if that is renamed. Unused ones are closed when it is collected."""
 
     __slots__ = ("_fds", "directory")
 
     def __init__(self, directory: Path) -> None:
-        """Raises OSError."""
+        """Create the files. Raises OSError."""
         self.directory = directory
         self._fds: list[int] = []
         self._fds.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -49,8 +49,10 @@ class Prepared:
             os.close(fd)
 
     def begin(self, base: int, snapshot: bytes) -> Begun | None:
-        """None: something has such a name already, or there is no room. Then nothing has got one, and who
-        makes the files the long way meets what is wrong. Raises OSError if the names cannot be taken back.
+        """Name the files as the segment of `base`; None if a name is taken or there is no room.
+
+        In that case no file has got a name, and creating the files the long way meets the error. Raises
+        OSError if names cannot be removed again.
         """
         directory, *files = self._fds
         given: list[str] = []

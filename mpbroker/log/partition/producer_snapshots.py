@@ -1,10 +1,9 @@
-"""Snapshots of producers between rolls, so that a recovery has little to check and replay before its end.
+"""Producer snapshots between rolls, so that a recovery has little to check and replay.
 
-(Kafka takes them at rolls only, and checks whole segments after an unclean stop.) A partition gets one with
-the recovery points when much was appended since its last one. The indexes, and what says which transactions
-were aborted, are synced before: a recovery takes a snapshot for the proof that they are sound up to it, and
-begins there. The last two that lie within segments are kept: the newer one may turn out to be of what a power
-cut took.
+(Kafka takes them at rolls only, and checks whole segments after an unclean stop.) A partition gets a snapshot
+together with the recovery points when much was appended since its last one. The indexes and the `.txnindex`
+are synced before: a recovery takes a snapshot as proof that they are sound up to it, and begins there. The
+last two snapshots within segments are kept: the newer one may be of batches that a power cut took.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from mpbroker.log.io.io_thread import Helper
 from mpbroker.log.partition.partition_log import PartitionLog, sync_if_there
 
 SNAPSHOT_EVERY_BYTES = 1 << 20
-# Each holds some files open until the helper is through with it.
+# Most snapshots under way at a time: each holds some files open until the helper has written it.
 UNDER_WAY = 8
 KEPT = 2
 
 
 def snapshotting(logs: Callable[[], Iterable[PartitionLog]], helper: Helper) -> Generator[None, None, None]:
-    """One look at all partitions, a few at a time."""
+    """Take the snapshots that are due of all partitions, a few at a time."""
     under_way = 0
     for log in list(logs()):
         if not is_due(log):
@@ -41,7 +40,7 @@ def snapshotting(logs: Callable[[], Iterable[PartitionLog]], helper: Helper) -> 
         try:
             submit_snapshot(log, helper)
         except OSError as error:
-            # As if the helper had met it: it is told, and the next look tries again if it passes.
+            # Reported as if the helper had met it; the next look tries again if the error passes.
             helper.submit(partial(_fail, error), log.state.log_dir)
         under_way += 1
         if under_way == UNDER_WAY:
@@ -50,6 +49,7 @@ def snapshotting(logs: Callable[[], Iterable[PartitionLog]], helper: Helper) -> 
 
 
 def is_due(log: PartitionLog) -> bool:
+    """Return whether SNAPSHOT_EVERY_BYTES were appended since the last snapshot."""
     state = log.state
     if state.flags != PartitionFlag.PARTITION_LIVE or state.fd < 0:
         return False
@@ -58,9 +58,9 @@ def is_due(log: PartitionLog) -> bool:
 
 
 def submit_snapshot(log: PartitionLog, helper: Helper) -> None:
-    """As the producers are now. Raises OSError."""
+    """Have the helper write a snapshot of the present producers. Raises OSError."""
     state = log.state
-    # The partition may roll, rest or go away meanwhile, and another one get its name.
+    # Meanwhile the partition may roll, rest or be deleted, and another one get its name.
     fds = [os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
     try:
         fds += [os.dup(fd) for fd in state.index_fds]
@@ -83,7 +83,7 @@ def _close(fds: Iterable[int]) -> None:
 
 
 def _write(directory: int, indexes: list[int], base: int, end: int, data: bytes) -> None:
-    """In the helper's thread."""
+    """Write a snapshot, in the helper's thread. Raises OSError."""
     try:
         for fd in indexes:
             os.fsync(fd)
@@ -95,12 +95,12 @@ def _write(directory: int, indexes: list[int], base: int, end: int, data: bytes)
 
 
 def _drop_older(directory: int) -> None:
-    """Of those within segments."""
+    """Remove all but the KEPT newest snapshots within segments. Raises OSError."""
     names = os.listdir(directory)
     bases = {parse_segment(name, LOG_SUFFIX) for name in names}
     found = (parse_segment(name, SNAPSHOT_SUFFIX) for name in names)
     within = sorted(offset for offset in found if offset is not None and offset not in bases)
     for offset in within[:-KEPT]:
-        # A stop may be at the same.
+        # A clean stop may remove it at the same time.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(segment_name(offset, SNAPSHOT_SUFFIX), dir_fd=directory)

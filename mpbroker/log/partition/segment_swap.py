@@ -1,17 +1,17 @@
-"""Putting a cleaned segment in the place of those it was made of; safe against a crash at any step.
+"""Replacing segments by the cleaned one that was made of them; safe against a crash at any step.
 
 (Kafka: LocalLog.replaceSegments, LogLoader.removeTempFilesAndCollectSwapFiles.) The steps, each file by name:
 
-1. `.cleaned` becomes `.swap`, of all files of the new segment; then the directory is synced. From here on the
-   new segment is complete: recovery finishes what follows. Before, it drops it.
-2. The old index goes, then the new log file takes the place of the old one at once, then come its indexes.
-   A reader that opens the log and then an index, and finds the log still there by its name, has a pair or no
-   index, which is legal: never the index of one file with the log of another.
-3. The other old segments go. Whoever lists the directory sees every offset at any time.
-4. The directory is synced, and `.log.swap`, until now a second name of the new log file, goes.
+1. All files of the new segment are renamed from `.cleaned` to `.swap`, then the directory is synced. From
+   here on the new segment is complete and recovery finishes the swap; before, recovery drops the new segment.
+2. The old index is removed, then the new log file replaces the old one atomically, then its indexes get their
+   names. A reader that opens the log and then an index, and finds the log still there by its name, has a
+   matching pair or no index, which is legal: never the index of one file with the log of another.
+3. The other old segments are removed. A listing of the directory covers every offset at any time.
+4. The directory is synced, and `.log.swap`, until now a second name of the new log file, is removed.
 
-What goes gets the suffix `.deleted` and stays readable for whoever has it open. Kafka moves the old log file
-away before it puts the new one in place; a reader of ours would meet the gap.
+Removed files get the suffix `.deleted` and stay readable for processes that have them open. Kafka moves the
+old log file away before it puts the new one in place; our readers would meet the gap.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from mpbroker.log.format.names import (
 )
 from mpbroker.log.partition.partition_log import SEGMENT_FILES, offsets_of, remove_segment, segments_of
 
-# A second name of the new log file, by which it takes the place of the old one.
+# A further name of the new log file, which is renamed over the old one.
 _PLACING_SUFFIX = ".placing.tmp"
 _log = logging.getLogger("mpbroker")
 
 
 def begin_swap(fd: int, new: int) -> None:
-    """The first step, by which it is known that there is a new segment. Raises OSError with nothing done."""
+    """Rename the new log file, which begins the swap. Raises OSError with nothing done."""
     name = segment_name(new)
     os.rename(name + CLEANED_FILE_SUFFIX, name + SWAP_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
 
 
 def swap_in(fd: int, bases: Sequence[int]) -> None:
-    """`fd`: the partition's directory. The new segment has the first of the bases; its swap has begun.
+    """Replace the segments of `bases` by the new one, which has the first base and whose swap has begun.
 
-    Raises OSError; then it may be called again, and goes on where it was.
+    `fd` is the partition's directory. Raises OSError; a second call then continues where the first stopped.
     """
     new = bases[0]
     for suffix in INDEX_SUFFIXES:
@@ -63,7 +63,7 @@ def swap_in(fd: int, bases: Sequence[int]) -> None:
         has_aborted = _exists(fd, aborted + SWAP_FILE_SUFFIX)
         _place_log(fd, segment_name(new))
         if not has_aborted:
-            # Not before: the old log file must never be read without it. Later it is merely too much.
+            # Not earlier: the old log file must never be read without it. Beside the new one it does no harm.
             _set_aside(fd, aborted)
     for suffix in INDEX_SUFFIXES:
         name = segment_name(new, suffix)
@@ -80,7 +80,7 @@ def _is_placed(fd: int, name: str) -> bool:
     try:
         return os.path.samestat(os.stat(name, dir_fd=fd), os.stat(name + SWAP_FILE_SUFFIX, dir_fd=fd))
     except FileNotFoundError:
-        # It had that name (`begin_swap`): nothing is left to be done but to make it durable.
+        # Its swap name, from `begin_swap`, is gone: the swap is done and only has to become durable.
         return True
 
 
@@ -93,7 +93,7 @@ def _exists(fd: int, name: str) -> bool:
 
 
 def _place_log(fd: int, name: str) -> None:
-    """The name has the old file, then the new one, never none; the new one keeps its other name."""
+    """Replace the log file atomically, so that its name always exists; the new file keeps its swap name."""
     _unlink(fd, name + DELETED_FILE_SUFFIX)
     os.link(name, name + DELETED_FILE_SUFFIX, src_dir_fd=fd, dst_dir_fd=fd)
     _unlink(fd, name + _PLACING_SUFFIX)
@@ -116,10 +116,10 @@ def _unlink(fd: int, name: str) -> None:
 
 
 def finish_swaps(directory: Path) -> None:
-    """What a crash left: a complete new segment takes its place, an incomplete one is dropped.
+    """Finish the swaps that a crash of this broker or of Kafka interrupted, and drop incomplete segments.
 
-    Also what Kafka left. Indexes may be of the old or of the new log file: they are made anew by whoever
-    opens the partition. Raises OSError.
+    Indexes, which may be of the old or of the new log file, are removed: opening the partition rebuilds them.
+    Raises OSError.
     """
     swapped = offsets_of(directory, LOG_SUFFIX + SWAP_FILE_SUFFIX)
     cleaned = [
@@ -129,11 +129,11 @@ def finish_swaps(directory: Path) -> None:
     ]
     incomplete = [base for base in swapped if cleaned and base >= min(cleaned)]
     for base in incomplete:
-        # The log file first: without it the rest means nothing.
+        # The log file comes first: without it the other files mean nothing.
         for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             (directory / segment_name(base, suffix + SWAP_FILE_SUFFIX)).unlink(missing_ok=True)
     if len(incomplete) < len(swapped):
-        # That there is a new segment may not be on disk yet, and old ones are about to go.
+        # The new segment's name may not be on disk yet, and old segments are about to be removed.
         fsync_directory(directory)
     for base in swapped:
         if base not in incomplete:
@@ -177,7 +177,7 @@ def _finish(directory: Path, base: int) -> None:
 
 
 def end_of(path: Path, base: int) -> int:
-    """Behind its last offset; where it begins if it is empty. Raises OSError."""
+    """Return the offset behind a segment's last one; `base` if it is empty. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         last = scan.last_batch(fd, 0, os.fstat(fd).st_size)

@@ -1,4 +1,7 @@
-"""What the log process keeps of a partition that it appends to: the open segment, its indexes, and what is published or about to be."""
+"""State of a partition that the log process appends to.
+
+The open segment, its indexes, and the slot that is published or about to be.
+"""
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint32_t, uint64_t
 
 from mpbroker.ipc.table cimport Bound, PartitionSlot
@@ -9,7 +12,7 @@ cdef enum:
     NOTHING_PLANNED = -1
 
 cdef struct PartitionCore:
-    PartitionSlot slot              # as it is published, or will be with the next publication
+    PartitionSlot slot              # as published, or as it will be next
     uint64_t table_slot
     ProducersRef *producers
     Bound held_back                 # where the earliest open transaction begins; its offset is -1 without one
@@ -19,8 +22,8 @@ cdef struct PartitionCore:
     int64_t segment_base
     int64_t size
     int64_t log_end
-    int64_t max_timestamp           # largest in the segment, and the last offset of the batch that has it
-    int64_t max_timestamp_offset
+    int64_t max_timestamp           # largest of the segment ...
+    int64_t max_timestamp_offset    # ... and the last offset of its batch
     int64_t first_timestamp         # largest of the segment's first append; -1: unknown or none
     int64_t created_ms
     int64_t bytes_since_index
@@ -28,37 +31,43 @@ cdef struct PartitionCore:
     IndexRef time_index
     # settings of the topic
     int64_t segment_bytes
-    int64_t segment_ms              # jitter taken off
+    int64_t segment_ms              # without the jitter
     int64_t index_interval_bytes
     int append_time                 # LogAppendTime
-    int64_t flush_messages          # so many records that are in no synced segment are too many
-    int64_t flush_ms                # so long, too; MAX: for ever
-    uint32_t oldest_config_version  # batches that were checked under settings before these are not taken
+    int64_t flush_messages          # records in no synced segment that make a flush due
+    int64_t flush_ms                # time in no synced segment, too; INT64_MAX: never
+    uint32_t oldest_config_version  # batches checked under older settings are not taken
     # durability
     int moved                       # to be published at the end of this round
     int unsynced                    # appended to since the last commit round began
-    int in_flight                   # of so many commit rounds in flight it is part
-    Bound covered                   # up to here it is durable when they are done
-    int syncs_itself                # what a failed write left was cut off its segment, or a flush is due: the next round syncs that itself
-    int gated                       # without group commit: its marks wait for the round all the same, a flush was due
+    int in_flight                   # number of commit rounds in flight with appends of it
+    Bound covered                   # it is durable up to here when those rounds are done
+    # The next round syncs the segment itself: the rest of a failed write was cut off, or a flush is due.
+    int syncs_itself
+    # Without group commit: its marks wait for the round all the same, since a flush was due.
+    int gated
     uint64_t ticket                 # the commit round that covers its latest append
-    int64_t synced                  # all below this offset is in segments that were synced, ...
-    int64_t syncing                 # ... and below this one when the sync in the background is done
-    int is_behind                   # the journal has what is in no synced segment, from this record on (`journal.pxd`)
-    uint64_t first_record
+    int64_t synced                  # all below this offset is in synced segments, ...
+    int64_t syncing                 # ... and below this one after the background sync
+    int is_behind                   # the journal has what no synced segment has ...
+    uint64_t first_record           # ... from this record on (`journal.pxd`)
     PartitionCore *older
     PartitionCore *newer
     # the round that is being gathered
     int32_t first_planned
     int32_t last_planned
     int32_t planned_count
-    int64_t planned_end             # log end and size as if all that is planned were written
-    int64_t planned_size
+    int64_t planned_end             # log end once all that is planned is written, ...
+    int64_t planned_size            # ... and size of the segment then
 
 cdef inline bint roll_due(
-    const PartitionCore *core, int64_t size, int64_t last_offset, int64_t length, int64_t max_timestamp, int64_t now_ms,
+    const PartitionCore *core, int64_t size, int64_t last_offset, int64_t length, int64_t max_timestamp,
+    int64_t now_ms,
 ) noexcept nogil:
-    """Whether the batch must go to a new segment (Kafka: LogSegment.shouldRoll). Instead of an empty one a new one is of no use."""
+    """Return whether the batch must go to a new segment (Kafka: LogSegment.shouldRoll).
+
+    An empty segment never rolls: a new one would gain nothing.
+    """
     cdef int64_t waited_ms
     if size == 0:
         return False
@@ -66,13 +75,15 @@ cdef inline bint roll_due(
         return True
     if index_full(&core.index) or core.time_index.entries >= core.time_index.room - 1:
         return True
-    waited_ms = max_timestamp - core.first_timestamp if core.first_timestamp >= 0 else now_ms - core.created_ms
+    waited_ms = (
+        max_timestamp - core.first_timestamp if core.first_timestamp >= 0 else now_ms - core.created_ms
+    )
     return waited_ms > core.segment_ms
 
 cdef inline void note_batch(
     PartitionCore *core, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp,
 ) noexcept nogil:
-    """A batch is in the file: size, largest timestamp and indexes follow (Kafka: LogSegment.append)."""
+    """Update size, largest timestamp and indexes after a batch was written (Kafka: LogSegment.append)."""
     if core.size == 0:
         core.first_timestamp = max_timestamp
     if max_timestamp > core.max_timestamp:
@@ -94,7 +105,10 @@ cdef inline Bound end_bound(const PartitionCore *core) noexcept nogil:
     return bound
 
 cdef inline Bound stable_bound(const PartitionCore *core) noexcept nogil:
-    """The last stable offset once all is durable that is in the log now (Kafka: ProducerStateManager.firstUnstableOffset)."""
+    """Return the last stable offset once the log is durable up to its present end.
+
+    (Kafka: ProducerStateManager.firstUnstableOffset.)
+    """
     return core.held_back if core.held_back.offset >= 0 else end_bound(core)
 
 
@@ -102,7 +116,8 @@ cdef inline bint nothing_waits(const PartitionCore *core) noexcept nogil:
     if core.flush_ms != INT64_MAX and core.synced < core.log_end:
         return False
     return not (
-        core.unsynced or core.in_flight or core.is_behind or core.syncing > core.synced or core.first_planned != NOTHING_PLANNED
+        core.unsynced or core.in_flight or core.is_behind or core.syncing > core.synced
+        or core.first_planned != NOTHING_PLANNED
     )
 
 
@@ -110,4 +125,6 @@ cdef class PartitionState:
     cdef PartitionCore core
     cdef readonly Producers producers
     cdef int64_t index_bytes        # of the next segment
-    cdef bint apply(self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp) noexcept nogil
+    cdef bint apply(
+        self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp,
+    ) noexcept nogil

@@ -1,4 +1,4 @@
-"""A partition's state for Python: opened, rolled and configured here, appended to by the turn. `state.pxd` draws it."""
+"""A partition's state for Python, which opens, rolls and configures it; `state.pxd` lays it out."""
 cimport cython
 import os
 
@@ -20,7 +20,7 @@ cdef void open_index(IndexRef *index, int64_t base, int fd) noexcept nogil:
 
 @cython.no_gc
 cdef class PartitionState:
-    """Owns the fds of the active segment and of its indexes; at rest none of them is open."""
+    """State of a partition. The fds of the active segment and its indexes are -1 while it is dormant."""
 
     def __cinit__(self):
         self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
@@ -30,14 +30,18 @@ cdef class PartitionState:
         self.replace_producers(Producers())
 
     def replace_producers(self, Producers producers) -> None:
+        """Use another table of producers."""
         self.producers = producers
         self.core.producers = &producers.ref
 
     def configure(
-        self, int64_t segment_bytes, int64_t segment_ms, int64_t index_interval_bytes, int64_t index_bytes, bint append_time,
-        int64_t flush_messages=INT64_MAX, int64_t flush_ms=INT64_MAX,
+        self, int64_t segment_bytes, int64_t segment_ms, int64_t index_interval_bytes, int64_t index_bytes,
+        bint append_time, int64_t flush_messages=INT64_MAX, int64_t flush_ms=INT64_MAX,
     ) -> None:
-        """`segment_ms` without the jitter; the size of indexes counts from the next segment on."""
+        """Set the topic's settings; `index_bytes` holds from the next segment on.
+
+        `segment_ms` is without the jitter.
+        """
         cdef PartitionCore *core = &self.core
         core.segment_bytes = segment_bytes
         core.segment_ms = segment_ms
@@ -47,7 +51,7 @@ cdef class PartitionState:
         self.index_bytes = index_bytes
 
     def open_segment(self, int64_t base, int fd, int index_fd, int time_index_fd, int64_t created_ms) -> None:
-        """A segment that is empty, or about to be replayed: nothing is in its indexes."""
+        """Begin a segment that is empty or about to be replayed, with empty indexes."""
         cdef PartitionCore *core = &self.core
         core.fd = fd
         core.segment_base = base
@@ -65,8 +69,10 @@ cdef class PartitionState:
     def resume_at(
         self, int64_t position, int64_t log_end, int64_t first_timestamp, tuple last_entry, tuple last_time,
     ) -> None:
-        """What was closed cleanly goes on at its end; or a replay begins at this batch, to which the index has an entry. What indexes
-        have is as they were found: (entries, offset, position), (entries, timestamp, offset) of the last ones."""
+        """Resume a cleanly closed segment at its end, or a replay at a batch that has an index entry.
+
+        The last entries of the indexes are (entries, offset, position) and (entries, timestamp, offset).
+        """
         cdef PartitionCore *core = &self.core
         core.size, core.log_end, core.first_timestamp = position, log_end, first_timestamp
         core.index.entries, core.index.last_offset = last_entry[:2]
@@ -74,29 +80,39 @@ cdef class PartitionState:
         core.time_index.entries, core.time_index.last_key, core.time_index.last_offset = last_time
         core.max_timestamp, core.max_timestamp_offset = last_time[1], last_time[2]
 
-    def note_batch(self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp) -> None:
+    def note_batch(
+        self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp,
+    ) -> None:
+        """Update the state after a batch was written."""
         note_batch(&self.core, last_offset, position, length, max_timestamp)
 
-    cdef bint apply(self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp) noexcept nogil:
+    cdef bint apply(
+        self, int64_t last_offset, int64_t position, int64_t length, int64_t max_timestamp,
+    ) noexcept nogil:
         note_batch(&self.core, last_offset, position, length, max_timestamp)
         return True
 
     def add_index_entry(self, int64_t last_offset, int64_t position) -> bool:
+        """Append an entry to `.index`; return whether it was written."""
         return index_add(&self.core.index, last_offset, position)
 
     def add_time_entry(self, int64_t timestamp, int64_t offset, bint last=False) -> bool:
+        """Append an entry to `.timeindex`; return whether it was written."""
         return time_index_add(&self.core.time_index, timestamp, offset, last)
 
     def finish_rebuilt(self, int64_t next_offset) -> None:
-        """After a replay: appends go on at this offset, and count towards the next index entry from here."""
+        """End a replay: appends continue at `next_offset`, and the next index interval begins there."""
         cdef PartitionCore *core = &self.core
         core.log_end = next_offset
         core.bytes_since_index = 0
 
     def end_times(self, tuple last_time, bint is_final) -> int:
-        """Count the entries of `.timeindex` that stay after a replay. One more than the replay made, `last_time` as (entries, timestamp,
-        offset), stays if `is_final` says that a snapshot is of the same log end, behind which indexes are synced, and if it is the entry
-        that `finish_segment` would write. Cutting it off would write to each of thousands of files at a start."""
+        """Count the entries of `.timeindex` that stay after a replay.
+
+        One entry more than the replay made, `last_time` as (entries, timestamp, offset), stays if it is the
+        one that `finish_segment` would write, and `is_final`: a snapshot at the same log end shows that the
+        indexes were synced. Cutting it off would write to each of thousands of files at a start.
+        """
         cdef PartitionCore *core = &self.core
         cdef IndexRef *times = &core.time_index
         if is_final and core.max_timestamp > times.last_key and last_time == (
@@ -106,53 +122,58 @@ cdef class PartitionState:
         return times.entries
 
     def reopen(self, int fd, int index_fd, int time_index_fd) -> None:
-        """The segment's files after a rest: everything else is known."""
+        """Set the files of a partition that was dormant; the rest of its state was kept."""
         cdef PartitionCore *core = &self.core
         core.fd, core.index.fd, core.time_index.fd = fd, index_fd, time_index_fd
         core.appendable = core.slot.flags == PARTITION_LIVE
 
     def carried(self) -> tuple:
-        """What `carry` needs in another process, to go on where this one was; producers have their own."""
+        """Return what `carry` needs to continue in another process; producers are carried separately."""
         cdef PartitionCore *c = &self.core
         return (
-            c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp, c.created_ms,
-            c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key, c.index.last_offset,
-            c.time_index.room, c.time_index.entries, c.time_index.last_key, c.time_index.last_offset,
-            c.held_back.offset, c.held_back.segment_base, c.held_back.position, c.slot.aborted_end,
+            c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp,
+            c.created_ms, c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key,
+            c.index.last_offset, c.time_index.room, c.time_index.entries, c.time_index.last_key,
+            c.time_index.last_offset, c.held_back.offset, c.held_back.segment_base, c.held_back.position,
+            c.slot.aborted_end,
         )
 
     def carry(self, tuple what) -> None:
-        """A segment that another process of this program has opened and closed."""
+        """Load the state of a segment that another process of this program has opened and closed."""
         cdef PartitionCore *c = &self.core
         (
-            c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp, c.created_ms,
-            c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key, c.index.last_offset,
-            c.time_index.room, c.time_index.entries, c.time_index.last_key, c.time_index.last_offset,
-            c.held_back.offset, c.held_back.segment_base, c.held_back.position, c.slot.aborted_end,
+            c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp,
+            c.created_ms, c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key,
+            c.index.last_offset, c.time_index.room, c.time_index.entries, c.time_index.last_key,
+            c.time_index.last_offset, c.held_back.offset, c.held_back.segment_base, c.held_back.position,
+            c.slot.aborted_end,
         ) = what
         c.index.base = c.time_index.base = c.segment_base
 
     def forget_files(self) -> None:
-        """They are closed."""
+        """Note that the files are closed."""
         self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
         self.core.appendable = 0
 
     def hold(self) -> None:
-        """The turn appends nothing by itself until `release`."""
+        """Keep the turn from appending by itself until `release`."""
         self.core.appendable = 0
 
     def release(self) -> None:
+        """Let the turn append again, if the partition is live and open."""
         self.core.appendable = self.core.slot.flags == PARTITION_LIVE and self.core.fd >= 0
 
     def finish_segment(self) -> None:
-        """The final time index entry: what is last in it is the segment's largest timestamp."""
+        """Append the final time index entry: the segment's largest timestamp."""
         cdef PartitionCore *core = &self.core
         if core.max_timestamp >= 0:
             time_index_add(&core.time_index, core.max_timestamp, core.max_timestamp_offset, True)
 
     def take_refused(self) -> tuple:
-        """Of `.index` and `.timeindex` each: how many entries were not above the last one since this was asked, how many it has, and
-        the last one's offset."""
+        """Return (refused, entries, last offset) of `.index` and of `.timeindex`.
+
+        Refused entries were not above the last one; they are counted since the last call.
+        """
         cdef PartitionCore *core = &self.core
         taken = (
             (core.index.refused, core.index.entries, core.index.last_offset),
@@ -162,13 +183,17 @@ cdef class PartitionState:
         return taken
 
     def roll_due(self, int64_t last_offset, int64_t length, int64_t max_timestamp, int64_t now_ms) -> bool:
+        """Return whether a batch must go to a new segment."""
         return roll_due(&self.core, self.core.size, last_offset, length, max_timestamp, now_ms)
 
     def describe(
-        self, uint64_t table_slot, bytes topic_id, int partition, uint32_t generation, uint32_t config_version, int leader_epoch,
-        int log_dir, int64_t log_start,
+        self, uint64_t table_slot, bytes topic_id, int partition, uint32_t generation,
+        uint32_t config_version, int leader_epoch, int log_dir, int64_t log_start,
     ) -> None:
-        """What the partition table is to say; both marks stand at `high_watermark` until moved."""
+        """Set the partition's entry in the partition table; both marks stay as they are.
+
+        Raises ValueError if the topic id has not 16 bytes.
+        """
         cdef PartitionSlot *slot = &self.core.slot
         if len(topic_id) != 16:
             raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
@@ -179,7 +204,10 @@ cdef class PartitionState:
         slot.leader_epoch, slot.log_dir, slot.log_start_offset = leader_epoch, log_dir, log_start
 
     def all_is_durable(self, int64_t synced) -> None:
-        """High watermark and last stable offset move as far as they can; what lies below `synced` is in segments that were synced."""
+        """Move high watermark and last stable offset as far as possible; all of the log is durable.
+
+        What lies below `synced` is in synced segments.
+        """
         cdef PartitionCore *core = &self.core
         core.slot.high_watermark = core.covered = end_bound(core)
         core.slot.last_stable = stable_bound(core)
@@ -187,7 +215,7 @@ cdef class PartitionState:
         core.slot.log_end_offset = core.log_end
 
     def keep_marks(self, int64_t high_watermark, int64_t log_end) -> None:
-        """What was said of a partition that is not open: its offsets, for whoever opens it."""
+        """Set the published offsets of a partition that is not open, for whoever opens it."""
         cdef PartitionCore *core = &self.core
         core.slot.high_watermark.offset = core.slot.last_stable.offset = high_watermark
         core.slot.log_end_offset = log_end
@@ -195,19 +223,24 @@ cdef class PartitionState:
     # ---- transactions ----
 
     def hold_back(self, int64_t offset, int64_t segment_base, int64_t position) -> None:
-        """The earliest open transaction begins here: what is durable is stable up to this batch, from the next commit round on."""
+        """Hold back the last stable offset, from the next commit round on, at the first open transaction.
+
+        The transaction's first batch is at `offset` and `position` of a segment.
+        """
         cdef PartitionCore *core = &self.core
         core.held_back.offset = offset
         core.held_back.segment_base = segment_base
         core.held_back.position = position
 
     def let_go(self) -> None:
-        """No transaction is open."""
+        """End holding back: no transaction is open."""
         self.core.held_back.offset = -1
 
     def raise_stable(self, int64_t offset) -> None:
-        """The log starts here: what is held back is so from here on, if it began before. Nothing is read below, so that the
-        place may stay that of the batch which is gone."""
+        """Raise the held back offset and the last stable offset to the log start `offset`.
+
+        Segment and position may stay those of a deleted batch: nothing is read below the log start.
+        """
         cdef PartitionCore *core = &self.core
         if core.held_back.offset >= 0:
             core.held_back.offset = max(core.held_back.offset, offset)
@@ -215,7 +248,7 @@ cdef class PartitionState:
 
     @property
     def held_back(self):
-        """Where the earliest open transaction begins, -1 without one."""
+        """Return the first offset of the earliest open transaction; -1 if none is open."""
         return self.core.held_back.offset
 
     @property
@@ -229,6 +262,7 @@ cdef class PartitionState:
     # ----
 
     def publish(self, SlotTable table) -> None:
+        """Write the partition's slot to the partition table."""
         table_write(&table.ref, self.core.table_slot, &self.core.slot)
 
     @property
@@ -335,11 +369,11 @@ cdef class PartitionState:
 
     @property
     def can_rest(self):
-        """Whether nothing of it waits for a sync: its files may be closed until they are needed again."""
+        """Return whether nothing waits for a sync: the files may be closed until they are needed again."""
         return nothing_waits(&self.core)
 
     def cut_back(self) -> None:
-        """What a failed write left behind the end is cut off; `finish_batch` has it synced. Raises OSError."""
+        """Cut off what a failed write left behind the end; `finish_batch` has that synced. Raises OSError."""
         cdef PartitionCore *core = &self.core
         core.syncs_itself = 1
         os.ftruncate(core.fd, core.size)

@@ -1,7 +1,7 @@
-"""What the `.txnindex` of a segment is to say, by its records: it has no checksum that could tell.
+"""Checking and rebuilding the `.txnindex` of a segment, which has no checksum, from its records.
 
-The producers before the segment, which its snapshot has, and its batches give every entry anew. A wrong one
-makes a read_committed consumer take for good what was aborted, or drop what is good.
+The snapshot of producers before the segment and its batches determine every entry. A wrong entry makes a
+read_committed consumer take aborted records for committed ones, or drop committed ones.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from mpbroker.log.io.strict_stat import is_there
 from mpbroker.log.partition import batch_checker
 from mpbroker.log.partition.state import PartitionState
 
-# What is read at a time.
+# The bytes checked at a time.
 PIECE_BYTES = 1 << 20
 
 Expected = list[AbortedTransaction] | None
 
 
 def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Generator[int, None, Expected]:
-    """The entries; None where that cannot be told: without a snapshot, of damaged batches, and of what was
-    compacted, since entries stay for longer than the records. Yields bytes read. `leaves_cache`: what was
-    not in the page cache will not be there afterwards; nothing is read ahead. Raises OSError.
+    """Return the entries that the `.txnindex` has to have; yield the bytes read in each step.
+
+    Returns None if they cannot be known: without a snapshot, with damaged batches, and after compaction,
+    since entries outlive the records. `leaves_cache` drops pages that were not in the page cache before, and
+    turns off read-ahead. Raises OSError.
     """
     producers = _producers_before(directory, base)
     if producers is None:
@@ -50,7 +52,7 @@ def expected(directory: Path, base: int, *, leaves_cache: bool = False) -> Gener
         found: list[AbortedTransaction] = []
         position, next_offset = 0, base
         while position < size:
-            # The check reads ahead of the batch that it is at.
+            # The check reads beyond its current batch.
             count = min(2 * PIECE_BYTES, size - position)
             stays = not leaves_cache or resident(fd, position, count)
             checked = batch_checker.check_batches(
@@ -89,7 +91,10 @@ def _has_gaps(fd: int, position: int, end: int, next_offset: int) -> bool:
 
 
 def remake(directory: Path, base: int, count: Callable[[int], None]) -> bool:
-    """Where there is none; -> whether it is there now. Raises OSError."""
+    """Rebuild a missing `.txnindex`; return whether there is one now. Raises OSError.
+
+    `count` is called with the bytes read in each step.
+    """
     path = directory / segment_name(base, TXN_INDEX_SUFFIX)
     if is_there(path):
         return True
@@ -103,7 +108,7 @@ def remake(directory: Path, base: int, count: Callable[[int], None]) -> bool:
 
 
 def problem(directory: Path, base: int, wanted: Expected) -> str:
-    """What is wrong with the file; empty: nothing, or nobody can tell. Raises OSError."""
+    """Return what is wrong with the file; empty if nothing is, or if that is unknown. Raises OSError."""
     try:
         found = read_aborted(directory / segment_name(base, TXN_INDEX_SUFFIX))
     except FileNotFoundError:

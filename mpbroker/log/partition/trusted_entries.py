@@ -1,9 +1,9 @@
-"""What indexes say of a segment, where the log says the same.
+"""Index look-ups that are believed only if the log agrees.
 
-Nobody checks an index: it has no checksum, and a start trusts those of synced segments. So a reader looks at
-what an entry leads to. An offset index that names a later place than it should would hide the records before
-it, and a time index records of a time, or let a segment seem older than it is; then neither is believed, and
-the segment is walked from its beginning.
+An index has no checksum, and a start trusts those of synced segments. So a reader checks the batch that an
+entry points to. An `.index` entry with a later position than the true one would hide the records before it; a
+`.timeindex` entry could hide records, or let a segment seem older than it is. Entries that the log
+contradicts are ignored, and the segment is walked from its beginning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ NO_TIMESTAMP = -1
 
 
 def position_before(fd: int, index_fd: int, base: int, offset: int) -> int:
-    """Of a batch at or before the offset. `index_fd`: -1 if there is none. Raises OSError."""
+    """Return the position of a batch at or before the offset. Raises OSError.
+
+    `index_fd` is -1 if there is no index.
+    """
     if index_fd < 0:
         return 0
     named, position = index.offset_floor(index_fd, base, offset)
@@ -27,8 +30,10 @@ def position_before(fd: int, index_fd: int, base: int, offset: int) -> int:
 
 
 def time_before(fd: int, index_fd: int, time_fd: int, base: int, timestamp_ms: int) -> tuple[int, int]:
-    """(timestamp, offset): the largest time up to there, and none later than that; (-1, base) if nothing can
-    be said. Raises OSError.
+    """Return (timestamp, offset) of the last time index entry at or before `timestamp_ms`.
+
+    The timestamp is the largest up to that offset. Returns (-1, base) without an entry that the log confirms.
+    Raises OSError.
     """
     timestamp, offset = index.time_floor(time_fd, base, timestamp_ms)
     if timestamp == NO_TIMESTAMP:

@@ -1,1 +1,1 @@
-"""Reading partitions from outside the log process."""
+"""Readers of partitions from outside the log process."""

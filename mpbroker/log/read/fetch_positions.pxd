@@ -1,14 +1,15 @@
-"""Where fetches begin: segments that consumers are reading, and byte positions of the offsets that they will ask for next.
+"""Segments that consumers read, and byte positions of the offsets that they will fetch next.
 
     SegmentPlaces    READERS places; a partition table slot has one place, which it may lose to another slot
-    Reader           the last SEGMENTS segments that were read of one partition, the last FOUND positions in them
+    Reader           the last SEGMENTS segments read of one partition, the last FOUND positions in them
 
-What would have to be read from the disk is not known here: Python has it brought (`mpbroker.handlers.cold_reads`).
-What was found resident is believed to be so for WARM_MS, and so is what was appended behind it since: a consumer at
-the end of a log costs no system call for it.
+Only resident data is located here; Python has other data read from the disk (`mpbroker.handlers.cold_reads`).
+A part that was found resident counts as resident for WARM_MS, together with what is appended behind it: a
+consumer at the end of a log costs no system call for the test.
 
-Filled by Python (`learn`) when it has served a fetch that the turn could not; private to one handler. An offset
-that is not among the positions is looked up in the segment's index, as `mpbroker.log.read.reader` does it.
+Python fills the places (`learn`) when it has served a fetch that the turn could not. They are private to one
+handler. An offset that is not among the positions is looked up in the segment's index, as in
+`mpbroker.log.read.reader`.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
@@ -18,14 +19,14 @@ from shm.atomics cimport load_relaxed
 
 cdef enum:
     READERS = 256
-    SEGMENTS = 2                # two files open of each
+    SEGMENTS = 2                # each has two open files
     FOUND = 8
     WARM_MS = 1000
 
 cdef struct Segment:
     int64_t base                # -1: none
     int fd
-    int index_fd                # -1: it has none, and is scanned from its beginning
+    int index_fd                # -1: none; the segment is scanned from its beginning
     uint64_t inode
     char *path
     uint32_t path_length
@@ -39,20 +40,20 @@ cdef struct Found:
 cdef struct Reader:
     uint32_t slot
     uint32_t generation         # 0: free
-    uint32_t log_dir            # where its segments lay: a partition may move
-    uint32_t next_segment       # which is overwritten next
+    uint32_t log_dir            # of its segments: a partition may move
+    uint32_t next_segment       # place that is overwritten next
     uint32_t next_found
     Segment segments[SEGMENTS]
     Found found[FOUND]
-    int64_t warm_base           # of the segment of which a part was found resident, ...
+    int64_t warm_base           # the segment with a resident part, ...
     int64_t warm_from
-    int64_t warm_to             # ... up to here; without an end if what comes behind it is being appended
-    int64_t warm_ms             # ... at this time
+    int64_t warm_to             # ... up to here; NO_END if appends follow it
+    int64_t warm_ms             # ... as tested at this time
 
 cdef struct Spot:
     Segment *segment
     int64_t position            # of the batch with the offset
-    int64_t limit               # the first byte of the segment that may not be seen
+    int64_t limit               # first byte of the segment that is not visible
 
 cdef struct PlacesRef:
     Reader *readers
@@ -61,12 +62,18 @@ cdef struct PlacesRef:
     int64_t now_ms              # set before each look
 
 cdef inline bint is_damaged(const PlacesRef *places, uint32_t slot, uint32_t generation) noexcept nogil:
-    """Something of the partition is: only Python knows what."""
+    """Return whether anything of the partition is damaged; only Python knows what."""
     return damage_version(load_relaxed(&places.damaged[slot]), generation) != 0
 
-cdef Reader *reader_of(PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir) noexcept nogil
-cdef bint locate(PlacesRef *places, Reader *reader, int64_t offset, const Bound *bound, Spot *spot) noexcept nogil
-cdef bint is_warm(Reader *reader, const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms) noexcept nogil
+cdef Reader *reader_of(
+    PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir,
+) noexcept nogil
+cdef bint locate(
+    PlacesRef *places, Reader *reader, int64_t offset, const Bound *bound, Spot *spot,
+) noexcept nogil
+cdef bint is_warm(
+    Reader *reader, const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms,
+) noexcept nogil
 cdef int64_t first_batch_bytes(Spot *spot, Chunk *chunk) noexcept nogil
 cdef void remember(Reader *reader, int64_t offset, int64_t base, int64_t position) noexcept nogil
 

@@ -1,4 +1,4 @@
-"""The segments and positions that the fetch turn knows; `fetch_positions.pxd` draws them."""
+"""The segments and positions that the fetch turn knows; `fetch_positions.pxd` lays them out."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
@@ -6,7 +6,9 @@ from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open as open_file
 from posix.stat cimport fstat, stat, struct_stat
 from posix.unistd cimport close
 
-from mpbroker.log.read.fetch_positions cimport FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot
+from mpbroker.log.read.fetch_positions cimport (
+    FOUND, READERS, SEGMENTS, Found, PlacesRef, Reader, Segment, Spot,
+)
 from mpbroker.ipc.slots cimport file_generation_of
 from mpbroker.ipc.table cimport Bound
 from mpbroker.log.format.index cimport OFFSET_ENTRY_BYTES, floor_entry
@@ -20,10 +22,15 @@ LOG_SUFFIX, INDEX_SUFFIX = b".log", b".index"
 cdef int64_t NO_END = <int64_t>1 << 62
 
 
-cdef Reader *reader_of(PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir) noexcept nogil:
-    """NULL when nothing is known of that partition in that log directory."""
+cdef Reader *reader_of(
+    PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir,
+) noexcept nogil:
+    """Return the place of a partition in a log directory; NULL if it has none."""
     cdef Reader *reader = &places.readers[slot % READERS]
-    if reader.generation == 0 or reader.slot != slot or reader.generation != generation or reader.log_dir != log_dir:
+    if (
+        reader.generation == 0 or reader.slot != slot
+        or reader.generation != generation or reader.log_dir != log_dir
+    ):
         return NULL
     return reader
 
@@ -34,7 +41,7 @@ cdef int64_t file_bytes(int fd) noexcept nogil:
 
 
 cdef bint is_deleted(const Segment *segment) noexcept nogil:
-    """Whether one of its files has no name any more."""
+    """Return whether one of the segment's open files has no name any more."""
     cdef struct_stat status
     if segment.base < 0:
         return False
@@ -44,7 +51,10 @@ cdef bint is_deleted(const Segment *segment) noexcept nogil:
 
 
 cdef int64_t limit_of(const Segment *segment, const Bound *bound) noexcept nogil:
-    """A segment below the bound's is whole."""
+    """Return the first invisible byte of a segment; -1 if nothing of it is visible.
+
+    All of a segment below the bound's is visible.
+    """
     if segment.base == bound.segment_base:
         return bound.position
     return file_bytes(segment.fd) if segment.base < bound.segment_base else -1
@@ -64,8 +74,10 @@ cdef bint remembered(Reader *reader, int64_t offset, const Bound *bound, Spot *s
     return False
 
 
-cdef bint is_warm(Reader *reader, const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms) noexcept nogil:
-    """Whether `length` bytes from the spot on, or as many as may be seen, can be read without waiting for the disk."""
+cdef bint is_warm(
+    Reader *reader, const Spot *spot, int64_t length, const Bound *bound, int64_t now_ms,
+) noexcept nogil:
+    """Return whether `length` visible bytes from the spot on can be read without waiting for the disk."""
     cdef int64_t base = spot.segment.base, position = spot.position, end = min(position + length, spot.limit)
     cdef bint known = base == reader.warm_base and reader.warm_from <= position <= reader.warm_to
     if now_ms - reader.warm_ms > WARM_MS:
@@ -92,8 +104,10 @@ cdef bint index_is_warm(Segment *segment, int64_t now_ms) noexcept nogil:
 
 
 cdef int64_t indexed(const Segment *segment, int64_t offset, int64_t *named) noexcept nogil:
-    """The position of a batch at or before the offset; -1 if the index cannot be read. `named`: an offset of that batch, as the index
-    says; -1 if it says nothing."""
+    """Return the position of a batch at or before the offset; -1 if the index cannot be read.
+
+    Sets `named` to the offset in the index entry, one of that batch; -1 if no entry was used.
+    """
     cdef uint8_t entry[16]
     cdef int64_t bytes, place
     named[0] = -1
@@ -102,7 +116,9 @@ cdef int64_t indexed(const Segment *segment, int64_t offset, int64_t *named) noe
     bytes = file_bytes(segment.index_fd)
     if bytes < 0:
         return -1
-    place = floor_entry(segment.index_fd, bytes // OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES, offset - segment.base, entry)
+    place = floor_entry(
+        segment.index_fd, bytes // OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES, offset - segment.base, entry,
+    )
     if place == -1:
         return 0                # the offset is below the first entry
     if place < 0:
@@ -111,8 +127,13 @@ cdef int64_t indexed(const Segment *segment, int64_t offset, int64_t *named) noe
     return <int32_t>load_u32(entry + 4)
 
 
-cdef bint locate(PlacesRef *places, Reader *reader, int64_t offset, const Bound *bound, Spot *spot) noexcept nogil:
-    """Finds the batch that holds the offset; False if it is not in the segments that are known, or would have to be waited for."""
+cdef bint locate(
+    PlacesRef *places, Reader *reader, int64_t offset, const Bound *bound, Spot *spot,
+) noexcept nogil:
+    """Find the batch that holds the offset.
+
+    Returns False if it is not in a known segment, or if finding it would wait for the disk.
+    """
     cdef Chunk *chunk = places.chunk
     cdef const uint8_t *header
     cdef int64_t length, named
@@ -127,16 +148,19 @@ cdef bint locate(PlacesRef *places, Reader *reader, int64_t offset, const Bound 
     if spot.segment == NULL or not index_is_warm(spot.segment, places.now_ms):
         return False
     spot.limit, spot.position = limit_of(spot.segment, bound), indexed(spot.segment, offset, &named)
-    chunk.count = 0             # it may hold another file
+    chunk.count = 0             # the chunk may hold another file
     while 0 <= spot.position < spot.limit:
         if not is_warm(reader, spot, CHUNK_BYTES, bound, places.now_ms):
             return False
         header = have(chunk, spot.segment.fd, spot.position, BATCH_HEADER_BYTES, spot.limit)
         length = batch_length(header) if header != NULL else 0
         if length == 0 or (named >= 0 and <int64_t>load_u64(header + BASE_OFFSET_AT) > named):
-            return False        # an index that names a later place hides what lies before it
+            return False        # an entry with a later position would hide earlier batches
         named = -1
-        if <int64_t>load_u64(header + BASE_OFFSET_AT) + <int32_t>load_u32(header + LAST_OFFSET_DELTA_AT) >= offset:
+        if (
+            <int64_t>load_u64(header + BASE_OFFSET_AT)
+            + <int32_t>load_u32(header + LAST_OFFSET_DELTA_AT) >= offset
+        ):
             remember(reader, offset, spot.segment.base, spot.position)
             return True
         spot.position += length
@@ -144,7 +168,7 @@ cdef bint locate(PlacesRef *places, Reader *reader, int64_t offset, const Bound 
 
 
 cdef int64_t first_batch_bytes(Spot *spot, Chunk *chunk) noexcept nogil:
-    """The length of the batch at the spot; 0 if it cannot be read."""
+    """Return the length of the batch at the spot in bytes; 0 if it cannot be read."""
     cdef const uint8_t *header
     chunk.count = 0
     header = have(chunk, spot.segment.fd, spot.position, BATCH_HEADER_BYTES, spot.limit)
@@ -183,7 +207,7 @@ cdef void forget_reader(Reader *reader) noexcept:
 
 
 cdef class SegmentPlaces:
-    """What Python tells the fetch turn about segment files."""
+    """The segment files and positions that Python gives to the fetch turn."""
 
     def __cinit__(self):
         cdef int i, k
@@ -198,7 +222,7 @@ cdef class SegmentPlaces:
             forget_reader(&self.ref.readers[i])
 
     def __init__(self, const unsigned char[::1] damaged):
-        """`damaged`: the words of damage, one per slot of the partition table."""
+        """Start without places. `damaged`: the words of damage, one per slot of the partition table."""
         self.words = damaged
         self.ref.damaged = <const uint64_t *>&damaged[0]
 
@@ -208,12 +232,12 @@ cdef class SegmentPlaces:
             free(self.ref.readers)
 
     def __len__(self):
-        """Partitions that are known."""
+        """Count the partitions that have a place."""
         cdef int i
         return sum(self.ref.readers[i].generation != 0 for i in range(READERS))
 
     def learn(self, uint32_t slot, uint32_t generation, int64_t base, bytes path, uint32_t log_dir=0) -> None:
-        """A fetch was served from this segment. Takes the place of another slot if need be."""
+        """Note the segment that a fetch was served from; its slot may take the place of another one."""
         cdef Reader *reader = &self.ref.readers[slot % READERS]
         cdef int i
         if reader_of(&self.ref, slot, generation, log_dir) == NULL:
@@ -223,7 +247,7 @@ cdef class SegmentPlaces:
             if reader.segments[i].base == base:
                 return
         for i in range(FOUND):
-            # What is known of a file that had the name before it was cleaned.
+            # These positions may be of the file that had the name before it was cleaned.
             if reader.found[i].base == base:
                 reader.found[i].offset = -1
         if reader.warm_base == base:
@@ -238,7 +262,7 @@ cdef class SegmentPlaces:
         cdef bytes index = path.removesuffix(LOG_SUFFIX) + INDEX_SUFFIX
         cdef int fd = open_file(<const char *>path, O_RDONLY | O_CLOEXEC)
         if fd < 0:
-            return              # it went in this moment: nothing is known of it
+            return              # it was just deleted
         segment.path = <char *>malloc(len(path))
         if segment.path == NULL or fstat(fd, &status):
             close(fd)
@@ -250,17 +274,20 @@ cdef class SegmentPlaces:
         segment.index_warm_ms = -WARM_MS - 1
         segment.index_fd = open_file(<const char *>index, O_RDONLY | O_CLOEXEC)
         segment.base = base
-        if stat(<const char *>path, &status) or file_generation_of(status.st_ino, status.st_dev) != segment.inode:
-            # It was cleaned in this moment: the index may be that of the new file.
+        if (
+            stat(<const char *>path, &status)
+            or file_generation_of(status.st_ino, status.st_dev) != segment.inode
+        ):
+            # It was just cleaned: the index may belong to the new file.
             forget_segment(segment)
 
     def forget(self, uint32_t slot) -> None:
-        """A slice of this partition turned out to be of another file."""
+        """Forget a partition, of which a slice turned out to be of another file."""
         if self.ref.readers[slot % READERS].slot == slot:
             forget_reader(&self.ref.readers[slot % READERS])
 
     def forget_deleted(self) -> None:
-        """Files that were deleted would keep their space for as long as they are open."""
+        """Close files that were deleted: they keep their space for as long as they are open."""
         cdef int i, k
         for i in range(READERS):
             for k in range(SEGMENTS):
@@ -268,7 +295,7 @@ cdef class SegmentPlaces:
                     forget_reader(&self.ref.readers[i])
 
     def forget_all(self) -> None:
-        """The log process has a successor, which may have cut or replaced files."""
+        """Forget all partitions: a new log process may have cut or replaced files."""
         cdef int i
         for i in range(READERS):
             forget_reader(&self.ref.readers[i])

@@ -1,8 +1,8 @@
-"""Reading a partition's files from outside the log process: handlers, and Spark beside a running broker.
+"""A reader of a partition's files for other processes: handlers, and Spark beside a running broker.
 
-A reader never sees a byte behind the bound it is given (from the partition table), and stays right while the
-log process appends and rolls: sealed segments are read to their end, the one that the bound names to its
-position. (Kafka: LocalLog.read, LogSegment.read, UnifiedLog.fetchOffsetByTimestamp.)
+A reader never sees a byte behind the bound it is given (from the partition table), and stays correct while
+the log process appends and rolls: it reads sealed segments to their end, and the bound's segment to the
+bound's position. (Kafka: LocalLog.read, LogSegment.read, UnifiedLog.fetchOffsetByTimestamp.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mpbroker.log.format.transaction_index import AbortedTransaction, aborted_be
 from mpbroker.log.io.residency import resident
 from mpbroker.log.partition.trusted_entries import LATEST_TIME, NO_TIMESTAMP, position_before, time_before
 
-# What a search for an offset reads of a segment at first.
+# The first read of a search for an offset in a segment.
 LOOKED_AT_BYTES = 16384
 NO_OFFSET = -1
 REMEMBERED_POSITIONS = 64
@@ -40,7 +40,7 @@ OPEN_SEGMENTS = 4
 
 
 class OffsetOutOfRange(Exception):
-    """The offset is not in the log, or beyond what may be seen."""
+    """The offset is not in the log, or behind the bound."""
 
 
 class SegmentGone(Exception):
@@ -48,7 +48,7 @@ class SegmentGone(Exception):
 
 
 class NotResident(Exception):
-    """Reading would wait for the disk, for this part of the file."""
+    """Reading this part of the file would wait for the disk."""
 
     def __init__(self, fd: int, position: int, length: int) -> None:
         super().__init__(f"{length} bytes at {position}")
@@ -58,11 +58,11 @@ class NotResident(Exception):
 
 
 class RangeDamaged(Exception):
-    """The offset cannot be read: the scrubber has found its batch damaged."""
+    """The offset cannot be read: the scrubber has found its batch, or its `.txnindex`, damaged."""
 
 
 class Bound(NamedTuple):
-    """The first byte and offset that may not be seen: the slot's high watermark or last stable offset."""
+    """The first invisible offset and byte: the slot's high watermark or last stable offset."""
 
     offset: int
     segment_base: int
@@ -70,7 +70,7 @@ class Bound(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Whole bytes of the segment file `path`, `inode`, beginning with a batch; the last batch may be cut."""
+    """Bytes of the segment file `path`, `inode`, beginning with a batch; the last batch may be cut off."""
 
     segment_base: int
     position: int
@@ -93,7 +93,7 @@ RecordTimes = Callable[[bytes], list[tuple[int, int]]]
 
 @dataclass
 class _OpenSegment:
-    """Files of one segment, kept open for the next read."""
+    """The files of one segment, kept open for the next read."""
 
     base: int
     fd: int
@@ -103,6 +103,7 @@ class _OpenSegment:
 
     @classmethod
     def open(cls, directory: Path, base: int) -> _OpenSegment:
+        """Open a segment and its index, if it has one. Raises SegmentGone, OSError."""
         try:
             fd = os.open(directory / segment_name(base), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
@@ -118,7 +119,7 @@ class _OpenSegment:
         path = (directory / segment_name(base)).absolute()
         segment = cls(base, fd, index_fd, file_generation(os.fstat(fd)), os.fsencode(path))
         if not segment.is_in_place():
-            # Replaced in this moment by what the cleaner made of it: the index may be that of the new file.
+            # It was just replaced by the cleaner: the index may belong to the new file.
             segment.close()
             raise SegmentGone(f"{path} is another file now")
         return segment
@@ -140,12 +141,12 @@ class _OpenSegment:
 
 
 class PartitionReader:
-    """One partition directory. Not for two threads at once; holds a few files open until `close`."""
+    """A reader of one partition directory. Not thread-safe; keeps a few files open until `close`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._bases: list[int] = []
-        # What `.txnindex` files say, by segment, and where the last marker in them was said to end.
+        # Contents of `.txnindex` files by segment, and the `aborted_end` that they were listed for.
         self._with_aborted: list[int] = []
         self._aborted: dict[int, list[AbortedTransaction]] = {}
         self._aborted_end = 0
@@ -156,7 +157,7 @@ class PartitionReader:
         self._damage_version = 0
 
     def heed(self, damage_version: int) -> None:
-        """What is damaged in the partition, by the version in its word of damage; 0: nothing.
+        """Load the damages of the partition if the version in its word of damage changed; 0: it has none.
 
         Raises CheckpointCorrupt, a ValueError, or OSError.
         """
@@ -172,14 +173,14 @@ class PartitionReader:
         self._open.clear()
 
     def has_deleted(self) -> bool:
-        """Whether a file that it holds open has no name any more, so that only this keeps its space."""
+        """Return whether an open file has been deleted, so that only this reader keeps its space."""
         return any(segment.is_deleted() for segment in self._open.values())
 
     def segments(self) -> list[int]:
-        """Base offsets of all segments, read anew. Raises OSError.
+        """List the base offsets of all segments, read anew. Raises OSError.
 
-        What is open is opened anew, too: a segment may have been replaced by one that holds those behind it,
-        and with the old file in hand their offsets would be missed.
+        Closes all open segments: compaction may have merged later segments into one of them, whose offsets
+        would be missed in the old file.
         """
         self.close()
         self._aborted.clear()
@@ -191,14 +192,14 @@ class PartitionReader:
         return self._bases
 
     def epochs(self) -> list[tuple[int, int]]:
-        """(leader epoch, start offset), ascending. Raises CheckpointCorrupt, a ValueError, or OSError."""
+        """List (epoch, start offset), ascending. Raises CheckpointCorrupt, a ValueError, or OSError."""
         return read_epochs(self.directory)
 
     def locate(self, offset: int, bound: Bound) -> scan.BatchAt | None:
-        """The batch that holds the offset, or the next one where offsets have a gap; None at the bound.
+        """Find the batch that holds the offset, or the next one where offsets have a gap; None at the bound.
 
-        `position` in it is meant within the segment that `segment_of` names. Raises OffsetOutOfRange,
-        RangeDamaged, CorruptBatch, SegmentGone, OSError.
+        `position` of the batch is within its segment. Raises OffsetOutOfRange, RangeDamaged, CorruptBatch,
+        SegmentGone, OSError.
         """
         found = self._locate(offset, bound)
         return found[1] if found else None
@@ -206,12 +207,11 @@ class PartitionReader:
     def fetch_slice(
         self, offset: int, max_bytes: int, bound: Bound, min_one_batch: bool = True, *, wait: bool = True
     ) -> Slice | None:
-        """At most `max_bytes` from the batch with the offset on; all of that batch if `min_one_batch`, and
-        nothing from where damage begins on.
+        """Return at most `max_bytes` from the batch with the offset on, up to the first damage.
 
-        None when there is nothing to see: at the bound, or when not even the first batch fits. Without `wait`
-        the slice is resident, and nothing is read that is not: NotResident then says what that was. Raises
-        OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
+        The slice is longer if `min_one_batch` and the first batch needs it. Returns None at the bound, or if
+        the first batch does not fit. Without `wait` nothing is read from the disk: NotResident names what
+        would have been. Raises OffsetOutOfRange, RangeDamaged, CorruptBatch, SegmentGone, OSError.
         """
         found = self._locate(offset, bound, None if wait else max_bytes)
         if found is None:
@@ -230,11 +230,12 @@ class PartitionReader:
         return Slice(segment.base, batch.position, length, segment.inode, segment.path)
 
     def aborted(self, offset: int, piece: Slice, bound: Bound, aborted_end: int) -> list[AbortedTransaction]:
-        """Those that may have records in a slice that was fetched from this offset on; in the order of their
-        markers, which lie below `aborted_end`. Raises SegmentGone, RangeDamaged, TransactionIndexCorrupt,
-        OSError.
+        """List aborted transactions that may have records in a slice, which was fetched from `offset` on.
+
+        They are in the order of their markers, which lie below `aborted_end`. Raises SegmentGone,
+        RangeDamaged, TransactionIndexCorrupt, OSError.
         """
-        # Where an index is damaged that end may be wrong as well.
+        # With a damaged index `aborted_end` may be wrong as well.
         if offset >= aborted_end and not self._damaged_indexes:
             return []
         if aborted_end != self._aborted_end:
@@ -257,7 +258,7 @@ class PartitionReader:
         return self._aborted[base]
 
     def _end_of(self, piece: Slice, bound: Bound) -> int:
-        """An offset behind all those of the slice, as near as indexes can tell."""
+        """Return an offset behind all those of the slice, as near as indexes can tell."""
         segment = self._segment(piece.segment_base)
         if segment.index_fd >= 0:
             end = piece.position + piece.length
@@ -268,7 +269,7 @@ class PartitionReader:
         return min([*later[:1], bound.offset])
 
     def read(self, piece: Slice) -> bytes:
-        """The bytes of a slice. Raises SegmentGone, OSError."""
+        """Read the bytes of a slice. Raises SegmentGone, OSError."""
         segment = self._segment(piece.segment_base)
         if segment.inode != piece.inode:
             raise SegmentGone(f"{self.directory / segment_name(piece.segment_base)} is another file now")
@@ -277,7 +278,7 @@ class PartitionReader:
     def find_timestamp(
         self, timestamp_ms: int, log_start: int, bound: Bound, times: RecordTimes | None = None
     ) -> FoundOffset:
-        """The first record at this time or later. Raises CorruptBatch, SegmentGone, OSError."""
+        """Find the first record at `timestamp_ms` or later. Raises CorruptBatch, SegmentGone, OSError."""
         times = times or record_times
         for base in self._visible(bound, log_start):
             segment = self._segment(base)
@@ -293,7 +294,7 @@ class PartitionReader:
     def max_timestamp(
         self, bound: Bound, log_start: int = 0, times: RecordTimes | None = None
     ) -> FoundOffset:
-        """The largest timestamp, the first record that has it. Raises CorruptBatch, SegmentGone, OSError."""
+        """Find the first record with the largest timestamp. Raises CorruptBatch, SegmentGone, OSError."""
         times = times or record_times
         best: scan.BatchAt | None = None
         holder: _OpenSegment | None = None
@@ -318,7 +319,11 @@ class PartitionReader:
     def _locate(
         self, offset: int, bound: Bound, unread: int | None = None
     ) -> tuple[_OpenSegment, scan.BatchAt] | None:
-        """`unread`: raises NotResident rather than wait for the disk; so many bytes are going to be read."""
+        """Find the batch that holds the offset, and its segment; None at the bound.
+
+        With `unread`, the number of bytes to be read next, NotResident is raised instead of waiting for the
+        disk.
+        """
         if offset == bound.offset:
             return None
         if offset > bound.offset:
@@ -337,7 +342,7 @@ class PartitionReader:
                 return segment, batch
             later = [b for b in self._visible(bound, offset) if b > base]
             if base < bound.segment_base and not segment.is_in_place():
-                # What took its place may hold the offsets of segments that are gone.
+                # The new file may hold the offsets of segments that are gone.
                 self.close()
                 self._bases = []
                 raise SegmentGone(f"{self.directory / segment_name(base)} is another file now")
@@ -346,14 +351,14 @@ class PartitionReader:
             base, position = later[0], 0
 
     def _start_for(self, offset: int, bound: Bound, unread: int | None) -> tuple[int, int]:
-        """Segment and position of a batch at or before the offset."""
+        """Return segment and position of a batch at or before the offset."""
         remembered = self._positions.get(offset)
         if remembered is not None and remembered[1] < self._limit(self._segment(remembered[0]), bound):
             return remembered
         bases = self._bases
         place = bisect_right(bases, offset)
         if place == 0 or (place == len(bases) and bases[-1] < bound.segment_base):
-            # The log has rolled, or may have lost its oldest segments, since it was listed.
+            # Since the listing the log has rolled, or may have lost its oldest segments.
             bases = self.segments()
             place = bisect_right(bases, offset)
         if place == 0:
@@ -372,13 +377,13 @@ class PartitionReader:
     # ---- damage ----
 
     def _refuse_damaged(self, offset: int) -> None:
-        """Raises RangeDamaged."""
+        """Raise RangeDamaged if the offset lies in a damaged range."""
         for one in self._damages:
             if one.first <= offset < one.behind and one.is_there(self.directory.parent):
                 raise RangeDamaged(str(one))
 
     def _behind_damage(self, base: int, position: int, offset: int) -> int:
-        """Where to look for an offset, from a position on: not where a batch cannot be told from the next."""
+        """Return where to search for an offset, from `position` on: behind all damage before the offset."""
         ends = [
             one.end
             for one in self._damages
@@ -387,7 +392,7 @@ class PartitionReader:
         return max([position, *ends])
 
     def _whole_until(self, segment: _OpenSegment, position: int, limit: int) -> int:
-        """Where damage begins behind a position, or the limit."""
+        """Return where the first damage behind a position begins, at most `limit`."""
         begins = [
             one.position
             for one in self._damages
@@ -396,7 +401,7 @@ class PartitionReader:
         return min([limit, *begins])
 
     def _visible(self, bound: Bound, log_start: int) -> list[int]:
-        """The bases of segments with offsets from the log start to the bound."""
+        """List the bases of segments with offsets from the log start to the bound."""
         if not self._bases or self._bases[-1] < bound.segment_base:
             self.segments()
         visible = [base for base in self._bases if base <= bound.segment_base]
@@ -415,7 +420,7 @@ class PartitionReader:
             except SegmentGone:
                 self._bases = []  # to be listed anew
                 raise
-            # They may have been those in an earlier file of the name.
+            # What is known may be of an earlier file of that name.
             self._aborted.pop(base, None)
             for offset in [at for at, (of, _) in self._positions.items() if of == base]:
                 del self._positions[offset]
@@ -425,7 +430,7 @@ class PartitionReader:
         return segment
 
     def _remember(self, offset: int, base: int, position: int) -> None:
-        """Where the next fetch of a sequential consumer begins."""
+        """Note the position where the next fetch of a sequential consumer begins."""
         self._positions[offset] = (base, position)
         self._positions.move_to_end(offset)
         if len(self._positions) > REMEMBERED_POSITIONS:
@@ -436,7 +441,7 @@ class PartitionReader:
     def _reaching(
         self, segment: _OpenSegment, at: int, limit: int, log_start: int, timestamp_ms: int
     ) -> Iterator[scan.BatchAt]:
-        """Batches with records at that time or later, in [at, limit); what is damaged is left out."""
+        """Yield batches with records at `timestamp_ms` or later in [at, limit), without damaged ranges."""
         for start, end in self._stretches(segment, at, limit):
             position = start
             while (
@@ -455,13 +460,16 @@ class PartitionReader:
         yield at, limit
 
     def _time_start(self, segment: _OpenSegment, timestamp_ms: int, log_start: int) -> int:
-        """The position from which on a record of this time may be: records before it are all earlier."""
+        """Return a position before which all records are earlier than `timestamp_ms`."""
         return self._indexed(segment, max(self._time_floor(segment, timestamp_ms - 1)[1], log_start))
 
     def _time_floor(
         self, segment: _OpenSegment, timestamp_ms: int, below: int | None = None
     ) -> tuple[int, int]:
-        """`below`: an offset at or behind which no entry counts."""
+        """Return (timestamp, offset) of the last trusted time index entry at or before `timestamp_ms`.
+
+        Entries at or behind the offset `below` do not count. (NO_TIMESTAMP, base) if there is none.
+        """
         base, name = segment.base, segment_name(segment.base, TIME_INDEX_SUFFIX)
         try:
             fd = os.open(self.directory / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -477,8 +485,9 @@ class PartitionReader:
     def _largest_in(
         self, segment: _OpenSegment, limit: int, log_start: int, below: int | None
     ) -> scan.BatchAt | None:
-        """The first batch with the largest timestamp; a sealed segment's last time index entry tells it.
-        `below`: the offset from which on the segment is not to be seen, if it has any.
+        """Find the first batch with the largest timestamp; a sealed segment's last time index entry gives it.
+
+        `below` is the first invisible offset of the segment, None if all of it is visible.
         """
         timestamp, offset = self._time_floor(segment, LATEST_TIME, below)
         is_there = timestamp >= 0 and offset >= log_start
@@ -493,20 +502,23 @@ class PartitionReader:
 
 
 def _check_resident(fd: int, position: int, length: int) -> None:
-    """Raises NotResident."""
+    """Raise NotResident if a part of a file cannot be read without waiting for the disk."""
     if not resident(fd, position, length):
         raise NotResident(fd, position, length)
 
 
 def _check_beginning(fd: int, position: int, end: int, unread: int) -> None:
-    """That of what a search reads first; NotResident asks for all that is going to be read."""
+    """Raise NotResident if the first read of a search would wait for the disk.
+
+    The exception names all that is going to be read.
+    """
     left = max(end - position, 0)
     if not resident(fd, position, min(LOOKED_AT_BYTES, left)):
         raise NotResident(fd, position, min(max(unread, LOOKED_AT_BYTES), left))
 
 
 def segment_bytes(directory: Path) -> int:
-    """What all segments of a partition take, without their indexes. Raises OSError."""
+    """Return the bytes of all segments of a partition, without their indexes. Raises OSError."""
     total = 0
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -517,7 +529,7 @@ def segment_bytes(directory: Path) -> int:
 
 
 def record_times(batch: bytes) -> list[tuple[int, int]]:
-    """(timestamp, offset) of every record of a batch. Raises mpbroker.records.errors.CorruptBatch."""
+    """List (timestamp, offset) of every record of a batch. Raises mpbroker.records.errors.CorruptBatch."""
     from mpbroker.records.iterate import iterate_batches
 
     return [

@@ -1,12 +1,12 @@
-"""The scrubber: reads all sealed segments from time to time, and says which of them are damaged.
+"""The scrubber process: reads all sealed segments from time to time, and finds damaged ones.
 
-It only reads them, with the lowest priority, and writes one file in each log directory
-(`mpbroker.log.format.damage`), which also says where it was: a pass goes on there after a restart. Nobody
-waits for it. What it has found stands in the words of damage, a word for each slot of the partition table,
-which it alone writes: a handler that sees one looks up in the file what it must not send. The file is written
-before the word. A successor writes all words anew.
+It reads with the lowest priority, and writes one file in each log directory (`mpbroker.log.format.damage`).
+The file has its position, too: a pass continues there after a restart. No process waits for the scrubber.
+There is a word of damage for each slot of the partition table, which only the scrubber writes: a handler that
+sees one set looks up in the file what it must not send. The file is written before the word. A successor
+writes all words anew.
 
-(Kafka has nothing like it: there consumers find damage, and followers copy it.)
+(Kafka has no scrubber: consumers find damage, and followers copy it.)
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ from mpbroker.log.partition.transaction_index_rebuild import expected, problem
 from mpbroker.log.scrub.scrubber import ColdFile, SegmentReplaced, SegmentScrub
 
 NICENESS = 19
-# How often what was found is compared with what is there, and how often a pass says where it is.
+# How often findings are compared with the files, and how often the position of a pass is saved.
 TEND_EVERY_S = 2.0
 SAVE_EVERY_S = 10.0
-# The words of `scrub_asked`: how often one was asked for, which of them began, and whether a pass goes on.
+# The words of `scrub_asked`: how many scrubs were asked for, how many began, whether a pass is under way.
 ASKED, BEGUN, GOES_ON = 0, 1, 2
 LARGEST_VERSION = 0xFFFFFFFF
 Found = frozenset[Damage]
 
 
 def run(context: ProcessContext) -> int:
-    """Scrubs until ordered to stop."""
+    """Scrub until ordered to stop."""
     os.nice(NICENESS)
     psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
     return ScrubProcess(context).serve()
 
 
 class Abandoned(Exception):
-    """We are to stop, or not to scrub any more."""
+    """The process is to stop, or scrubbing was turned off."""
 
 
 class ScrubbedDir:
-    """One entry of log.dirs: what is known of it, and its file."""
+    """One entry of log.dirs: what is known of its damage, and the file that keeps it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,7 +79,7 @@ class ScrubbedDir:
         self.problem = ""
 
     def load(self) -> str:
-        """-> why nothing is known of what was found before; empty if all is well."""
+        """Read the file; return why earlier findings are lost, empty if they are not."""
         try:
             self.known = read_scrubbed(self.path)
         except (CheckpointCorrupt, OSError) as error:
@@ -88,11 +88,11 @@ class ScrubbedDir:
         return ""
 
     def save(self) -> None:
-        """Raises OSError."""
+        """Write the file durably. Raises OSError."""
         write_scrubbed(self.path, self.known)
 
     def partitions(self) -> dict[str, PartitionName]:
-        """Those that are served, by their directories' names, in the order of a pass. Raises OSError."""
+        """Map directory names of live partitions to their parts, in the order of a pass. Raises OSError."""
         found = {}
         for entry in sorted(os.scandir(self.path), key=lambda one: one.name):
             try:
@@ -104,7 +104,7 @@ class ScrubbedDir:
         return found
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
-        """Whether a pass goes on, or it is time for one. A clock that was set back makes none wait for it."""
+        """Return whether a pass is under way or due. A clock that was set back makes one due."""
         known = self.known
         if known.current is not None or known.last is None:
             return True
@@ -112,13 +112,15 @@ class ScrubbedDir:
 
 
 class ScrubProcess:
+    """The loop of the scrubber: orders, findings and passes."""
+
     def __init__(self, context: ProcessContext) -> None:
         self.context = context
         self.table = context.memory.table()
         self.damaged = context.memory.words("damaged")
         self.asked = context.memory.words("scrub_asked")
         self.dirs = [ScrubbedDir(Path(name)) for name in context.config.log_dirs]
-        # What the words stand for.
+        # The damages that the words stand for, by slot.
         self._published: dict[int, Found] = {}
         self._next_tend = 0.0
         self._next_save = 0.0
@@ -152,7 +154,7 @@ class ScrubProcess:
                     problem,
                     home.path,
                 )
-        # Of a predecessor's words none stays that is not written anew.
+        # Every word of a predecessor is written anew.
         self._published = {slot: frozenset() for slot in range(self.damaged.count) if self.damaged.load(slot)}
         self.tend()
         self.context.counters.set_status("waiting")
@@ -175,7 +177,7 @@ class ScrubProcess:
         self.context.acknowledge_fence()
 
     def give_way(self) -> None:
-        """Looks after everything else; raises Abandoned if there is to be no scrub now."""
+        """Do all other work that is due. Raises Abandoned if the process is to stop."""
         self.context.counters.beat()
         self.obey()
         if time.monotonic() >= self._next_tend:
@@ -188,17 +190,20 @@ class ScrubProcess:
         return self.asked.load(ASKED) != self.asked.load(BEGUN)
 
     def _due(self) -> ScrubbedDir | None:
-        """The directory to be scrubbed now, which is told. One that goes on is what was asked for."""
+        """Return the directory to scrub now and publish that a scrub is under way.
+
+        A pass that is under way answers a request for a scrub.
+        """
         asked = self.asked.load(ASKED)
         if asked != self.asked.load(BEGUN):
             self._first_at = 0
             for one in self.dirs:
                 if one.known.current is None:
                     one.known.current = Pass(wall_ms())
-                    # Before it has begun: whoever comes behind a kill knows of it by the file alone.
+                    # Saved before it begins: after a kill only the file tells a successor.
                     self._save(one)
         home = self._next()
-        # In this order: who has asked sees that it is asked for, or that it goes on, until it is over.
+        # In this order: until the scrub is over, a client sees it either asked for or under way.
         self.asked.store(GOES_ON, int(home is not None))
         self.asked.store(BEGUN, asked)
         return home
@@ -216,7 +221,7 @@ class ScrubProcess:
     # ---- what is known ----
 
     def tend(self) -> None:
-        """Drops what is about files that are gone, and has the words say what is left."""
+        """Drop findings about files that are gone, and publish the others."""
         self._next_tend = time.monotonic() + TEND_EVERY_S
         for home in self.dirs:
             known = home.known
@@ -232,7 +237,10 @@ class ScrubProcess:
         self.publish()
 
     def publish(self) -> None:
-        """The files say so already. While one does not say which partition it is, no word is taken away."""
+        """Write the words of damage; the files already have the findings.
+
+        No word is cleared while some directory's partition cannot be read.
+        """
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
         damages = [(home, one) for home in self.dirs for one in home.known.all_damages()]
@@ -261,11 +269,11 @@ class ScrubProcess:
             if word:
                 self.damaged.store(slot, 0)
         elif not version or self._published.get(slot) != found:
-            # None that a handler may have seen with other ranges, also of a predecessor.
+            # Never a version that a handler may have seen with other ranges, also by a predecessor.
             self.damaged.store(slot, damage_word(generation, (word & LARGEST_VERSION) % LARGEST_VERSION + 1))
 
     def _place_of(self, directory: Path) -> tuple[int, Partition] | None:
-        """The partition's place in the table, if it is open there. Raises CheckpointCorrupt, OSError."""
+        """Return slot and entry of a live partition in the table. Raises CheckpointCorrupt, OSError."""
         now = time.monotonic()
         if now >= self._places_until:
             self._places_until = now + TEND_EVERY_S
@@ -275,13 +283,16 @@ class ScrubProcess:
     def _read_places(self) -> Iterator[tuple[tuple[bytes, int], tuple[int, Partition]]]:
         given = slots_given(self.table, self.context.memory.sizes.log_workers)
         for slot in (METADATA_SLOT, *given):
-            # One that was left out would lose its word of damage.
+            # A partition that was left out would lose its word of damage.
             now = read_partition_surely(self.table, slot)
             if now.generation and now.flags & PartitionFlag.PARTITION_LIVE:
                 yield (now.topic_id, now.partition), (slot, now)
 
     def _save(self, home: ScrubbedDir) -> None:
-        """What cannot be written now is written later; until then a restart does not know of it."""
+        """Write the file; log a failure once.
+
+        A later save tries again; a restart before that loses what was not written.
+        """
         self._next_save = time.monotonic() + SAVE_EVERY_S
         try:
             home.save()
@@ -294,7 +305,7 @@ class ScrubProcess:
     # ---- a pass ----
 
     def scrub(self, home: ScrubbedDir) -> None:
-        """A pass over one directory, from where it was. Raises Abandoned."""
+        """Make or continue a pass over one directory. Raises Abandoned."""
         known = home.known
         current = known.current = known.current or Pass(wall_ms())
         counters = self.context.counters
@@ -332,7 +343,7 @@ class ScrubProcess:
         counters.set_status("waiting")
 
     def _scrub_partition(self, home: ScrubbedDir, name: str) -> None:
-        """All of its segments that are written no more, from where the pass is. Raises Abandoned."""
+        """Scrub the sealed segments of a partition, from the position of the pass on. Raises Abandoned."""
         directory = home.path / name
         self.context.counters.set_status(f"scrubbing {directory}")
         try:
@@ -347,8 +358,9 @@ class ScrubProcess:
             self._cannot_read(directory, error)
 
     def _sealed(self, directory: Path) -> list[tuple[int, int]]:
-        """(base, that of the next one) of what lies below the high watermark's segment. Raises
-        CheckpointCorrupt, OSError.
+        """List (base, next base) of the segments below the high watermark's.
+
+        Raises CheckpointCorrupt, OSError.
         """
         found = self._place_of(directory)
         if found is None:
@@ -382,13 +394,13 @@ class ScrubProcess:
             self._scrub_transactions(home, at, next_base)
             self._end_segment(home, at, is_news=len(at.found) != found)
         except SegmentReplaced:
-            # Of the file that has its name now nothing is known yet.
+            # Nothing is known yet of the file that now has its name.
             known.at = Place(name, base, FileIdentity(0, 0, 0))
         finally:
             file.close()
 
     def _scrub_transactions(self, home: ScrubbedDir, at: Place, next_base: int) -> None:
-        """What says which transactions were aborted. Raises Abandoned, OSError."""
+        """Check the segment's `.txnindex` against its records. Raises Abandoned, OSError."""
         directory = home.path / at.partition
         path = directory / segment_name(at.base, TXN_INDEX_SUFFIX)
         try:
@@ -427,7 +439,10 @@ class ScrubProcess:
             )
 
     def _end_segment(self, home: ScrubbedDir, at: Place, *, is_news: bool) -> None:
-        """What was found in it the last time and not now, is good. `is_news`: something is at its end."""
+        """Drop findings of earlier passes in a segment, and publish if any changed.
+
+        `is_news`: something was found after the last publication.
+        """
         known = home.known
         before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
         if not before and not is_news:
@@ -440,7 +455,7 @@ class ScrubProcess:
         self.publish()
 
     def _count(self, home: ScrubbedDir, read: int, passed: int, batches: int) -> None:
-        """`read`: bytes, some more than once; `passed`: how much of the segments is behind the pass."""
+        """Count progress: bytes read, some more than once; bytes that the pass went past; batches."""
         current, counters = home.known.current, self.context.counters
         assert current is not None
         current.bytes += passed
@@ -450,7 +465,7 @@ class ScrubProcess:
         counters.set(Counter.COUNT_SCRUB_PASS_BYTES, current.bytes)
 
     def _wait(self, count: int) -> None:
-        """As log.scrub.max.bytes.per.second says. Raises Abandoned."""
+        """Wait as log.scrub.max.bytes.per.second demands after `count` bytes. Raises Abandoned."""
         mark = self._pace.take(count)
         while True:
             self.give_way()
@@ -461,21 +476,25 @@ class ScrubProcess:
             self.context.wait(lambda: False, max(1, round(min(left_s * 1000, MAX_SLEEP_MS))))
 
     def _cannot_read(self, path: Path, error: Exception) -> None:
-        """A directory that failed is none of ours: the log process says what becomes of it."""
+        """Log once that a directory cannot be read; the log process decides what becomes of it."""
         if path not in self._said:
             self._said.add(path)
             self.context.log.error("%s cannot be scrubbed: %s", path, error)
 
 
 def _key_of(directory: Path) -> tuple[bytes, int]:
-    """By which the table knows the partition; of none that is there, if the directory does not say it. Raises
-    CheckpointCorrupt, OSError.
+    """Return (topic id, partition) of a directory; the id is empty if the directory has none.
+
+    Raises CheckpointCorrupt, OSError.
     """
     return read_topic_id(directory) or b"", parse_partition(directory.name).partition
 
 
 def _epochs_of(directory: Path) -> Epochs:
-    """None, if the file does not say it: whoever opens the partition next says so."""
+    """Read a partition's epochs, none if the file is corrupt: the next opening of the partition reports that.
+
+    Raises OSError.
+    """
     try:
         return read_epochs(directory)
     except CheckpointCorrupt:
@@ -483,7 +502,7 @@ def _epochs_of(directory: Path) -> Epochs:
 
 
 def _sealed_bytes(directory: Path) -> int:
-    """About what a pass has to read of a partition: all segments but the last."""
+    """Return about how many bytes a pass reads of a partition: all segments but the last. Raises OSError."""
     try:
         bases = segments_of(directory)[:-1]
         return sum((directory / segment_name(base)).stat().st_size for base in bases)

@@ -1,14 +1,14 @@
-"""Looking for damage in one sealed segment, batch by batch, without disturbing who uses the same disk.
+"""The search for damage in one sealed segment, batch by batch, without disturbing other users of the disk.
 
-What is read leaves the page cache as it was. What does not fit is read once more from the disk before it
-counts as damage: a flipped bit in memory is none. Behind damage the walk goes on with the next whole batch.
+Reading leaves the page cache as it was. A batch that looks damaged is read again from the disk first: a bit
+flipped in memory is no damage. Behind damage the walk continues with the next whole batch.
 
-Offsets stand outside of what a batch's CRC covers. A batch that begins before the one in front of it has
-ended gives one of the two away: where the one in front left a gap in the offsets, and the later one begins
-just where it would without, it is the one in front; if that cannot be told, neither is served.
+A batch's CRC does not cover its offsets. If a batch begins below the end of the one in front, one of the two
+has wrong offsets. It is the one in front if that left a gap in the offsets and the later one begins just
+where it would without the gap. If that cannot be told, neither is served.
 
-Nor does it cover the leader epoch, for which consumers ask the broker where their log was cut off: it is as
-`leader-epoch-checkpoint` says. That file has no checksum either, so it counts only where a batch agrees.
+The CRC does not cover the leader epoch either, by which consumers ask where their log was cut off. The epoch
+has to be that of `leader-epoch-checkpoint`. That file has no checksum, so it counts only if a batch agrees.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from mpbroker.log.io.strict_stat import is_there
 from mpbroker.log.partition.batch_walker import Walk, base_offset, header_of, next_whole
 from mpbroker.records.batch import BATCH_HEADER_BYTES
 
-# What is read at a time.
+# The bytes of one read.
 PIECE_BYTES = 256 << 10
-# Behind damage: a batch that begins in the first half of a window is found if it ends in the window.
+# Searched at a time behind damage: a batch that begins in the first half of a window has to end in it.
 WINDOW_BYTES = 16 << 20
 _log = logging.getLogger("mpbroker")
 
 
 class SegmentReplaced(Exception):
-    """The file has gone, or is another one: what was found in it means nothing."""
+    """The file is gone, or is another one: findings in it are void."""
 
 
 class ColdFile:
-    """A file that is read beside others who use it. Not for two threads."""
+    """A file that is read without disturbing its other users. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Raises SegmentReplaced, OSError."""
+        """Open the file. Raises SegmentReplaced, OSError."""
         self.path = path
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SegmentReplaced(f"{path} is gone") from error
         self.identity = FileIdentity.of(os.fstat(self._fd))
-        # So that only what we asked for is to be dropped again.
+        # Only what was asked for has to be dropped again.
         background_io.no_read_ahead(self._fd)
 
     def close(self) -> None:
@@ -63,8 +63,9 @@ class ColdFile:
             return False
 
     def read(self, position: int, count: int) -> bytes:
-        """What was not in the page cache leaves it again. Bytes that the disk cannot give (EIO) are zeros.
-        Raises SegmentReplaced, OSError.
+        """Read bytes and drop those from the page cache that were not in it before.
+
+        Bytes that the disk cannot deliver (EIO) are zeros. Raises SegmentReplaced, OSError.
         """
         try:
             data, _ = background_io.read(self._fd, count, position, leaves_cache=True)
@@ -78,7 +79,7 @@ class ColdFile:
         return data
 
     def read_again(self, position: int, count: int) -> bytes:
-        """As it is on the disk; it stays in the page cache. Otherwise as `read`."""
+        """Read bytes from the disk, not from memory, and leave them in the page cache; else like `read`."""
         background_io.drop(self._fd, position, count)
         return bytes(self._read_all(position, count))
 
@@ -91,7 +92,7 @@ class ColdFile:
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                # A page at a time, and none of those that cannot be read: no batch is made of zeros.
+                # Read page by page; pages that fail stay zeros, of which no batch is made.
                 step = min(mmap.PAGESIZE - (position + at) % mmap.PAGESIZE, count - at)
                 got = self._read_page(view[at : at + step], position + at)
             if got == 0:
@@ -109,7 +110,7 @@ class ColdFile:
 
 
 class SegmentScrub:
-    """One pass over a segment: `place` says how far, also for the next process. Raises SegmentReplaced."""
+    """One pass over a segment. `place` is its position, also for a later process."""
 
     def __init__(
         self,
@@ -119,7 +120,10 @@ class SegmentScrub:
         now_ms: Callable[[], int],
         epochs: Epochs = (),
     ) -> None:
-        """`next_base`: that of the segment behind it. `epochs`: which leader epoch wrote what."""
+        """Continue at `place`. `next_base` is of the next segment, `epochs` of the partition.
+
+        Raises SegmentReplaced, OSError.
+        """
         self.place = place
         self._file = file
         self._size = file.identity.size
@@ -127,7 +131,7 @@ class SegmentScrub:
         self._now_ms = now_ms
         self._epochs = epochs if self._fit(epochs) else ()
         self._walk = Walk(place.base, place.position, max(place.next_offset, place.base), self._epochs)
-        # What lies at the walk's position, as far as it is read.
+        # Bytes from the walk's position on, as far as they are read.
         self._data = b""
         self._read_to = place.position
 
@@ -136,7 +140,7 @@ class SegmentScrub:
         return self._walk.batches
 
     def run(self) -> Iterator[int]:
-        """Bytes that were read, step by step."""
+        """Yield the bytes read in each step. Raises SegmentReplaced, OSError."""
         walk = self._walk
         while True:
             before = walk.position
@@ -150,7 +154,7 @@ class SegmentScrub:
             else:
                 yield self._read_on()
         if walk.next_offset > self._next_base and walk.before_position >= 0 and self._has_neighbour():
-            # All that lies in it belongs to the next segment, or its base offset says so wrongly.
+            # The last batch belongs to the next segment, or its base offset is wrong.
             self._found(
                 walk.before_position,
                 self._size,
@@ -161,7 +165,7 @@ class SegmentScrub:
         self._check_place()
 
     def _fit(self, epochs: Epochs) -> bool:
-        """Whether the first batch here, or of the next segment, is of the epoch that it should be."""
+        """Return whether the checkpoint's epochs agree with the first batch here, or of the next segment."""
         if not epochs:
             return False
         seen = [header_of(self._file.read(0, BATCH_HEADER_BYTES))] if self._size >= BATCH_HEADER_BYTES else []
@@ -203,7 +207,7 @@ class SegmentScrub:
     # ---- what does not fit ----
 
     def _judge(self, reason: str) -> Iterator[int]:
-        """Reads it again; then it is damage, or goes on behind it."""
+        """Read the batch again; note damage and skip it if it is still bad."""
         walk, position = self._walk, self._walk.position
         count = min(max(walk.need, mmap.PAGESIZE), self._size - position)
         again = self._file.read_again(position, count)
@@ -231,7 +235,7 @@ class SegmentScrub:
             yield from self._skip(walk.before_position, walk.before_expected, reason)
 
     def _would_fit_without_a_gap(self, data: bytes) -> bool:
-        """Whether it may be the batch in front that has wrong offsets, since it left a gap."""
+        """Return whether the batch in front may have the wrong offsets, since it left a gap."""
         walk = self._walk
         if walk.before_position < 0 or walk.before_base == walk.before_expected:
             return False
@@ -240,7 +244,7 @@ class SegmentScrub:
         return anew.position > walk.position
 
     def _skip(self, position: int, first: int, reason: str) -> Iterator[int]:
-        """To the next whole batch behind the one that the walk is at, or to the end."""
+        """Note damage up to the next whole batch, or to the end, and continue there."""
         walk = self._walk
         end, behind = self._size, self._next_base
         at = walk.position + 1
@@ -283,9 +287,10 @@ class SegmentScrub:
         )
 
     def _has_neighbour(self) -> bool:
-        """Whether the next segment is not about to go: this one may be what compaction made of both. Until
-        that is done it has its other name, too (`mpbroker.log.partition.segment_swap`). Raises
-        SegmentReplaced, OSError.
+        """Return whether the next segment is there to stay. Raises SegmentReplaced, OSError.
+
+        Compaction may have merged both into this one; until the swap is finished this file has its other
+        name, too (`mpbroker.log.partition.segment_swap`).
         """
         self._check_place()
         path = self._file.path
@@ -293,6 +298,6 @@ class SegmentScrub:
         return not is_swapped and is_there(path.with_name(segment_name(self._next_base)))
 
     def _check_place(self) -> None:
-        """What compaction, retention or a deletion has replaced meanwhile is no finding."""
+        """Raise SegmentReplaced if compaction, retention or a deletion has replaced the file."""
         if not self._file.is_in_place():
             raise SegmentReplaced(f"{self._file.path} is another file now")
