@@ -101,8 +101,7 @@ class Answers:
     """The way of answers to the processors.
 
     `index` is this handler's, the owner of the arena. `outbox(processor)` returns the way to a processor,
-    `whose`
-    names the connection of a request.
+    `whose` names the connection of a request.
     """
 
     def __init__(

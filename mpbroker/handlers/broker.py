@@ -77,8 +77,7 @@ class Broker:
         """Return the address that the client of this request is told to connect to.
 
         It is that of advertised.listeners, else the listener's. For a listener on all addresses it is the one
-        that the
-        client connected to.
+        that the client connected to.
         """
         known = self.listener(slot.listener)
         if known.advertised is not None:
@@ -93,8 +92,7 @@ class Broker:
         """Read a partition's slot of the table.
 
         Returns None if the slot has another partition, or is written so fast that it cannot be read now. (If
-        a log
-        worker dies while writing, the slot keeps its earlier content.)
+        a log worker dies while writing, the slot keeps its earlier content.)
         """
         try:
             now = read_partition(self.table, image.slot)

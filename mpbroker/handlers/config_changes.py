@@ -1,7 +1,7 @@
 """Common code of AlterConfigs and IncrementalAlterConfigs: where changes go, and which are refused at once.
 
-The coordinator keeps the settings of topics and of the broker. Nobody keeps levels of loggers.
-(Kafka: ConfigAdminManager.)
+The coordinator keeps the settings of topics and of the broker. Nobody keeps levels of loggers. (Kafka:
+ConfigAdminManager.)
 """
 
 from __future__ import annotations

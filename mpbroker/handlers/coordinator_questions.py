@@ -23,8 +23,7 @@ class Unanswered:
     """An error in place of an answer.
 
     REQUEST_TIMED_OUT: the coordinator still does what was asked. Otherwise NOT_CONTROLLER, after which every
-    admin
-    client retries.
+    admin client retries.
     """
 
     code: ErrorCode

@@ -33,8 +33,8 @@ from shm.counters import CounterPage
 log = logging.getLogger("mpbroker")
 
 # Most names in one request that would keep a process which serves everybody busy. No broker has as many
-# groups
-# or partitions, and no group as many members. An administrator's client asks for all groups in one request.
+# groups or partitions, and no group as many members. An administrator's client asks for all groups in one
+# request.
 NAMED_MAX = 100_000
 
 # Items that may need a disk read or have a long answer: so many are done before the handler looks at other
@@ -325,8 +325,7 @@ class Exchange:
 
     def reply(self, response: Message, mutation_ms: int = 0) -> None:
         """Answer the request. The client pauses for `mutation_ms`, which the coordinator wants, or its own
-        quota's
-        pause, whichever is longer.
+        quota's pause, whichever is longer.
         """
         if self.done:
             return

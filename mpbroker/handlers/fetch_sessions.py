@@ -156,10 +156,8 @@ class FetchSessionCache:
         """Make room for a session of that worth; return True if one was evicted.
 
         A session unused for MIN_EVICTION_MS is evicted first, else one that is worth less. Followers are
-        worth more
-        than consumers, more partitions more than fewer. A young session is safe from its equals, a young
-        follower's
-        from all others.
+        worth more than consumers, more partitions more than fewer. A young session is safe from its equals, a
+        young follower's from all others.
         """
         oldest = min(self._sessions.values(), key=lambda s: s.used_ms, default=None)
         if oldest is None:

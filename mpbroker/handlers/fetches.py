@@ -1,9 +1,8 @@
 """Fetches that wait for bytes, parked under the partition table slots they read.
 
 Each such slot has a waiting mark. It is set before the fetch looks again and cleared with the last fetch of
-the
-slot. The log process publishes, then reads the marks, then moves our dirty word: either the second look sees
-the new bytes or the dirty word moves. (Kafka: DelayedFetch.)
+the slot. The log process publishes, then reads the marks, then moves our dirty word: either the second look
+sees the new bytes or the dirty word moves. (Kafka: DelayedFetch.)
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A handler passes a request on as its client sent it, and gets back the response as it is sent. While the
 coordinator has the request it is parked: it counts as nobody's load, and the end of its connection is
-noticed.
-A JoinGroup may be away for minutes. Requests on which the coordinator would work for long do not reach it at
-once: a request may name no more than `exchange.NAMED_MAX` things, and some are asked a part at a time.
+noticed. A JoinGroup may be away for minutes. Requests on which the coordinator would work for long do not
+reach it at once: a request may name no more than `exchange.NAMED_MAX` things, and some are asked a part at a
+time.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ class Forwarding:
         """Pass a request on as it came, unless it names too much.
 
         `named` counts what it names. Each name takes at least a byte, so short requests are not looked into.
-        A long one
-        is decoded here, and the coordinator gets it without unknown tagged fields, of which there may be
-        millions.
+        A long one is decoded here, and the coordinator gets it without unknown tagged fields, of which there
+        may be millions.
         """
         body = exchange.raw_body()
         if len(body) > NAMED_MAX:
@@ -73,8 +72,7 @@ class Forwarding:
         """Forward a request about many names, some at a time, each of them once.
 
         `request` makes the request about some names. Its response is about at least the first of them. `then`
-        makes the
-        answer from all results.
+        makes the answer from all results.
         """
         left = list(dict.fromkeys(names))
         if exchange.names_too_many(len(left)):

@@ -3,8 +3,7 @@
 It holds only transactions whose end gives their producer another epoch (transaction.version 2). A batch that
 comes too late is then refused by the partition's log, since the marker there has the newer epoch. What the
 coordinator granted is durable, so it outlives the coordinator. (Kafka asks the partition itself whether it
-has
-an open transaction of the producer: UnifiedLog.hasOngoingTransaction.)
+has an open transaction of the producer: UnifiedLog.hasOngoingTransaction.)
 """
 
 from __future__ import annotations

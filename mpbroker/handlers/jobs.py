@@ -65,16 +65,12 @@ class Jobs:
         """Append the batches, now or when there is room.
 
         `then` gets None if a log worker died, so that nobody knows whether they were appended, or if nothing
-        is
-        appended: there was no room for too long, or nobody is left to answer. Raises shm.arena.ArenaFull,
-        having sent
-        nothing, if there is no room and too much waits already.
+        is appended: there was no room for too long, or nobody is left to answer. Raises shm.arena.ArenaFull,
+        having sent nothing, if there is no room and too much waits already.
 
         Nothing is sent while a log worker is dead: its ring is reset before there is a successor. The death
-        of any log
-        worker ends every append that waits: processors take all produces for lost then, and reuse the memory
-        of their
-        batches.
+        of any log worker ends every append that waits: processors take all produces for lost then, and reuse
+        the memory of their batches.
         """
         held = sum(len(a.batch.data) for a in appends if a.batch.rebuilt)
         deaths = self._deaths

@@ -1,8 +1,7 @@
 """Topics and quotas as this handler knows them, looked up by name and id.
 
 `__cluster_metadata` is left out: clients never see it, and a topic that is not here cannot be written or
-read.
-(Kafka: KRaftMetadataCache.)
+read. (Kafka: KRaftMetadataCache.)
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A call whose client says how long it waits has a deadline. After it the client is told so, whatever becomes of
 the call. (Kafka: the deadline of a controller event.)
 
-Calls to a coordinator that is being replaced wait for its successor, which takes some tens of milliseconds.
-A client gives up soon if it is told that there is no coordinator, but tries for long if it gets no answer.
+Calls to a coordinator that is being replaced wait for its successor, which takes some tens of milliseconds. A
+client gives up soon if it is told that there is no coordinator, but tries for long if it gets no answer.
 """
 
 from __future__ import annotations
@@ -74,10 +74,8 @@ class PatientClient:
     """An RpcClient that answers each call once, with `Failed` if the server dies before it answers.
 
     While there is no server a call waits for `successor_ms`, provided that `expire` is called in time; if
-    that is
-    0 it fails at once. `clear` drops the calls that wait to be sent to a dead server, `rebind` begins anew
-    with its
-    successor. `counters` gets the number of waiting calls; None: they are not counted.
+    that is 0 it fails at once. `clear` drops the calls that wait to be sent to a dead server, `rebind` begins
+    anew with its successor. `counters` gets the number of waiting calls; None: they are not counted.
     """
 
     def __init__(

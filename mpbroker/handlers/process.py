@@ -1,10 +1,9 @@
 """The handler process: the loop around the native turn, and the requests that the turn hands back.
 
 Each round obeys the supervisor's fences, takes a turn, reads the coordinator's news, serves the slow
-requests,
-looks after the parked ones and publishes all answers. Then, if there is a heavy request, it does one piece of
-it. So nothing waits longer than a piece takes, and heavy work goes on however much else there is. (Kafka:
-KafkaRequestHandler.run, RequestHandlerHelper.)
+requests, looks after the parked ones and publishes all answers. Then, if there is a heavy request, it does
+one piece of it. So nothing waits longer than a piece takes, and heavy work goes on however much else there
+is. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
 """
 
 from __future__ import annotations
@@ -91,8 +90,7 @@ class Handler:
         self._take_limits()
         self.open: dict[Exchange, None] = {}
         # Heavy requests that wait, oldest first; requests that came as light and turned out to take long; and
-        # the
-        # one that is being worked on.
+        # the one that is being worked on.
         self.heavy: deque[Request] = deque()
         self.long: deque[Exchange] = deque()
         self.working: Exchange | None = None
@@ -423,8 +421,7 @@ class Handler:
         """Answer the jobs that the other workers have returned, and close the connections of all other jobs.
 
         A job that no worker has taken, or that could not be returned because a ring was full, counts like
-        those of
-        the dead worker: nothing more is done for requests that processors take for lost.
+        those of the dead worker: nothing more is done for requests that processors take for lost.
         """
         self.take_and_serve(0)
         self.turn.forget_shared(ANY_PROCESSOR)
@@ -486,8 +483,7 @@ class Handler:
         """Wait until processors have sent the answers in this handler's arena, which ends with the process.
 
         Slow clients may take long; the supervisor decides how long they may. A processor that dies or leaves
-        is
-        fenced, which returns its blocks.
+        is fenced, which returns its blocks.
         """
         while (self.unsent or self.broker.answers.lent_blocks) and not self.context.orphaned:
             self.round(LEAVING_ROUND_MS)

@@ -26,8 +26,7 @@ class Operation(Protocol):
     """An operation that can wait.
 
     `try_complete`, called whenever a key is checked, ends the operation and returns True if what it waits for
-    is
-    there. `expire` ends it in any case. It is called at most once, and never after a true `try_complete`.
+    is there. `expire` ends it in any case. It is called at most once, and never after a true `try_complete`.
     """
 
     def try_complete(self) -> bool: ...
@@ -51,8 +50,7 @@ class Purgatory(Generic[K]):
     """Operations that wait for keys.
 
     `on_first(key)` is called before the first operation that waits for a key is tried again, `on_last(key)`
-    when
-    none waits for it any more.
+    when none waits for it any more.
     """
 
     def __init__(

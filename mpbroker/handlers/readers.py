@@ -64,9 +64,8 @@ class Readers:
         """Return the reader of a partition of the topic with this name.
 
         A partition that has moved away and back has other files under the same names, while the earlier ones
-        wait for
-        their deletion. A reader that still had those open would see no further than they go, so it is
-        replaced.
+        wait for their deletion. A reader that still had those open would see no further than they go, so it
+        is replaced.
         """
         key = _key(partition)
         directory = self.directory(name, partition)

@@ -46,8 +46,7 @@ def describe(exchange: Described, listener: str, response: Message | None) -> by
     """Return a JSON object without its closing brace; the times follow.
 
     Kafka's `requestApiVersionDeprecated` is left out: Kafka writes it only if it is true, and no version that
-    is
-    served is deprecated.
+    is served is deprecated.
     """
     slot, session = exchange.slot, exchange.session
     known: dict[str, Any] = {

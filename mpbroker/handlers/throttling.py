@@ -1,8 +1,8 @@
 """Quotas applied to requests: what each costs its client, and how long the client must pause.
 
 The produce turn charges common requests itself, with what it is told here. The exchange charges everything
-else when it answers. All handlers add to the same rates. Nothing happens until a first quota is set.
-(Kafka: ClientQuotaManager, ClientRequestQuotaManager, KafkaApis; KIP-13, KIP-124, KIP-219.)
+else when it answers. All handlers add to the same rates. Nothing happens until a first quota is set. (Kafka:
+ClientQuotaManager, ClientRequestQuotaManager, KafkaApis; KIP-13, KIP-124, KIP-219.)
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 For clients of transaction.version 2 (Produce v12 or later) asking adds the partitions to the transaction; for
 others the coordinator checks that they are in it. If the transaction's marker will have the producer's own
-epoch, the coordinator holds it back until the handler says that the batches are appended, or never will be:
-a batch behind the marker would begin a transaction that nobody ends (`holds.py`). (Kafka:
+epoch, the coordinator holds it back until the handler says that the batches are appended, or never will be: a
+batch behind the marker would begin a transaction that nobody ends (`holds.py`). (Kafka:
 AddPartitionsToTxnManager, ReplicaManager.handleProduceAppend, VerificationGuard.)
 """
 
@@ -78,8 +78,7 @@ class Question:
     """A question to the coordinator about a produce request.
 
     `missing` are the parts that are asked for. `until_ms` (monotonic) limits the wait for a coordinator that
-    loads.
-    `is_again`: a coordinator died before it answered.
+    loads. `is_again`: a coordinator died before it answered.
     """
 
     exchange: Exchange
@@ -116,8 +115,7 @@ class Transactions:
         """Ask the coordinator for the parts that it has not granted yet, then call `then`.
 
         The request is not parked meanwhile, unlike others that wait for the coordinator: that would give up
-        its block,
-        in which its batches lie. It stays its handler's load, like one that waits for the log.
+        its block, in which its batches lie. It stays its handler's load, like one that waits for the log.
         """
         missing = [part for part in asked.parts if not self._is_granted(asked, part)]
         if missing:

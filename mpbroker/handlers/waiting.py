@@ -42,8 +42,7 @@ class Waiting:
     """Attempts that wait for room, first come, first served.
 
     `tell` is called with True when the first one waits, and with False when none does any more. `whose` names
-    the
-    connection of a request.
+    the connection of a request.
     """
 
     def __init__(
@@ -69,8 +68,7 @@ class Waiting:
         """Call `attempt` now or, as long as it raises ArenaFull, later.
 
         If it still does after PATIENCE_MS, call `give_up`; if there is nobody to answer any more, `forget`.
-        Raises
-        ArenaFull if too much waits already.
+        Raises ArenaFull if too much waits already.
         """
         if not self._entries:
             with suppress(ArenaFull):

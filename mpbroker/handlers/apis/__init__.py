@@ -28,8 +28,7 @@ class Api:
     """A registered API.
 
     `advertised_from` is below `oldest` where clients want to see versions that are then refused.
-    `is_forwarded`:
-    the coordinator decodes the request; here it is decoded only if something goes wrong.
+    `is_forwarded`: the coordinator decodes the request; here it is decoded only if something goes wrong.
     """
 
     key: ApiKey

@@ -2,8 +2,7 @@
 
 Without topics all offsets are meant (v2). `require_stable` (v7, KIP-447) waits for commits under way. Deleted
 topics have no id: v10 leaves them out if all are asked for. Long lists go to the coordinator a part at a
-time,
-so that heartbeats do not wait for all of them. (Kafka: KafkaApis.handleOffsetFetchRequest,
+time, so that heartbeats do not wait for all of them. (Kafka: KafkaApis.handleOffsetFetchRequest,
 OffsetMetadataManager.fetchOffsets; KIP-709 for v8.)
 """
 

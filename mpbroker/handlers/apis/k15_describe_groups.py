@@ -1,8 +1,7 @@
 """DescribeGroups (key 15), versions 0-6: state, members and assignment of groups.
 
 An unknown group is Dead; from v6 on that is an error as well (KIP-1043). Each group is described once.
-(Kafka:
-GroupMetadataManager.describeGroups.)
+(Kafka: GroupMetadataManager.describeGroups.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """ApiVersions (key 18), versions 0-4: the APIs that this broker serves, and their versions.
 
 An unknown version of ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and this API's own range.
-A
-malformed name or version of the client software (v3+) is answered with INVALID_REQUEST. (Kafka:
+A malformed name or version of the client software (v3+) is answered with INVALID_REQUEST. (Kafka:
 ApiVersionsRequest, ApiVersionManager; KIP-511, KIP-584.)
 """
 

@@ -1,9 +1,8 @@
 """DeleteTopics (key 20), versions 1-6: deletes topics, by name or (v6) by id.
 
 The coordinator has the rules. The answer comes when the deletion is durable and the partitions can no longer
-be
-reached. After `timeout_ms` it is REQUEST_TIMED_OUT, and the deletion continues. The files are deleted later.
-(Kafka: ControllerApis.deleteTopics.)
+be reached. After `timeout_ms` it is REQUEST_TIMED_OUT, and the deletion continues. The files are deleted
+later. (Kafka: ControllerApis.deleteTopics.)
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 The log worker moves the log start offset and answers when that is on disk. Segments below it go at once; the
 rest of a segment stays in its file and can no longer be read. If a partition is named twice, the last offset
 counts. The request's timeout is for followers, and there are none. (Kafka:
-KafkaApis.handleDeleteRecordsRequest,
-Partition.deleteRecordsOnLeader; KIP-107.)
+KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """InitProducerId (key 22), versions 0-5: the id of an idempotent or transactional producer.
 
 An idempotent producer gets epoch 0 and an id from a block that the coordinator makes durable before it gives
-it
-away. The rest of a block is never used when the handler ends. For a transactional id the coordinator knows id
-and epoch. It fences the producer that had them before, and aborts the transaction that this left open.
-(Kafka:
-TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-588, KIP-730.)
+it away. The rest of a block is never used when the handler ends. For a transactional id the coordinator knows
+id and epoch. It fences the producer that had them before, and aborts the transaction that this left open.
+(Kafka: TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-588, KIP-730.)
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 The transaction coordinator writes its markers itself. `kafka-transactions.sh abort` asks for a marker for a
 transaction that was left open: nothing behind its beginning is read as committed until it has ended. Markers
 are durable before they are answered. Internal topics have a writer of their own and get none here. A
-partition
-gets a marker once, however often it is named; many are made some at a time. (Kafka:
+partition gets a marker once, however often it is named; many are made some at a time. (Kafka:
 KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.)
 """
 

@@ -1,8 +1,7 @@
 """TxnOffsetCommit (key 28), versions 0-5: a group's offsets that count once a transaction is committed.
 
 The answer comes when the offsets are durable; the end of the transaction makes them count or drops them. v5
-adds
-the group's partition to the transaction by itself. (Kafka: KafkaApis.handleTxnOffsetCommitRequest,
+adds the group's partition to the transaction by itself. (Kafka: KafkaApis.handleTxnOffsetCommitRequest,
 OffsetMetadataManager.commitTransactionalOffset; KIP-98, KIP-447, KIP-890.)
 """
 

@@ -3,8 +3,7 @@
 The broker named "" has the settings that clients have altered for all brokers. A group or a subscription to
 client metrics may have any name, as in Kafka, but has no settings: groups are of the classic protocol, and
 nobody takes metrics. (Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-412 for loggers, KIP-569 for types
-and
-documentation.)
+and documentation.)
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 brokers.
 
 The answer comes when the alteration is durable and the log process and all handlers heed it; for a broker,
-when
-all its processes have heard of it. Settings that the request does not name are reset. (Kafka:
+when all its processes have heard of it. Settings that the request does not name are reset. (Kafka:
 KafkaApis.handleAlterConfigsRequest, ConfigurationControlManager.)
 """
 

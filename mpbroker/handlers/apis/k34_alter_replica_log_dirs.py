@@ -1,8 +1,7 @@
 """AlterReplicaLogDirs (key 34), versions 1-2: partitions move to another log directory of this broker.
 
 The answer comes when the log workers have begun: then the future replica exists, and DescribeLogDirs
-describes
-it until it has replaced the current one. (Kafka: KafkaApis.handleAlterReplicaLogDirsRequest,
+describes it until it has replaced the current one. (Kafka: KafkaApis.handleAlterReplicaLogDirsRequest,
 ReplicaManager.alterReplicaLogDirs; KIP-113.)
 """
 

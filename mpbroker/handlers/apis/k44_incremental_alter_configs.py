@@ -1,10 +1,8 @@
 """IncrementalAlterConfigs (key 44), versions 0-1: settings of topics and of the broker, and parts of lists.
 
 The answer comes when the alteration is durable and the log process and all handlers heed it; for a broker,
-when
-all its processes have heard of it. (Kafka: KafkaApis.handleIncrementalAlterConfigsRequest,
-ConfigAdminManager,
-ConfigurationControlManager; KIP-339.)
+when all its processes have heard of it. (Kafka: KafkaApis.handleIncrementalAlterConfigsRequest,
+ConfigAdminManager, ConfigurationControlManager; KIP-339.)
 """
 
 from __future__ import annotations

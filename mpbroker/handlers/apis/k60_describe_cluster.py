@@ -2,8 +2,7 @@
 them.
 
 v1 asks for brokers or controllers (KIP-919). Controllers have no listener of their own here, so asking for
-them
-is a mismatch. No broker is ever fenced (v2). (Kafka: AuthHelper.computeDescribeClusterResponse.)
+them is a mismatch. No broker is ever fenced (v2). (Kafka: AuthHelper.computeDescribeClusterResponse.)
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 transactions.
 
 The log worker is asked. Each partition is described once, however often it is named: answers can be much
-longer
-than the request. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
+longer than the request. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
 KIP-664.)
 """
 

@@ -1,8 +1,7 @@
 """ListConfigResources (key 74), versions 0-1: the names of resources with settings, of all types or of some.
 
 Version 0 lists only subscriptions to client metrics, for which the API was made (KIP-714). There are none
-here,
-nor groups with settings of their own. (Kafka: KafkaApis.handleListConfigResources; KIP-1142.)
+here, nor groups with settings of their own. (Kafka: KafkaApis.handleListConfigResources; KIP-1142.)
 """
 
 from __future__ import annotations
