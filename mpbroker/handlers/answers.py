@@ -70,9 +70,7 @@ class FileSlice(RecordsSlice):
 
 
 class Timing(NamedTuple):
-    """When this process took a request and when it had done its part (CLOCK_MONOTONIC). 0: when it is
-    answered.
-    """
+    """Times (CLOCK_MONOTONIC) when this process took a request and was done with it; 0: when it answers."""
 
     taken_ns: int
     local_ns: int
@@ -207,9 +205,7 @@ class Answers:
         self._push(request, SlotKind.SEND_PARTS, block, parts_at, len(parts), pause, timing, told)
 
     def _allocate(self, size: int, told: bytes) -> tuple[int, memoryview]:
-        """Allocate a block with `size` bytes and, at its end, the text for the request log
-        (ReplyFlag.LOGGED).
-        """
+        """Allocate a block; a text for the request log goes to its end (ReplyFlag.LOGGED)."""
         room = size + len(told) + _LENGTH.size if told else size
         block = self._arena.allocate(room)
         self._sizes[block] = room

@@ -1,5 +1,4 @@
-"""Cold reads: threads of this handler bring parts of files into the page cache for the fetches that want
-them.
+"""Cold reads: threads of this handler bring parts of files into the page cache for fetches.
 
 A processor that sends a part of a file which is not in the page cache waits for the disk, and so do all its
 connections. A handler that reads one waits too. So a handler asks whether a part is resident before it reads
@@ -180,8 +179,9 @@ class Drain:
             os.close(fd)
 
     def pull(self, fd: int, position: int, count: int) -> int:
-        """Return how many bytes are in the page cache now, 0 at the end of the file. Raises OSError if a read
-        fails.
+        """Return how many bytes are in the page cache now, 0 at the end of the file.
+
+        Raises OSError if they cannot be read.
         """
         got = os.splice(fd, self._in, min(count, PIECE_BYTES), offset_src=position)
         left = got

@@ -1,5 +1,4 @@
-"""Questions to the coordinator that clients would ask Kafka's controller: topics, settings, credentials,
-quotas.
+"""Questions to the coordinator that go to the controller in Kafka: topics, settings, credentials, quotas.
 
 (Requests about groups and transactions are passed on unchanged: `forwarding`.)
 """

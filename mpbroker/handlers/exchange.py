@@ -170,8 +170,9 @@ class Exchange:
         self._frame = None
 
     def raw_body(self) -> bytes:
-        """Return the request as its client sent it, copied out of the processor's memory. Call it before
-        `body`.
+        """Return the request as its client sent it, copied out of the processor's memory.
+
+        Call it before `body`.
         """
         if self._raw is None:
             assert self._frame is not None, "it was decoded where it lay"
@@ -324,8 +325,9 @@ class Exchange:
         return self._pause
 
     def reply(self, response: Message, mutation_ms: int = 0) -> None:
-        """Answer the request. The client pauses for `mutation_ms`, which the coordinator wants, or its own
-        quota's pause, whichever is longer.
+        """Answer the request, and pause the client for the longer of `mutation_ms` and its own quota's pause.
+
+        `mutation_ms` is the pause that the coordinator wants.
         """
         if self.done:
             return
@@ -398,9 +400,7 @@ class Exchange:
             self.broker.answers.close(self.slot)
 
     def cancel(self) -> None:
-        """End without an answer because the connection is closed; the processor gets the request's block
-        back.
-        """
+        """End without an answer because the connection is closed; the processor gets its block back."""
         if self._end():
             self.broker.answers.nothing(self.slot, timing=self.timing, told=self.told(None))
 

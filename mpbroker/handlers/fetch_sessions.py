@@ -52,9 +52,7 @@ class Interest(NamedTuple):
 
 
 class Maker(NamedTuple):
-    """The request that made a session; it has the same values if it comes again because its answer was not
-    sent.
-    """
+    """The request that made a session. It comes again with the same values if its answer was not sent."""
 
     connection: int
     correlation: int
@@ -341,8 +339,9 @@ def new_context(
     privileged: bool = False,
     again: bool = False,
 ) -> FetchContext | ErrorCode:
-    """Return the context of a fetch, or the error if its session cannot continue (Kafka:
-    FetchManager.newContext).
+    """Return the context of a fetch, or the error if its session cannot continue.
+
+    Kafka: FetchManager.newContext.
 
     `again`: the fetch was answered before, with slices that could not be sent.
     """

@@ -100,9 +100,7 @@ class Fetches:
             self._sweep()
 
     def expire_all(self) -> None:
-        """Answer all fetches with what there is, except those that wait for the disk. Called when the process
-        stops.
-        """
+        """Answer all fetches with what there is, but for those that wait for the disk: the process stops."""
         waiting, self._by_connection = self._by_connection, {}
         for fetch, watch in waiting.values():
             if self._purgatory.cancel(watch):

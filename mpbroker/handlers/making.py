@@ -109,9 +109,7 @@ def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox) -> Patie
 
 
 def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: Turn) -> PatientClient:
-    """Build the client for calls to a log worker. Calls go behind all jobs sent before; the turn handles its
-    deaths.
-    """
+    """Build a log worker's client. Its calls go behind all jobs sent before; the turn handles deaths."""
     push = partial(turn.push_job, worker=worker)
     return PatientClient(_client(context, arena, log_worker(worker), push))
 

@@ -387,9 +387,7 @@ class Handler:
             self.turn.drop_jobs(worker, fence.role)
 
     def forget_ended_work(self) -> None:
-        """Stop work on exchanges that have ended: their requests may lie in an arena that is about to be
-        emptied.
-        """
+        """Stop work on ended exchanges: their requests may lie in an arena that is about to be emptied."""
         self.long = deque(exchange for exchange in self.long if not exchange.done)
         if self.working is not None and self.working.done:
             self.working = None

@@ -91,8 +91,7 @@ class Readers:
         self._drop(_key(partition))
 
     def forget_deleted(self) -> bool:
-        """Close readers of deleted files, looking at some more of them; return False once all have been
-        looked at.
+        """Close those of the next readers whose files were deleted; return False after the last ones.
 
         Deleted files would keep their space for as long as they are open.
         """

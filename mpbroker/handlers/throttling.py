@@ -120,9 +120,7 @@ class Throttling:
         return self._noted(budgets, _longer(of_bytes, self._charge_time(exchange, budgets.request)))
 
     def charge_fetch(self, exchange: Exchange, response_bytes: int) -> Pause:
-        """Charge a Fetch with the size of its answer; return the client's pause. The size is not charged if
-        it pauses.
-        """
+        """Charge a Fetch with the size of its answer, unless the client must pause; return the pause."""
         if exchange.slot.flags & SlotFlag.AGAIN:
             return NO_PAUSE  # charged before its answer turned out to be unsendable
         budgets = self.budgets(exchange)
@@ -136,9 +134,7 @@ class Throttling:
         return self._noted(budgets, pause)
 
     def fetch_bytes_max(self, exchange: Exchange) -> int | None:
-        """Return the largest answer, in bytes, that the client's quota could ever let through; None: no
-        quota.
-        """
+        """Return the largest answer that the quota could ever let through, in bytes; None: no quota."""
         fetch = self.budgets(exchange).fetch
         return None if fetch is None else int(fetch[1] * self._burst_s)
 

@@ -192,8 +192,6 @@ class Transactions:
         return self._again[0][0] if self._again else None
 
     def close_waiting(self) -> None:
-        """Close all requests that wait: processors take every unanswered produce for lost, so none may be
-        appended.
-        """
+        """Close all requests that wait, because processors take every unanswered produce for lost."""
         for exchange in list(self._waiting):
             exchange.close()

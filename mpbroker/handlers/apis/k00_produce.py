@@ -214,9 +214,7 @@ class Production:
         )
 
     def _log_start(self, topic: Topic | ErrorCode, index: int, problem: Problem) -> int:
-        """Return the log start offset for an error of record validation, as in Kafka; -1 for every other
-        error.
-        """
+        """Return the log start offset for errors of record validation, as in Kafka; -1 for all others."""
         if isinstance(topic, ErrorCode) or not isinstance(problem, InvalidRecords):
             return -1
         if problem.code not in (INVALID_RECORD, INVALID_TIMESTAMP):

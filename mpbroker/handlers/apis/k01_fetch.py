@@ -213,10 +213,9 @@ class Fetch:
         return since_ms is not None and self.exchange.broker.monotonic_ms() - since_ms > COLD_PATIENCE_MS
 
     def _bring(self, cold: NotResident) -> None:
-        """Ask for bytes from the disk, unless as much as can be sent is under way. Raises OSError if a read
-        failed.
+        """Ask for bytes from the disk, unless as much as can be sent is under way.
 
-        The next fetch asks for the rest.
+        The next fetch asks for the rest. Raises OSError if the bytes could not be read.
         """
         broker = self.exchange.broker
         if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= MOST_FILES):
@@ -243,9 +242,7 @@ class Fetch:
         return self.unknown
 
     def _reply(self, answers: list[Answer]) -> None:
-        """Answer, or tell the client to come again later without charging it for records that it does not
-        get.
-        """
+        """Answer, or tell the client to come again later, without charging it for records it does not get."""
         exchange = self.exchange
         throttled = exchange.broker.throttling.on and exchange.charge(self._size_of(answers)).ms > 0
         response = self.context.respond_throttled() if throttled else self.context.respond(answers)
@@ -344,8 +341,7 @@ class Fetch:
         return check_leader_epoch(wanted.current_leader_epoch, now)
 
     def _parted(self, topic: Topic, wanted: Wanted, now: Partition) -> EpochEnd | None:
-        """Find where this log and the one that the client has read from diverge (KIP-595); None if they do
-        not.
+        """Find where this log diverges from the one that the client has read (KIP-595), or None.
 
         Raises OffsetOutOfRange if this log never had the client's epoch.
         """

@@ -1,5 +1,4 @@
-"""AlterConfigs (key 33), versions 0-2: replaces all altered settings of a topic, of this broker or of all
-brokers.
+"""AlterConfigs (key 33), versions 0-2: replaces all altered settings of a topic, this broker or all brokers.
 
 The answer comes when the alteration is durable and the log process and all handlers heed it; for a broker,
 when all its processes have heard of it. Settings that the request does not name are reset. (Kafka:

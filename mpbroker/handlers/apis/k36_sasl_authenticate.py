@@ -1,5 +1,4 @@
-"""SaslAuthenticate (key 36), versions 0-2: authentication, which processors do before requests reach a
-handler.
+"""SaslAuthenticate (key 36), versions 0-2: authentication, which processors do before handlers get requests.
 
 A handler gets it only from a connection that has no SASL or has finished it, and that is an error. (Kafka:
 KafkaApis.handleSaslAuthenticateRequest.)

@@ -1,5 +1,4 @@
-"""DescribeProducers (key 61), version 0: the producers that have written to a partition, with open
-transactions.
+"""DescribeProducers (key 61), version 0: the producers of a partition and their open transactions.
 
 The log worker is asked. Each partition is described once, however often it is named: answers can be much
 longer than the request. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;

@@ -305,9 +305,7 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
 
 
 cdef inline uint8_t *put_topic(uint8_t *p, const uint8_t *topic_id, bint follows) noexcept nogil:
-    """Begin a topic's entry without partitions; return the address of its count. `follows`: end the one
-    before.
-    """
+    """Begin a topic's entry, and end the one before if `follows`; return where its partition count is."""
     if follows:
         p[0] = 0
         p += 1
@@ -451,9 +449,7 @@ cdef bint try_fetch(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, TableRef *table, PlacesRef *places,
     SessionsRef *sessions, int64_t now_ms, int32_t fetch_bytes_max, ReplySlot *out, FetchCounts *counts
 ) noexcept nogil:
-    """Answer the fetch if it is hot. If True, `out` is the processor's descriptor, complete but for
-    `done_ns`.
-    """
+    """Answer the fetch and fill `out`, but for `done_ns`. Return False if it is not a hot one."""
     cdef int version = request.api_version
     cdef uint8_t *block = arena + request.block
     cdef int32_t wait_ms, bytes_min, bytes_max

@@ -28,7 +28,7 @@ cdef inline int partition_reply_bytes(int version) noexcept nogil:
 
 
 cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shape) noexcept nogil:
-    """Check that the body is a whole request of the common kind, and note its shape."""
+    """Note the shape of the body. Return False if it is not a whole request of the common kind."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
     cdef int64_t count, topics, partitions, t, i
     cdef int16_t acks
@@ -80,7 +80,7 @@ cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shap
 
 
 cdef inline bint timestamps_allowed(Topic *topic, BatchInfo *info, int64_t now_ms) noexcept nogil:
-    """Check timestamps like LogValidator.validateTimestamp. One below -1 is left to the slow path."""
+    """Return True if LogValidator.validateTimestamp would. One below -1 is left to the slow path."""
     if info.attributes & LOG_APPEND_TIME_BIT:
         return False
     if topic.append_time or info.min_timestamp == NO_TIMESTAMP:
@@ -95,7 +95,7 @@ cdef inline bint timestamps_allowed(Topic *topic, BatchInfo *info, int64_t now_m
 cdef bint accept_batch(
     Topic *topic, int32_t partition, const uint8_t *records, int64_t length, int64_t now_ms, JobBatch *job
 ) noexcept nogil:
-    """Fill `job`, but for data and hole, if the batch may be appended as it is."""
+    """Fill `job`, but for data and hole. Return False if the batch cannot be appended as it is."""
     cdef BatchInfo info
     cdef Place place
     if partition < 0 or partition >= topic.partitions:
@@ -144,9 +144,7 @@ cdef bint accept(
     const uint8_t *body, uint64_t length, int version, Shape *shape, TopicsRef *topics, int64_t now_ms,
     uint8_t *arena, uint64_t block, JobBatch *jobs, uint8_t *reply, uint32_t correlation
 ) noexcept nogil:
-    """Look topics up, validate batches, and write jobs and answer. `measure` has checked that the body is
-    whole.
-    """
+    """Look topics up, validate batches, write jobs and answer. `measure` has checked the structure."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
     cdef uint32_t t, i, partitions, worker
     cdef int64_t count
@@ -205,7 +203,7 @@ cdef bint accept(
 cdef bint try_produce(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, int64_t now_ms, uint16_t sender, ProduceSlot *out
 ) noexcept nogil:
-    """Turn a common request into a job. If True, `out` is the descriptor for the log process."""
+    """Turn the request into a job and fill `out` for the log process. Return False if it is not common."""
     cdef int version = request.api_version
     cdef uint8_t *base = arena + request.block
     cdef uint64_t job = (request.length + 7) & ~(<uint64_t>7), reply

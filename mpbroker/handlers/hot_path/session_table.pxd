@@ -1,5 +1,4 @@
-"""Fetch sessions as the turn and Python both keep them (KIP-227): a client's wishes, and what it was last
-told.
+"""Fetch sessions, shared by the turn and Python (KIP-227): a client's wishes, and what it was last told.
 
     Session         CachedPartition 1..room, linked in reading order; [0] is the list's head
     SessionPlaces   by the lowest bits of an id, the sessions that the turn can find

@@ -92,9 +92,7 @@ cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept n
 cdef void shared_answer(
     const SharedJob *entry, uint8_t *arena, MetersRef *meters, ReplySlot *reply
 ) noexcept nogil:
-    """Fill the processor's descriptor once all workers have returned the job or died. `arena`: the
-    processor's.
-    """
+    """Fill the processor's descriptor when no worker owes the job any more. `arena` is the processor's."""
     cdef const ProduceSlot *job = &entry.job
     cdef JobHeader *header = header_of(job, arena)
     cdef int worst

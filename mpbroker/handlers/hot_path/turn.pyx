@@ -99,9 +99,7 @@ cdef struct Watched:
 
 
 cdef inline bint has_room(RingRef *ring) noexcept nogil:
-    """Return True if `ring_stage` would succeed. The consumer's word is read only if the ring last looked
-    full.
-    """
+    """Return True if `ring_stage` would succeed. Read the consumer's word only if the ring looks full."""
     return ring.staged - ring.head_seen < ring.size or ring_room(ring) != 0
 
 
@@ -121,7 +119,7 @@ cdef class Turn:
     cdef SharedJobs shared
     cdef BellRef *bell
     cdef CountersRef *counters
-    cdef uint64_t *heavy        # when the oldest heavy request was taken, in ns; 0: no heavy request
+    cdef uint64_t *heavy        # since when (ns) a heavy request is here; 0: none
     cdef bint heavy_for_python  # this turn hands a heavy request to Python
     cdef bint python_works      # Python has a heavy request from an earlier turn
     cdef SlotList slow          # slots for Python
@@ -244,8 +242,7 @@ cdef class Turn:
         """Send a descriptor to a log worker, behind all that were sent before.
 
         Raises ValueError if the slot has the wrong size, IndexError if there is no such worker and
-        MemoryError
-        if the ring is full and the slot cannot be kept.
+        MemoryError if the ring is full and the slot cannot be kept.
         """
         if slot.shape[0] != sizeof(Slot):
             raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {slot.shape[0]}")
@@ -342,9 +339,7 @@ cdef class Turn:
         return left
 
     def run(self, int timeout_ms) -> list[bytes]:
-        """Do one turn; return the answers that Python must send, then the slots for Python in each ring's
-        order.
-        """
+        """Do one turn; return answers that Python must send, then slots for Python in each ring's order."""
         return self._turns(timeout_ms, 0)
 
     def serve(self, int timeout_ms) -> list[bytes]:
@@ -548,8 +543,7 @@ cdef class Turn:
         )
 
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Answer the fetch here, or return False. A fetch that comes AGAIN met files the turn does not know.
-        """
+        """Answer the fetch here, or return False. One that comes AGAIN met files unknown to the turn."""
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
@@ -594,8 +588,7 @@ cdef class Turn:
         return failed
 
     cdef inline bint _is_shared(self, const Slot *produced) noexcept nogil:
-        """Return True if a returned job is one of the turn's own; Python's jobs lie in this handler's arena.
-        """
+        """Return True if the job is one of the turn's own; Python's jobs lie in this handler's arena."""
         cdef ProduceSlot job
         memcpy(&job, produced, sizeof(Slot))
         return job.owner != self.index

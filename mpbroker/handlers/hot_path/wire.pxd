@@ -1,5 +1,4 @@
-"""Native reading of requests and writing of responses: a bounded cursor, and lengths in both encodings
-(KIP-482).
+"""Native reading of requests and writing of responses: a bounded cursor and both forms of lengths (KIP-482).
 
 A cursor that ran over its end stays NULL, so a walk needs one check, at its end.
 """
@@ -60,8 +59,9 @@ cdef inline uint32_t take_uvarint(Cursor *c) noexcept nogil:
 
 
 cdef inline int64_t take_length(Cursor *c, bint flexible, bint wide) noexcept nogil:
-    """Read a length or count: unsigned varint + 1 if `flexible`, else i32 if `wide`, else i16; null is
-    NULL_LENGTH.
+    """Read a length or count, NULL_LENGTH for null.
+
+    It is an unsigned varint + 1 if `flexible`, else an i32 if `wide`, else an i16.
     """
     if flexible:
         return <int64_t>take_uvarint(c) - 1
