@@ -160,7 +160,7 @@ class ColdReads:
 class Drain:
     """A pipe to /dev/null, through which pages are pulled into the page cache. For one thread.
 
-    Raises OSError if there are no descriptors left.
+    Raises OSError if the pipe cannot be opened.
     """
 
     def __init__(self) -> None:

@@ -32,13 +32,11 @@ from shm.counters import CounterPage
 
 log = logging.getLogger("mpbroker")
 
-# Most names in one request that would keep a process which serves everybody busy. No broker has as many
-# groups or partitions, and no group as many members. An administrator's client asks for all groups in one
-# request.
+# Names that one request may have if all of it occupies a process that serves everybody. No broker has as many
+# groups or partitions, and no group as many members. An administrator's client asks for all groups at once.
 NAMED_MAX = 100_000
 
-# Items that may need a disk read or have a long answer: so many are done before the handler looks at other
-# work.
+# Items that may need a disk read, or have a long answer, done before the handler looks at its other work.
 SEARCHED_AT_ONCE = 32
 
 CLIENT_ID_AT = 12
@@ -195,7 +193,7 @@ class Exchange:
 
     @property
     def session(self) -> Session:
-        """Who sent the request, from where and with which software, as of the first use.
+        """The session of the client that sent the request: user, address and software, as of the first use.
 
         Raises SessionGone on a first use after the answer, when the connection may be gone.
         """
@@ -212,7 +210,7 @@ class Exchange:
         return f"{self.api.name} v{self.version} of client '{self.client_id}' ({whose})"
 
     def run(self) -> None:
-        """Call the API. Whatever it raises ends the exchange."""
+        """Call the API. An error in it ends the exchange; only a FatalError is raised."""
         self.guard(self._run)
         self.local_ns = time.monotonic_ns()
 

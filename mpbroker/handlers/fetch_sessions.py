@@ -73,8 +73,7 @@ class FetchSessionCache:
         now_ms: Callable[[], int],
         partitions_max: int,
     ) -> None:
-        # Limit for one session. Clients can ask for partitions that do not exist, more of them with each
-        # fetch.
+        # Limit for one session: clients could add partitions that do not exist without end, fetch by fetch.
         self.partitions_max = partitions_max
         self._handler = handler
         self._places = places

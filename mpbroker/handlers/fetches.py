@@ -17,7 +17,7 @@ from shm.counters import CounterPage
 from shm.marks import WaitingMarks
 from shm.table import SlotTable
 
-# Ended fetches are forgotten together, when they are more than this and more than those that wait.
+# Ended fetches are forgotten together, when there are this many more of them than of those that wait.
 MOST_ENDED = 64
 
 

@@ -21,8 +21,7 @@ from mpbroker.protocol.codec import decode_response, encode_bytes, encode_reques
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import Message
 
-# Groups or transactional ids asked for at once: one request about many must not hold up everybody's
-# heartbeats.
+# Groups or transactional ids asked for at once: one request about many must not hold up all heartbeats.
 NAMES_AT_ONCE = 500
 # APIs whose requests wait for other members.
 WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)

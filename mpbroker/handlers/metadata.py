@@ -1,4 +1,4 @@
-"""Topics and quotas as this handler knows them, looked up by name and id.
+"""Topics and quotas as this handler knows them, from bases and deltas; topics are found by name and id.
 
 `__cluster_metadata` is left out: clients never see it, and a topic that is not here cannot be written or
 read. (Kafka: KRaftMetadataCache.)

@@ -436,8 +436,8 @@ class Handler:
                 self.broker.answers.close_produce(unpack_produce(job))
         self.broker.log.worker_died(worker)
         self.broker.log_calls[worker].server_died()
-        # Processors take every unanswered produce for lost, also those that no log worker has been asked for
-        # yet.
+        # Processors take every produce that was taken and is not answered for lost, also those that no log
+        # worker has been asked for yet.
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
             self.heavy.remove(slot)
             self.broker.answers.close(slot)

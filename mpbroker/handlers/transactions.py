@@ -34,8 +34,7 @@ ASKED_AGAIN = (
     ErrorCode.NOT_COORDINATOR,
 )
 # The coordinator still loads the transaction's partition, or will, because a log worker died while it wrote.
-# Ask again after ASK_AGAIN_MS, for at most LOADING_MS: an error would let the client's next batches overtake
-# this one.
+# Ask again after ASK_AGAIN_MS, for at most LOADING_MS: an error would let the next batches overtake this one.
 LOADING = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 ASK_AGAIN_MS = 20
 LOADING_MS = 5_000

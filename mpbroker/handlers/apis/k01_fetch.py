@@ -63,8 +63,7 @@ MOST_FILES = 256
 # Up to so many partitions are read as often as the request names them, each time that something comes: that
 # costs little. Of more, each is read once.
 MOST_AS_NAMED = 256
-# After so long the handler waits for the disk itself: pages that are brought are evicted before they are
-# sent.
+# After so long the handler waits for the disk itself: pages it had brought are evicted before they are sent.
 COLD_PATIENCE_MS = 15_000
 
 
@@ -122,8 +121,7 @@ class Fetch:
         self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
         self.slots: list[int] = []
         self.overdue = self.request.max_wait_ms <= 0
-        # Bytes and files asked of the disk by the last look, and since when the fetch has waited for the
-        # disk.
+        # Bytes and files asked of the disk by the last look, and since when the fetch waits for it.
         self.cold_bytes = self.cold_files = 0
         self.cold_since_ms: int | None = None
 
@@ -137,7 +135,7 @@ class Fetch:
     def expire(self) -> None:
         self.overdue = True
         if not self.try_complete():
-            # It waits only for the disk.
+            # Only the disk keeps it waiting.
             self.exchange.broker.fetches.park(self, self.slots, NEVER_MS, lambda: None)
 
     def cancel(self) -> None:

@@ -68,8 +68,7 @@ def describe_partition(exchange: ApiExchange, topic: Topic, number: int) -> Part
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else ErrorCode.NONE,
         partition_index=number,
         leader_id=NO_LEADER if offline else node,
-        # The log process has it from leader-epoch-checkpoint; Fetch and ListOffsets check the epochs of
-        # clients.
+        # The log process has it from leader-epoch-checkpoint; Fetch and ListOffsets check clients' epochs.
         leader_epoch=now.leader_epoch if now is not None else 0,
         replica_nodes=[node],
         isr_nodes=[node],

@@ -1,6 +1,6 @@
 """Counts per topic of the native produce and fetch paths.
 
-Kafka's are the BrokerTopicStats that ReplicaManager and KafkaApis mark.
+(Kafka: BrokerTopicStats, marked by ReplicaManager and KafkaApis.)
 """
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
