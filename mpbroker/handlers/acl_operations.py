@@ -1,4 +1,4 @@
-"""The operations a client may do, as bits; without an authorizer everybody may do all that a resource has.
+"""Operations that a client may do, as bits. Without an authorizer everybody may do all that a resource has.
 
 (Kafka: AclOperation, AclEntry.supportedOperations; KIP-430.)
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = 3, 4, 5, 6, 7, 8
 CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 9, 10, 11, 12
 
-# What the field says when it was not asked for.
+# Value of the field if it was not asked for.
 NOT_ASKED = -(2**31)
 
 

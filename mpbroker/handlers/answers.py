@@ -1,5 +1,6 @@
-"""Answers: response frames in blocks of this handler's arena, lent to a processor until it has sent them. One
-for which there is no room waits.
+"""Answers: response frames in blocks of this handler's arena, lent to a processor until it has sent them.
+
+An answer for which there is no room waits.
 
 block of a SEND         | frame |
 block of a SEND_PARTS   | bytes of all PART_BYTES | paths | pad to 8 | n times Part |
@@ -34,7 +35,7 @@ _LENGTH = struct.Struct("=I")
 
 
 class FileSlice(RecordsSlice):
-    """Records that the processor sends from a segment file; see Part in slots.pxd."""
+    """Records that the processor sends from a segment file; see `Part` in slots.pxd."""
 
     __slots__ = ("file_generation", "generation", "path", "position", "segment_base", "slot")
 
@@ -54,7 +55,7 @@ class FileSlice(RecordsSlice):
         self.segment_base, self.file_generation, self.position = segment_base, file_generation, position
 
     def part(self, path_at: int) -> bytes:
-        """`path_at`: where in the block the path stands."""
+        """Pack the slice as a Part. `path_at` is the position of its path in the block."""
         return pack_part(
             PartKind.PART_FILE,
             self.length,
@@ -69,13 +70,13 @@ class FileSlice(RecordsSlice):
 
 
 class Timing(NamedTuple):
-    """When this process took a request and had done its part (CLOCK_MONOTONIC); 0: with the answer."""
+    """Times (CLOCK_MONOTONIC) when this process took a request and was done with it; 0: when it answers."""
 
     taken_ns: int
     local_ns: int
 
     def stamps_us(self, request: Request, done_ns: int) -> tuple[int, int]:
-        """`queue_us` and `local_us` of the reply."""
+        """Return `queue_us` and `local_us` of the reply."""
         taken_ns = self.taken_ns or done_ns
         queue_us = max(taken_ns - request.received_ns, 0) // 1000
         local_us = max((self.local_ns or done_ns) - taken_ns, 0) // 1000
@@ -83,7 +84,7 @@ class Timing(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """How long the connection is not read after its answer, and which quota wants it."""
+    """How long the connection is not read after its answer, and the quota that causes it."""
 
     ms: int
     by: ThrottledBy
@@ -95,7 +96,9 @@ STAMP_MAX_US = (1 << 32) - 1
 
 
 class Answers:
-    """`outbox(processor)` is the way to a processor; `index` is this handler's, the owner of the arena;
+    """The way of answers to the processors.
+
+    `index` is this handler's, the owner of the arena. `outbox(processor)` returns the way to a processor,
     `whose` names the connection of a request.
     """
 
@@ -126,8 +129,9 @@ class Answers:
         timing: Timing = UNTIMED,
         told: bytes = b"",
     ) -> None:
-        """`told`: for the request log. Raises shm.arena.ArenaFull, having sent nothing, if there is no room
-        and too much waits for some.
+        """Send an answer, or let it wait for room. `told` is its text for the request log.
+
+        Raises shm.arena.ArenaFull, having sent nothing, if there is no room and too much waits already.
         """
         self._waiting.run(
             request,
@@ -172,7 +176,7 @@ class Answers:
         timing: Timing,
         told: bytes,
     ) -> None:
-        """The block: bytes of the frame, paths of the segments, table of the parts."""
+        """Send a block of the frame's bytes, the paths of the segments and the table of parts."""
         parts: list[bytes] = []
         pieces: list[Buffer] = []
         at = sum(len(segment) for segment in segments if not isinstance(segment, RecordsSlice))
@@ -201,7 +205,7 @@ class Answers:
         self._push(request, SlotKind.SEND_PARTS, block, parts_at, len(parts), pause, timing, told)
 
     def _allocate(self, size: int, told: bytes) -> tuple[int, memoryview]:
-        """A block for so many bytes, with what the request log says at its end (ReplyFlag.LOGGED)."""
+        """Allocate a block; a text for the request log goes to its end (ReplyFlag.LOGGED)."""
         room = size + len(told) + _LENGTH.size if told else size
         block = self._arena.allocate(room)
         self._sizes[block] = room
@@ -265,7 +269,7 @@ class Answers:
         self._push_empty(request, kind, pause, timing)
 
     def parked(self, request: Request) -> None:
-        """The request stays here without being work: the processor no longer counts it as load."""
+        """Tell the processor that the request waits here and no longer counts as load."""
         self._push_empty(request, SlotKind.PARKED, NO_PAUSE, UNTIMED)
 
     def _push_empty(self, request: Request, kind: int, pause: Pause, timing: Timing) -> None:
@@ -287,19 +291,19 @@ class Answers:
         )
 
     def returned(self, block: int, generation: int) -> None:
-        """The processor has sent it, or dropped it with its connection."""
+        """Free a block whose answer the processor has sent, or dropped with its connection."""
         if self._arena.take_back(block, generation):
             self._arena.free(block, self._sizes.pop(block))
 
     def reclaim(self, processor: int) -> None:
-        """Behind the fence of a processor: its leases end."""
+        """Take back all blocks lent to a processor. Call it after the fence."""
         for block in self._arena.lent_to(processor):
             if block in self._sizes:
                 self._arena.take_back(block, self._arena.generation(block))
                 self._arena.free(block, self._sizes.pop(block))
 
     def close_produce(self, job: Produce) -> None:
-        """Closes the connection of a produce whose fate nobody knows."""
+        """Close the connection of a produce whose fate nobody knows."""
         self._outbox(job.processor).push(
             pack_reply(SlotKind.CLOSE, self._index, job.channel, job.connection, request=job.request)
         )

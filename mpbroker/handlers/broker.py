@@ -1,4 +1,4 @@
-"""What the APIs see of the broker: configuration, metadata, partitions, and whom they can ask."""
+"""The broker as the APIs see it: configuration, metadata, partitions, and the processes they can ask."""
 
 from __future__ import annotations
 
@@ -74,8 +74,10 @@ class Broker:
     monotonic_ms: Callable[[], int] = monotonic_ms
 
     def advertised(self, slot: Request) -> Listener:
-        """What the client of this request is told to connect to: advertised.listeners, else the listener's
-        address, and of one that listens everywhere the address that the client connected to.
+        """Return the address that the client of this request is told to connect to.
+
+        It is that of advertised.listeners, else the listener's. For a listener on all addresses it is the one
+        that the client connected to.
         """
         known = self.listener(slot.listener)
         if known.advertised is not None:
@@ -87,8 +89,10 @@ class Broker:
         return known.listener
 
     def in_table(self, image: PartitionImage) -> Partition | None:
-        """None if the slot has another partition, or is written so fast that it cannot be read now. (A log
-        worker that dies over it leaves what it said before.)
+        """Read a partition's slot of the table.
+
+        Returns None if the slot has another partition, or is written so fast that it cannot be read now. (If
+        a log worker dies while writing, the slot keeps its earlier content.)
         """
         try:
             now = read_partition(self.table, image.slot)
@@ -97,13 +101,13 @@ class Broker:
         return now if now.generation == image.slot_generation else None
 
     def partition(self, topic: Topic, number: int) -> tuple[PartitionImage, Partition] | ErrorCode:
-        """The partition as metadata and table have it, or why it cannot be used."""
+        """Return the partition as metadata and table have it, or why it cannot be used."""
         image = topic.partitions.get(number)
         if image is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         now = self.in_table(image)
         if now is None or now.topic_id != topic.topic_id:
-            # The table is ahead of the metadata or behind it; the client asks again.
+            # The table is ahead of the metadata or behind it; the client will retry.
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if now.flags & PartitionFlag.PARTITION_OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -112,7 +116,10 @@ class Broker:
         return image, now
 
     def reader(self, topic: Topic, now: Partition) -> PartitionReader:
-        """Of a partition, with what is known of its damage. Raises ValueError or OSError if that is not."""
+        """Return the reader of a partition, which avoids its damaged ranges.
+
+        Raises ValueError or OSError if those are not known.
+        """
         reader = self.readers.get(topic.name, now)
         word = self.damaged.load(topic.partitions[now.partition].slot)
         reader.heed(damage_of(word, now.generation))
@@ -128,7 +135,7 @@ class ApiExchange(Exchange):
 
 
 def check_leader_epoch(wanted: int, now: Partition) -> ErrorCode | None:
-    """What KIP-320 wants to know: -1 is a client that does not care."""
+    """Return the error for a client's leader epoch, None if it is current or -1: not checked (KIP-320)."""
     if wanted == ANY_EPOCH or wanted == now.leader_epoch:
         return None
     return ErrorCode.FENCED_LEADER_EPOCH if wanted < now.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -1,4 +1,4 @@
-"""The broker's loggers, described and given other levels by clients. No restart keeps what they set.
+"""The broker's loggers, whose levels clients can read and change until the next restart.
 
 There are two: root, for all that the broker says of itself, and the request log. (Kafka: LoggingController.)
 """
@@ -19,7 +19,7 @@ log = logging.getLogger("mpbroker")
 
 
 def entries(exchange: ApiExchange, broker: str, names: list[str] | None) -> list[Entry]:
-    """Raises ApiError."""
+    """Describe the loggers of the broker. Raises ApiError if `broker` is not this one."""
     if not broker:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
     _check_node(exchange, broker)
@@ -40,7 +40,7 @@ def entries(exchange: ApiExchange, broker: str, names: list[str] | None) -> list
 
 
 def alter(exchange: ApiExchange, broker: str, changes: list[ConfigChange], *, validate_only: bool) -> None:
-    """All of them or none. Raises ApiError."""
+    """Change levels of loggers, all of them or none. Raises ApiError if one change is not allowed."""
     _check_node(exchange, broker)
     levels = exchange.broker.log_levels
     there = levels.all()
@@ -54,7 +54,7 @@ def alter(exchange: ApiExchange, broker: str, changes: list[ConfigChange], *, va
 
 
 def _check_node(exchange: ApiExchange, broker: str) -> None:
-    """Raises ApiError."""
+    """Check the node id of a request. Raises ApiError if it is not this broker's."""
     node = exchange.broker.metadata.node_id
     if broker != str(node):
         raise ApiError(
@@ -63,7 +63,7 @@ def _check_node(exchange: ApiExchange, broker: str) -> None:
 
 
 def _check(change: ConfigChange, there: dict[str, str]) -> None:
-    """Raises ApiError, in Kafka's words."""
+    """Check a change of a logger's level. Raises ApiError, in Kafka's words, if it is not allowed."""
     operation = ConfigOperation(change.operation)
     if operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         raise ApiError(

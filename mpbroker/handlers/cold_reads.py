@@ -1,13 +1,13 @@
-"""What a fetch would have to wait for the disk for: threads of this handler read it.
+"""Cold reads: threads of this handler bring parts of files into the page cache for fetches.
 
-A processor that sends a part of a file which is not in the page cache waits for the disk, and with it all its
-connections; so does a handler that reads one. So a handler asks whether a part is resident before it reads it
-or answers with it (`mpbroker.log.io.residency`), and has the rest brought here, where only who wants it
-waits. (Kafka has no counterpart: its network threads wait.)
+A processor that sends a part of a file which is not in the page cache waits for the disk, and so do all its
+connections. A handler that reads one waits too. So a handler asks whether a part is resident before it reads
+it or answers with it (`mpbroker.log.io.residency`), and has the rest brought here, where only the fetches
+that want it wait. (Kafka has no counterpart: its network threads wait.)
 
-Pages are moved through a pipe to /dev/null, so that nobody copies them. The kernel reads them as for any
-sequential reader, in large folios; asked for by POSIX_FADV_WILLNEED they would come as single pages, which
-takes ten times the CPU of all that has to do with them, in one piece that nothing interrupts.
+Pages are moved through a pipe to /dev/null, so they are not copied. The kernel reads them in large folios, as
+for any sequential reader. With POSIX_FADV_WILLNEED they would come as single pages, which costs ten times the
+CPU in everything that handles them, in one piece that nothing interrupts.
 """
 
 from __future__ import annotations
@@ -22,44 +22,46 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-# A disk does some reads at a time.
+# A disk serves several reads at a time.
 THREADS = 4
-# So many have a descriptor; the others wait for their turn, and then say anew what they want.
+# Reads that have a descriptor. Others wait for their turn and then ask again.
 MOST_AT_ONCE = 64
-# What the kernel is asked for at once, as far as the pipe has room: all that an unprivileged one may have.
+# Bytes asked of the kernel at once, if the pipe has room: the most that an unprivileged process may have.
 PIECE_BYTES = 1 << 20
-# Who reads a log from the disk goes on with what follows; so much of it is brought as well, behind its back.
+# A client that reads a log from the disk goes on with what follows. So much of it is brought after its read.
 AHEAD_BYTES_MAX = 4 << 20
 
-# Device, inode, position and length: several log directories may have files of the same inode number.
+# Device, inode, position and length. Files in several log directories may have the same inode number.
 Key = tuple[int, int, int, int]
-# Bytes of a file, from a position on, at most so many, that are in the page cache then.
+# Pulls at most `count` bytes of a file from `position` into the page cache; returns how many.
 Pull: TypeAlias = Callable[[int, int, int], int]
 log = logging.getLogger("mpbroker")
 
 
 class ColdReads:
-    """`wake`: called in a thread, so that the loop comes to `take_in`."""
+    """The cold reads of a handler. A thread calls `wake` to make the loop call `take_in`."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        # Who waits for it, each once.
+        # Callbacks waiting for each read, each once.
         self._waiting: dict[Key, dict[Callable[[], None], None]] = {}
-        # Who came when there were too many, longest waiting first.
+        # Callbacks that came when there were too many reads, longest waiting first.
         self._later: dict[Callable[[], None], None] = {}
         self._jobs: queue.SimpleQueue[tuple[Key, int] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Key, OSError | None]] = queue.SimpleQueue()
-        # By device, inode and position: for those who are just being told that it is over.
+        # Errors by device, inode and position, for callbacks that are being told that the read is over.
         self._failed: dict[tuple[int, int, int], OSError] = {}
         self._threads: list[threading.Thread] = []
 
     def __len__(self) -> int:
-        """Reads that are not over."""
+        """Return the number of reads that are not over."""
         return len(self._waiting)
 
     def bring(self, fd: int, position: int, length: int, then: Callable[[], None]) -> None:
-        """Calls `then` from `take_in` when it has been read, or could not be, or when it may be asked for
-        again. Raises OSError, also for who is called since it could not be read, and asks again.
+        """Call `then` from `take_in` when the part was read, could not be read, or may be asked for again.
+
+        Raises OSError if the file cannot be examined, or if `then` asks again for a part that could not be
+        read.
         """
         file = os.fstat(fd)
         key = file.st_dev, file.st_ino, position, length
@@ -92,7 +94,7 @@ class ColdReads:
         self._threads.append(thread)
 
     def _do_without_thread(self, why: Exception) -> None:
-        """If there is none, everybody waits here for the disk, rather than somebody for ever."""
+        """Read in the loop if there is no thread at all: all wait for the disk, but none for ever."""
         log.error("no thread to read from the disk: %s. Raise the limits (TasksMax, LimitNOFILE)", why)
         if not self._threads:
             self._jobs.put(None)
@@ -137,14 +139,14 @@ class ColdReads:
         self._done.put((key, error))
         self._wake()
         if error is None:
-            # Whatever somebody waits for comes first.
+            # Reads that somebody waits for come before reading ahead.
             self._pull(pull, fd, end, end + min(length, AHEAD_BYTES_MAX), self._jobs.empty)
         os.close(fd)
 
     def _pull(
         self, pull: Pull, fd: int, position: int, end: int, goes_on: Callable[[], bool]
     ) -> OSError | None:
-        """-> why it could not be read."""
+        """Bring a part of a file into the page cache; return the error if it could not be read."""
         try:
             while position < end and goes_on() and (got := pull(fd, position, end - position)):
                 position += got
@@ -156,7 +158,10 @@ class ColdReads:
 
 
 class Drain:
-    """Where pages go that are only to be in the page cache. For one thread. Raises OSError."""
+    """A pipe to /dev/null, through which pages are pulled into the page cache. For one thread.
+
+    Raises OSError if the pipe cannot be opened.
+    """
 
     def __init__(self) -> None:
         self._null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -166,7 +171,7 @@ class Drain:
             os.close(self._null)
             raise
         with contextlib.suppress(OSError):
-            # All pipes of this user together are limited: then it keeps its 64 KiB.
+            # The pipes of a user are limited in total. Beyond the limit this one keeps its 64 KiB.
             fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, PIECE_BYTES)
 
     def close(self) -> None:
@@ -174,7 +179,10 @@ class Drain:
             os.close(fd)
 
     def pull(self, fd: int, position: int, count: int) -> int:
-        """Bytes that are in the page cache now; 0 at the end of the file. Raises OSError."""
+        """Return how many bytes are in the page cache now, 0 at the end of the file.
+
+        Raises OSError if they cannot be read.
+        """
         got = os.splice(fd, self._in, min(count, PIECE_BYTES), offset_src=position)
         left = got
         while left:
@@ -183,5 +191,5 @@ class Drain:
 
 
 def _read(fd: int, position: int, count: int) -> int:
-    """As `Drain.pull`, without a pipe."""
+    """Pull like `Drain.pull`, without a pipe."""
     return len(os.pread(fd, min(count, PIECE_BYTES), position))

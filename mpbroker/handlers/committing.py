@@ -1,5 +1,7 @@
-"""Commits of offsets: all of one is one batch of records. What cannot be one is refused before it comes to
-the coordinator, so that it holds up nobody's heartbeats.
+"""Checks of offset commits before they go to the coordinator.
+
+All offsets of a commit become one batch of records. A commit that cannot be one is refused here, so that it
+does not hold up heartbeats in the coordinator.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.exchange import NAMED_MAX
 from mpbroker.protocol.errors import ErrorCode
 
-# Of an offset, whatever the names of its group and topic.
+# Size of an offset's record without the names of its group and topic.
 SMALLEST_RECORD_BYTES = 40
-# A partition, its offset and its metadata in a request.
+# Size of a partition, its offset and its metadata in a request.
 SMALLEST_PARTITION_BYTES = 14
 
 
@@ -26,13 +28,13 @@ def pass_on_commit(exchange: ApiExchange) -> None:
     """Pass a commit on to the coordinator, unless it is too much for one batch."""
     most_bytes = exchange.broker.config.message_max_bytes
     small = min(NAMED_MAX, most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES)
-    # Short requests are not looked into.
+    # Short requests are not decoded.
     if len(exchange.raw_body()) <= small or not is_refused(exchange, exchange.body.topics, most_bytes):
         exchange.broker.forwarding.pass_on(exchange)
 
 
 def is_refused(exchange: ApiExchange, topics: Sequence[OfTopic], most_bytes: int) -> bool:
-    """Whether that was too much for one commit; then it has been answered, or its connection closed."""
+    """Return True, having answered the request or closed its connection, if it is too much for one commit."""
     if exchange.names_too_many(len(topics)):
         return True
     named = sum(len(topic.partitions) for topic in topics)

@@ -1,6 +1,6 @@
-"""What AlterConfigs and IncrementalAlterConfigs have in common: who is asked, and what is refused at once.
+"""Common code of AlterConfigs and IncrementalAlterConfigs: where changes go, and which are refused at once.
 
-Settings, of topics and of the broker, are the coordinator's; levels of loggers are nobody's. (Kafka:
+The coordinator keeps the settings of topics and of the broker. Nobody keeps levels of loggers. (Kafka:
 ConfigAdminManager.)
 """
 
@@ -32,18 +32,18 @@ _WITHOUT_SETTINGS: dict[int, str] = {
 
 
 class Outcome(NamedTuple):
-    """What becomes of one resource."""
+    """The result for one resource."""
 
     error: int
     message: str | None
 
 
-# They have the same fields.
+# Both have the same fields.
 Response: TypeAlias = type[AlterConfigsResponse] | type[IncrementalAlterConfigsResponse]
 
 
 def response_of(response: Response, exchange: ApiExchange, outcomes: list[Outcome]) -> Message:
-    """`outcomes` are in the order of the request's resources."""
+    """Build the response from `outcomes`, which are in the order of the request's resources."""
     result = response.AlterConfigsResourceResponse
     responses: list[Any] = [
         result(outcome.error, outcome.message, resource.resource_type, resource.resource_name)
@@ -53,7 +53,7 @@ def response_of(response: Response, exchange: ApiExchange, outcomes: list[Outcom
 
 
 def failing(response: Response) -> Callable[[ApiExchange, ErrorCode], Message]:
-    """What says of all resources of a request that it failed."""
+    """Return a function that answers a request by failing all of its resources."""
 
     def failed(exchange: ApiExchange, code: ErrorCode) -> Message:
         return response_of(response, exchange, [Outcome(code, code.message)] * len(exchange.body.resources))
@@ -68,7 +68,7 @@ def alter(
     *,
     replaces: bool,
 ) -> Message | None:
-    """`replaces`: what a resource's changes do not name goes back to its default."""
+    """Alter the resources of a request. `replaces`: reset settings that a resource's changes do not name."""
     resources = exchange.body.resources
     if exchange.names_too_many(len(resources)):
         return None
@@ -113,7 +113,7 @@ def alter(
 
 
 def _check(exchange: ApiExchange, resource: Any, changes: list[ConfigChange]) -> None:
-    """Raises ApiError."""
+    """Check the changes of a resource. Raises ApiError if they are not allowed."""
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -137,7 +137,7 @@ def _check(exchange: ApiExchange, resource: Any, changes: list[ConfigChange]) ->
 def _alter_loggers(
     exchange: ApiExchange, broker: str, changes: list[ConfigChange], *, replaces: bool
 ) -> None:
-    """At once: nobody else keeps them. Raises ApiError."""
+    """Alter levels of loggers at once; nobody else keeps them. Raises ApiError if that is not possible."""
     if replaces:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
@@ -147,7 +147,7 @@ def _alter_loggers(
 
 
 def check_broker(exchange: ApiExchange, name: str) -> None:
-    """It is this one, or all of them: "". Raises ApiError."""
+    """Check that a resource names this broker, or all of them (""). Raises ApiError if it names another."""
     node = exchange.broker.metadata.node_id
     if name not in ("", str(node)):
         raise ApiError(

@@ -1,6 +1,6 @@
-"""Asking the coordinator as clients ask Kafka's controller: for topics, settings, credentials and quotas.
+"""Questions to the coordinator that go to the controller in Kafka: topics, settings, credentials, quotas.
 
-(Requests about groups and transactions are handed on as they are: `forwarding`.)
+(Requests about groups and transactions are passed on unchanged: `forwarding`.)
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Unanswered:
-    """What came in place of an answer. REQUEST_TIMED_OUT: what was asked for goes on; else NOT_CONTROLLER,
-    which makes every admin client ask again.
+    """An error in place of an answer.
+
+    REQUEST_TIMED_OUT: the coordinator still does what was asked. Otherwise NOT_CONTROLLER, after which every
+    admin client retries.
     """
 
     code: ErrorCode
@@ -35,7 +37,7 @@ def ask_coordinator(
     then: Callable[[Answer | Unanswered], None],
     timeout_ms: int | None = None,
 ) -> None:
-    """`then` gets an `answer`, or why there is none; after `timeout_ms` its client waits no longer."""
+    """Ask the coordinator. `then` gets an `answer`, or why there is none, after at most `timeout_ms`."""
 
     def answered(message: calls.Message) -> None:
         then(message if isinstance(message, answer) else _unanswered(message))

@@ -1,4 +1,4 @@
-"""One request and its one answer: now, later, or a closed connection; never twice and never nothing.
+"""Exchanges: a request with its one answer, now, later, or as a closed connection; never twice, never none.
 
 (Kafka: RequestChannel.Request, RequestContext, KafkaApis.handle and handleError, RequestHandlerHelper.)
 """
@@ -32,11 +32,11 @@ from shm.counters import CounterPage
 
 log = logging.getLogger("mpbroker")
 
-# What one request may name where all of it keeps a process that is one for all: no broker has as many groups
-# or partitions, and no group as many members. An administrator's client asks for all groups in one request.
+# Names that one request may have if all of it occupies a process that serves everybody. No broker has as many
+# groups or partitions, and no group as many members. An administrator's client asks for all groups at once.
 NAMED_MAX = 100_000
 
-# Of what may have to be read from a disk, or has a long answer: so many between two looks at all else.
+# Items that may need a disk read, or have a long answer, done before the handler looks at its other work.
 SEARCHED_AT_ONCE = 32
 
 CLIENT_ID_AT = 12
@@ -46,18 +46,18 @@ T = TypeVar("T")
 
 
 def client_id_of(frame: memoryview) -> str:
-    """The client id in the header of a request's frame. Raises UnicodeDecodeError."""
+    """Return the client id in the header of a request. Raises UnicodeDecodeError if it is not UTF-8."""
     (length,) = LENGTH.unpack_from(frame, CLIENT_ID_AT)
     at = CLIENT_ID_AT + LENGTH.size
     return str(frame[at : at + length], "utf-8") if length > 0 else ""
 
 
 class UnreadableBody(Exception):
-    """The bytes of a request are none of its API and version."""
+    """The bytes of a request do not fit its API and version."""
 
 
 class ServedApi(Protocol):
-    """An API as an exchange and the process around it need it: see `apis.Api`."""
+    """What an exchange and the handler process need of an API; see `apis.Api`."""
 
     @property
     def name(self) -> str: ...
@@ -71,7 +71,7 @@ class ServedApi(Protocol):
 
 
 class Quotas(Protocol):
-    """What a request costs its client. `on`: whether any client has a quota."""
+    """What a request costs its client. `on` is True if any client has a quota."""
 
     @property
     def on(self) -> bool: ...
@@ -80,7 +80,7 @@ class Quotas(Protocol):
 
 
 class Host(Protocol):
-    """What an exchange needs of the broker. `tells_all`: whether there is a request log."""
+    """What an exchange needs of the broker. `tells_all()` is True while there is a request log."""
 
     @property
     def answers(self) -> Answers: ...
@@ -126,7 +126,7 @@ class Exchange:
     )
 
     def __init__(self, slot: Request, frame: memoryview, api: ServedApi, broker: Host) -> None:
-        """`frame`: of the request, with its size and header."""
+        """`frame` is the request's frame with its size and header."""
         self.slot = slot
         self.client_id = ""
         self._frame: memoryview | None = frame
@@ -140,7 +140,7 @@ class Exchange:
         self.on_end: Callable[[], object] | None = None
         self.pieces: Iterator[None] | None = None
         self.takes_long = bool(slot.flags & SlotFlag.HEAVY)
-        # What it took to unpack its records, and to pack them anew.
+        # Cost of decompressing its records and compressing them again.
         self.temporary_bytes = self.conversion_ns = 0
         self._session: Session | None = None
         self._at_work_since_ns = self._worked_ns = 0
@@ -152,7 +152,7 @@ class Exchange:
 
     @property
     def body(self) -> Any:
-        """The request, decoded when this is first asked. Raises UnreadableBody."""
+        """The request, decoded on first use. Raises UnreadableBody if it is malformed."""
         if self._body is None:
             self._read()
         return self._body
@@ -168,9 +168,9 @@ class Exchange:
         self._frame = None
 
     def raw_body(self) -> bytes:
-        """The request as its client sent it, copied out of the memory of its processor.
+        """Return the request as its client sent it, copied out of the processor's memory.
 
-        Ask for it before `body`.
+        Call it before `body`.
         """
         if self._raw is None:
             assert self._frame is not None, "it was decoded where it lay"
@@ -178,7 +178,7 @@ class Exchange:
         return self._raw
 
     def can_be_served(self) -> bool:
-        """Read what is read of every request; its connection is closed if that is malformed."""
+        """Read what every request needs. If that is malformed, close the connection and return False."""
         assert self._frame is not None
         try:
             self.client_id = client_id_of(self._frame)
@@ -193,16 +193,16 @@ class Exchange:
 
     @property
     def session(self) -> Session:
-        """Who sent the request, from where and with which software, as it was when this was first asked.
+        """The session of the client that sent the request: user, address and software, as of the first use.
 
-        Raises SessionGone if that is after the answer: then the connection may be gone.
+        Raises SessionGone on a first use after the answer, when the connection may be gone.
         """
         if self._session is None:
             self._session = self.broker.session(self.slot)
         return self._session
 
     def account(self, *, strict: bool) -> Account:
-        """Whose quota pays for topics that this request makes and deletes."""
+        """Return whose quota pays for topics that this request makes and deletes."""
         return Account(self.session.principal_name, self.client_id, strict)
 
     def __str__(self) -> str:
@@ -210,7 +210,7 @@ class Exchange:
         return f"{self.api.name} v{self.version} of client '{self.client_id}' ({whose})"
 
     def run(self) -> None:
-        """Calls the API. Whatever goes wrong in it, the exchange ends or will end."""
+        """Call the API. An error in it ends the exchange; only a FatalError is raised."""
         self.guard(self._run)
         self.local_ns = time.monotonic_ns()
 
@@ -220,9 +220,7 @@ class Exchange:
             self.reply(response)
 
     def names_too_many(self, named: int, most: int = NAMED_MAX) -> bool:
-        """Whether the request names so many things that others would have to wait for it; then its connection
-        is closed.
-        """
+        """Return True, and close the connection, if others would have to wait for all that it names."""
         if named <= most:
             return False
         log.warning(
@@ -235,9 +233,10 @@ class Exchange:
         return True
 
     def work_off(self, pieces: Iterator[None]) -> None:
-        """Does work that may be long: at once for as long as the request is light, and from when it
-        `takes_long`, which the pieces themselves may find out, one piece between two looks at everything
-        else that the handler has to do.
+        """Do work that may be long.
+
+        The pieces run at once while the request is light. Once it `takes_long`, which the pieces may find out
+        themselves, the handler does one piece at a time and looks at everything else in between.
         """
         while not self.takes_long:
             if next(pieces, self) is self or self.done:
@@ -245,16 +244,17 @@ class Exchange:
         self.pieces = pieces
 
     def has_had_its_share(self, done: int) -> bool:
-        """Whether the others come first now; then it takes long."""
+        """Return True, and take long from now on, if other requests must get their turn now."""
         if done % SEARCHED_AT_ONCE:
             return False
         self.takes_long = True
         return True
 
     def work(self) -> bool:
-        """The next piece of a heavy request; False when there is none left.
+        """Do the next piece of a heavy request; return False when none is left.
 
-        None of one that has ended meanwhile: its request may lie in memory that has another owner by now.
+        A request that has ended meanwhile gets no more pieces: it may lie in memory that has another owner by
+        now.
         """
         if self.pieces is not None and not self.done:
             self.guard(self._work)
@@ -269,7 +269,7 @@ class Exchange:
             self.pieces = None
 
     def later(self, then: Callable[[T], None]) -> Callable[[T], None]:
-        """`then`, for a callback: what it raises ends this exchange as if it had been raised in the API."""
+        """Wrap a callback so that an error in it ends this exchange like an error in the API."""
 
         def guarded(value: T) -> None:
             self.guard(lambda: then(value))
@@ -278,7 +278,7 @@ class Exchange:
 
     @property
     def worked_ns(self) -> int:
-        """How long this handler has been at work on the request."""
+        """Time that this handler has worked on the request, in ns."""
         now_ns = time.monotonic_ns()
         return self._worked_ns + (now_ns - self._at_work_since_ns if self._at_work_since_ns else 0)
 
@@ -311,7 +311,7 @@ class Exchange:
             self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def charge(self, response_bytes: int | None = None) -> Pause:
-        """The pause that the request costs its client, charged once; a Fetch says what it answers."""
+        """Charge the client once and return its pause. A Fetch passes the size of its response."""
         throttling = self.broker.throttling
         if not throttling.on:
             return NO_PAUSE
@@ -323,7 +323,10 @@ class Exchange:
         return self._pause
 
     def reply(self, response: Message, mutation_ms: int = 0) -> None:
-        """`mutation_ms`: the pause that the coordinator wants; the longer one counts."""
+        """Answer the request, and pause the client for the longer of `mutation_ms` and its own quota's pause.
+
+        `mutation_ms` is the pause that the coordinator wants.
+        """
         if self.done:
             return
         pause = self.charge()
@@ -331,14 +334,14 @@ class Exchange:
             pause = Pause(mutation_ms, ThrottledBy.THROTTLED_BY_MUTATION)
         if pause.ms and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = pause.ms
-        # Not ended before it is sent: a response that cannot be encoded still becomes an error.
+        # Ended only when it is sent: a response that cannot be encoded still becomes an error.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
         self.broker.answers.send(self.slot, frame, pause, self.timing, self.told(response))
         self.count_errors(error_counts(response))
         self._end()
 
     def reply_encoded(self, body: bytes, errors: dict[int, int]) -> None:
-        """Answer with a response that is encoded already. `errors`: how often it has each error code."""
+        """Answer with a response that is already encoded. `errors` counts its error codes."""
         if self.done:
             return
         pause = self.charge()
@@ -350,9 +353,9 @@ class Exchange:
         self._end()
 
     def told(self, response: Message | bytes | None) -> bytes:
-        """What the request log says of it while that is on; whatever goes wrong in that harms no request.
+        """Describe the exchange for the request log while that is on. A failure to do so harms no request.
 
-        A response may be its encoded body.
+        `response` may be its encoded body.
         """
         if not self.broker.tells_all():
             return b""
@@ -370,15 +373,15 @@ class Exchange:
         return self.broker.listener(self.slot.listener).listener.name
 
     def count_errors(self, errors: dict[int, int]) -> None:
-        """Count what the client is told or, with acks=0, would be."""
+        """Count the error codes that the client is told or, with acks=0, would be."""
         for code, times in errors.items():
             self.broker.meters.error(self.slot.api_key, code, times)
 
     def reply_nothing(self) -> None:
-        """For acks=0: the client expects no bytes."""
+        """End a request with acks=0: the client expects no bytes."""
         if self.done:
             return
-        # Not ended before it is charged: what that raises still becomes a closed connection.
+        # Charged before it ends: an error in that still becomes a closed connection.
         pause = self.charge()
         self._end()
         self.broker.answers.nothing(self.slot, pause, self.timing, self.told(None))
@@ -388,23 +391,23 @@ class Exchange:
             self.broker.answers.close(self.slot, self.timing, self.told(None))
 
     def refuse(self, why: str) -> None:
-        """Close the connection: the request is none of its API and version."""
+        """Close the connection because the request does not fit its API and version."""
         if self._end():
             whose = self.broker.whose(self.slot, self._session)
             log.warning("closing %s: malformed %s v%d: %s", whose, self.api.name, self.version, why)
             self.broker.answers.close(self.slot)
 
     def cancel(self) -> None:
-        """The connection is closed: nothing is sent, but the processor gets its request's block back."""
+        """End without an answer because the connection is closed; the processor gets its block back."""
         if self._end():
             self.broker.answers.nothing(self.slot, timing=self.timing, told=self.told(None))
 
     def drop(self) -> None:
-        """The connection or its processor is gone: there is nobody to answer."""
+        """End without an answer because the connection or its processor is gone."""
         self._end()
 
     def fail(self, code: ErrorCode) -> None:
-        """Answers with an error in the form that this API has for it; without one, closes the connection."""
+        """Answer with the API's form of the error, or close the connection if it has none."""
         if self.done:
             return
         try:

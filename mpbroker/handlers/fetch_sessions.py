@@ -1,9 +1,9 @@
-"""The fetch sessions of one handler, and what a fetch is within its session (KIP-227). Sans-I/O.
+"""Fetch sessions of one handler, and the part that each fetch has in its session (KIP-227). Sans-I/O.
 
 A session lives with the handler that made it, which its id names (mpbroker/ipc/fetch_sessions.pxd);
 processors bring its fetches there. So each handler is one of Kafka's FetchSessionCacheShards and has its
-share of `max.incremental.fetch.session.cache.slots`. When it dies or leaves its sessions go with it: their
-next fetch is answered by somebody else, with FETCH_SESSION_ID_NOT_FOUND, and the client makes a new one.
+share of `max.incremental.fetch.session.cache.slots`. When it dies or leaves, its sessions go with it. Another
+handler then answers their next fetch with FETCH_SESSION_ID_NOT_FOUND, and the client makes a new session.
 (Kafka: FetchSession, FetchSessionCacheShard, FetchManager, FetchContext and its kinds.)
 """
 
@@ -32,7 +32,7 @@ FIRST_SESSION_VERSION = 7
 FIRST_TOPIC_ID_VERSION = 13
 # Kafka's KafkaBroker.MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS
 MIN_EVICTION_MS = 120_000
-# How often a place is drawn in which the turn can find a session. That all are taken is not worth a search.
+# How many ids are drawn to find a free place for the turn. If all are taken, a search is not worth it.
 DRAWS = 8
 
 Key: TypeAlias = tuple[str | bytes, int]
@@ -41,7 +41,7 @@ Wanted: TypeAlias = FetchRequest.FetchPartition
 
 
 class Interest(NamedTuple):
-    """One partition that a fetch is about. `topic` is its name or id, whichever the version has."""
+    """One partition that a fetch asks for. `topic` is its name or id, as the version has it."""
 
     topic: str | bytes
     wanted: Wanted
@@ -52,7 +52,7 @@ class Interest(NamedTuple):
 
 
 class Maker(NamedTuple):
-    """A request, as it comes again when its answer could not be sent."""
+    """The request that made a session. It comes again with the same values if its answer was not sent."""
 
     connection: int
     correlation: int
@@ -62,7 +62,7 @@ UNKNOWN_MAKER = Maker(-1, -1)
 
 
 class FetchSessionCache:
-    """The sessions of handler number `handler`; `places` are those that its turn can find."""
+    """The sessions of handler number `handler`. `places` holds those that its turn can find."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class FetchSessionCache:
         now_ms: Callable[[], int],
         partitions_max: int,
     ) -> None:
-        # Of one session. Partitions that do not exist can be asked for without end, some with each fetch.
+        # Limit for one session: clients could add partitions that do not exist without end, fetch by fetch.
         self.partitions_max = partitions_max
         self._handler = handler
         self._places = places
@@ -82,17 +82,17 @@ class FetchSessionCache:
         self._sessions: dict[int, FetchSession] = {}
         self._partitions = 0
         self._sizes: dict[int, int] = {}
-        # The request that made each of them.
+        # The request that made each session.
         self._makers: dict[int, Maker] = {}
         self.resize(slots)
-        # Nothing of what a predecessor had.
+        # Overwrite the counts of a predecessor.
         self._count()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def resize(self, slots: int) -> None:
-        """How many sessions there may be; who has one keeps it."""
+        """Set how many sessions there may be. Existing sessions stay."""
         self._slots = slots
         self._places.close(slots == 0)
 
@@ -108,12 +108,12 @@ class FetchSessionCache:
             self._count()
 
     def remove_made_by(self, maker: Maker) -> None:
-        """The session that this request made last, if there is one: its client has not heard of it."""
+        """Remove the session that this request made last, if any: its client has not heard of it."""
         # A client may use the same correlation id for all its requests.
         self.remove(next((id_ for id_, by in reversed(self._makers.items()) if by == maker), NO_SESSION))
 
     def resized(self, session: FetchSession) -> None:
-        """It has other partitions than before."""
+        """Count the session's partitions anew after they have changed."""
         if session.id in self._sizes:
             self._partitions += len(session) - self._sizes[session.id]
             self._sizes[session.id] = len(session)
@@ -122,7 +122,10 @@ class FetchSessionCache:
     def maybe_create(
         self, *, privileged: bool, by_id: bool, size: int, maker: Maker | None = None
     ) -> FetchSession | None:
-        """A session without partitions yet, if there is room for one of that size; then comes `resized`."""
+        """Return a new session without partitions, or None if there is no room for one of that size.
+
+        Call `resized` when its partitions have been put.
+        """
         now_ms = self._now_ms()
         if size > self.partitions_max:
             return None
@@ -147,10 +150,11 @@ class FetchSessionCache:
         return session_id
 
     def _try_evict(self, privileged: bool, size: int, now_ms: int) -> bool:
-        """Makes room for a session of that worth: one that was long not used has to go, or one worth less.
+        """Make room for a session of that worth; return True if one was evicted.
 
-        Followers are worth more than consumers, more partitions more than fewer; who is young is safe from
-        its equals, and a young follower's from everybody.
+        A session unused for MIN_EVICTION_MS is evicted first, else one that is worth less. Followers are
+        worth more than consumers, more partitions more than fewer. A young session is safe from its equals, a
+        young follower's from all others.
         """
         oldest = min(self._sessions.values(), key=lambda s: s.used_ms, default=None)
         if oldest is None:
@@ -178,7 +182,7 @@ class FetchSessionCache:
 
 
 def _is_evictable(session: FetchSession, *, by_privileged: bool) -> bool:
-    """As of its last fetch, as in Kafka's FetchSessionCacheShard.touch."""
+    """Return True if a session may be evicted, as of its last fetch (Kafka: FetchSessionCacheShard.touch)."""
     grown_up = session.used_ms - session.created_ms > MIN_EVICTION_MS
     return grown_up or (by_privileged and not session.privileged)
 
@@ -188,17 +192,17 @@ def _worth(session: FetchSession) -> tuple[bool, int, int]:
 
 
 class FetchContext:
-    """A fetch without a session: asks for what its request says, and is told everything."""
+    """A fetch without a session: it asks for what its request says, and is told everything."""
 
     def __init__(self, request: FetchRequest, by_id: bool) -> None:
         self._request = request
         self._by_id = by_id
         self.interests = list(interests_of(request, by_id))
-        # Of topics by their ids. A session remembers them, and so knows of one that is gone what it was.
+        # Topic names by id. A session keeps them, so it still knows the name of a topic that is gone.
         self.names: dict[bytes, str] = {}
 
     def respond(self, answers: list[Answer]) -> FetchResponse:
-        """`answers` to all interests, in their order."""
+        """Build the response from `answers` to all interests, in their order."""
         response = FetchResponse(
             responses=[
                 FetchResponse.FetchableTopicResponse(t.topic, t.topic_id) for t in self._request.topics
@@ -213,12 +217,12 @@ class FetchContext:
         return FetchResponse()
 
     def preview(self, answers: list[Answer]) -> FetchResponse:
-        """A response of the same size, which nobody is told."""
+        """Build a response of the same size without telling it to anybody."""
         return FetchContext.respond(self, answers)
 
 
 class FullFetchContext(FetchContext):
-    """Asks for everything, and for a session for what follows."""
+    """A fetch that asks for everything, and for a session for the fetches that follow."""
 
     def __init__(
         self,
@@ -251,7 +255,7 @@ class FullFetchContext(FetchContext):
 
 
 class IncrementalFetchContext(FetchContext):
-    """Says what has changed, and is told what has changed."""
+    """A fetch of a session: it says what has changed, and is told what has changed."""
 
     def __init__(self, request: FetchRequest, session: FetchSession) -> None:
         super().__init__(request, session.by_id)
@@ -278,7 +282,7 @@ class IncrementalFetchContext(FetchContext):
         return self._response(kept)
 
     def _response(self, told: list[tuple[str | bytes, Answer]]) -> FetchResponse:
-        """Partitions of one topic that follow each other share its entry."""
+        """Build a response in which consecutive partitions of one topic share its entry."""
         response = FetchResponse(session_id=self._session.id)
         before: str | bytes | None = None
         for topic, answer in told:
@@ -295,12 +299,12 @@ class IncrementalFetchContext(FetchContext):
         return FetchResponse(session_id=self._session.id)
 
     def _overtaken(self) -> FetchResponse:
-        """While this one waited another one came with its epoch."""
+        """Answer a fetch whose epoch another one has taken while it waited."""
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=self._session.id)
 
 
 def tell(session: FetchSession, interest: Interest, answer: Answer, *, only_ask: bool = False) -> bool:
-    """Whether the answer is news to the client; but for `only_ask` it is told."""
+    """Return True if the answer is news to the client. Unless `only_ask`, remember that it is told."""
     say = session.is_news if only_ask else session.tell
     return say(
         interest.key,
@@ -334,9 +338,11 @@ def new_context(
     privileged: bool = False,
     again: bool = False,
 ) -> FetchContext | ErrorCode:
-    """What a fetch is, or why its session cannot be gone on with (Kafka: FetchManager.newContext).
+    """Return the context of a fetch, or the error if its session cannot continue.
 
-    `again`: it has been answered before, with slices that its client never got.
+    Kafka: FetchManager.newContext.
+
+    `again`: the fetch was answered before, with slices that could not be sent.
     """
     by_id = version >= FIRST_TOPIC_ID_VERSION
     if version < FIRST_SESSION_VERSION:

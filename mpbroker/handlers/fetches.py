@@ -1,8 +1,8 @@
-"""Fetches that wait for bytes: parked under the partition table slots they read, with a waiting mark on each.
+"""Fetches that wait for bytes, parked under the partition table slots they read.
 
-A mark is set before the fetch looks once more and cleared with the last fetch of its slot. The log process
-publishes, then reads the marks, then moves our dirty word: either the second look sees the new bytes or the
-dirty word moves. (Kafka: DelayedFetch.)
+Each such slot has a waiting mark. It is set before the fetch looks again and cleared with the last fetch of
+the slot. The log process publishes, then reads the marks, then moves our dirty word: either the second look
+sees the new bytes or the dirty word moves. (Kafka: DelayedFetch.)
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from shm.counters import CounterPage
 from shm.marks import WaitingMarks
 from shm.table import SlotTable
 
-# Fetches that have ended are forgotten together: when they are more than this and than those that wait.
+# Ended fetches are forgotten together, when there are this many more of them than of those that wait.
 MOST_ENDED = 64
 
 
 class ParkedFetch(Protocol):
-    """A fetch as it waits."""
+    """A fetch that waits."""
 
     @property
     def slot(self) -> Request: ...
@@ -32,14 +32,14 @@ class ParkedFetch(Protocol):
     def expire(self) -> None: ...
 
     def cancel(self) -> None:
-        """The connection is closed; its processor still waits for the end of the lease."""
+        """End the fetch of a closed connection; its processor still waits for the end of the lease."""
 
     def drop(self) -> None:
-        """There is nobody to answer."""
+        """End the fetch because there is nobody to answer."""
 
 
 class Fetches:
-    """`waiter` is this handler's number, its column in the marks."""
+    """The parked fetches of a handler. `waiter` is the handler's number, its column in the marks."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Fetches:
         self._purgatory: Purgatory[int] = Purgatory(self._mark, self._unmark, purge_interval)
         self._seen: dict[int, int] = {}
         self._by_connection: dict[int, tuple[ParkedFetch, Watch[int]]] = {}
-        # Nothing of what a predecessor had parked.
+        # Overwrite the counts of a predecessor.
         self._count()
 
     def __len__(self) -> int:
@@ -65,17 +65,17 @@ class Fetches:
     def park(
         self, fetch: ParkedFetch, slots: Iterable[int], deadline_ms: int, parked: Callable[[], None]
     ) -> None:
-        """Completes the fetch as soon as it can be; calls `parked` if that is not at once."""
+        """Complete the fetch as soon as possible; call `parked` if that is not at once."""
         watch = self._purgatory.watch(fetch, slots, deadline_ms)
         if watch is None:
             return
-        # A connection has one request under way: one with its id already here belongs to the past.
+        # A connection has one request under way, so an entry with its id belongs to a past one.
         self._by_connection[fetch.slot.connection] = fetch, watch
         self._count()
         parked()
 
     def look(self) -> None:
-        """The dirty word moved: tries the fetches of slots that changed since they were last looked at."""
+        """Try the fetches of slots that changed since the last look. Call it when the dirty word moved."""
         moved = []
         for slot in self._purgatory.watched():
             version = self._table.version(slot)
@@ -85,11 +85,11 @@ class Fetches:
         self.check(moved)
 
     def look_at_all(self) -> None:
-        """The metadata changed: a fetch may have become an error."""
+        """Try all fetches: a change of the metadata may have turned some into errors."""
         self.check(self._purgatory.watched())
 
     def check(self, slots: Iterable[int]) -> None:
-        """Something that fetches of these slots wait for is there, or was read from the disk."""
+        """Try the fetches of slots where something they wait for is there, or was read from the disk."""
         self._purgatory.check(*slots)
         self._sweep()
 
@@ -100,7 +100,7 @@ class Fetches:
             self._sweep()
 
     def expire_all(self) -> None:
-        """The process stops: whoever waits is answered with what there is, or waits for the disk only."""
+        """Answer all fetches with what there is, but for those that wait for the disk: the process stops."""
         waiting, self._by_connection = self._by_connection, {}
         for fetch, watch in waiting.values():
             if self._purgatory.cancel(watch):
@@ -111,7 +111,7 @@ class Fetches:
         return self._purgatory.next_deadline_ms()
 
     def cancel(self, connection: int) -> None:
-        """The connection is closed: the lease of its request ends here."""
+        """Cancel the fetch of a closed connection, which ends the lease of its request."""
         found = self._by_connection.pop(connection, None)
         if found is not None and self._purgatory.cancel(found[1]):
             found[0].cancel()
@@ -126,7 +126,7 @@ class Fetches:
         self._count()
 
     def _count(self) -> None:
-        """What waits now, for whoever looks at the counters."""
+        """Set the counters of fetches that wait."""
         self._counters.set(Counter.COUNT_FETCHES_DELAYED, len(self._purgatory))
         self._counters.set(Counter.COUNT_FETCHES_WATCHED, self._purgatory.entries)
 

@@ -1,9 +1,10 @@
 """Requests about groups and transactions, on their way to the coordinator and back (KIP-590).
 
 A handler passes a request on as its client sent it, and gets back the response as it is sent. While the
-coordinator has one it is parked, so that it counts as nobody's load and the end of its connection is noticed.
-A JoinGroup may be away for minutes. What the coordinator would work on for long does not get to it at once:
-a request may name no more than `exchange.NAMED_MAX` things, and some are asked a part at a time.
+coordinator has the request it is parked: it counts as nobody's load, and the end of its connection is
+noticed. A JoinGroup may be away for minutes. Requests on which the coordinator would work for long do not
+reach it at once: a request may name no more than `exchange.NAMED_MAX` things, and some are asked a part at a
+time.
 """
 
 from __future__ import annotations
@@ -20,15 +21,14 @@ from mpbroker.protocol.codec import decode_response, encode_bytes, encode_reques
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import Message
 
-# So many groups or transactional ids are asked for at once, so that one request about many does not hold up
-# the heartbeats of all.
+# Groups or transactional ids asked for at once: one request about many must not hold up all heartbeats.
 NAMES_AT_ONCE = 500
-# These wait for other members.
+# APIs whose requests wait for other members.
 WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
 
 class Forwarding:
-    """What is with the coordinator, by connection: each has one request under way."""
+    """Requests that the coordinator has, by connection; each connection has one under way."""
 
     def __init__(self, coordinator: PatientClient) -> None:
         self._coordinator = coordinator
@@ -42,9 +42,9 @@ class Forwarding:
     def pass_on(self, exchange: Exchange, named: Callable[[Any], int] | None = None) -> None:
         """Pass a request on as it came, unless it names too much.
 
-        `named` counts what it names. Each name takes a byte at least, so short requests are not looked into.
-        A long one is read here: the coordinator gets it without the tagged fields that nobody knows, of which
-        there may be millions.
+        `named` counts what it names. Each name takes at least a byte, so short requests are not looked into.
+        A long one is decoded here, and the coordinator gets it without unknown tagged fields, of which there
+        may be millions.
         """
         body = exchange.raw_body()
         if len(body) > NAMED_MAX:
@@ -68,10 +68,10 @@ class Forwarding:
         results_of: Callable[[Any], list[Any]],
         then: Callable[[list[Any]], Message],
     ) -> None:
-        """Forward a request about many names: some at a time, each of them once.
+        """Forward a request about many names, some at a time, each of them once.
 
-        `request` makes that about some, and is answered for the first of them, at least one; `then` makes the
-        answer from all results.
+        `request` makes the request about some names. Its response is about at least the first of them. `then`
+        makes the answer from all results.
         """
         left = list(dict.fromkeys(names))
         if exchange.names_too_many(len(left)):
@@ -95,9 +95,9 @@ class Forwarding:
         following: Callable[[Any], Message | None],
         then: Callable[[], Message],
     ) -> None:
-        """Forward a request in parts, each in that version of its API.
+        """Forward a request in parts, each in the given version of its API.
 
-        `following` gets each response and has the next request, until there is none; then `then` makes the
+        `following` gets each response and returns the next request, or None at the end; then `then` makes the
         answer.
         """
         key = exchange.slot.api_key
@@ -119,7 +119,7 @@ class Forwarding:
     def _forward(
         self, exchange: Exchange, version: int, body: bytes, then: Callable[[ForwardedResponse], None]
     ) -> None:
-        """`then` answers the request, or forwards something else."""
+        """Send a call to the coordinator. `then` answers the request, or forwards another part."""
         slot = exchange.slot
         call = ForwardedRequest(
             slot.api_key, version, exchange.client_id, f"/{exchange.session.client_host}", body
@@ -146,21 +146,21 @@ class Forwarding:
             exchange.broker.answers.parked(slot)
 
     def cancel(self, connection: int) -> None:
-        """The connection is closed."""
+        """Cancel the request of a closed connection."""
         found = self._away.pop(connection, None)
         if found is not None:
             found[0].cancel()
             self._coordinator.abandon(found[1])
 
     def forget_processor(self, processor: int) -> None:
-        """There is nobody to answer."""
+        """Abandon the requests of a dead processor; there is nobody to answer."""
         for connection, (exchange, number) in list(self._away.items()):
             if exchange.slot.processor == processor:
                 del self._away[connection]
                 self._coordinator.abandon(number)
 
     def release(self) -> None:
-        """This handler stops: whoever waits for others is told to ask again."""
+        """Tell clients that wait for other members to ask again, because this handler stops."""
         for connection, (exchange, number) in list(self._away.items()):
             if exchange.slot.api_key in WAITING:
                 del self._away[connection]

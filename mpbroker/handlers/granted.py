@@ -1,23 +1,23 @@
-"""Which partitions a producer may write to in its transaction without asking again: a handler's memory.
+"""A handler's memory of the partitions that a producer may write to in its transaction without asking again.
 
-Only of transactions whose end gives their producer another epoch (transaction.version 2). Then what comes too
-late is refused by the partition's log, since the marker there has the newer epoch; and what the coordinator
-granted is durable, so that it outlives the coordinator. (Kafka asks the partition itself whether it has an
-open transaction of the producer: UnifiedLog.hasOngoingTransaction.)
+It holds only transactions whose end gives their producer another epoch (transaction.version 2). A batch that
+comes too late is then refused by the partition's log, since the marker there has the newer epoch. What the
+coordinator granted is durable, so it outlives the coordinator. (Kafka asks the partition itself whether it
+has an open transaction of the producer: UnifiedLog.hasOngoingTransaction.)
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-# A partition: its slot in the table, and whose generation that is.
+# A partition: its slot in the table, and the generation of that.
 Place: TypeAlias = tuple[int, int]
-# Some MB. What is forgotten is asked for once more.
+# Some MB. A forgotten partition is asked for again.
 MOST_PLACES = 50_000
 
 
 class Granted:
-    """By producer id; the one whose epoch is the oldest is forgotten first."""
+    """Granted partitions by producer id. The producer whose epoch is the oldest is forgotten first."""
 
     def __init__(self, most_places: int = MOST_PLACES) -> None:
         self._most_places = most_places
@@ -32,7 +32,7 @@ class Granted:
         return known is not None and known[0] == epoch and place in known[1]
 
     def add(self, producer_id: int, epoch: int, place: Place) -> None:
-        """With another epoch all that was granted before is over."""
+        """Remember a granted partition. Another epoch of the producer voids all that was granted before."""
         known = self._producers.get(producer_id)
         if known is None or known[0] != epoch:
             self._forget(producer_id)

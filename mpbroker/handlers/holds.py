@@ -1,9 +1,9 @@
-"""Ends of transactions that wait in the coordinator until batches that no epoch keeps out are in the log.
+"""Holds: the coordinator does not end a transaction until batches that no epoch keeps out are in the log.
 
-A hold is ended exactly once, whatever becomes of the request. While a log worker is away that waits: what
-other workers have of the request may still be under way. A coordinator's holds die with it; its successor
-lets no transaction of that kind end before each handler has said that what its predecessors let through has
-come to its end (HoldsEnded). The coordinator's side: `coordinator/transactions/marker_holds.py`.
+A hold is ended exactly once, whatever becomes of the request. While a log worker is away the end waits: other
+workers may still have parts of the request. A coordinator's holds die with it. Its successor ends no
+transaction of that kind before each handler has said that all batches its predecessors let through are
+appended or lost (HoldsEnded). The coordinator's side: `coordinator/transactions/marker_holds.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ NO_HOLD = 0
 
 
 class Hold:
-    """The end of a transaction waits for what was checked. Whoever gets one ends it, whatever happens."""
+    """A promise of the coordinator not to end a transaction before checked batches are in the log.
+
+    The owner of a hold must end it, whatever happens.
+    """
 
     __slots__ = ("_ended", "_owner", "number")
 
@@ -29,41 +32,41 @@ class Hold:
         self.number = number
 
     def end(self) -> None:
-        """What was checked is appended, or never will be. A second time is none."""
+        """Release the hold: the checked batches are appended, or never will be. Idempotent."""
         if not self._ended:
             self._ended = True
             self._owner.ended(self)
 
 
 class Holds:
-    """`logs_are_up`: whether no log worker is away."""
+    """Holds of this handler. `logs_are_up()` returns True if no log worker is away."""
 
     def __init__(self, coordinator: PatientClient, logs_are_up: Callable[[], bool]) -> None:
         self._coordinator = coordinator
         self._logs_are_up = logs_are_up
         self._open: set[Hold] = set()
-        # Of coordinators that are dead.
+        # Open holds of dead coordinators.
         self._earlier: set[Hold] = set()
-        # They are over, and the coordinator does not know it yet.
+        # Ended holds that the coordinator has not been told of.
         self._over: list[Hold] = []
         self._has_said = False
 
     def open(self, number: int) -> Hold:
-        """That of a CheckedTransaction."""
+        """Open the hold that a CheckedTransaction names."""
         hold = Hold(self, number)
         if number != NO_HOLD:
             self._open.add(hold)
         return hold
 
     def ended(self, hold: Hold) -> None:
-        """For `Hold`."""
+        """Note the end of a hold. Called by `Hold`."""
         if hold.number != NO_HOLD:
             self._over.append(hold)
             self.look()
 
     @property
     def has_news(self) -> bool:
-        """Whether the coordinator has to be told something, and can be."""
+        """True if the coordinator must be told something, and can be."""
         return bool(self._over and self._logs_are_up()) or self._has_to_say
 
     @property
@@ -71,7 +74,7 @@ class Holds:
         return not (self._has_said or self._earlier) and self._coordinator.server_is_up
 
     def look(self) -> None:
-        """Tells the coordinator what it has to know and could not be told before."""
+        """Tell the coordinator what it must know and could not be told before."""
         if self._over and self._logs_are_up():
             over, self._over = self._over, []
             for hold in over:
@@ -99,7 +102,7 @@ class Holds:
         self._has_said = False
 
     def coordinator_died(self) -> None:
-        """Its holds are void; its successor asks what has become of them."""
+        """Void the holds of a dead coordinator; its successor asks what has become of them."""
         self._earlier |= self._open
         self._open.clear()
         self._has_said = False

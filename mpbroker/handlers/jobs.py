@@ -1,4 +1,4 @@
-"""Appends that the slow path asks for: validated batches, which wait for room and for their log workers."""
+"""Appends of the slow path: validated batches that wait for room and for their log workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpbroker.records.validation import ValidatedBatch
 
 
 class Append(NamedTuple):
-    """A batch and the place that it is for."""
+    """A batch and the partition slot that it goes to."""
 
     slot: int
     slot_generation: int
@@ -37,7 +37,7 @@ class Append(NamedTuple):
 
 
 class Jobs:
-    """Which log workers are up, and what they are asked for; `jobs` has it once it is sent."""
+    """Appends under way, and which log workers are up. `jobs` holds an append once it is sent."""
 
     def __init__(self, jobs: AppendJobs, waiting: Waiting, log_workers: int = 1) -> None:
         self._jobs = jobs
@@ -49,11 +49,11 @@ class Jobs:
         return len(self._jobs)
 
     def is_up(self, slot: int) -> bool:
-        """Whether there is a log worker for the partition in this slot of the table."""
+        """Return True if the log worker of the partition in this table slot is up."""
         return self._up[log_worker_of_slot(slot, len(self._up))]
 
     def are_up(self) -> bool:
-        """Whether no log worker is away."""
+        """Return True if all log workers are up."""
         return all(self._up)
 
     def set_up(self, worker: int, up: bool) -> None:
@@ -64,13 +64,13 @@ class Jobs:
     ) -> None:
         """Append the batches, now or when there is room.
 
-        `then` gets None if a log worker died, so that nobody knows, or if nothing is appended: there was no
-        room for too long, or nobody is left to be answered. Raises shm.arena.ArenaFull, having sent nothing,
-        if there is no room and too much waits for some.
+        `then` gets None if a log worker died, so that nobody knows whether they were appended, or if nothing
+        is appended: there was no room for too long, or nobody is left to answer. Raises shm.arena.ArenaFull,
+        having sent nothing, if there is no room and too much waits already.
 
-        There is nobody to send to while a log worker is dead: its ring is reset before there is a successor.
-        Whoever waits is lost with any of them: processors take every produce for lost then, and have the
-        memory of its batches for others.
+        Nothing is sent while a log worker is dead: its ring is reset before there is a successor. The death
+        of any log worker ends every append that waits: processors take all produces for lost then, and reuse
+        the memory of their batches.
         """
         held = sum(len(a.batch.data) for a in appends if a.batch.rebuilt)
         deaths = self._deaths
@@ -90,11 +90,11 @@ class Jobs:
         self._jobs.append([a.new_batch() for a in appends], then, acks, max(timeout_ms, 0), origin)
 
     def produced(self, slot: Produce) -> None:
-        """A PRODUCED has come back."""
+        """Take a job that came back as PRODUCED."""
         self._jobs.produced(slot)
 
     def worker_died(self, worker: int) -> None:
-        """A log worker is dead: what it had may be appended or not."""
+        """Note the death of a log worker: its jobs may have been appended or not."""
         self._up[worker] = False
         self._deaths += 1
         self._jobs.worker_died(worker)

@@ -1,5 +1,6 @@
-"""Asking the log workers about partitions: each about its own, some at a time, with one answer when all have
-answered.
+"""Questions to the log workers about partitions: each is asked about its own, some at a time.
+
+The request is answered once, when all workers have answered.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed
 from mpbroker.ipc.topology import log_worker_of_slot
 
-# Producers wait for the answer: some ms of a log worker's work.
+# Partitions per question. Producers wait meanwhile: some ms of a log worker's work.
 AT_ONCE = 100
 
 Owned = TypeVar("Owned", calls.DeleteBefore, calls.PartitionProducers)
@@ -28,8 +29,10 @@ def ask_owners(
     take: Callable[[list[Result], calls.Message], None],
     done: Callable[[], None],
 ) -> None:
-    """`wanted`: at least one, with where its answer goes. `take` gets those places in the order of the
-    question, and what came for them, which is no answer if the worker has died; `done` is called last.
+    """Ask the log workers that own the partitions.
+
+    `wanted` has at least one item, with the place of its result. `take` gets these places in the order of the
+    question, and the answer for them, which is a failure if the worker has died. `done` is called last.
     """
     ask_workers(
         exchange,
@@ -49,7 +52,7 @@ def ask_workers(
     take: Callable[[list[Result], calls.Message], None],
     done: Callable[[], None],
 ) -> None:
-    """The same, where a slot does not say whose the partition is."""
+    """Ask like `ask_owners`, where `worker_of` finds the log worker because there may be no slot."""
     clients = exchange.broker.log_calls
     by_worker: dict[int, list[tuple[Wanted, Result]]] = {}
     for one, result in wanted:
@@ -65,7 +68,7 @@ def ask_workers(
         nonlocal missing
         if exchange.done:
             return
-        # Without an answer there is none for the others either.
+        # If the worker has failed, the rest of its partitions gets no answer either.
         now = pairs if isinstance(answer, Failed) else pairs[:AT_ONCE]
         take([result for _, result in now], answer)
         if len(now) < len(pairs):
@@ -85,7 +88,7 @@ def ask_all(
     take: Callable[[calls.Message], None],
     done: Callable[[], None],
 ) -> None:
-    """Every log worker."""
+    """Ask every log worker. `take` gets each answer, then `done` is called."""
     clients = exchange.broker.log_calls
     missing = len(clients)
 

@@ -1,4 +1,4 @@
-"""Puts together what a handler's APIs see of the broker (`broker.Broker`)."""
+"""Construction of what a handler's APIs see of the broker (`broker.Broker`)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ from shm.clock import monotonic_ms
 def make_broker(
     context: ProcessContext, number: int, arena: Arena, turn: Turn, outboxes: Mapping[int, Outbox]
 ) -> Broker:
-    """`number`: of the handler; `arena`: its own; `outboxes`: by process. No log worker is up yet for it."""
+    """Build the broker of handler `number`.
+
+    `arena` is the handler's own, `outboxes` are by process. The broker starts with no log worker up.
+    """
     config, memory = context.config, context.memory
     workers = range(memory.sizes.log_workers)
     coordinator = _coordinator(context, arena, outboxes[COORDINATOR])
     table, marks = memory.table(), memory.marks()
-    # What a predecessor marked is nobody's wait any more.
+    # Nobody waits any more for what a predecessor marked.
     marks.clear_waiter(number)
     metadata = Metadata(config, turn.topics)
     waiting = _make_waiting(context, number)
@@ -74,7 +77,7 @@ def make_broker(
         ),
         forwarding=Forwarding(coordinator),
         readers=Readers(config.log_dirs),
-        # A ring may be missed by who is about to sleep; this is read by the sleep itself.
+        # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
         cold_reads=ColdReads(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),
         places=turn.places,
@@ -94,7 +97,7 @@ def make_broker(
 
 
 def session_slots(config: BrokerConfig) -> int:
-    """A handler's share of the fetch sessions."""
+    """Return a handler's share of the fetch sessions."""
     return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
 
 
@@ -106,7 +109,7 @@ def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox) -> Patie
 
 
 def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: Turn) -> PatientClient:
-    """Its calls stand behind all jobs that were sent before; the turn minds the log worker's deaths."""
+    """Build a log worker's client. Its calls go behind all jobs sent before; the turn handles deaths."""
     push = partial(turn.push_job, worker=worker)
     return PatientClient(_client(context, arena, log_worker(worker), push))
 

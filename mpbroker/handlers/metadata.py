@@ -1,7 +1,7 @@
-"""Topics and quotas as this handler knows them: base and deltas applied, topics looked up by name and id.
+"""Topics and quotas as this handler knows them, from bases and deltas; topics are found by name and id.
 
-`__cluster_metadata` is left out: clients never see it, and a name that is not here cannot be written or read.
-(Kafka: KRaftMetadataCache.)
+`__cluster_metadata` is left out: clients never see it, and a topic that is not here cannot be written or
+read. (Kafka: KRaftMetadataCache.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _decoder: msgspec.msgpack.Decoder[MetadataNews] = msgspec.msgpack.Decoder(Metada
 
 
 class Topic(msgspec.Struct, frozen=True, gc=False):
-    """A topic with what follows from its configuration."""
+    """A topic, and what follows from its configuration."""
 
     name: str
     topic_id: bytes
@@ -45,7 +45,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     policy: TopicPolicy
     partitions: Places
 
-    # What the produce turn wants to know (mpbroker.handlers.hot_path.topic_table.Policy).
+    # For the produce turn (mpbroker.handlers.hot_path.topic_table.Policy).
     @property
     def fast(self) -> bool:
         return not self.internal and self.config.compression_type in _STORED_AS_SENT
@@ -72,7 +72,7 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
 
 
 def policy_of(config: TopicConfig) -> TopicPolicy:
-    """What record validation has to know of a topic's configuration."""
+    """Return what record validation needs of a topic's configuration."""
     codec = _CODECS[config.compression_type]
     levels = {
         Codec.GZIP: config.compression_gzip_level,
@@ -91,7 +91,7 @@ def policy_of(config: TopicConfig) -> TopicPolicy:
 
 
 class Metadata:
-    """`version` is -1 until a first base has come."""
+    """Topics and quotas from the coordinator's bulletin. `version` is -1 until the first base has come."""
 
     def __init__(self, config: BrokerConfig, table: TopicTable) -> None:
         self.version = -1
@@ -101,14 +101,14 @@ class Metadata:
         self.by_id: dict[bytes, Topic] = {}
         self._by_collision_key: dict[str, set[str]] = {}
         self.quotas = QuotaTable()
-        # Grows when the quotas change: what was derived from them is good for one number.
+        # Grows when the quotas change: values derived from them are good for one version.
         self.quotas_version = 0
         self._config = config
         self._table = table
         self._resolved: dict[tuple[tuple[str, str], ...], tuple[TopicConfig, TopicPolicy]] = {}
 
     def apply(self, messages: Iterable[bytes]) -> None:
-        """News in the order of the bulletin. A base replaces everything that was known."""
+        """Apply news in the order of the bulletin. A base replaces everything known before."""
         for message in messages:
             news = _decoder.decode(message)
             if isinstance(news, MetadataBase):
@@ -118,7 +118,7 @@ class Metadata:
             self.version = news.version
 
     def collides(self, name: str) -> bool:
-        """Whether there is a topic of another name that it collides with."""
+        """Return True if the name collides with the name of another topic."""
         key = collision_key(name)
         return key is not None and not self._by_collision_key.get(key, set()) <= {name}
 

@@ -1,10 +1,10 @@
-"""Calls of a handler to the coordinator or a log worker: how long they wait, and for what.
+"""Calls of a handler to the coordinator or a log worker, and how long they wait.
 
-A call whose client says how long it waits has a deadline: after that the client is told so, whatever becomes
-of the call. (Kafka: the deadline of a controller event.)
+A call whose client says how long it waits has a deadline. After it the client is told so, whatever becomes of
+the call. (Kafka: the deadline of a controller event.)
 
-Calls to a coordinator that is being replaced wait for its successor, which takes some tens of milliseconds:
-clients give up soon when they are told that there is none, and try for long when they are not answered.
+Calls to a coordinator that is being replaced wait for its successor, which takes some tens of milliseconds. A
+client gives up soon if it is told that there is no coordinator, but tries for long if it gets no answer.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
 from shm.counters import CounterPage
 
-# Ended by nothing but an answer or a death.
+# Only an answer or the server's death ends such a call.
 NEVER_MS = 1 << 62
-# How long a call waits for the successor of a coordinator; only one that dies again and again takes longer.
+# How long a call waits for a coordinator's successor. Only one that dies again and again takes longer.
 SUCCESSOR_MS = 5_000
 
 
 def nothing() -> None:
-    """Do nothing about it."""
+    """Do nothing."""
 
 
 class _Deadline:
-    """A call under way whose client waits for so long; `then` is called once."""
+    """A call under way whose client waits until a deadline. `then` is called once."""
 
     __slots__ = ("answer", "expired", "then")
 
@@ -55,7 +55,7 @@ class _Deadline:
 
 @dataclass(frozen=True)
 class _Unsent:
-    """A call that waits for the server's successor; `dropped` is called when it has waited long enough."""
+    """A call that waits for the server's successor. `dropped` is called when it has waited too long."""
 
     message: Message
     then: Then
@@ -71,11 +71,11 @@ class _Unsent:
 
 
 class PatientClient:
-    """An RpcClient each of whose calls is answered once, with `Failed` if the server dies before it answers.
+    """An RpcClient that answers each call once, with `Failed` if the server dies before it answers.
 
-    While there is no server a call waits for `successor_ms`, as long as `expire` is called in time, or fails
-    at once if that is 0. `clear` and `rebind` are for what waits to be sent: the server is dead, or has a
-    successor. `counters` say how many calls wait; None: they are not counted.
+    While there is no server a call waits for `successor_ms`, provided that `expire` is called in time; if
+    that is 0 it fails at once. `clear` drops the calls that wait to be sent to a dead server, `rebind` begins
+    anew with its successor. `counters` gets the number of waiting calls; None: they are not counted.
     """
 
     def __init__(
@@ -93,19 +93,19 @@ class PatientClient:
         self._successor_ms = successor_ms
         self._purgatory: Purgatory[_Deadline | int] = Purgatory()
         self._unsent: dict[int, tuple[_Unsent, Watch[_Deadline | int]]] = {}
-        # Calls under way whose clients have been told that it took too long.
+        # Calls under way whose clients were told that they took too long.
         self._too_late = 0
         self.server_is_up = True
         self._count()
 
     def __len__(self) -> int:
-        """Calls under way."""
+        """Return the number of calls under way."""
         return len(self.client)
 
     def call(self, message: Message, then: Then, connection: int = 0, deadline_ms: int = NEVER_MS) -> int:
         """Call the server; return the number of the call, 0 if it has failed already.
 
-        `deadline_ms` (monotonic): from then on nobody waits for the answer.
+        Nobody waits for the answer after `deadline_ms` (monotonic).
         """
         if self.server_is_up:
             return self._send(message, then, connection, deadline_ms)
@@ -115,7 +115,7 @@ class PatientClient:
         return self._wait(message, then, connection, deadline_ms)
 
     def abandon(self, number: int) -> None:
-        """Tell the server that nobody waits for that answer any more, if it has been asked."""
+        """Tell the server, if it has been asked, that nobody waits for the answer any more."""
         found = self._unsent.pop(number, None)
         if found is None and self.server_is_up:
             self.call(Abandon(number), lambda _answer: None)
@@ -169,12 +169,12 @@ class PatientClient:
         return ends
 
     def answered(self, answer: Call) -> None:
-        """End the call that this ANSWER is for."""
+        """End the call that this ANSWER belongs to."""
         self.client.answered(answer)
         self._count()
 
     def server_died(self) -> None:
-        """Fail all that was asked: it will not be answered."""
+        """Fail all calls under way: they will not be answered."""
         self.server_is_up = False
         self._clear()
         for then in self.client.server_died():
@@ -182,12 +182,12 @@ class PatientClient:
         self._count()
 
     def welcome(self) -> None:
-        """Begin with the server's successor, behind empty rings."""
+        """Begin with the server's successor and empty rings."""
         self._rebind()
         self.arrived()
 
     def arrived(self) -> None:
-        """There is a server: send all that waited for one, in its order."""
+        """Send all calls that waited for a server, in their order."""
         self.server_is_up = True
         unsent, self._unsent = self._unsent, {}
         for number, (call, watch) in unsent.items():
@@ -195,7 +195,7 @@ class PatientClient:
             self._send(call.message, call.then, call.connection, call.deadline_ms, number)
 
     def expire(self, now_ms: int) -> None:
-        """Tell who has waited long enough; what they asked for goes on."""
+        """Fail calls that have waited long enough. The server still does what they asked for."""
         if self._purgatory.expire(now_ms):
             self._count()
 
@@ -203,7 +203,7 @@ class PatientClient:
         return self._purgatory.next_deadline_ms()
 
     def _count(self) -> None:
-        """How many calls wait now, for whoever looks at the counters."""
+        """Set the counter of waiting calls."""
         if self._counters is not None:
             waiting = len(self.client) - self._too_late + len(self._unsent)
             self._counters.set(Counter.COUNT_CALLS_DELAYED, waiting)

@@ -1,9 +1,9 @@
-"""The handler process: the loop around the native turn, and what the turn hands back.
+"""The handler process: the loop around the native turn, and the requests that the turn hands back.
 
-Each round: obey the supervisor's fences, take a turn, read the coordinator's news, serve the slow requests,
-look after the parked ones, publish all answers; then, if there is a heavy request, one piece of it. So
-nothing waits for longer than a piece takes, and heavy work goes on however much else there is. (Kafka:
-KafkaRequestHandler.run, RequestHandlerHelper.)
+Each round obeys the supervisor's fences, takes a turn, reads the coordinator's news, serves the slow
+requests, looks after the parked ones and publishes all answers. Then, if there is a heavy request, it does
+one piece of it. So nothing waits longer than a piece takes, and heavy work goes on however much else there
+is. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ from shm.clock import monotonic_ms
 
 log = logging.getLogger("mpbroker")
 
-# A ring that was full is looked at again after this time at the latest: its consumer rings, but maybe just
-# before we sleep.
+# Look again at a ring that was full after at most this time. Its consumer rings the bell when there is room,
+# but perhaps just before this process sleeps.
 RETRY_FULL_RING_MS = 2
-# A processor that gives blocks back does not ring for that.
+# A processor that gives blocks back does not ring the bell.
 RETRY_FULL_ARENA_MS = 5
-# How long a stopping handler waits for log process and coordinator to answer what it took.
+# How long a stopping handler waits for the log processes and the coordinator to answer what it took.
 STOP_PATIENCE_MS = 5_000
 LEAVING_ROUND_MS = 5
-# How often some of the open files are looked at, and all of those that the turn reads.
+# Interval between checks for deleted files: some of the open files, and all that the turn reads.
 FILES_LOOK_MS = 100
 
 
 class Handler:
-    """One handler process. `run` is all that its parent calls."""
+    """One handler process. Its parent calls only `run`."""
 
     def __init__(self, context: ProcessContext) -> None:
         memory = context.memory
@@ -89,14 +89,14 @@ class Handler:
         self.turn = Turn(context.index, memory, context.counters, TopicTable(len(self.log_workers)), rings)
         self._take_limits()
         self.open: dict[Exchange, None] = {}
-        # Heavy requests that wait, oldest first; those that came as light and turned out not to be; and the
-        # one that is worked on.
+        # Heavy requests that wait, oldest first; requests that came as light and turned out to take long; and
+        # the one that is being worked on.
         self.heavy: deque[Request] = deque()
         self.long: deque[Exchange] = deque()
         self.working: Exchange | None = None
         self.next_files_look_ms = 0
         self.is_ready = False
-        # Numbers of log workers that died and were not welcomed anew.
+        # Numbers of log workers that died and have no welcomed successor yet.
         self.fenced_logs: set[int] = set()
         self.coordinator_was_fenced = False
         self._watch_words()
@@ -143,7 +143,7 @@ class Handler:
         self.take_and_serve(timeout_ms)
         if self.has_heavy():
             self.turn.works(True)
-            # What came meanwhile would wait for all of the next piece.
+            # Requests that have arrived meanwhile would otherwise wait for the whole next piece.
             self.take_and_serve(0)
             self.work()
 
@@ -174,7 +174,10 @@ class Handler:
         self.flush()
 
     def _have_marks_moved(self) -> bool:
-        """All words are looked at: what was seen once must not end the next sleep."""
+        """Return True if a log worker has changed this handler's word.
+
+        All words are read: a change that was seen once must not end the next sleep.
+        """
         moved = False
         for word in self.dirty_words:
             moved |= self.turn.changed(word)
@@ -189,7 +192,7 @@ class Handler:
         return self.working is not None or bool(self.heavy or self.long)
 
     def work(self) -> None:
-        """One piece of a heavy request. Everything else has been looked after, and is published."""
+        """Do one piece of a heavy request. Call it when everything else has been served and published."""
         if self.working is None and self.long:
             self.working = self.long.popleft()
         if self.working is None:
@@ -226,14 +229,17 @@ class Handler:
         if news:
             self.broker.metadata.apply(news)
             self.broker.throttling.refresh()
-            # A topic that is gone, or has come: whoever waits for it has to look.
+            # A topic that came or went concerns the fetches that wait for it.
             self.broker.fetches.look_at_all()
         if not self.is_ready and self.broker.metadata.version >= 0:
             self.is_ready = True
             self.context.ready()
 
     def notice_peers(self) -> None:
-        """At the first start a peer may be younger than this process; after a fence only a welcome counts."""
+        """Note peers that are up: at the first start they may be younger than this process.
+
+        After a fence only a welcome counts.
+        """
         for worker in self.log_workers:
             if worker not in self.fenced_logs and self.context.is_alive(log_worker(worker)):
                 self.set_log_up(worker, True)
@@ -262,7 +268,7 @@ class Handler:
             elif kind == SlotKind.PRODUCED:
                 self.broker.log.produced(unpack_produce(slot))
             elif kind == SlotKind.ANSWER:
-                # What the coordinator did is published before it answers.
+                # The coordinator publishes its changes before it answers.
                 self.read_news()
                 answer = unpack_call(slot)
                 client = self.broker.coordinator
@@ -270,7 +276,7 @@ class Handler:
                     client = self.broker.log_calls[log_worker_number(answer.owner)]
                 client.answered(answer)
             elif kind in (SlotKind.SEND, SlotKind.NOOP, SlotKind.CLOSE):
-                # The turn's own answer, for which there was no room in the ring.
+                # An answer of the turn that found the processor's ring full.
                 self.outboxes[unpack_reply(slot).owner].push(slot)
             else:
                 log.error("slot of kind %d is not for a handler; it is dropped", kind)
@@ -286,7 +292,7 @@ class Handler:
             self.long.append(exchange)
 
     def request(self, slot: Request) -> Exchange | None:
-        """Serves a request; what it raises, here or in the API, ends that request and nobody else's."""
+        """Serve a request. An error, here or in the API, ends that request and must not affect the others."""
         try:
             return self.serve_request(slot)
         except FatalError:
@@ -320,7 +326,7 @@ class Handler:
         return exchange
 
     def refuse(self, slot: Request) -> None:
-        """An API or version that is not served. Only ApiVersions has an answer for that."""
+        """Refuse an API or version that is not served. Only ApiVersions has an answer for that."""
         if slot.api_key == ApiKey.API_VERSIONS:
             frame = encode_response_frame(slot.api_key, 0, slot.correlation, unsupported())
             try:
@@ -344,7 +350,7 @@ class Handler:
         if fence is None:
             return
         if fence.settings_changed:
-            # What is derived from the defaults of topics takes a successor: see supervisor/rolling.py.
+            # Settings derived from the defaults of topics need a successor: see supervisor/rolling.py.
             self.context.follow_settings()
             self._take_limits()
             self.broker.fetch_sessions.resize(session_slots(self.context.config))
@@ -356,7 +362,7 @@ class Handler:
             self.fence_coordinator(fence)
         self.context.counters.add(Counter.COUNT_FENCES)
         self.flush()
-        # What the dead had of ours is free again; maybe nobody asks this handler for anything for long.
+        # The dead process's loans of our blocks have ended. It may be long before a request counts them anew.
         self.count_arena()
         self.context.acknowledge_fence()
 
@@ -377,11 +383,11 @@ class Handler:
         self.broker.waiting.forget_processor(fence.role)
         self.turn.forget_shared(fence.role)
         for worker in self.log_workers:
-            # They lie in its arena, which is about to be emptied.
+            # The jobs lie in the processor's arena, which is about to be emptied.
             self.turn.drop_jobs(worker, fence.role)
 
     def forget_ended_work(self) -> None:
-        """Not a piece more: the request may lie in an arena that is about to be emptied."""
+        """Stop work on ended exchanges: their requests may lie in an arena that is about to be emptied."""
         self.long = deque(exchange for exchange in self.long if not exchange.done)
         if self.working is not None and self.working.done:
             self.working = None
@@ -391,7 +397,7 @@ class Handler:
         worker = log_worker_number(fence.role)
         if fence.alive:
             self.turn.rebind_log(worker)
-            # Its successor may have cut files, or recovered them into others.
+            # The successor may have truncated files, or recovered them into others.
             self.broker.readers.forget_all()
             self.turn.places.forget_all()
             self.broker.fetches.look_at_all()
@@ -410,9 +416,10 @@ class Handler:
             self.turn.paused = False
 
     def answer_finished(self) -> None:
-        """What the other workers have returned must not look like what the dead one had. What no worker has
-        taken, or could not return for want of room, does: nothing more is done to requests that processors
-        take for lost.
+        """Answer the jobs that the other workers have returned, and close the connections of all other jobs.
+
+        A job that no worker has taken, or that could not be returned because a ring was full, counts like
+        those of the dead worker: nothing more is done for requests that processors take for lost.
         """
         self.take_and_serve(0)
         self.turn.forget_shared(ANY_PROCESSOR)
@@ -421,7 +428,7 @@ class Handler:
                 self.broker.answers.close_produce(unpack_produce(job))
 
     def close_produces(self, worker: int) -> None:
-        """The log worker is dead: nobody knows what became of the appends that it was asked for."""
+        """Close the produces that a dead log worker had; nobody knows whether it appended them."""
         self.turn.drop_inbox(log_worker(worker))
         self.turn.lose_shared(worker)
         for job in self.turn.drop_jobs(worker):
@@ -429,8 +436,8 @@ class Handler:
                 self.broker.answers.close_produce(unpack_produce(job))
         self.broker.log.worker_died(worker)
         self.broker.log_calls[worker].server_died()
-        # The processors take every produce that was taken and is not answered for lost, also those that no
-        # log worker has been asked for yet.
+        # Processors take every produce that was taken and is not answered for lost, also those that no log
+        # worker has been asked for yet.
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
             self.heavy.remove(slot)
             self.broker.answers.close(slot)
@@ -452,7 +459,7 @@ class Handler:
             self.broker.coordinator.server_died()
 
     def finish(self) -> None:
-        """Nobody gives it anything new: answers what it has, and waits for log process and coordinator."""
+        """Answer what this handler still has, waiting for log processes and coordinator."""
         self.round(0)
         while self.has_heavy() and not self.context.orphaned:
             self.round(0)
@@ -471,15 +478,15 @@ class Handler:
         return bool(self.open or self.heavy or jobs or self.unsent or self.broker.waiting)
 
     def await_returns(self) -> None:
-        """The answers that processors still send lie in this handler's arena, which goes with it.
+        """Wait until processors have sent the answers in this handler's arena, which ends with the process.
 
-        Slow clients may take long, and how long they may is the supervisor's to say. A processor that dies or
-        leaves is fenced, which returns what it had.
+        Slow clients may take long; the supervisor decides how long they may. A processor that dies or leaves
+        is fenced, which returns its blocks.
         """
         while (self.unsent or self.broker.answers.lent_blocks) and not self.context.orphaned:
             self.round(LEAVING_ROUND_MS)
 
 
 def run(context: ProcessContext) -> int:
-    """The whole life of a handler process; returns its exit code."""
+    """Run a handler process until it stops; return its exit code."""
     return Handler(context).run()

@@ -1,11 +1,11 @@
-"""Where requests wait for something to happen to a key, or for their time to run out. Sans-I/O.
+"""The purgatory: requests that wait for an event on a key, or for their time to run out. Sans-I/O.
 
 Each operation ends exactly once: completed because a key it watches was checked, expired at its deadline, or
-cancelled. One that ends leaves the lists of all its keys at once, so none that is over is watched (Kafka
-finds those when more than `purge.interval.requests` have gathered); what stays is its place among the timers,
-and that is what is purged at the same interval here. Deadlines are kept to the millisecond in one heap, not
-in Kafka's hierarchical wheel: a heap is exact, and a handler has few timers. (Kafka: DelayedOperation,
-DelayedOperationPurgatory, SystemTimer.)
+cancelled. An operation that ends leaves the lists of all its keys at once, so no ended operation is watched
+(Kafka finds those when more than `purge.interval.requests` have gathered). Only its timer stays, and timers
+are what is purged at that interval here. Deadlines are exact to the millisecond in one heap, not in Kafka's
+hierarchical wheel: a handler has few timers. (Kafka: DelayedOperation, DelayedOperationPurgatory,
+SystemTimer.)
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ PURGE_INTERVAL = 1000
 
 
 class Operation(Protocol):
-    """What can wait. `try_complete` ends it if what it waits for is there and says so, whenever a key is
-    checked; `expire` ends it in any case, at most once, and never after a true `try_complete`.
+    """An operation that can wait.
+
+    `try_complete`, called whenever a key is checked, ends the operation and returns True if what it waits for
+    is there. `expire` ends it in any case. It is called at most once, and never after a true `try_complete`.
     """
 
     def try_complete(self) -> bool: ...
@@ -33,7 +35,7 @@ class Operation(Protocol):
 
 
 class Watch(Generic[K]):
-    """An operation that waits."""
+    """An operation that waits, with its keys and its deadline."""
 
     __slots__ = ("deadline_ms", "ended", "keys", "operation")
 
@@ -45,7 +47,11 @@ class Watch(Generic[K]):
 
 
 class Purgatory(Generic[K]):
-    """`on_first(key)`: before the first that waits for a key looks again; `on_last(key)`: once none does."""
+    """Operations that wait for keys.
+
+    `on_first(key)` is called before the first operation that waits for a key is tried again, `on_last(key)`
+    when none waits for it any more.
+    """
 
     def __init__(
         self,
@@ -55,7 +61,7 @@ class Purgatory(Generic[K]):
     ) -> None:
         self._on_first = on_first
         self._on_last = on_last
-        # Dicts as ordered sets: who waits longest is looked at first.
+        # Dicts as ordered sets: the operation that has waited longest is tried first.
         self._by_key: dict[K, dict[Watch[K], None]] = {}
         self._timers: list[tuple[int, int, Watch[K]]] = []
         self._order = itertools.count()
@@ -65,16 +71,16 @@ class Purgatory(Generic[K]):
         self.entries = 0
 
     def __len__(self) -> int:
-        """Operations that wait; Kafka's NumDelayedOperations."""
+        """Return the number of operations that wait; Kafka's NumDelayedOperations."""
         return self._alive
 
     def watched(self) -> list[K]:
         return list(self._by_key)
 
     def watch(self, operation: Operation, keys: Iterable[K], deadline_ms: int) -> Watch[K] | None:
-        """Parks the operation unless it can be completed now; None if it was.
+        """Park the operation, or return None if it could be completed at once.
 
-        It is tried once more after all keys are watched: what happened between the two looks would be missed
+        It is tried again after all its keys are watched: an event between the two tries would be missed
         otherwise.
         """
         if operation.try_complete():
@@ -95,9 +101,7 @@ class Purgatory(Generic[K]):
         return watch
 
     def check(self, *keys: K) -> int:
-        """Something happened to the keys: tries all that wait for any of them, each once; returns how many
-        were completed.
-        """
+        """Try all operations that wait for any of the keys, each once; return how many were completed."""
         completed = 0
         for watch in dict.fromkeys(watch for key in keys for watch in self._by_key.get(key, ())):
             if not watch.ended and watch.operation.try_complete():
@@ -106,14 +110,14 @@ class Purgatory(Generic[K]):
         return completed
 
     def cancel(self, watch: Watch[K]) -> bool:
-        """Forgets the operation without completing it; False if it had ended."""
+        """Forget the operation without completing it; return False if it had ended."""
         if watch.ended:
             return False
         self._end(watch)
         return True
 
     def expire(self, now_ms: int) -> int:
-        """Expires what is due; returns how many."""
+        """Expire the operations that are due; return how many."""
         expired = 0
         while self._timers and (self._timers[0][2].ended or self._timers[0][0] <= now_ms):
             watch = heapq.heappop(self._timers)[2]
@@ -124,7 +128,7 @@ class Purgatory(Generic[K]):
         return expired
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do next."""
+        """Return the next deadline, None if nothing waits."""
         while self._timers and self._timers[0][2].ended:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None

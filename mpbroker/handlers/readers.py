@@ -1,4 +1,4 @@
-"""Readers of partition files, kept open for the partitions that were read last."""
+"""Readers of partition files, kept open for the partitions read last."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mpbroker.ipc.table import Partition
 from mpbroker.log.format.names import partition_name
 from mpbroker.log.read.reader import Bound, PartitionReader
 
-# Each may hold eight files open.
+# Each may hold eight open files.
 OPEN_PARTITIONS = 256
-# So many are asked at a time whether their files were deleted: a fraction of a millisecond.
+# Readers checked for deleted files at a time: a fraction of a millisecond.
 LOOKED_AT_ONCE = 32
 
 READ_COMMITTED = 1
 
 
 def bound_of(partition: Partition, isolation_level: int) -> Bound:
-    """The end of what a consumer may see: high watermark, or last stable offset for read_committed."""
+    """Return the end of what a consumer may see: high watermark, or last stable offset for read_committed."""
     if isolation_level == READ_COMMITTED:
         return Bound(
             partition.last_stable_offset, partition.last_stable_segment, partition.last_stable_position
@@ -35,12 +35,12 @@ Key: TypeAlias = tuple[bytes, int, int, int]
 
 
 def _key(partition: Partition) -> Key:
-    """A partition that has moved to another log directory is read there."""
+    """Return the key of a partition's reader. A move to another log directory changes it."""
     return partition.topic_id, partition.partition, partition.generation, partition.log_dir
 
 
 def _inode(directory: Path) -> int:
-    """0 if it is not there."""
+    """Return the inode of a directory, 0 if it does not exist."""
     try:
         return os.stat(directory).st_ino  # noqa: PTH116 - for each fetch
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def _inode(directory: Path) -> int:
 
 
 class Readers:
-    """`log_dirs` in the order of the configuration, which is how the partition table counts them."""
+    """Open readers. `log_dirs` are in the order of the configuration, as the partition table numbers them."""
 
     def __init__(
         self, log_dirs: Sequence[str], make: Callable[[Path], PartitionReader] = PartitionReader
@@ -56,20 +56,21 @@ class Readers:
         self._log_dirs = [Path(directory) for directory in log_dirs]
         self._make = make
         self._open: OrderedDict[Key, PartitionReader] = OrderedDict()
-        # The inode of each one's directory, as it was before the first file in it was opened.
+        # The inode of each reader's directory, from before its first file was opened.
         self._directories: dict[Key, int] = {}
         self._to_look_at: list[Key] = []
 
     def get(self, name: str, partition: Partition) -> PartitionReader:
-        """The reader of a partition of the topic with this name.
+        """Return the reader of a partition of the topic with this name.
 
-        A partition that has moved away and back again has other files under the same names, while those of
-        before wait for their deletion: with these in hand a fetch would see no further than they go.
+        A partition that has moved away and back has other files under the same names, while the earlier ones
+        wait for their deletion. A reader that still had those open would see no further than they go, so it
+        is replaced.
         """
         key = _key(partition)
         directory = self.directory(name, partition)
         inode = _inode(directory)
-        # While it is being renamed there is none: then nothing is known.
+        # There is no directory while it is renamed; that says nothing about the reader.
         if inode and self._directories.get(key) != inode:
             self._drop(key)
         reader = self._open.get(key)
@@ -82,29 +83,30 @@ class Readers:
         return reader
 
     def directory(self, name: str, partition: Partition) -> Path:
-        """Where the files of the partition are."""
+        """Return the directory of a partition's files."""
         return self._log_dirs[partition.log_dir] / partition_name(name, partition.partition)
 
     def forget(self, partition: Partition) -> None:
-        """A file that was read has been replaced."""
+        """Close the reader of a partition whose files have been replaced."""
         self._drop(_key(partition))
 
     def forget_deleted(self) -> bool:
-        """Some more of the readers are looked at: files that were deleted would keep their space for as long
-        as they are open. False once all have been.
+        """Close those of the next readers whose files were deleted; return False after the last ones.
+
+        Deleted files would keep their space for as long as they are open.
         """
         if not self._to_look_at:
             self._to_look_at = list(self._open)
         for key in self._to_look_at[-LOOKED_AT_ONCE:]:
             reader = self._open.get(key)
             if reader is not None and reader.has_deleted():
-                # With the positions it knows: another file may have the name by now.
+                # The whole reader with the positions it knows: another file may have the name by now.
                 self._drop(key)
         del self._to_look_at[-LOOKED_AT_ONCE:]
         return bool(self._to_look_at)
 
     def forget_all(self) -> None:
-        """The log process has a successor, which may have cut or replaced files."""
+        """Close all readers. The log process has a successor, which may have truncated or replaced files."""
         for key in list(self._open):
             self._drop(key)
 

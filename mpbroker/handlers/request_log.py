@@ -1,7 +1,7 @@
-"""What the request log says of a request, as far as a handler knows it (Kafka: RequestConvertToJson).
+"""The handler's part of the request log: a request and its response as JSON (Kafka: RequestConvertToJson).
 
 The processor adds the times when the last byte is written, and writes the line: see
-network/processor/request_log.py. Record data is told by its size alone, and what is secret by nothing.
+network/processor/request_log.py. Of record data only the size is told, and secrets are hidden.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mpbroker.protocol.uuids import uuid_text
 
 HIDDEN = "[hidden]"
 SECRETS = {"auth_bytes", "salt", "salted_password", "hmac"}
-# Values of settings may be passwords; Kafka knows which, and hides those of a type that it does not know.
+# Values of settings may be passwords. Kafka knows which are, and hides those of a type that it does not know.
 ALTERS_CONFIGS = {ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS}
 
 
 class Described(Protocol):
-    """A request, who sent it, and what it took to unpack its records and to pack them anew."""
+    """A request, its session, and the cost of decompressing its records and compressing them again."""
 
     @property
     def slot(self) -> Request: ...
@@ -43,9 +43,10 @@ class Described(Protocol):
 
 
 def describe(exchange: Described, listener: str, response: Message | None) -> bytes:
-    """A JSON object without its closing brace: times are to follow.
+    """Return a JSON object without its closing brace; the times follow.
 
-    Kafka's `requestApiVersionDeprecated` is there only where it is true; no version that is served is.
+    Kafka's `requestApiVersionDeprecated` is left out: Kafka writes it only if it is true, and no version that
+    is served is deprecated.
     """
     slot, session = exchange.slot, exchange.session
     known: dict[str, Any] = {
@@ -78,7 +79,7 @@ def describe(exchange: Described, listener: str, response: Message | None) -> by
 
 
 def as_json(kind: Kind, key: int, version: int, message: Message) -> dict[str, Any]:
-    """The fields that the version has, by Kafka's names."""
+    """Return the fields that the version has, under Kafka's names."""
     schema = message_for(kind, key)
     assert schema is not None, f"no API has key {key}"
     return _struct(schema, message, version, key)

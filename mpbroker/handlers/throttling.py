@@ -1,8 +1,8 @@
-"""What each request costs its client, and how long the client has to pause for it.
+"""Quotas applied to requests: what each costs its client, and how long the client must pause.
 
-The produce turn charges common requests itself, from what it is told here; everything else is charged by the
-exchange when it answers. All handlers add to the same rates. Nothing happens until a first quota is set.
-(Kafka: ClientQuotaManager, ClientRequestQuotaManager, KafkaApis; KIP-13, KIP-124, KIP-219.)
+The produce turn charges common requests itself, with what it is told here. The exchange charges everything
+else when it answers. All handlers add to the same rates. Nothing happens until a first quota is set. (Kafka:
+ClientQuotaManager, ClientRequestQuotaManager, KafkaApis; KIP-13, KIP-124, KIP-219.)
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ KINDS = {
 }
 MEASURED = tuple(KINDS)
 NS_PER_PERCENT = 10_000_000  # of a second
-# What is known of clients is forgotten when it is about so many.
+# Forget the known clients when there are about so many.
 CLIENTS_MAX = 65536
 Budget: TypeAlias = tuple[int, float]
 SIZE_FIELD_BYTES = 4
 
 
 class Budgets(NamedTuple):
-    """(key in the rates, bound per second) of each quota of a client; None: it has none."""
+    """(key in the rates, bound per second) of each quota of a client; None: the client has no such quota."""
 
     produce: Budget | None
     fetch: Budget | None
@@ -48,7 +48,7 @@ class Budgets(NamedTuple):
 
 
 class Throttling:
-    """`on`: some client has had a quota since this handler started."""
+    """Charges for requests. `on` is True if a client has had a quota since this handler started."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class Throttling:
         self._secret = secret
         self._session = session
         self._window_ms = config.quota_window_size_seconds * 1000
-        # What a client may get in one answer: what its rate allows in all windows but the one just begun.
+        # Seconds of its rate that a client may get in one answer: all windows but the one just begun.
         self._burst_s = (config.quota_window_num - 1) * config.quota_window_size_seconds
         self._version = metadata.quotas_version
         self._known: dict[tuple[str, str], Budgets] = {}
         self._unmeasured = 0
 
     def refresh(self) -> None:
-        """The quotas may have changed: what was derived from them is forgotten."""
+        """Forget what was derived from quotas that have changed."""
         if self._version == self._metadata.quotas_version:
             return
         self._version = self._metadata.quotas_version
@@ -105,7 +105,7 @@ class Throttling:
         return number, limit.bound
 
     def charge(self, exchange: Exchange) -> Pause:
-        """Charges a request when it is answered."""
+        """Charge a request when it is answered; return the client's pause."""
         budgets = self.budgets(exchange)
         if exchange.slot.api_key != ApiKey.PRODUCE:
             return self._noted(budgets, self._charge_time(exchange, budgets.request))
@@ -120,9 +120,9 @@ class Throttling:
         return self._noted(budgets, _longer(of_bytes, self._charge_time(exchange, budgets.request)))
 
     def charge_fetch(self, exchange: Exchange, response_bytes: int) -> Pause:
-        """For a Fetch, with the size of what it would be answered; that is not charged if it has to pause."""
+        """Charge a Fetch with the size of its answer, unless the client must pause; return the pause."""
         if exchange.slot.flags & SlotFlag.AGAIN:
-            return NO_PAUSE  # charged before it turned out that its answer could not be sent
+            return NO_PAUSE  # charged before its answer turned out to be unsendable
         budgets = self.budgets(exchange)
         self._introduce(exchange, budgets)
         of_bytes = Pause(
@@ -134,17 +134,17 @@ class Throttling:
         return self._noted(budgets, pause)
 
     def fetch_bytes_max(self, exchange: Exchange) -> int | None:
-        """The largest answer that the client's quota could ever let through."""
+        """Return the largest answer that the quota could ever let through, in bytes; None: no quota."""
         fetch = self.budgets(exchange).fetch
         return None if fetch is None else int(fetch[1] * self._burst_s)
 
     def _charge_time(self, exchange: Exchange, budget: Budget | None) -> Pause:
-        """The time that it took; at most a window's pause."""
+        """Charge the time that the request took. The pause is at most one window."""
         pause_ms = min(self._charge(QuotaKind.QUOTA_REQUEST, budget, _spent_ns(exchange)), self._window_ms)
         return Pause(pause_ms, ThrottledBy.THROTTLED_BY_REQUEST)
 
     def _noted(self, budgets: Budgets, pause: Pause) -> Pause:
-        """Counts a pause for its quota alone, also when another was exceeded too."""
+        """Count a pause for the one quota that causes it, even if another was exceeded too."""
         if pause.ms:
             kind, budget = {
                 ThrottledBy.THROTTLED_BY_PRODUCE: (QuotaKind.QUOTA_PRODUCE, budgets.produce),
@@ -166,7 +166,7 @@ class Throttling:
         return pause_ms
 
     def _introduce(self, exchange: Exchange, budgets: Budgets) -> None:
-        """From now on the turn serves this connection: charges what it produces, fetches if that is free."""
+        """Let the turn serve this connection: charge its produces, answer its fetches if those are free."""
         session, client_id = self._session(exchange.slot), exchange.client_id.encode()
         who = exchange.slot.connection, session.revision, client_id
         if not self._clients.knows(*who):
@@ -175,10 +175,10 @@ class Throttling:
 
 
 def _spent_ns(exchange: Exchange) -> int:
-    """By this handler, and by the processor since the connection's last request."""
+    """Return the time spent by this handler, and by the processor since the connection's last request."""
     return exchange.worked_ns + exchange.slot.network_ns
 
 
 def _longer(of_bytes: Pause, of_time: Pause) -> Pause:
-    """One of them counts; of two that are as long, the one for time."""
+    """Return the pause that counts: the longer one, of two equal ones that for time."""
     return of_bytes if of_bytes.ms > of_time.ms else of_time

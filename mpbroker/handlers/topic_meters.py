@@ -1,4 +1,4 @@
-"""What the APIs count per topic, and of conversion (Kafka: BrokerTopicStats, ReplicaManager).
+"""Counts of the APIs per topic, and of conversions (Kafka: BrokerTopicStats, ReplicaManager).
 
 The native produce path and the log process count their share themselves: see metering.pxd and answers.pyx.
 """
@@ -14,7 +14,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.errors import MESSAGE_TOO_LARGE, Fault, InvalidRecords
 
-# These are no failed requests (ReplicaManager.appendRecordsToLeader, readFromLog).
+# Errors that do not count as failed requests (ReplicaManager.appendRecordsToLeader, readFromLog).
 EXPECTED_OF_PRODUCE = {
     ErrorCode.NONE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -53,7 +53,7 @@ def partition_checked(
     found: Append | ErrorCode | InvalidRecords,
     spent_ns: int,
 ) -> None:
-    """A partition of a produce request has been looked at; `size`: of its records as they came."""
+    """Count a partition of a produce request after its check. `size` is that of its records as they came."""
 
     def count(meter: int, amount: int = 1) -> None:
         meters.topic(image.slot, image.slot_generation, meter, amount)
@@ -77,13 +77,13 @@ def partition_checked(
 
 
 def batch_appended(meters: Meters, batch: Batch) -> None:
-    """The log process has sent a filled job back; what it appended it has counted."""
+    """Count the error of a batch that the log process has sent back; it counts what it appended itself."""
     if batch.error not in EXPECTED_OF_PRODUCE:
         meters.topic(batch.slot, batch.slot_generation, TopicMeter.FAILED_PRODUCE)
 
 
 def partition_fetched(meters: Meters, topic: Topic, partition: int, error: int, size: int) -> None:
-    """A partition of a fetch that is answered."""
+    """Count a partition of an answered fetch."""
     image = topic.partitions.get(partition)
     if image is None:
         return

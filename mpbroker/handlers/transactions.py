@@ -1,10 +1,10 @@
 """Batches that are part of a transaction: the coordinator is asked before they go to the log (KIP-890).
 
-Clients of transaction.version 2 (Produce v12 or later) have their partitions added by that; those of others
-are looked for in the transaction. Where its marker will have the producer's own epoch the coordinator holds
-that back until the handler says that the batches are appended, or never will be: a batch behind it would
-begin a transaction that nobody ends (`holds.py`). (Kafka: AddPartitionsToTxnManager,
-ReplicaManager.handleProduceAppend, VerificationGuard.)
+For clients of transaction.version 2 (Produce v12 or later) asking adds the partitions to the transaction; for
+others the coordinator checks that they are in it. If the transaction's marker will have the producer's own
+epoch, the coordinator holds it back until the handler says that the batches are appended, or never will be: a
+batch behind the marker would begin a transaction that nobody ends (`holds.py`). (Kafka:
+AddPartitionsToTxnManager, ReplicaManager.handleProduceAppend, VerificationGuard.)
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from mpbroker.protocol.errors import ErrorCode, error_code
 from shm.clock import monotonic_ms
 
 FIRST_VERSION_WITH_ABORTABLE = 11
-# From here on what is written adds its partition to the transaction.
+# From this version on a batch adds its partition to the transaction.
 FIRST_VERSION_THAT_ADDS = 12
-# Clients know none of these in an answer to Produce, and ask again after this one without another look at the
-# metadata.
+# Clients do not know these in an answer to Produce. They get NOT_ENOUGH_REPLICAS, after which they retry
+# without refreshing their metadata.
 ASKED_AGAIN = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
-# A coordinator that still loads the transaction's partition, or will, since a log worker died while it wrote,
-# is asked again so soon, and for so long: an error would let the client's next batches overtake this one.
+# The coordinator still loads the transaction's partition, or will, because a log worker died while it wrote.
+# Ask again after ASK_AGAIN_MS, for at most LOADING_MS: an error would let the next batches overtake this one.
 LOADING = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 ASK_AGAIN_MS = 20
 LOADING_MS = 5_000
 
 
 def told(version: int, code: ErrorCode) -> ErrorCode:
-    """What the coordinator said, as a client that produces with this version knows it."""
+    """Return the coordinator's error as a client that produces with this version knows it."""
     if code == ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_WITH_ABORTABLE:
@@ -51,7 +51,7 @@ def told(version: int, code: ErrorCode) -> ErrorCode:
 
 
 class Part(NamedTuple):
-    """A partition that a batch is for."""
+    """A partition that a batch goes to."""
 
     topic: str
     partition: int
@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Whose transaction it is, and for which partitions there are batches."""
+    """A transaction, and the partitions for which there are batches."""
 
     transactional_id: str
     producer_id: int
@@ -69,13 +69,15 @@ class Asked(NamedTuple):
 
 
 Then: TypeAlias = Callable[[list[ErrorCode], Hold], None]
-"""Gets an error for each part, in their order, and the hold that it has to end."""
+"""Callback with an error for each part, in their order, and the hold that it must end."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """`missing`: the parts that are asked for. `until_ms` (monotonic): so long a coordinator may load.
-    `is_again`: one has died over it before.
+    """A question to the coordinator about a produce request.
+
+    `missing` are the parts that are asked for. `until_ms` (monotonic) limits the wait for a coordinator that
+    loads. `is_again`: a coordinator died before it answered.
     """
 
     exchange: Exchange
@@ -86,31 +88,33 @@ class Question:
     is_again: bool = False
 
     def errors(self, found: Sequence[int]) -> list[ErrorCode]:
-        """Of all parts, from those that were asked for."""
+        """Return the errors of all parts, NONE for those that were not asked for."""
         by_part = dict(zip(self.missing, map(error_code, found), strict=True))
         return [by_part.get(part, ErrorCode.NONE) for part in self.asked.parts]
 
 
 class Transactions:
-    """`holds`: what the coordinator has let through and waits for."""
+    """Requests that wait for the coordinator. `holds` are the batches that it let through and waits for."""
 
     def __init__(self, coordinator: PatientClient, holds: Holds) -> None:
         self._coordinator = coordinator
         self.holds = holds
         self._granted = Granted()
         self._waiting: dict[Exchange, None] = {}
-        # What is to be asked again, and when (monotonic).
+        # Questions to ask again, with the time to do so (monotonic ms).
         self._again: deque[tuple[int, Question]] = deque()
 
     def __len__(self) -> int:
-        """Requests that wait for the coordinator."""
+        """Return the number of requests that wait for the coordinator."""
         return len(self._waiting)
 
     # ---- asking
 
     def check(self, exchange: Exchange, asked: Asked, then: Then) -> None:
-        """The request is not parked meanwhile, as others are that wait for the coordinator: its batches lie
-        in its block, which it would give up. It stays its handler's load, as one that waits for the log does.
+        """Ask the coordinator for the parts that it has not granted yet, then call `then`.
+
+        The request is not parked meanwhile, unlike others that wait for the coordinator: that would give up
+        its block, in which its batches lie. It stays its handler's load, like one that waits for the log.
         """
         missing = [part for part in asked.parts if not self._is_granted(asked, part)]
         if missing:
@@ -169,14 +173,14 @@ class Transactions:
         elif self._coordinator.server_is_up:
             question.then([code] * len(question.asked.parts), self.holds.open(NO_HOLD))
         elif code == ErrorCode.NOT_COORDINATOR and not question.is_again:
-            # It died over it; its successor is waited for.
+            # The coordinator died before it answered; wait for its successor.
             self._ask(replace(question, is_again=True))
         else:
-            # An error for this one alone would let those overtake it that the client has sent behind it.
+            # An error for this request alone would let the client's later requests overtake it.
             question.exchange.close()
 
     def ask_again(self, now_ms: int) -> None:
-        """Those whose coordinator was loading."""
+        """Ask again for requests whose coordinator was loading."""
         while self._again and self._again[0][0] <= now_ms:
             _, question = self._again.popleft()
             del self._waiting[question.exchange]
@@ -187,6 +191,6 @@ class Transactions:
         return self._again[0][0] if self._again else None
 
     def close_waiting(self) -> None:
-        """Processors take every produce for lost that is not answered: none of these is appended any more."""
+        """Close all requests that wait, because processors take every unanswered produce for lost."""
         for exchange in list(self._waiting):
             exchange.close()

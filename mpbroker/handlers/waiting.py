@@ -1,8 +1,8 @@
-"""What found no room in the reply arena waits here until some of it is free: those who do not read their
-answers fill it, and the others must not pay for that.
+"""Answers and appends that found no room in the reply arena and wait for it.
 
-While anything waits, this handler's word of `replies_out` is set, and processors close connections that have
-not read for long. (Kafka has no counterpart: answers are in the heap of the JVM.)
+Clients that do not read their answers fill the arena, and the others must not suffer for it. While anything
+waits, this handler's word of `replies_out` is set, and processors close connections that have not read for
+long. (Kafka has no counterpart: answers are in the heap of the JVM.)
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from shm.arena import ArenaFull
 
 log = logging.getLogger("mpbroker")
 
-# Longer than processors let a connection stall that holds what others wait for.
+# Longer than processors let a connection stall that holds memory others wait for.
 PATIENCE_MS = 15_000
-# What may wait is held in this process's own memory.
+# Limit of the bytes that wait, which are held in this process's own memory.
 MOST_BYTES = 64 << 20
 
 
@@ -35,12 +35,14 @@ class _Entry(NamedTuple):
 
 
 def nobody() -> None:
-    """Is told of it."""
+    """Tell nobody."""
 
 
 class Waiting:
-    """First come, first served. `tell` is called with whether anything waits, whenever that changes; `whose`
-    names the connection of a request.
+    """Attempts that wait for room, first come, first served.
+
+    `tell` is called with True when the first one waits, and with False when none does any more. `whose` names
+    the connection of a request.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class Waiting:
         give_up: Callable[[], None],
         forget: Callable[[], None] = nobody,
     ) -> None:
-        """Calls `attempt` now or, as long as that raises ArenaFull, later; in the end, if it still does,
-        `give_up`, and in its place `forget` once there is nobody to answer. Raises ArenaFull if too much
-        waits already.
+        """Call `attempt` now or, as long as it raises ArenaFull, later.
+
+        If it still does after PATIENCE_MS, call `give_up`; if there is nobody to answer any more, `forget`.
+        Raises ArenaFull if too much waits already.
         """
         if not self._entries:
             with suppress(ArenaFull):
@@ -76,7 +79,7 @@ class Waiting:
         self._put(_Entry(request, size, self._clock_ms() + PATIENCE_MS, attempt, give_up, forget))
 
     def retry(self, now_ms: int) -> None:
-        """Those for whom there is room now, and those who have waited long enough."""
+        """Attempt again while there is room, and give up those that have waited too long."""
         while self._entries:
             entry = self._entries[0]
             try:
@@ -93,13 +96,13 @@ class Waiting:
             self._remove(entry)
 
     def forget_processor(self, processor: int) -> None:
-        """There is nobody to answer, and what they asked for lies in an arena that is about to be emptied."""
+        """Forget the requests of a dead processor: they lie in an arena that is about to be emptied."""
         for entry in [entry for entry in self._entries if entry.request.processor == processor]:
             self._remove(entry)
             entry.forget()
 
     def give_up(self) -> None:
-        """The handler goes."""
+        """Give up all that wait, because the handler stops."""
         while self._entries:
             self._entries[0].give_up()
             self._remove(self._entries[0])

@@ -1,7 +1,7 @@
-"""Kafka's APIs, one module each; what is registered here is the only source of ApiVersions.
+"""Kafka's APIs, one module each. ApiVersions lists the versions that are registered here, and no others.
 
 A module `kNN_name.py` registers its function with `@api(key, oldest, latest, …)`. The function gets an
-Exchange; it returns the response, or None when it has ended the exchange itself or will do so later.
+Exchange. It returns the response, or None if it has ended the exchange itself or will do so later.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ Failed: TypeAlias = Callable[[ApiExchange, ErrorCode], Message | None]
 
 @dataclass(frozen=True)
 class Api:
-    """`advertised_from` is below `oldest` where clients want to see versions that are then refused.
+    """A registered API.
 
-    `is_forwarded`: the coordinator decodes the request; here it is decoded if something goes wrong.
+    `advertised_from` is below `oldest` where clients want to see versions that are then refused.
+    `is_forwarded`: the coordinator decodes the request; here it is decoded only if something goes wrong.
     """
 
     key: ApiKey
@@ -59,7 +60,8 @@ def api(
 ) -> Callable[[Handle], Handle]:
     """Register a function for versions of an API.
 
-    `failed` builds the response that says that all failed; None: the response has one error code for that.
+    `failed` builds the response to a request that failed as a whole; None: the response has one error code
+    for that.
     """
 
     def register(handle: Handle) -> Handle:
@@ -83,7 +85,7 @@ def _one_error(key: ApiKey) -> Failed:
 
 
 def all_apis() -> dict[int, Api]:
-    """Every API by key; imports the modules when first asked."""
+    """Return every API by key. The first call imports the modules."""
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     return dict(sorted(_registered.items()))
@@ -91,5 +93,5 @@ def all_apis() -> dict[int, Api]:
 
 @cache
 def served() -> tuple[Served, ...]:
-    """What ApiVersions tells: built once, for every connection asks."""
+    """Return what ApiVersions tells. Cached, because every connection asks."""
     return tuple(Served(a.key, a.advertised_from, a.latest) for a in all_apis().values())

@@ -1,10 +1,10 @@
 """Produce (key 0), versions 3-13, advertised from 0.
 
-This is the slow path: what the native turn (produce.pyx) hands back, which is every error, compressed
-batches, topics that change what they store, requests without room for their answer, and what is part of a
-transaction (`handlers/transactions.py`). Both must do the same to the same request. 0-2 are advertised
-because librdkafka turns compression off for brokers that do not list them (KAFKA-18659); using them closes
-the connection. (Kafka: KafkaApis.handleProduceRequest, ReplicaManager.handleProduceAppend,
+This is the slow path, for what the native turn (produce.pyx) hands back: all errors, compressed batches,
+topics that change what they store, requests without room for their answer, and transactions
+(`handlers/transactions.py`). Both paths must do the same to the same request. Versions 0-2 are advertised
+because librdkafka turns compression off for brokers that do not list them (KAFKA-18659); a request of such a
+version closes the connection. (Kafka: KafkaApis.handleProduceRequest, ReplicaManager.handleProduceAppend,
 ProduceRequest.validateRecords.)
 """
 
@@ -43,10 +43,10 @@ from mpbroker.records.validation import ValidatedBatch, validate
 
 FIRST_ZSTD_VERSION = 7
 FIRST_TOPIC_ID_VERSION = 13
-# What a request may unpack while others wait behind it: some ms of work. The size of its frame says little: a
-# few bytes can stand for megabytes.
+# Bytes that a request may decompress while others wait behind it: some ms of work. The size of its frame says
+# little: a few bytes can stand for megabytes.
 AT_ONCE_BYTES = 1 << 20
-# To compress takes so many times as long as to decompress, with the slowest codec and level.
+# Compressing takes this many times as long as decompressing, with the slowest codec and level.
 REBUILDING_COSTS = 16
 
 Answer: TypeAlias = ProduceResponse.PartitionProduceResponse
@@ -54,10 +54,10 @@ Problem: TypeAlias = ErrorCode | InvalidRecords
 
 
 def refused(index: int, problem: Problem) -> Answer:
-    """The answer for a partition to which nothing was appended."""
+    """Return the answer for a partition to which nothing was appended."""
     if isinstance(problem, InvalidRecords):
         answer = Answer(index=index, error_code=problem.code, base_offset=-1)
-        # As in Kafka, only what record validation found is told record by record.
+        # As in Kafka, only errors of record validation are told record by record.
         if problem.code in (INVALID_RECORD, INVALID_TIMESTAMP):
             answer.error_message = problem.message
             answer.record_errors = [
@@ -82,18 +82,18 @@ def all_refused(request: ProduceRequest, code: ErrorCode) -> ProduceResponse:
 
 
 def failed(exchange: ApiExchange, code: ErrorCode) -> ProduceResponse | None:
-    """With acks=0 there is no answer: the connection is closed, so that the client notices."""
+    """Return a response that refuses all; None with acks=0: closing the connection tells the client."""
     return None if exchange.body.acks == 0 else all_refused(exchange.body, code)
 
 
 def codec_of(records: Buffer) -> int:
-    """What the batch says its records are compressed with, before it is looked at."""
+    """Return the codec that an unchecked batch claims for its records."""
     view = memoryview(records)
     return view[ATTRIBUTES_AT + 1] & CODEC_MASK if len(view) > ATTRIBUTES_AT + 1 else Codec.NONE
 
 
 def is_transactional(records: Buffer | None) -> bool:
-    """What the batch says of itself, before it is looked at."""
+    """Return True if an unchecked batch claims to be transactional."""
     view = memoryview(records or b"")
     if len(view) <= ATTRIBUTES_AT + 1 or view[MAGIC_AT] != CURRENT_MAGIC:
         return False
@@ -128,7 +128,10 @@ def check(
     data: ProduceRequest.PartitionProduceData,
     most_bytes: int | None = None,
 ) -> Append | Problem:
-    """What is to be appended for a partition, or why nothing is. `most_bytes`: more is not unpacked."""
+    """Validate the batch of a partition; return its append, or why there is none.
+
+    No more than `most_bytes` are decompressed.
+    """
     if isinstance(topic, ErrorCode):
         return topic
     image = find_partition(exchange, topic, data.index)
@@ -152,7 +155,7 @@ def check(
 
 
 class Wanted(NamedTuple):
-    """What is to be appended, where its answer goes, and which partition it is."""
+    """An append, the answer it fills, and its partition."""
 
     append: Append
     answer: Answer
@@ -164,8 +167,9 @@ def part_of(topic: Topic, partition: int, append: Append) -> Part:
 
 
 class Production:
-    """A request on its way: one answer per partition, of which some wait for the coordinator and then for
-    the log process.
+    """A Produce request under way, with one answer per partition.
+
+    Some of them wait for the coordinator, and then for the log process.
     """
 
     def __init__(self, exchange: ApiExchange) -> None:
@@ -173,11 +177,11 @@ class Production:
         self.response = ProduceResponse()
         self.wanted: list[Wanted] = []
         self.hold: Hold | None = None
-        # What may still be unpacked while others wait.
+        # Bytes that may still be decompressed while others wait.
         self.room_bytes = AT_ONCE_BYTES
 
     def pieces(self) -> Iterator[None]:
-        """Validates one batch after the other, which may take long for each, then asks for the append."""
+        """Validate one batch per piece, which may take long for each, then ask for the append."""
         for data in self.exchange.body.topic_data:
             yield from self._add(data)
         self.start()
@@ -210,7 +214,7 @@ class Production:
         )
 
     def _log_start(self, topic: Topic | ErrorCode, index: int, problem: Problem) -> int:
-        """Told with what is wrong with records, as in Kafka; -1 with everything else."""
+        """Return the log start offset for errors of record validation, as in Kafka; -1 for all others."""
         if isinstance(topic, ErrorCode) or not isinstance(problem, InvalidRecords):
             return -1
         if problem.code not in (INVALID_RECORD, INVALID_TIMESTAMP):
@@ -221,8 +225,9 @@ class Production:
     def _check_at_once(
         self, topic: Topic | ErrorCode, data: ProduceRequest.PartitionProduceData
     ) -> Append | Problem | None:
-        """None if that may take longer than others should wait. What could not be unpacked may have been too
-        large, and is looked at once more.
+        """Check a batch, or return None if that may take longer than others should wait.
+
+        A batch that could not be decompressed may have been too large, so it is checked again later.
         """
         if self.exchange.takes_long or isinstance(topic, ErrorCode) or data.records is None:
             return check(self.exchange, topic, data)
@@ -258,7 +263,7 @@ class Production:
             partition_checked(meters, self.exchange.version, image, size, found, spent_ns)
 
     def start(self) -> None:
-        """All is validated. Of what is part of a transaction the coordinator is asked first."""
+        """Append the validated batches. The coordinator is asked first about those in a transaction."""
         inside = [one for one in self.wanted if one.append.batch.attributes & TRANSACTIONAL_BIT]
         producers = {(one.append.batch.producer_id, one.append.batch.producer_epoch) for one in inside}
         if len(producers) > 1:
@@ -273,7 +278,7 @@ class Production:
 
     @property
     def adds(self) -> bool:
-        """Whether what is written adds its partition to the transaction."""
+        """True if writing adds the partition to the transaction."""
         return self.exchange.version >= FIRST_VERSION_THAT_ADDS
 
     @property
@@ -281,7 +286,7 @@ class Production:
         return self.adds or self.exchange.broker.config.transaction_partition_verification_enable
 
     def checked(self, inside: list[Wanted], errors: list[ErrorCode], hold: Hold) -> None:
-        """What the coordinator says of those inside a transaction. The others do not suffer from it."""
+        """Apply the coordinator's errors to the batches inside a transaction, and append all others."""
         self.hold = hold
         for one, code in zip(inside, errors, strict=True):
             if code != ErrorCode.NONE:
@@ -311,7 +316,7 @@ class Production:
     def appended(self, batches: list[Batch] | None) -> None:
         self.end_hold()
         if batches is None:
-            # Nobody knows whether the dead log process wrote it; the client asks again on a new connection.
+            # Nobody knows whether the dead log process wrote it; the client retries on a new connection.
             self.exchange.close()
             return
         for one, batch in zip(self.wanted, batches, strict=True):

@@ -1,11 +1,11 @@
 """Fetch (key 1), versions 4-18: slices of segment files, after at most `max_wait_ms` for `min_bytes`.
 
-What the turn could not answer at once (see mpbroker/handlers/hot_path/fetch.pxd) comes here, and here only is
-waited.
+This is the slow path, for fetches that the turn could not answer at once (see
+mpbroker/handlers/hot_path/fetch.pxd). Only here do fetches wait.
 
-Topics by name up to v12, by id from v13. What a fetch asks for, and what of it its client is told, its
-session says from v7 on (mpbroker/handlers/fetch_sessions.py). Followers do not exist. A slice is whole
-batches but maybe for its end, which clients ignore. (Kafka: KafkaApis.handleFetchRequest,
+Topics are named up to v12, and have ids from v13. From v7 on a session says which partitions a fetch asks
+for, and which of them its client is told of (mpbroker/handlers/fetch_sessions.py). There are no followers. A
+slice is whole batches except perhaps for its end, which clients ignore. (Kafka: KafkaApis.handleFetchRequest,
 ReplicaManager.fetchMessages, DelayedFetch.)
 """
 
@@ -48,27 +48,27 @@ from shm.table import SlotBusy
 log = logging.getLogger("mpbroker")
 
 FIRST_FLEXIBLE_VERSION = 12
-# KIP-951: who has asked the wrong one, or too early, hears who the leader is.
+# KIP-951: a client that asks the wrong broker, or too early, is told who the leader is.
 FIRST_VERSION_WITH_LEADER = 16
 TELL_THE_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 NOT_THERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
 )
-# A segment that vanished under us was replaced: the table knows more by now, or does so on the next try.
+# A segment that vanished was replaced: the table knows more by now, or does so on the next try.
 TRIES = 3
-# Segments in one answer, which its processor has all open while it sends. Clients ask first for what was left
-# out.
+# Segments in one answer. Its processor has all of them open while it sends. Clients ask first for partitions
+# that were left out.
 MOST_FILES = 256
-# A partition that is named again and again is looked at each time, and again whenever something comes, as
-# long as that costs little.
+# Up to so many partitions are read as often as the request names them, each time that something comes: that
+# costs little. Of more, each is read once.
 MOST_AS_NAMED = 256
-# After so long the handler waits for the disk itself: what is brought is gone again before it is sent.
+# After so long the handler waits for the disk itself: pages it had brought are evicted before they are sent.
 COLD_PATIENCE_MS = 15_000
 
 
 class Read(NamedTuple):
-    """What one partition has for one fetch. `more`: a newer segment goes on, so waiting gains nothing."""
+    """The answer of one partition. `more`: a newer segment follows, so waiting would add nothing."""
 
     answer: Answer
     length: int = 0
@@ -94,7 +94,7 @@ def all_refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
 
 
 def replica_of(request: FetchRequest) -> int:
-    """The follower that asks; -1: a consumer does."""
+    """Return the id of the follower that asks, -1 for a consumer."""
     return max(request.replica_id, request.replica_state.replica_id)
 
 
@@ -103,25 +103,25 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> FetchResponse:
 
 
 class Fetch:
-    """A fetch, from its first look to its answer; parked in between if there is too little to send."""
+    """A fetch from its first look to its answer, parked in between if there is too little to send."""
 
     def __init__(self, exchange: ApiExchange, context: FetchContext) -> None:
         self.exchange = exchange
         self.context = context
-        # Interests whose topics are not there when it begins: no reason to answer before the others can be.
+        # Interests whose topics do not exist at the start: no reason to answer before the others can be.
         self.unknown: frozenset[int] | None = None
         self.request: FetchRequest = exchange.body
         self.slot: Request = exchange.slot
         self.limit = min(self.request.max_bytes, exchange.broker.config.fetch_max_bytes)
         if exchange.broker.throttling.on:
-            # More than that would have to wait, and would be as much the next time.
+            # A larger answer would exceed the quota, and do so again the next time.
             quota = exchange.broker.throttling.fetch_bytes_max(exchange)
             self.limit = self.limit if quota is None else min(self.limit, quota)
         self.min_bytes = min(self.request.min_bytes, self.limit)
         self.deadline_ms = exchange.broker.monotonic_ms() + max(0, self.request.max_wait_ms)
         self.slots: list[int] = []
         self.overdue = self.request.max_wait_ms <= 0
-        # What it has brought of what is not in the page cache, of how many files; since when it has waited.
+        # Bytes and files asked of the disk by the last look, and since when the fetch waits for it.
         self.cold_bytes = self.cold_files = 0
         self.cold_since_ms: int | None = None
 
@@ -135,7 +135,7 @@ class Fetch:
     def expire(self) -> None:
         self.overdue = True
         if not self.try_complete():
-            # All that it waits for is the disk.
+            # Only the disk keeps it waiting.
             self.exchange.broker.fetches.park(self, self.slots, NEVER_MS, lambda: None)
 
     def cancel(self) -> None:
@@ -151,10 +151,10 @@ class Fetch:
         broker.counters.add(Counter.COUNT_FETCHES)
         self.slots = slots = self._slots()
         if self.slot.flags & SlotFlag.AGAIN:
-            # Its processor found other files than we have open.
+            # The processor found other files than the ones open here.
             for slot in slots:
                 broker.places.forget(slot)
-                with suppress(SlotBusy):  # its processor will find the same once more
+                with suppress(SlotBusy):  # if so, the processor will find the same once more
                     broker.readers.forget(read_partition(broker.table, slot))
         broker.fetches.park(self, slots, self.deadline_ms, self._parked)
 
@@ -163,7 +163,7 @@ class Fetch:
         self.exchange.broker.answers.parked(self.slot)
 
     def _slots(self) -> list[int]:
-        """The table slots of all partitions that exist."""
+        """Return the table slots of all partitions that exist."""
         found = []
         for interest in self.context.interests:
             topic = self._topic(interest)
@@ -181,14 +181,15 @@ class Fetch:
             return topic
         if interest.topic not in names:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        # It was there when the session began; its name may belong to another one by now.
+        # The topic existed when the session began; another one may have its name by now.
         if names[interest.topic] in metadata.by_name:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _answer(self) -> None:
-        """Reads what there is; answers if that is enough, or an error, or if there is no time left. Without
-        what has to be brought from the disk first, unless there is nothing else.
+        """Read what there is, and answer if that is enough or an error, or if no time is left.
+
+        Bytes that must be brought from the disk are left out, unless there is nothing else.
         """
         total, files, settled, answers = 0, 0, self.overdue, []
         unknown = self._unknown()
@@ -210,7 +211,10 @@ class Fetch:
         return since_ms is not None and self.exchange.broker.monotonic_ms() - since_ms > COLD_PATIENCE_MS
 
     def _bring(self, cold: NotResident) -> None:
-        """Unless as much as can be sent is on its way: the next one asks for the rest. Raises OSError."""
+        """Ask for bytes from the disk, unless as much as can be sent is under way.
+
+        The next fetch asks for the rest. Raises OSError if the bytes could not be read.
+        """
         broker = self.exchange.broker
         if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= MOST_FILES):
             return
@@ -225,7 +229,7 @@ class Fetch:
         self.exchange.broker.fetches.check(self.slots)
 
     def _unknown(self) -> frozenset[int]:
-        """The interests that cannot bring anything, as they were at the first look."""
+        """Return the interests that had no partition at the first look, and so cannot bring anything."""
         if self.unknown is None:
             topics = [(self._topic(i), i.wanted.partition) for i in self.context.interests]
             self.unknown = frozenset(
@@ -236,7 +240,7 @@ class Fetch:
         return self.unknown
 
     def _reply(self, answers: list[Answer]) -> None:
-        """Or tells the client to come again later, without charging it for records that it does not get."""
+        """Answer, or tell the client to come again later, without charging it for records it does not get."""
         exchange = self.exchange
         throttled = exchange.broker.throttling.on and exchange.charge(self._size_of(answers)).ms > 0
         response = self.context.respond_throttled() if throttled else self.context.respond(answers)
@@ -258,7 +262,7 @@ class Fetch:
                 partition_fetched(meters, topic, answer.partition_index, answer.error_code, size)
 
     def _size_of(self, answers: list[Answer]) -> int:
-        """As Kafka counts it: the body and its size field."""
+        """Return the response's size as Kafka counts it: the body and its size field."""
         slot, response = self.exchange.slot, self.context.preview(answers)
         frame = encode_response_frame(slot.api_key, slot.api_version, slot.correlation, response)
         header_bytes = 4 if slot.api_version < FIRST_FLEXIBLE_VERSION else 5
@@ -275,13 +279,13 @@ class Fetch:
             except OffsetOutOfRange:
                 return Read(refused(wanted.partition, ErrorCode.OFFSET_OUT_OF_RANGE))
             except RangeDamaged:
-                # The scrubber has said so.
+                # The scrubber has found the damage.
                 return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
             except CorruptBatch as error:
                 log.error("%s-%d: %s", topic.name, wanted.partition, error)
                 return Read(refused(wanted.partition, ErrorCode.CORRUPT_MESSAGE))
             except (OSError, ValueError) as error:
-                # ValueError: its epochs or its transaction indexes are corrupt.
+                # ValueError: the leader epochs or the transaction index are corrupt.
                 log.error("%s-%d cannot be read: %s", topic.name, wanted.partition, error)
                 return Read(refused(wanted.partition, ErrorCode.KAFKA_STORAGE_ERROR))
         return Read(refused(wanted.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -323,7 +327,7 @@ class Fetch:
             if piece is not None:
                 if self.request.isolation_level == READ_COMMITTED:
                     aborted = reader.aborted(wanted.fetch_offset, piece, bound, now.aborted_end)
-                # The next one is for the turn.
+                # The turn can answer the next fetch.
                 broker.places.learn(
                     image.slot, image.slot_generation, piece.segment_base, piece.path, now.log_dir
                 )
@@ -335,8 +339,9 @@ class Fetch:
         return check_leader_epoch(wanted.current_leader_epoch, now)
 
     def _parted(self, topic: Topic, wanted: Wanted, now: Partition) -> EpochEnd | None:
-        """Where this log and the one that the client has read from went different ways (KIP-595); None: they
-        did not. Raises OffsetOutOfRange if this log never had the client's epoch.
+        """Find where this log diverges from the one that the client has read (KIP-595), or None.
+
+        Raises OffsetOutOfRange if this log never had the client's epoch.
         """
         epoch = wanted.last_fetched_epoch
         if epoch < 0:
@@ -351,7 +356,7 @@ class Fetch:
         return end if end.epoch < epoch or end.offset < wanted.fetch_offset else None
 
     def _answer_of(self, index: int, now: Partition, parted: EpochEnd | None = None) -> Answer:
-        """What is told of a partition, without records."""
+        """Return the answer of a partition without records."""
         answer = Answer(
             partition_index=index,
             high_watermark=now.high_watermark,
@@ -391,7 +396,7 @@ class Fetch:
 
 
 def each_once(topics: list[FetchRequest.FetchTopic]) -> list[FetchRequest.FetchTopic]:
-    """What is said last of a partition counts, as in Kafka, which keeps them in a map."""
+    """Keep only the last entry for each partition, like Kafka, which keeps them in a map."""
     found: dict[tuple[str, bytes], dict[int, Wanted]] = {}
     for topic in topics:
         partitions = found.setdefault((topic.topic, topic.topic_id), {})

@@ -1,8 +1,8 @@
 """ListOffsets (key 2), versions 1-11: the offset of a time, or of the beginning or end of a partition.
 
-Special times: -1 latest (high watermark, or last stable offset if read_committed), -2 earliest, -3 the
-record with the largest timestamp (v7), -4 earliest local (v8, the same as -2), -5 latest tiered (v9) and -6
-earliest pending upload (v11), of which there are none. (Kafka: KafkaApis.handleListOffsetRequest,
+Special times: -1 latest (high watermark, or last stable offset if read_committed), -2 earliest, -3 the record
+with the largest timestamp (v7), -4 earliest local (v8, the same as -2), -5 latest tiered (v9) and -6 earliest
+pending upload (v11). There are no records for the last two. (Kafka: KafkaApis.handleListOffsetRequest,
 UnifiedLog.fetchOffsetByTimestamp; KIP-79, KIP-405, KIP-734, KIP-1005.)
 """
 
@@ -53,7 +53,10 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> ListOffsetsResponse:
 
 
 def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int) -> FoundOffset:
-    """The record for a time, or the one with the largest. The answer says -1 when there is none."""
+    """Find the record for a time, or the one with the largest timestamp.
+
+    Raises ApiError if the partition cannot be read.
+    """
     for _ in range(TRIES):
         bound = bound_of(now, exchange.body.isolation_level)
         try:
@@ -62,7 +65,7 @@ def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: in
                 return reader.max_timestamp(bound, now.log_start_offset)
             return reader.find_timestamp(timestamp_ms, now.log_start_offset, bound)
         except SegmentGone:
-            # Where the log starts was in the table before the segment went.
+            # The table had the new log start before the segment was deleted.
             found = exchange.broker.partition(topic, now.partition)
             if isinstance(found, ErrorCode):
                 raise ApiError(found) from None
@@ -71,7 +74,7 @@ def search(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: in
             log.error("%s-%d: %s", topic.name, now.partition, error)
             raise ApiError(ErrorCode.CORRUPT_MESSAGE) from error
         except (OSError, ValueError) as error:
-            # ValueError: what is damaged is not known.
+            # ValueError: the damaged ranges are not known.
             log.error("%s-%d cannot be read: %s", topic.name, now.partition, error)
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from error
     raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -94,7 +97,7 @@ def offset_at(exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms:
 def epoch_of_answer(
     exchange: ApiExchange, topic: Topic, now: Partition, timestamp_ms: int, offset: int
 ) -> int:
-    """The epoch that wrote the offset. Only a log from a cluster has known more than the first one."""
+    """Return the epoch that wrote the offset. Only a log from a cluster has had more than the first one."""
     if offset < 0:
         return -1
     if timestamp_ms == LATEST or now.leader_epoch == 0:
@@ -108,7 +111,7 @@ def epoch_of_answer(
 
 
 def look_up(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Answer:
-    """Raises ApiError."""
+    """Answer for one partition. Raises ApiError if it has no offset to tell."""
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     found = exchange.broker.partition(topic, wanted.partition_index)
@@ -137,7 +140,7 @@ def answer(exchange: ApiExchange, topic: Topic | None, wanted: Wanted, twice: bo
 
 
 def pieces(exchange: ApiExchange) -> Iterator[None]:
-    """One partition after the other: to search one may take a disk."""
+    """Answer for one partition per piece: a search may read from the disk."""
     seen: dict[tuple[str, int], int] = {}
     for asked in exchange.body.topics:
         for wanted in asked.partitions:

@@ -1,4 +1,4 @@
-"""Metadata (key 3), versions 0-13: brokers, topics and their partitions; may create the topics it names.
+"""Metadata (key 3), versions 0-13: brokers, topics and their partitions. It may create the topics it names.
 
 The one broker is leader, replica and in-sync replica of every partition. A partition whose log directory is
 offline has no leader. Versions 0-3 always allow creation; v10 and v11 accept ids only together with names;
@@ -32,7 +32,7 @@ PartitionAnswer: TypeAlias = MetadataResponse.MetadataResponsePartition
 
 
 def asked_for(request: MetadataRequest) -> Iterable[MetadataRequest.MetadataRequestTopic]:
-    """Each once. (Kafka: a set.)"""
+    """Return each topic of the request once. (Kafka uses a set.)"""
     return {(topic.topic_id, topic.name): topic for topic in request.topics or ()}.values()
 
 
@@ -68,7 +68,7 @@ def describe_partition(exchange: ApiExchange, topic: Topic, number: int) -> Part
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if offline else ErrorCode.NONE,
         partition_index=number,
         leader_id=NO_LEADER if offline else node,
-        # The log process has it from leader-epoch-checkpoint; Fetch and ListOffsets check what clients say.
+        # The log process has it from leader-epoch-checkpoint; Fetch and ListOffsets check clients' epochs.
         leader_epoch=now.leader_epoch if now is not None else 0,
         replica_nodes=[node],
         isr_nodes=[node],
@@ -93,7 +93,7 @@ def find(exchange: ApiExchange, asked: MetadataRequest.MetadataRequestTopic) -> 
 
 
 def missing(exchange: ApiExchange) -> list[str]:
-    """Names to create: asked for, not there, and creation is allowed by client and broker."""
+    """Return the names to create: asked for, unknown, and allowed by client and broker."""
     request = exchange.body
     allowed = exchange.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
     if not allowed or not exchange.broker.config.auto_create_topics_enable:
@@ -111,7 +111,7 @@ def missing(exchange: ApiExchange) -> list[str]:
 
 
 def answer(exchange: ApiExchange, errors: dict[str, int] | None = None) -> MetadataResponse:
-    """`errors`: why topics that are not there could not be created."""
+    """Build the response. `errors` tells why unknown topics could not be created."""
     broker, request = exchange.broker, exchange.body
     address = broker.advertised(exchange.slot)
     if request.topics is None or (
@@ -141,7 +141,7 @@ def created(exchange: ApiExchange, names: list[str], found: CreatedTopics | Unan
     if isinstance(found, CreatedTopics):
         errors = {t.name: t.error for t in found.topics if t.error}
     else:
-        # Who asks for metadata knows of no controller: this is what makes such a client ask again.
+        # A client that asks for metadata knows no controller errors; this one makes it retry.
         errors = dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
     exchange.reply(answer(exchange, errors), found.throttle_ms)
 

@@ -1,6 +1,6 @@
-"""OffsetCommit (key 8), versions 2-10: where a group is in its partitions; topics by id from v10 on.
+"""OffsetCommit (key 8), versions 2-10: a group's offsets in its partitions; topics by id from v10 on.
 
-Answered when the offsets are durable. (Kafka: KafkaApis.handleOffsetCommitRequest,
+The answer comes when the offsets are durable. (Kafka: KafkaApis.handleOffsetCommitRequest,
 OffsetMetadataManager.commitOffset.)
 """
 

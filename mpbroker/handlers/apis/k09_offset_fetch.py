@@ -1,9 +1,9 @@
 """OffsetFetch (key 9), versions 1-10: a group's offsets, from v8 on those of several; topics by id from v10.
 
-Without topics all offsets are meant (v2). `require_stable` (v7, KIP-447) waits for commits under way. Topics
-that are gone have no id: v10 leaves them out where all are asked for. Long lists go to the coordinator a part
-at a time, so that nobody's heartbeats wait for all of them. (Kafka:
-KafkaApis.handleOffsetFetchRequest, OffsetMetadataManager.fetchOffsets; KIP-709 for v8.)
+Without topics all offsets are meant (v2). `require_stable` (v7, KIP-447) waits for commits under way. Deleted
+topics have no id: v10 leaves them out if all are asked for. Long lists go to the coordinator a part at a
+time, so that heartbeats do not wait for all of them. (Kafka: KafkaApis.handleOffsetFetchRequest,
+OffsetMetadataManager.fetchOffsets; KIP-709 for v8.)
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FIRST_VERSION_WITH_GROUP_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 NO_OFFSET = NO_EPOCH = -1
-# What one request may ask for; and what is asked for at once: some ms of the coordinator's work.
+# Partitions that one request may ask for, and those asked for at once: some ms of the coordinator's work.
 PARTITIONS_MAX = 1_000_000
 PARTITIONS_AT_ONCE = 20_000
-# Nobody knows how many they are.
+# Assumed number of a group's partitions if all are asked for; nobody knows it.
 ALL_COUNT_AS = 1_000
 
 AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -80,7 +80,7 @@ def shaped(exchange: ApiExchange, response: OffsetFetchResponse) -> OffsetFetchR
 
 
 def slices(group: AskedGroup) -> Iterator[tuple[AskedGroup, int]]:
-    """The group again and again, each time with some more of what is asked about it, and how much that is."""
+    """Split a group into copies with some of its topics each; yield each with its number of names."""
     if group.topics is None:
         yield group, ALL_COUNT_AS
         return
@@ -108,7 +108,7 @@ def copy_of(group: AskedGroup, topics: list[AskedTopic]) -> AskedGroup:
 
 
 class Parts:
-    """A request in parts: what is asked next, and what has been answered."""
+    """A request in parts: the next ones to ask, and the response so far."""
 
     def __init__(self, request: OffsetFetchRequest) -> None:
         self.response = OffsetFetchResponse()
@@ -129,7 +129,7 @@ class Parts:
         return OffsetFetchRequest(groups=groups, require_stable=self._require_stable)
 
     def following(self, response: OffsetFetchResponse) -> OffsetFetchRequest | None:
-        """What comes after this response; it is part of the whole one then."""
+        """Add a response to the whole one; return the request that follows it."""
         for number, group in zip(self._asked, response.groups, strict=True):
             if number == len(self.response.groups):
                 self.response.groups.append(group)
@@ -139,7 +139,7 @@ class Parts:
 
 
 def add(whole: Group, more: Group) -> None:
-    """What can be said of a part only can be said of none."""
+    """Add a part of a group's offsets. An error in one part is an error of the whole group."""
     if whole.error_code or more.error_code:
         whole.error_code = whole.error_code or more.error_code
         whole.topics = []

@@ -1,10 +1,10 @@
 """FindCoordinator (key 10), versions 0-6: which broker coordinates a group or a transactional id.
 
-It is this broker, as for every group and id of a Kafka with one node. Kafka creates `__consumer_offsets` or
-`__transaction_state` here, and says COORDINATOR_NOT_AVAILABLE until it is there; here each is created with
-the first thing that is to be kept in it, which waits for it.
+It is always this broker, as in a Kafka cluster with one node. Kafka creates `__consumer_offsets` or
+`__transaction_state` here, and answers COORDINATOR_NOT_AVAILABLE until the topic exists. Here each is created
+when something is first to be stored in it, and that waits for the topic.
 
-For share groups it is UNSUPPORTED_VERSION, which nobody retries. (Kafka:
+For share groups the answer is UNSUPPORTED_VERSION, which no client retries. (Kafka:
 KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
 """
 

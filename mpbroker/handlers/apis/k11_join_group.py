@@ -1,8 +1,8 @@
 """JoinGroup (key 11), versions 0-9: become a member of a group, or stay one in its next generation.
 
-Answered when the group has a new generation, which may take as long as its rebalance timeout; the leader's
-answer has all members. (Kafka: GroupCoordinatorService.joinGroup; KIP-62, KIP-345, KIP-394, KIP-559 and
-KIP-814.)
+The answer comes when the group has a new generation, which may take as long as its rebalance timeout. The
+leader's answer has all members. (Kafka: GroupCoordinatorService.joinGroup; KIP-62, KIP-345, KIP-394, KIP-559
+and KIP-814.)
 """
 
 from __future__ import annotations

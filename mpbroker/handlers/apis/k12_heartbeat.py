@@ -1,4 +1,4 @@
-"""Heartbeat (key 12), versions 0-4: a member lives; the answer says whether its group rebalances.
+"""Heartbeat (key 12), versions 0-4: keeps a member alive. The answer tells whether its group rebalances.
 
 (Kafka: GroupCoordinatorService.heartbeat.)
 """

@@ -1,6 +1,6 @@
 """DescribeGroups (key 15), versions 0-6: state, members and assignment of groups.
 
-A group that does not exist is Dead; from v6 on that is an error as well (KIP-1043). Each is described once.
+An unknown group is Dead; from v6 on that is an error as well (KIP-1043). Each group is described once.
 (Kafka: GroupMetadataManager.describeGroups.)
 """
 

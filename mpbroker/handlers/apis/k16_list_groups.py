@@ -1,4 +1,4 @@
-"""ListGroups (key 16), versions 0-5: the groups there are, by state (KIP-518) or type (KIP-848).
+"""ListGroups (key 16), versions 0-5: the existing groups, by state (KIP-518) or type (KIP-848).
 
 (Kafka: GroupMetadataManager.listGroups.)
 """

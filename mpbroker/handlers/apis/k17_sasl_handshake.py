@@ -1,6 +1,6 @@
-"""SaslHandshake (key 17), versions 0-1: authentication; processors do it before requests reach a handler.
+"""SaslHandshake (key 17), versions 0-1: authentication, which processors do before requests reach a handler.
 
-Here it comes only from a connection that has no SASL or is done with it, and that is an error. (Kafka:
+A handler gets it only from a connection that has no SASL or has finished it, and that is an error. (Kafka:
 KafkaApis.handleSaslHandshakeRequest.)
 """
 

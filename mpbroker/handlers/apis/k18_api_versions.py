@@ -1,8 +1,8 @@
-"""ApiVersions (key 18), versions 0-4: which APIs in which versions this broker serves.
+"""ApiVersions (key 18), versions 0-4: the APIs that this broker serves, and their versions.
 
-A version that is not known is answered in version 0 with UNSUPPORTED_VERSION and this API's own range; a
-malformed name or version of the client software (v3+) with INVALID_REQUEST. (Kafka: ApiVersionsRequest,
-ApiVersionManager; KIP-511, KIP-584.)
+An unknown version of ApiVersions is answered in version 0 with UNSUPPORTED_VERSION and this API's own range.
+A malformed name or version of the client software (v3+) is answered with INVALID_REQUEST. (Kafka:
+ApiVersionsRequest, ApiVersionManager; KIP-511, KIP-584.)
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
 
-The rules are the coordinator's (mpbroker/coordinator/topic_rules.py), who answers when the topic is durable,
-there and published; after `timeout_ms` the answer is REQUEST_TIMED_OUT, and the topic still comes. More
+The coordinator has the rules (mpbroker/coordinator/topic_rules.py). It answers when the topic is durable,
+there and published. After `timeout_ms` the answer is REQUEST_TIMED_OUT, and the topic still comes. More
 replicas than brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with
-mpbroker.replication.factor.clamp.
-(Kafka: ControllerApis.createTopics, ReplicationControlManager.)
+mpbroker.replication.factor.clamp. (Kafka: ControllerApis.createTopics, ReplicationControlManager.)
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 
-# From here on clients know what to do with THROTTLING_QUOTA_EXCEEDED (KIP-599).
+# From this version on clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599).
 FIRST_STRICT_VERSION = 6
 
 Wanted: TypeAlias = CreateTopicsRequest.CreatableTopic
@@ -37,7 +36,7 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> CreateTopicsResponse:
 
 
 def checked(wanted: Wanted) -> CreateTopic:
-    """What the coordinator is asked to create. Raises ApiError for what it could not see any more."""
+    """Return what to ask the coordinator for. Raises ApiError for errors that it could no longer see."""
     configs = {c.name: c.value for c in wanted.configs}
     if len(configs) < len(wanted.configs):
         raise ApiError(ErrorCode.INVALID_CONFIG, "A configuration key is given more than once.")
@@ -93,7 +92,7 @@ def handle(exchange: ApiExchange) -> CreateTopicsResponse | None:
             asked.append(checked(wanted))
         except ApiError as error:
             results[wanted.name] = refused(wanted.name, error.code, error.message)
-    # A name has one answer.
+    # A name gets one answer.
     good = [topic for topic in asked if topic.name not in results]
     if not good:
         return CreateTopicsResponse(topics=list(results.values()))

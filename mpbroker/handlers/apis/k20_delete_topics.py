@@ -1,8 +1,8 @@
 """DeleteTopics (key 20), versions 1-6: deletes topics, by name or (v6) by id.
 
-The rules are the coordinator's. Answered when the deletion is durable and the partitions can no longer be
-reached, or with REQUEST_TIMED_OUT after `timeout_ms`, and then it goes on; their files go later. (Kafka:
-ControllerApis.deleteTopics.)
+The coordinator has the rules. The answer comes when the deletion is durable and the partitions can no longer
+be reached. After `timeout_ms` it is REQUEST_TIMED_OUT, and the deletion continues. The files are deleted
+later. (Kafka: ControllerApis.deleteTopics.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mpbroker.protocol.messages import ZERO_UUID, DeleteTopicsRequest, DeleteTop
 
 FIRST_VERSION_WITH_IDS = 6
 FIRST_VERSION_WITH_DISABLED_ERROR = 3
-# From here on clients know what to do with THROTTLING_QUOTA_EXCEEDED (KIP-599).
+# From this version on clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599).
 FIRST_STRICT_VERSION = 5
 
 Wanted: TypeAlias = DeleteTopicsRequest.DeleteTopicState
@@ -45,7 +45,7 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteTopicsResponse:
 def deleted(
     exchange: ApiExchange, results: list[Result], asked: list[Wanted], answer: DeletedTopics | Unanswered
 ) -> None:
-    # A name or an id has one answer, however often it was given.
+    # A name or an id gets one answer, however often it was given.
     each_once = list({(w.name, w.topic_id): w for w in asked}.values())
     if isinstance(answer, DeletedTopics):
         found: dict[str | bytes | None, Result] = {}

@@ -1,9 +1,9 @@
 """DeleteRecords (key 21), versions 0-2: deletes the records below an offset, -1 for all that can be read.
 
-The log worker moves the log start offset and answers when that is on disk; segments below it go at once, the
-rest of a segment stays in its file and cannot be read any more. Of a partition that is named twice the last
-offset counts. There are no followers that the request's
-timeout could be for. (Kafka: KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
+The log worker moves the log start offset and answers when that is on disk. Segments below it go at once; the
+rest of a segment stays in its file and can no longer be read. If a partition is named twice, the last offset
+counts. The request's timeout is for followers, and there are none. (Kafka:
+KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def refused(wanted: Wanted, code: ErrorCode) -> Result:
 
 
 def response_of(exchange: ApiExchange, results: list[Result]) -> DeleteRecordsResponse:
-    """`results` in the order in which the partitions were asked for."""
+    """Build the response from `results` in the order of the request's partitions."""
     left = iter(results)
     return DeleteRecordsResponse(
         topics=[
@@ -46,7 +46,7 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteRecordsResponse:
 
 
 def checked(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> DeleteBefore | ErrorCode:
-    """What the log process is asked, or why it is not."""
+    """Return what to ask the log process for, or the error if it is not asked."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic.internal:
@@ -60,13 +60,13 @@ def checked(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Delet
 
 
 def deleted(asked: list[Result], answer: calls.Message) -> None:
-    """`asked`: those of the results that a log worker has an answer for."""
+    """Fill in a log worker's answer. `asked` are the results it belongs to."""
     if isinstance(answer, DeletedRecords):
         for result, one in zip(asked, answer.partitions, strict=True):
             result.error_code, result.low_watermark = one.error, one.log_start
     else:
         for result in asked:
-            # It died; every client asks again.
+            # The log worker died; every client retries.
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

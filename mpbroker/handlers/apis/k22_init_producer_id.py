@@ -1,9 +1,9 @@
 """InitProducerId (key 22), versions 0-5: the id of an idempotent or transactional producer.
 
-For an idempotent one ids come from blocks that the coordinator makes durable before it gives them away, with
-epoch 0; what is left of a block when the handler ends is never used. For a transactional id the coordinator
-knows id and epoch; whoever had them before is fenced, and what that left open is aborted. (Kafka:
-TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-588, KIP-730.)
+An idempotent producer gets epoch 0 and an id from a block that the coordinator makes durable before it gives
+it away. The rest of a block is never used when the handler ends. For a transactional id the coordinator knows
+id and epoch. It fences the producer that had them before, and aborts the transaction that this left open.
+(Kafka: TransactionCoordinator.handleInitProducerId; KIP-98, KIP-360, KIP-588, KIP-730.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def failed(_exchange: ApiExchange, code: ErrorCode) -> InitProducerIdResponse:
 
 def taken(exchange: ApiExchange, found: int | None) -> None:
     if found is None:
-        # Java's idempotent producer retries this; at NOT_COORDINATOR it would look for a coordinator.
+        # Java's idempotent producer retries this error; on NOT_COORDINATOR it would look for a coordinator.
         exchange.fail(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     else:
         exchange.reply(InitProducerIdResponse(producer_id=found, producer_epoch=0))
@@ -32,7 +32,7 @@ def taken(exchange: ApiExchange, found: int | None) -> None:
 @api(ApiKey.INIT_PRODUCER_ID, 0, 5, name="InitProducerId", failed=failed, is_forwarded=True)
 def handle(exchange: ApiExchange) -> InitProducerIdResponse | None:
     """The id of an idempotent producer; id and epoch of a transactional one."""
-    exchange.raw_body()  # kept: that of a transactional producer is passed on as it came
+    exchange.raw_body()  # kept because a transactional producer's request is passed on as it came
     request = exchange.body
     if request.transactional_id == "" or (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return failed(exchange, ErrorCode.INVALID_REQUEST)

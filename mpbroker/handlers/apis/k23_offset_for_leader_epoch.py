@@ -1,7 +1,7 @@
-"""OffsetForLeaderEpoch (key 23), versions 2-4: behind which offset an epoch's records end.
+"""OffsetForLeaderEpoch (key 23), versions 2-4: the offset at which an epoch's records end.
 
-Consumers ask after a change of the leader whether what they have read is still in the log. A broker that is
-alone never begins an epoch, but it may serve a log directory that has known several. (Kafka:
+After a change of the leader, consumers ask whether the records they have read are still in the log. A broker
+that is alone never begins an epoch, but it may serve a log directory that has had several. (Kafka:
 KafkaApis.handleOffsetForLeaderEpochRequest, LeaderEpochFileCache.endOffsetFor; KIP-101, KIP-320.)
 """
 

@@ -1,8 +1,8 @@
 """AddPartitionsToTxn (key 24), versions 0-3: a producer will write to these partitions in its transaction.
 
-Clients that produce with v12 or later do not ask: there the partitions are added by what is written. From v4
-on it is the form of brokers that ask each other's coordinators; no client sends that, and handlers here have
-`CheckTransaction` for it. (Kafka: KafkaApis.handleAddPartitionsToTxnRequest; KIP-98, KIP-890.)
+Clients that produce with v12 or later do not ask: writing to a partition adds it. From v4 on this API is for
+brokers that ask each other's coordinators; no client sends that, and handlers here use `CheckTransaction`
+instead. (Kafka: KafkaApis.handleAddPartitionsToTxnRequest; KIP-98, KIP-890.)
 """
 
 from __future__ import annotations

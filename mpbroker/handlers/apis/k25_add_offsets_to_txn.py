@@ -1,7 +1,7 @@
 """AddOffsetsToTxn (key 25), versions 0-4: the offsets of a group will be part of a transaction.
 
-What is added is the group's partition of `__consumer_offsets`. Clients that commit with TxnOffsetCommit v5 do
-not ask. (Kafka: KafkaApis.handleAddOffsetsToTxnRequest; KIP-98, KIP-890.)
+The group's partition of `__consumer_offsets` is added. Clients that commit with TxnOffsetCommit v5 do not
+ask. (Kafka: KafkaApis.handleAddOffsetsToTxnRequest; KIP-98, KIP-890.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """EndTxn (key 26), versions 0-5: commits or aborts a transaction.
 
-Answered when the decision is durable; the markers in the partitions follow it. From v5 on the producer goes
-on with another epoch, which the answer says. (Kafka: KafkaApis.handleEndTxnRequest,
+The answer comes when the decision is durable; the markers in the partitions follow it. From v5 on the answer
+has the epoch with which the producer continues. (Kafka: KafkaApis.handleEndTxnRequest,
 TransactionCoordinator.endTransaction; KIP-98, KIP-890.)
 """
 

@@ -1,10 +1,10 @@
 """WriteTxnMarkers (key 27), versions 1-2: ends transactions in partitions, by markers in the log.
 
-The transaction coordinator writes its markers itself; `kafka-transactions.sh abort` asks for one, for a
+The transaction coordinator writes its markers itself. `kafka-transactions.sh abort` asks for a marker for a
 transaction that was left open: nothing behind its beginning is read as committed until it has ended. Markers
-are durable before they are answered. Internal topics have a writer of their own and get none here. (Kafka:
-KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.) A marker is written once to a partition, however
-often that is named; many are made some at a time.
+are durable before they are answered. Internal topics have a writer of their own and get none here. A
+partition gets a marker once, however often it is named; many are made some at a time. (Kafka:
+KafkaApis.handleWriteTxnMarkersRequest; KIP-98, KIP-664.)
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.validation import ValidatedBatch
 
 ALL_IN_SYNC = -1
-# The request has none of its own. (Kafka: request.timeout.ms)
+# The request has no timeout of its own. (Kafka: request.timeout.ms)
 TIMEOUT_MS = 30_000
-# Batches that are made before others have a look: about a millisecond.
+# Batches made before other requests get their turn: about a millisecond.
 MADE_AT_ONCE = 100
 
 Marker: TypeAlias = WriteTxnMarkersRequest.WritableTxnMarker
@@ -44,7 +44,7 @@ def partitions_of(marker: Marker) -> dict[str, dict[int, None]]:
 
 
 def response_of(exchange: ApiExchange, code: ErrorCode) -> WriteTxnMarkersResponse:
-    """The same answer for each partition."""
+    """Return a response with the same error for each partition."""
     return WriteTxnMarkersResponse(
         [
             OfMarker(
@@ -105,7 +105,7 @@ def appended(
     batches: list[Batch] | None,
 ) -> None:
     for number, result in enumerate(waiting):
-        # Without an answer nobody knows: who asks again does no harm.
+        # Nobody knows whether the marker was written; a retry does no harm.
         result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if batches is None else batches[number].error
     exchange.reply(response)
 

@@ -1,7 +1,7 @@
-"""TxnOffsetCommit (key 28), versions 0-5: where a group is in its partitions once a transaction is committed.
+"""TxnOffsetCommit (key 28), versions 0-5: a group's offsets that count once a transaction is committed.
 
-Answered when the offsets are durable; the end of the transaction makes them count or drops them. v5 adds the
-group's partition to the transaction by itself. (Kafka: KafkaApis.handleTxnOffsetCommitRequest,
+The answer comes when the offsets are durable; the end of the transaction makes them count or drops them. v5
+adds the group's partition to the transaction by itself. (Kafka: KafkaApis.handleTxnOffsetCommitRequest,
 OffsetMetadataManager.commitTransactionalOffset; KIP-98, KIP-447, KIP-890.)
 """
 

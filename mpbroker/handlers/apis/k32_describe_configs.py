@@ -1,8 +1,9 @@
 """DescribeConfigs (key 32), versions 1-4: every setting of a topic or of the broker, and its source.
 
-The broker named "" has what clients have altered of all brokers. A group or subscription to client metrics
-may have any name, as in Kafka, but no settings: groups are of the classic protocol, and nobody takes metrics.
-(Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-412 for loggers, KIP-569 for types and documentation.)
+The broker named "" has the settings that clients have altered for all brokers. A group or a subscription to
+client metrics may have any name, as in Kafka, but has no settings: groups are of the classic protocol, and
+nobody takes metrics. (Kafka: ConfigHelper.describeConfigs; KIP-226, KIP-412 for loggers, KIP-569 for types
+and documentation.)
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.topic_names import problem_with
 
 Resource: TypeAlias = DescribeConfigsRequest.DescribeConfigsResource
-# What the names are called of kinds whose settings are all of something that is not built.
+# Resource types whose settings all belong to something that is not built, and what their names are called.
 NAMES_OF_NOTHING: dict[int, str] = {
     ResourceType.CLIENT_METRICS: "Client metrics subscription name",
     ResourceType.GROUP: "Group name",
@@ -55,8 +56,8 @@ def broker_entries(exchange: ApiExchange, name: str, keys: list[str] | None) -> 
 
 
 def entries(exchange: ApiExchange, resource: Resource) -> list[Entry]:
-    """Raises ApiError."""
-    # No names at all mean every setting, as for Kafka.
+    """Return the settings of a resource. Raises ApiError if there is no such resource."""
+    # An empty list means every setting, as in Kafka.
     keys = resource.configuration_keys or None
     if resource.resource_type == ResourceType.TOPIC:
         return topic_entries(exchange, resource.resource_name, keys)
@@ -98,7 +99,7 @@ def describe(exchange: ApiExchange, resource: Resource) -> Result:
 
 
 def pieces(exchange: ApiExchange) -> Iterator[None]:
-    """Each resource once, however often it is named: the answer can be much longer than the question."""
+    """Describe each resource once, however often it is named: answers can be much longer than the request."""
     results: list[Result] = []
     for resource in {(one.resource_type, one.resource_name): one for one in exchange.body.resources}.values():
         results.append(describe(exchange, resource))

@@ -1,7 +1,7 @@
-"""AlterConfigs (key 33), versions 0-2: replaces all that a topic, this broker or all brokers have altered.
+"""AlterConfigs (key 33), versions 0-2: replaces all altered settings of a topic, this broker or all brokers.
 
-Answered when the alteration is durable, the log process heeds it and all handlers do; of the broker, when all
-its processes have heard of it. What the request does not name goes back to what it was. (Kafka:
+The answer comes when the alteration is durable and the log process and all handlers heed it; for a broker,
+when all its processes have heard of it. Settings that the request does not name are reset. (Kafka:
 KafkaApis.handleAlterConfigsRequest, ConfigurationControlManager.)
 """
 

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (key 34), versions 1-2: partitions move to another log directory of this broker.
 
-Answered when their log workers have begun: the future replica is there, and DescribeLogDirs tells of it until
-it has taken the place of the current one. (Kafka: KafkaApis.handleAlterReplicaLogDirsRequest,
+The answer comes when the log workers have begun: then the future replica exists, and DescribeLogDirs
+describes it until it has replaced the current one. (Kafka: KafkaApis.handleAlterReplicaLogDirsRequest,
 ReplicaManager.alterReplicaLogDirs; KIP-113.)
 """
 
@@ -32,7 +32,7 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> AlterReplicaLogDirsRespons
 
 
 def checked(exchange: ApiExchange, path: str, topic: str, partition: int) -> MovePartition | ErrorCode:
-    """What a log worker is asked, or why it is not."""
+    """Return what to ask a log worker for, or the error if it is not asked."""
     broker = exchange.broker
     if len(partition_name(topic, partition).encode()) > LONGEST_TO_MOVE:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -48,13 +48,13 @@ def checked(exchange: ApiExchange, path: str, topic: str, partition: int) -> Mov
 
 
 def begun(asked: list[Result], answer: calls.Message) -> None:
-    """`asked`: those of the results that a log worker has an answer for."""
+    """Fill in a log worker's answer. `asked` are the results it belongs to."""
     if isinstance(answer, MovesBegun):
         for result, error in zip(asked, answer.errors, strict=True):
             result.error_code = error
     else:
         for result in asked:
-            # It died: what it had begun its successor goes on with, and whoever asks again does no harm.
+            # The log worker died. Its successor continues moves that had begun, and a retry does no harm.
             result.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
 
 

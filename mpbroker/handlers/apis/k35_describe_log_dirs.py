@@ -1,8 +1,8 @@
 """DescribeLogDirs (key 35), versions 1-5: log directories, their file systems, and the sizes of partitions.
 
-A partition's size is that of its segments, without their indexes and without what is being deleted. The log
-process is not asked; the files are. Of a partition that moves the future replica is described, too: how far
-it is behind the current one only its log worker knows. (Kafka: KafkaApis.handleDescribeLogDirsRequest,
+A partition's size is that of its segments, without their indexes and without files that are being deleted. It
+is read from the files, not asked of the log process. If a partition moves, its future replica is described
+too; only its log worker knows how far that is behind. (Kafka: KafkaApis.handleDescribeLogDirsRequest,
 ReplicaManager.describeLogDirs; KIP-113, KIP-827 for the totals.)
 """
 
@@ -36,7 +36,7 @@ OfPartition: TypeAlias = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
 def described(exchange: ApiExchange, number: int) -> Result:
-    """A directory without its partitions."""
+    """Describe a log directory without its partitions."""
     directory = Path(exchange.broker.config.log_dirs[number]).absolute()
     result = Result(log_dir=str(directory))
     if exchange.broker.failed_dirs() >> number & 1:
@@ -54,7 +54,7 @@ def described(exchange: ApiExchange, number: int) -> Result:
 
 
 def asked_for(exchange: ApiExchange) -> Iterator[tuple[Topic, int]]:
-    """Partitions that exist; all of them if the request names none."""
+    """Yield the partitions that exist; all of them if the request names none."""
     metadata = exchange.broker.metadata
     if exchange.body.topics is None:
         for topic in list(metadata.by_name.values()):
@@ -81,7 +81,7 @@ def pieces(exchange: ApiExchange) -> Iterator[None]:
         try:
             size = segment_bytes(broker.readers.directory(topic.name, now))
         except OSError as error:
-            # It went while we looked, or the disk fails: that is for the log process to find out.
+            # The directory has just gone, or the disk fails; the log process will find that out.
             log.warning("%s-%d is not described: %s", topic.name, number, error)
             continue
         named = topics[now.log_dir].setdefault(topic.name, OfTopic(topic.name))
@@ -107,7 +107,7 @@ def reply(exchange: ApiExchange, results: list[Result], topics: list[dict[str, O
 
 
 def has_futures(result: Result) -> bool:
-    """Whether a partition is on its way to this directory."""
+    """Return True if a partition moves to this directory."""
     if result.error_code:
         return False
     try:
@@ -122,7 +122,7 @@ def describe_future(by_name: dict[str, OfTopic], one: calls.MovingPartition) -> 
     try:
         size = segment_bytes(Path(one.directory))
     except OSError:
-        # It has arrived, or is given up, since we were told.
+        # The future replica has arrived or been given up since the log worker answered.
         return
     named = by_name.setdefault(one.topic, OfTopic(one.topic))
     named.partitions.append(OfPartition(one.partition, size, one.lag, True))

@@ -1,6 +1,6 @@
-"""SaslAuthenticate (key 36), versions 0-2: authentication; processors do it before requests reach a handler.
+"""SaslAuthenticate (key 36), versions 0-2: authentication, which processors do before handlers get requests.
 
-Here it comes only from a connection that has no SASL or is done with it, and that is an error. (Kafka:
+A handler gets it only from a connection that has no SASL or has finished it, and that is an error. (Kafka:
 KafkaApis.handleSaslAuthenticateRequest.)
 """
 

@@ -1,7 +1,8 @@
 """CreatePartitions (key 37), versions 0-3: gives topics more partitions.
 
-Answered when the new partitions can be written to, or with REQUEST_TIMED_OUT after `timeout_ms`, and then it
-goes on. (Kafka: ControllerApis.createPartitions, ReplicationControlManager.createPartitions; KIP-195.)
+The answer comes when the new partitions can be written to. After `timeout_ms` it is REQUEST_TIMED_OUT, and
+the creation continues. (Kafka: ControllerApis.createPartitions, ReplicationControlManager.createPartitions;
+KIP-195.)
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import CreatePartitionsRequest, CreatePartitionsResponse
 
-# From here on clients know what to do with THROTTLING_QUOTA_EXCEEDED (KIP-599).
+# From this version on clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599).
 FIRST_STRICT_VERSION = 3
 
 Result: TypeAlias = CreatePartitionsResponse.CreatePartitionsTopicResult

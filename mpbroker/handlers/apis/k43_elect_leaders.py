@@ -1,8 +1,8 @@
-"""ElectLeaders (key 43), versions 0-2: nobody is elected, for the one broker leads all that has a leader.
+"""ElectLeaders (key 43), versions 0-2: elects nobody, for the one broker leads every partition with a leader.
 
-Without a leader is a partition whose log directory failed; the only one that could lead it has lost it,
-whether the election is clean or not. Of all partitions (null) only those are told that need an election.
-(Kafka: ReplicationControlManager.electLeaders; KIP-183, KIP-460.)
+A partition whose log directory failed has no leader. The only broker that could lead it has lost it, whether
+the election is clean or not. If all partitions are meant (null), the answer has only those that need an
+election. (Kafka: ReplicationControlManager.electLeaders; KIP-183, KIP-460.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
 
-# Of the election: of the first replica of each, or of any that is there.
+# Election types: the first replica of each partition, or any replica that is there.
 PREFERRED, UNCLEAN = 0, 1
 _NOBODY = {
     PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
@@ -45,7 +45,7 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> ElectLeadersResponse:
 
 
 def has_leader(exchange: ApiExchange, topic: Topic, number: int) -> bool:
-    """As Metadata tells it."""
+    """Return True if the partition has a leader, as Metadata tells it."""
     image = topic.partitions[number]
     now = exchange.broker.in_table(image)
     return now is None or not now.flags & PartitionFlag.PARTITION_OFFLINE
@@ -79,7 +79,7 @@ def pieces(exchange: ApiExchange) -> Iterator[None]:
         response.replica_election_results.append(of_topic)
         for number in numbers:
             found = outcome(exchange, name, number)
-            # One of all may be gone by its turn.
+            # A partition may have gone since all were listed.
             if tells_all or found.error_code in _NOBODY.values():
                 of_topic.partition_result.append(found)
             count += 1

@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs (key 44), versions 0-1: settings of topics and of the broker, and parts of lists.
 
-Answered when the alteration is durable, the log process heeds it and all handlers do; of the broker, when all
-its processes have heard of it. (Kafka:
-KafkaApis.handleIncrementalAlterConfigsRequest, ConfigAdminManager, ConfigurationControlManager; KIP-339.)
+The answer comes when the alteration is durable and the log process and all handlers heed it; for a broker,
+when all its processes have heard of it. (Kafka: KafkaApis.handleIncrementalAlterConfigsRequest,
+ConfigAdminManager, ConfigurationControlManager; KIP-339.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """AlterPartitionReassignments (key 45), versions 0-1: which brokers have a partition.
 
-There is one broker. That a partition is to be where it is, is done at once; so `kafka-reassign-partitions`,
-which asks for this before it moves replicas between log directories, goes on. (Kafka:
-ReplicationControlManager.alterPartitionReassignments; KIP-455.)
+There is one broker. A request to keep a partition where it is succeeds at once, so that
+`kafka-reassign-partitions`, which asks this before it moves replicas between log directories, can continue.
+(Kafka: ReplicationControlManager.alterPartitionReassignments; KIP-455.)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeClientQuotas (key 48), versions 0-1: the quotas of all entities that a filter lets through.
 
-Answered from the metadata of this handler. Kafka: ClientQuotasImage.describe (KIP-546, KIP-612).
+The answer comes from this handler's metadata. (Kafka: ClientQuotasImage.describe; KIP-546, KIP-612.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def failed(_exchange: ApiExchange, code: ErrorCode) -> DescribeClientQuotasRespo
 
 
 def checked(components: list[DescribeClientQuotasRequest.ComponentData]) -> Filter:
-    """Raises BadFilter."""
+    """Return the filter of a request. Raises BadFilter if it is not a valid one."""
     wanted: Filter = {}
     for component in components:
         kind, how = component.entity_type, _TYPES.get(component.match_type)

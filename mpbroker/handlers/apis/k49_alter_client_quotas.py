@@ -1,7 +1,7 @@
 """AlterClientQuotas (key 49), versions 0-1: sets and removes quotas, or checks whether it could.
 
-The coordinator decides and answers when the change is durable and published. A quota of an address is for an
-address, never for a name: to look one up takes as long as a resolver wants, and a handler waits for nobody.
+The coordinator decides, and answers when the change is durable and published. A quota of an address takes an
+address, never a name: a look-up takes as long as the resolver likes, and a handler must not wait for it.
 (Kafka: ControllerApis.handleAlterClientQuotas; KIP-546.)
 """
 
@@ -32,7 +32,7 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> AlterClientQuotasResponse:
 
 
 def alteration(entry: AlterClientQuotasRequest.EntryData) -> QuotaAlteration:
-    """Raises InvalidQuota for a quota that is to get two values."""
+    """Return the alteration of one entity. Raises InvalidQuota if a quota is given two values."""
     entity = [(e.entity_type, e.entity_name) for e in entry.entity]
     changes: dict[str, float | None] = {}
     for op in entry.ops:

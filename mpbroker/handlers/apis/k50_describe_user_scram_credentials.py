@@ -1,6 +1,6 @@
-"""DescribeUserScramCredentials (key 50), version 0: who has a credential for which mechanism.
+"""DescribeUserScramCredentials (key 50), version 0: the users with credentials, and for which mechanisms.
 
-No list, or an empty one, means everybody. (Kafka: ScramImage.describe; KIP-554.)
+No list, or an empty one, means all users. (Kafka: ScramImage.describe; KIP-554.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """AlterUserScramCredentials (key 51), version 0: sets and removes users' SCRAM credentials.
 
-What a client sends is the salted password; only what a login is checked against goes on from here. Answered
-when the change is durable and every processor can see it. (Kafka: ScramControlManager; KIP-554.)
+A client sends the salted password. Only the keys that a login is checked against are passed on from here. The
+answer comes when the change is durable and every processor can see it. (Kafka: ScramControlManager; KIP-554.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> Response:
 
 
 def upsertion(asked: Request.ScramCredentialUpsertion) -> ScramImage:
-    """An unknown mechanism goes on without keys: the coordinator refuses it."""
+    """Return the credential to store. One of an unknown mechanism has no keys: the coordinator refuses it."""
     kind = _KINDS.get(asked.mechanism)
     if kind is None:
         return ScramImage(asked.name, asked.mechanism, asked.iterations, b"", b"", b"")

@@ -1,7 +1,7 @@
-"""DescribeCluster (key 60), versions 0-2: the cluster's id, brokers and controller: this broker is all.
+"""DescribeCluster (key 60), versions 0-2: the cluster's id, brokers and controller, all of it this broker.
 
-v1 asks for brokers or controllers (KIP-919): controllers have no listener of their own here, so that is a
-mismatch. No broker is ever fenced (v2). (Kafka: AuthHelper.computeDescribeClusterResponse.)
+v1 asks for brokers or controllers (KIP-919). Controllers have no listener of their own here, so asking for
+them is a mismatch. No broker is ever fenced (v2). (Kafka: AuthHelper.computeDescribeClusterResponse.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""DescribeProducers (key 61), version 0: who has written to a partition, and whose transactions are open.
+"""DescribeProducers (key 61), version 0: the producers of a partition and their open transactions.
 
-The log worker knows. Each partition is told of once, however often it is named: the answer can be much longer
-than the question. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
+The log worker is asked. Each partition is described once, however often it is named: answers can be much
+longer than the request. (Kafka: KafkaApis.handleDescribeProducersRequest, ReplicaManager.activeProducerState;
 KIP-664.)
 """
 
@@ -39,7 +39,7 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeProducersResponse:
 
 
 def told(asked: list[Result], answer: calls.Message) -> None:
-    """`asked`: those of the results that a log worker has an answer for."""
+    """Fill in a log worker's answer. `asked` are the results it belongs to."""
     if isinstance(answer, Producers):
         for result, one in zip(asked, answer.partitions, strict=True):
             result.error_code = one.error
@@ -56,7 +56,7 @@ def told(asked: list[Result], answer: calls.Message) -> None:
             ]
     else:
         for result in asked:
-            # It died; every client asks again.
+            # The log worker died; every client retries.
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

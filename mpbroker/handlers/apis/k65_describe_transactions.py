@@ -1,6 +1,6 @@
 """DescribeTransactions (key 65), version 0: producer, state and partitions of transactional ids.
 
-Each is described once. (Kafka: TransactionCoordinator.handleDescribeTransactions; KIP-664.)
+Each id is described once. (Kafka: TransactionCoordinator.handleDescribeTransactions; KIP-664.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""ListTransactions (key 66), versions 0-2: the transactional ids there are, by state, producer, duration (v1,
-KIP-994) or a pattern of the id (v2, KIP-1152).
+"""ListTransactions (key 66), versions 0-2: the existing transactional ids, by state, producer and more.
 
-(Kafka: TransactionStateManager.listTransactionStates; KIP-664.)
+v1 adds a filter by duration (KIP-994), v2 one by a pattern of the id (KIP-1152). (Kafka:
+TransactionStateManager.listTransactionStates; KIP-664.)
 """
 
 from __future__ import annotations

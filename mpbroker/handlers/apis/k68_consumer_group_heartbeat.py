@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat (key 68), versions 0-1: refused, as Kafka does where groups are classic (KIP-848).
+"""ConsumerGroupHeartbeat (key 68), versions 0-1: refused, like in a Kafka whose groups are classic (KIP-848).
 
-It is advertised nevertheless: librdkafka with group.protocol=consumer waits for ever, without a word, for a
-broker that has this API, and stops with an error where the API is answered UNSUPPORTED_VERSION. (Kafka:
+It is advertised nevertheless. librdkafka with group.protocol=consumer waits for ever, without a word, for a
+broker that has this API, but stops with an error if the answer is UNSUPPORTED_VERSION. (Kafka:
 KafkaApis.handleConsumerGroupHeartbeat.)
 """
 

@@ -1,6 +1,6 @@
-"""ListConfigResources (key 74), versions 0-1: the names of what has settings, of all kinds or of some.
+"""ListConfigResources (key 74), versions 0-1: the names of resources with settings, of all types or of some.
 
-Version 0 is about subscriptions to client metrics alone, when the API was of them (KIP-714). There are none
+Version 0 lists only subscriptions to client metrics, for which the API was made (KIP-714). There are none
 here, nor groups with settings of their own. (Kafka: KafkaApis.handleListConfigResources; KIP-1142.)
 """
 

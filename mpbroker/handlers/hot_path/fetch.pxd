@@ -1,13 +1,14 @@
 """The hot Fetch (v4-18) without Python: decoded, looked up and answered with slices of segment files.
 
-The answer stands in what the request's own block has left behind the frame:
+The answer lies behind the frame, in the rest of the request's own block:
 
     | frame of the request | pad to 8 | bytes of the response frame | paths | pad to 8 | n times Part |
 
-Common is a fetch by a consumer of partitions that are live, with offsets in the log, in segments that the turn knows
-(mpbroker/log/read/fetch_positions.pxd), and with enough to send now; a full one that wants no session, or an incremental one of a session of
-some partitions by their ids that changes none but offsets (mpbroker/handlers/hot_path/session_table.pxd). All else is left to the slow path,
-which parks it, looks it up or refuses it, and nothing has been changed then but bytes behind the frame.
+A fetch is hot if it comes from a consumer, all its partitions are live, its offsets are in the log, in
+segments that the turn knows (mpbroker/log/read/fetch_positions.pxd), and there is enough to send now. It is
+either a full fetch that wants no session, or an incremental fetch of a session of some partitions by their
+ids that changes none but offsets (mpbroker/handlers/hot_path/session_table.pxd). All else is left to the slow
+path, which parks it, looks it up or refuses it. Then nothing has been changed but bytes behind the frame.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -28,7 +29,7 @@ cdef struct FetchCount:
     uint32_t generation
     uint64_t length             # bytes of records
 
-# What is counted when the answer is on its way; more partitions are for the slow path.
+# What is counted when the answer is on its way. A fetch of more partitions is for the slow path.
 cdef struct FetchCounts:
     uint32_t count
     bint incremental

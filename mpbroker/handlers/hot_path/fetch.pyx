@@ -1,16 +1,20 @@
-"""The native path of the hot Fetch; `fetch.pxd` says what it does."""
+"""Native path of the hot Fetch. See `fetch.pxd` for what it covers."""
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from mpbroker.log.read.fetch_positions cimport (
     PlacesRef, Reader, Segment, Spot, first_batch_bytes, is_damaged, is_warm, locate, reader_of, remember,
 )
-from mpbroker.handlers.hot_path.session_table cimport CachedPartition, Session, SessionsRef, move_to_end, session_by_id
+from mpbroker.handlers.hot_path.session_table cimport (
+    CachedPartition, Session, SessionsRef, move_to_end, session_by_id,
+)
 from mpbroker.handlers.hot_path.topic_table cimport Topic, TopicsRef, topic_by_id, topic_by_name
 from mpbroker.handlers.hot_path.wire cimport (
     Cursor, put_count, put_uvarint, skip_tags, take, take_length, take_u32, take_u64, take_uvarint,
 )
-from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, FULL_FETCH, SessionOfFetch, epoch_after, session_of_fetch
+from mpbroker.ipc.fetch_sessions cimport (
+    FINAL_FETCH, FULL_FETCH, SessionOfFetch, epoch_after, session_of_fetch,
+)
 from mpbroker.ipc.slots cimport PART_BYTES, PART_FILE, SEND, SEND_PARTS, Part, ReplySlot, RequestSlot
 from mpbroker.ipc.table cimport PARTITION_LIVE, PARTITION_OFFLINE, Bound, PartitionSlot
 from mpbroker.records.batch cimport BATCH_HEADER_BYTES
@@ -19,18 +23,18 @@ from shm.arena cimport block_capacity
 from shm.table cimport TableRef, table_read
 
 cdef enum:
-    # Versions from which a field is there.
+    # First version that has the field.
     LOG_START = 5
     SESSIONS = 7
     LEADER_EPOCH = 9
     RACK = 11
-    FLEXIBLE = 12               # with it last_fetched_epoch
+    FLEXIBLE = 12               # also the first with last_fetched_epoch
     TOPIC_IDS = 13
-    REPLICA_STATE = 15          # and no replica_id before it
+    REPLICA_STATE = 15          # replica_id no longer comes first
     READ_COMMITTED = 1
     ANY_EPOCH = -1
     MOST_SLICES = 16
-    PARTITION_BYTES_MAX = 64    # of a partition's answer, without the records
+    PARTITION_BYTES_MAX = 64    # of a partition's answer without its records
 
 cdef struct Wanted:
     int32_t partition
@@ -45,7 +49,7 @@ cdef struct Sliced:
     uint32_t generation
     int64_t position
     uint32_t length
-    uint32_t behind             # bytes of the response that stand before the slice
+    uint32_t behind             # bytes of the response before the slice
 
 cdef struct Answer:
     uint8_t *start              # of the response frame
@@ -55,16 +59,16 @@ cdef struct Answer:
     int8_t isolation
     int64_t bytes_max           # left for records
     uint64_t total              # bytes of records
-    bint settled                # a newer segment goes on: waiting would gain nothing
+    bint settled                # a newer segment follows: waiting would add nothing
     uint32_t slices
     Sliced sliced[MOST_SLICES]
     FetchCounts *counts
-    Session *session            # NULL: it is a full fetch
+    Session *session            # NULL: a full fetch
 
-# What becomes of a session's partition when its fetch is answered.
+# What an answered fetch changes in a partition of the session.
 cdef struct Change:
     uint32_t place
-    bint asked                  # something about it has changed
+    bint asked                  # the request named this partition
     Wanted wanted
     int64_t high_watermark
     int64_t log_start_offset
@@ -81,7 +85,7 @@ cdef inline bint take_partition(Cursor *c, int version, Wanted *wanted) noexcept
     wanted.offset = <int64_t>take_u64(c)
     wanted.last_fetched_epoch = <int32_t>take_u32(c) if version >= FLEXIBLE else -1
     if version >= LOG_START:
-        take_u64(c)             # what a follower has; a consumer says -1
+        take_u64(c)             # log_start_offset of a follower; a consumer sends -1
     wanted.bytes_max = <int32_t>take_u32(c)
     if version >= FLEXIBLE:
         skip_tags(c)
@@ -89,7 +93,7 @@ cdef inline bint take_partition(Cursor *c, int version, Wanted *wanted) noexcept
 
 
 cdef bint may_read(const Wanted *wanted, const PartitionSlot *now) noexcept nogil:
-    """Whether there is nothing to refuse: neither offset nor epochs."""
+    """Return True if neither the offset nor the epochs give a reason to refuse."""
     if not now.flags & PARTITION_LIVE or now.flags & PARTITION_OFFLINE:
         return False
     if wanted.leader_epoch != ANY_EPOCH and wanted.leader_epoch != now.leader_epoch:
@@ -100,13 +104,16 @@ cdef bint may_read(const Wanted *wanted, const PartitionSlot *now) noexcept nogi
 
 
 cdef inline bint slice_of(
-    PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir, const Wanted *wanted, const Bound *bound, Answer *answer
+    PlacesRef *places, uint32_t slot, uint32_t generation, uint32_t log_dir, const Wanted *wanted,
+    const Bound *bound, Answer *answer
 ) noexcept nogil:
-    """Adds what may be sent of the partition; False if only the slow path can tell."""
+    """Add the partition's slice, if any, to the answer. Return False if only the slow path can tell."""
     cdef Reader *reader = reader_of(places, slot, generation, log_dir)
     cdef Sliced *sliced
     cdef Spot spot
-    cdef int64_t most = wanted.bytes_max if wanted.bytes_max < answer.bytes_max else answer.bytes_max, length, batch
+    cdef int64_t most = (
+        wanted.bytes_max if wanted.bytes_max < answer.bytes_max else answer.bytes_max
+    ), length, batch
     cdef bint first = answer.total == 0
     if wanted.offset >= bound.offset or (answer.bytes_max <= 0 and not first):
         return True
@@ -115,8 +122,10 @@ cdef inline bint slice_of(
     if not locate(places, reader, wanted.offset, bound, &spot):
         return False
     most = most if most > 0 else 0
-    # Whoever reads or sends the slice must not wait for the disk.
-    if not is_warm(reader, &spot, most if most > BATCH_HEADER_BYTES else BATCH_HEADER_BYTES, bound, places.now_ms):
+    # Neither this process nor the processor may wait for the disk when it reads or sends the slice.
+    if not is_warm(
+        reader, &spot, most if most > BATCH_HEADER_BYTES else BATCH_HEADER_BYTES, bound, places.now_ms,
+    ):
         return False
     length = spot.limit - spot.position
     if length > most:
@@ -126,7 +135,7 @@ cdef inline bint slice_of(
             return False
         if length < batch:
             if not first:
-                return True     # its turn comes with the next fetch
+                return True     # the next fetch gets it
             if not is_warm(reader, &spot, batch, bound, places.now_ms):
                 return False
             length = batch
@@ -147,7 +156,7 @@ cdef inline bint slice_of(
 cdef inline bint answer_partition(
     Answer *answer, Topic *topic, const Wanted *wanted, TableRef *table, PlacesRef *places, PartitionSlot *now
 ) noexcept nogil:
-    """`now`: what is to be told of the partition."""
+    """Write the partition's answer and read its slot into `now`. Return False if it is for the slow path."""
     cdef FetchCount *count
     cdef uint32_t before = answer.slices, length, slot, generation
     cdef uint8_t *p = answer.at
@@ -159,7 +168,7 @@ cdef inline bint answer_partition(
     if memcmp(now.topic_id, topic.id, 16) or not may_read(wanted, now):
         return False
     if answer.isolation == READ_COMMITTED and wanted.offset < now.aborted_end:
-        return False            # its answer may have to name transactions
+        return False            # the answer may have to name aborted transactions
     if not slice_of(
         places, slot, generation, now.log_dir, wanted,
         &now.last_stable if answer.isolation == READ_COMMITTED else &now.high_watermark, answer,
@@ -198,7 +207,7 @@ cdef inline bint answer_partition(
 
 
 cdef inline uint8_t *put_aborted(uint8_t *p, const Answer *answer) noexcept nogil:
-    """None of them, or null for who does not ask."""
+    """Write aborted_transactions: empty for READ_COMMITTED, null otherwise."""
     cdef bint asked = answer.isolation == READ_COMMITTED
     if answer.version >= FLEXIBLE:
         p[0] = 1 if asked else 0
@@ -256,7 +265,7 @@ cdef bint answer_topics(
 
 
 cdef bint take_changes(Cursor *c, int version, Session *session, Changes *changes) noexcept nogil:
-    """What the session's partitions are, with what the request says of them; False if it adds one."""
+    """List the session's partitions with the request's changes. Return False if the request adds one."""
     cdef int64_t topics = take_length(c, True, True), t, i, partitions
     cdef uint32_t place = session.cached[0].after, k
     cdef const uint8_t *topic_id
@@ -268,7 +277,9 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
     while place:
         cached = &session.cached[place]
         changes.partitions[changes.count].place, changes.partitions[changes.count].asked = place, False
-        wanted.partition, wanted.leader_epoch, wanted.offset = cached.partition, cached.leader_epoch, cached.fetch_offset
+        wanted.partition, wanted.leader_epoch, wanted.offset = (
+            cached.partition, cached.leader_epoch, cached.fetch_offset,
+        )
         wanted.last_fetched_epoch, wanted.bytes_max = cached.last_fetched_epoch, cached.bytes_max
         changes.partitions[changes.count].wanted = wanted
         changes.count += 1
@@ -294,7 +305,7 @@ cdef bint take_changes(Cursor *c, int version, Session *session, Changes *change
 
 
 cdef inline uint8_t *put_topic(uint8_t *p, const uint8_t *topic_id, bint follows) noexcept nogil:
-    """An entry that has no partitions yet; returns where their number stands. `follows`: ends the one before it."""
+    """Begin a topic's entry, and end the one before if `follows`; return where its partition count is."""
     if follows:
         p[0] = 0
         p += 1
@@ -306,8 +317,10 @@ cdef inline uint8_t *put_topic(uint8_t *p, const uint8_t *topic_id, bint follows
 cdef bint answer_changes(
     Answer *answer, Changes *changes, TopicsRef *topics, TableRef *table, PlacesRef *places
 ) noexcept nogil:
-    """Tells of the session's partitions those that there is something new about; such of one topic that follow each other
-    share its entry. Each count is less than 127, one byte."""
+    """Write the session's partitions that have news. Return False if one is for the slow path.
+
+    Consecutive partitions of one topic share its entry. Each count is less than 127, so it is one byte.
+    """
     cdef uint8_t *count = answer.at
     cdef uint8_t *of_topic = NULL
     cdef uint8_t *before
@@ -349,7 +362,7 @@ cdef bint answer_changes(
 
 
 cdef void carry_out(Session *session, const Changes *changes, int64_t now_ms) noexcept nogil:
-    """The session's fetch is answered."""
+    """Record in the session what the answer has told the client."""
     cdef CachedPartition *cached
     cdef const Change *change
     cdef uint32_t i
@@ -358,7 +371,9 @@ cdef void carry_out(Session *session, const Changes *changes, int64_t now_ms) no
         cached = &session.cached[change.place]
         if change.asked:
             cached.leader_epoch, cached.fetch_offset = change.wanted.leader_epoch, change.wanted.offset
-            cached.last_fetched_epoch, cached.bytes_max = change.wanted.last_fetched_epoch, change.wanted.bytes_max
+            cached.last_fetched_epoch, cached.bytes_max = (
+                change.wanted.last_fetched_epoch, change.wanted.bytes_max,
+            )
         cached.high_watermark, cached.log_start_offset = change.high_watermark, change.log_start_offset
         if change.records:
             move_to_end(session, change.place)
@@ -368,10 +383,10 @@ cdef void carry_out(Session *session, const Changes *changes, int64_t now_ms) no
 cdef bint take_session(
     SessionsRef *sessions, const SessionOfFetch *said, int version, Session **session
 ) noexcept nogil:
-    """The session that the fetch goes on with, NULL if it wants none; False if that is for the slow path."""
+    """Find the session of an incremental fetch, NULL if it wants none. Return False for the slow path."""
     session[0] = NULL
     if said.epoch == FINAL_FETCH or (said.epoch == FULL_FETCH and sessions.none):
-        return said.id == 0     # else one ends
+        return said.id == 0     # another id ends that session
     if said.epoch <= 0 or version < TOPIC_IDS:
         return False
     session[0] = session_by_id(sessions, said.id)
@@ -381,7 +396,7 @@ cdef bint take_session(
 
 
 cdef bint take_rest(Cursor *c, int version) noexcept nogil:
-    """What follows the topics says nothing that is not common."""
+    """Return True if the fields behind the topics hold nothing uncommon."""
     cdef bint flexible = version >= FLEXIBLE
     cdef int64_t length
     if version >= SESSIONS and take_length(c, flexible, True) != 0:
@@ -389,14 +404,14 @@ cdef bint take_rest(Cursor *c, int version) noexcept nogil:
     if version >= RACK:
         length = take_length(c, flexible, False)
         take(c, length if length > 0 else 0)
-    # Tags here: a replica that is no consumer, or a cluster id.
+    # Tags at this place carry a replica that is no consumer, or a cluster id.
     if flexible and take_uvarint(c) != 0:
         return False
     return c.at != NULL and c.at == c.end
 
 
 cdef bint place_parts(Answer *answer, uint8_t *block, ReplySlot *out) noexcept nogil:
-    """Behind the response's bytes: the paths, and the parts in the order of sending."""
+    """Write the paths behind the response's bytes, then the parts in the order of sending."""
     cdef uint8_t *path = answer.at
     cdef uint64_t paths = 0, at
     cdef uint32_t i, sent = 0
@@ -424,7 +439,9 @@ cdef bint place_parts(Answer *answer, uint8_t *block, ReplySlot *out) noexcept n
         part += 1
     part.kind, part.length = PART_BYTES, <uint32_t>(answer.at - answer.start) - sent
     part.position = <uint64_t>(answer.start - block) + sent
-    out.kind, out.position, out.length = SEND_PARTS, <uint32_t>at, 2 * answer.slices + (1 if part.length else 0)
+    out.kind, out.position, out.length = (
+        SEND_PARTS, <uint32_t>at, 2 * answer.slices + (1 if part.length else 0),
+    )
     return True
 
 
@@ -432,7 +449,7 @@ cdef bint try_fetch(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, TableRef *table, PlacesRef *places,
     SessionsRef *sessions, int64_t now_ms, int32_t fetch_bytes_max, ReplySlot *out, FetchCounts *counts
 ) noexcept nogil:
-    """Whether the fetch was answered; then `out` is what the processor has to get, but for `done_ns`."""
+    """Answer the fetch and fill `out`, but for `done_ns`. Return False if it is not a hot one."""
     cdef int version = request.api_version
     cdef uint8_t *block = arena + request.block
     cdef int32_t wait_ms, bytes_min, bytes_max
@@ -452,7 +469,9 @@ cdef bint try_fetch(
     answer.session = NULL
     if version >= SESSIONS:
         said.id, said.epoch = <int32_t>take_u32(&c), <int32_t>take_u32(&c)
-        if (said.epoch != FINAL_FETCH or said.id != 0) and not take_session(sessions, &said, version, &answer.session):
+        if (said.epoch != FINAL_FETCH or said.id != 0) and not take_session(
+            sessions, &said, version, &answer.session,
+        ):
             return False
     counts.incremental = answer.session != NULL
     counts.count, answer.counts = 0, counts
@@ -473,8 +492,10 @@ cdef bint try_fetch(
         return False
     if not take_rest(&c, version):
         return False
-    if not (answer.settled or wait_ms <= 0 or answer.total >= <uint64_t>least_bytes(bytes_min, fetch_bytes_max)):
-        return False            # it has to wait
+    if not (
+        answer.settled or wait_ms <= 0 or answer.total >= <uint64_t>least_bytes(bytes_min, fetch_bytes_max)
+    ):
+        return False            # the fetch must wait
     if version >= FLEXIBLE:
         if answer.at == answer.end:
             return False
@@ -497,7 +518,7 @@ cdef inline int32_t least_bytes(int32_t bytes_min, int32_t fetch_bytes_max) noex
 
 
 cdef uint8_t *put_head(Answer *answer, uint32_t correlation) noexcept nogil:
-    """Size (filled in last), correlation id, header tags, throttle_time_ms, error_code, session_id."""
+    """Write size (filled in last), correlation id, header tags, throttle_time_ms, error_code, session_id."""
     cdef uint8_t *p = answer.start + 8
     store_u32(answer.start + 4, correlation)
     if answer.version >= FLEXIBLE:

@@ -1,4 +1,4 @@
-"""The producing ends of the rings to the log workers, and lists of descriptors that grow."""
+"""Producing ends of the rings to the log workers, and growing lists of descriptors."""
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
@@ -14,9 +14,9 @@ cdef struct SlotList:
     uint64_t room
 
 cdef struct LogPeer:
-    RingRef *ring               # jobs and calls
+    RingRef *ring               # carries jobs and calls
     BellRef *bell
-    SlotList waiting            # what found the ring full, oldest first
+    SlotList waiting            # descriptors that found the ring full, oldest first
     bint asked_for_space
     bint staged
 
@@ -41,7 +41,7 @@ cdef inline int to_log(LogPeer *log, const Slot *job, CountersRef *counters) noe
     return append(&log.waiting, job)
 
 cdef inline void drain_to_log(LogPeer *log) noexcept nogil:
-    """Stages what had to wait, as far as there is room now; asks to be rung for the rest."""
+    """Stage waiting descriptors as far as there is room; ask to be woken for the rest."""
     cdef uint64_t i = 0
     if log.waiting.count == 0:
         return

@@ -1,20 +1,27 @@
-"""What the native produce and fetch paths count per topic (Kafka: BrokerTopicStats, marked by ReplicaManager and KafkaApis)."""
+"""Counts per topic of the native produce and fetch paths.
+
+(Kafka: BrokerTopicStats, marked by ReplicaManager and KafkaApis.)
+"""
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from mpbroker.handlers.hot_path.fetch cimport FETCH_KEY, FetchCounts
 from mpbroker.ipc.meters cimport MetersRef, TopicMeter, count_error, count_topic, topic_cell
 from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot
 
-cdef inline void count_produce(MetersRef *meters, const uint8_t *arena, const ProduceSlot *job) noexcept nogil:
-    """One per partition of a request that goes to the log process."""
+cdef inline void count_produce(
+    MetersRef *meters, const uint8_t *arena, const ProduceSlot *job
+) noexcept nogil:
+    """Count each partition of a request that goes to the log process."""
     cdef JobHeader *header = <JobHeader *>(arena + job.block + job.job)
     cdef JobBatch *batches = <JobBatch *>(<uint8_t *>header + sizeof(JobHeader))
     cdef uint32_t i
     for i in range(header.batches):
-        count_topic(topic_cell(meters, batches[i].slot, batches[i].slot_generation), TopicMeter.TOTAL_PRODUCE, 1)
+        count_topic(
+            topic_cell(meters, batches[i].slot, batches[i].slot_generation), TopicMeter.TOTAL_PRODUCE, 1,
+        )
 
 cdef inline void count_fetch(MetersRef *meters, const FetchCounts *counts) noexcept nogil:
-    """An answer without errors: neither the response nor a partition of it has one."""
+    """Count an answer without errors: neither the response nor a partition of it has one."""
     cdef uint64_t *cell
     cdef uint32_t i
     for i in range(counts.count):

@@ -1,12 +1,12 @@
 """The common Produce request (v3-13), decoded, validated and turned into a job without Python (KIP-98).
 
-Two passes over the body: `measure` walks its structure and checks every bound; `accept` then looks topics up,
-validates the batches and writes the job and the answer behind the request, in what its block has left:
+The body is passed twice. `measure` walks its structure and checks every bound. `accept` then looks topics up,
+validates the batches and writes the job and the answer behind the request, in the rest of its block:
 
     | frame of the request | pad to 8 | JobHeader | n times JobBatch | response frame with holes | free |
 
-Whatever is not common (an error of any kind, a compressed batch, a transaction, too little room) is left to
-the slow path, and nothing has been changed then but bytes behind the frame.
+Anything uncommon (an error of any kind, a compressed batch, a transaction, too little room) is left to the
+slow path. Then nothing has been changed but bytes behind the frame.
 """
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -27,12 +27,14 @@ cdef struct Shape:
     int32_t timeout_ms
     uint32_t topics
     uint32_t partitions
-    uint32_t topics_at          # first byte behind the count of topics, from the body's beginning
+    uint32_t topics_at          # position in the body of the first byte behind the count of topics
     uint64_t reply_bytes        # of the whole response frame
-    uint32_t workers            # whose partitions there are: a bit for each log worker
+    uint32_t workers            # log workers that have partitions of it, a bit each
 
 cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shape) noexcept nogil
-cdef void set_throttle(ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms, int by) noexcept nogil
+cdef void set_throttle(
+    ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms, int by
+) noexcept nogil
 cdef bint try_produce(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, int64_t now_ms, uint16_t sender, ProduceSlot *out
 ) noexcept nogil

@@ -1,4 +1,4 @@
-"""The native path of the common Produce request; `produce.pxd` says what it does."""
+"""Native path of the common Produce request. See `produce.pxd` for what it covers."""
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -15,7 +15,7 @@ from mpbroker.records.wire cimport store_u16, store_u32, store_u64
 from shm.arena cimport block_capacity
 
 cdef enum:
-    # error_code i16, base_offset i64, log_append_time_ms i64; and log_start_offset i64
+    # error_code i16, base_offset i64, log_append_time_ms i64; then log_start_offset i64
     HOLE_BYTES = 18
     HOLE_BYTES_WITH_LOG_START = 26
 
@@ -28,7 +28,7 @@ cdef inline int partition_reply_bytes(int version) noexcept nogil:
 
 
 cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shape) noexcept nogil:
-    """Whether the body is a whole request of the common kind."""
+    """Note the shape of the body. Return False if it is not a whole request of the common kind."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
     cdef int64_t count, topics, partitions, t, i
     cdef int16_t acks
@@ -80,7 +80,7 @@ cdef bint measure(const uint8_t *body, uint64_t length, int version, Shape *shap
 
 
 cdef inline bint timestamps_allowed(Topic *topic, BatchInfo *info, int64_t now_ms) noexcept nogil:
-    """As LogValidator.validateTimestamp; a timestamp below -1 is for the slow path to judge."""
+    """Return True if LogValidator.validateTimestamp would. One below -1 is left to the slow path."""
     if info.attributes & LOG_APPEND_TIME_BIT:
         return False
     if topic.append_time or info.min_timestamp == NO_TIMESTAMP:
@@ -95,7 +95,7 @@ cdef inline bint timestamps_allowed(Topic *topic, BatchInfo *info, int64_t now_m
 cdef bint accept_batch(
     Topic *topic, int32_t partition, const uint8_t *records, int64_t length, int64_t now_ms, JobBatch *job
 ) noexcept nogil:
-    """Whether the batch may be appended as it is; then `job` says all about it but for data and hole."""
+    """Fill `job`, but for data and hole. Return False if the batch cannot be appended as it is."""
     cdef BatchInfo info
     cdef Place place
     if partition < 0 or partition >= topic.partitions:
@@ -115,13 +115,13 @@ cdef bint accept_batch(
     job.max_timestamp, job.attributes = info.max_timestamp, info.attributes
     job.config_version = topic.config_version
     job.base_offset = job.append_time_ms = job.log_start_offset = -1
-    # Kept until all batches are accepted: only then may the request be changed.
+    # Noted here until all batches are accepted: only then may the request be changed.
     job.error = 1 if info.max_timestamp_wrong and not topic.append_time else 0
     return True
 
 
 cdef uint8_t *put_partition(uint8_t *p, int32_t partition, int version) noexcept nogil:
-    """An answer that says "not appended", with the error code and what follows it as the hole."""
+    """Write an answer that says "not appended"; its hole begins at the error code."""
     store_u32(p, <uint32_t>partition)
     store_u16(p + 4, 0)
     store_u64(p + 6, <uint64_t>-1)
@@ -144,7 +144,7 @@ cdef bint accept(
     const uint8_t *body, uint64_t length, int version, Shape *shape, TopicsRef *topics, int64_t now_ms,
     uint8_t *arena, uint64_t block, JobBatch *jobs, uint8_t *reply, uint32_t correlation
 ) noexcept nogil:
-    """Looks up, validates, and writes jobs and answer; `measure` has said that the body is whole."""
+    """Look topics up, validate batches, write jobs and answer. `measure` has checked the structure."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
     cdef uint32_t t, i, partitions, worker
     cdef int64_t count
@@ -181,7 +181,7 @@ cdef bint accept(
                 return False
             worker = topic.places[partition].worker
             if topics.down >> worker & 1:
-                return False        # for the slow path to say
+                return False        # the slow path answers with the error
             shape.workers |= <uint32_t>1 << worker
             jobs.data = take(&c, count) - arena
             jobs.hole = <uint32_t>(p + 4 - arena - block)
@@ -203,7 +203,7 @@ cdef bint accept(
 cdef bint try_produce(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, int64_t now_ms, uint16_t sender, ProduceSlot *out
 ) noexcept nogil:
-    """Whether the request was common; then `out` is what the log process has to get."""
+    """Turn the request into a job and fill `out` for the log process. Return False if it is not common."""
     cdef int version = request.api_version
     cdef uint8_t *base = arena + request.block
     cdef uint64_t job = (request.length + 7) & ~(<uint64_t>7), reply
@@ -244,8 +244,10 @@ cdef bint try_produce(
     return True
 
 
-cdef void set_throttle(ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms, int by) noexcept nogil:
-    """Puts the pause into the answer of a job that `try_produce` made, and into its descriptor."""
+cdef void set_throttle(
+    ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms, int by
+) noexcept nogil:
+    """Put the pause into the answer and the descriptor of a job that `try_produce` made."""
     cdef JobHeader *header = <JobHeader *>(arena + job.block + job.job)
     cdef uint64_t behind = 4 + (version >= FIRST_FLEXIBLE_VERSION)
     job.throttle_ms, job.throttled_by = throttle_ms, <uint32_t>by

@@ -1,10 +1,10 @@
-"""Fetch sessions as the fetch turn and Python both keep them (KIP-227): what a client has asked for, and what it was last told.
+"""Fetch sessions, shared by the turn and Python (KIP-227): a client's wishes, and what it was last told.
 
-    Session         CachedPartition 1..room, linked in the order in which they are read; [0] is the list's head
+    Session         CachedPartition 1..room, linked in reading order; [0] is the list's head
     SessionPlaces   by the lowest bits of an id, the sessions that the turn can find
 
-Private to one handler, and there is one copy of each: what the turn does to a session Python sees, and the other way
-round. (Kafka: FetchSession, CachedPartition.)
+A session is private to one handler. The turn and Python share its one copy, so each sees the other's changes.
+(Kafka: FetchSession, CachedPartition.)
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
@@ -18,22 +18,22 @@ cdef struct CachedPartition:
     int32_t last_fetched_epoch
     int32_t bytes_max
     int64_t fetcher_log_start_offset
-    int64_t high_watermark          # as last sent; -1: has to be sent again
+    int64_t high_watermark          # as last sent; -1: must be sent again
     int64_t log_start_offset        # as last sent
     uint32_t before
-    uint32_t after                  # 0: it is the last one
+    uint32_t after                  # 0: the last one
 
 cdef struct Session:
     int32_t id
-    int32_t epoch                   # that the next fetch has to have
+    int32_t epoch                   # epoch that the next fetch must have
     int64_t used_ms
-    bint by_id                      # asks for topics by id (v13)
+    bint by_id                      # the client names topics by id (v13)
     uint32_t count
     uint32_t room
     CachedPartition *cached
 
 cdef struct SessionsRef:
-    bint none                       # the cache has no room at all: nobody gets a session
+    bint none                       # the cache has no room at all: no client gets a session
     Session *places[SESSION_PLACES]
 
 
@@ -43,7 +43,7 @@ cdef inline Session *session_by_id(SessionsRef *sessions, int32_t session_id) no
 
 
 cdef inline void move_to_end(Session *session, uint32_t place) noexcept nogil:
-    """Who got records comes last the next time, so that nobody starves behind the response's limit."""
+    """Move a partition that got records to the end, so that none starves behind the response's limit."""
     cdef CachedPartition *cached = session.cached
     if cached[0].before == place:
         return
@@ -71,7 +71,7 @@ cdef class FetchSession:
     cdef dict places                # (topic name or id, partition) -> place
     cdef list keys                  # by place
     cdef list free
-    cdef readonly dict names        # of topics by their ids, as they were when they were there
+    cdef readonly dict names        # topic names by id, kept although the topic may be gone
     cdef uint32_t _place(self) except 0
 
 

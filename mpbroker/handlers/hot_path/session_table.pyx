@@ -1,10 +1,12 @@
-"""Fetch sessions; `session_table.pxd` draws them."""
+"""Fetch sessions. See `session_table.pxd` for their layout."""
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
 from mpbroker.handlers.hot_path.session_table cimport CachedPartition, Session, link_last, move_to_end, unlink
-from mpbroker.ipc.fetch_sessions cimport SESSION_HANDLER_SHIFT, SESSION_PLACES, epoch_after, handler_of_session
+from mpbroker.ipc.fetch_sessions cimport (
+    SESSION_HANDLER_SHIFT, SESSION_PLACES, epoch_after, handler_of_session,
+)
 from mpbroker.protocol.messages import FetchRequest
 
 IDS_PER_HANDLER = 1 << SESSION_HANDLER_SHIFT
@@ -13,7 +15,7 @@ NAMELESS = bytes(16)
 
 
 def first_id(int32_t handler) -> int:
-    """The ids of a handler's sessions begin here; 0 is no id."""
+    """Return the smallest session id of a handler; 0 is no id."""
     return max(1, handler << SESSION_HANDLER_SHIFT)
 
 
@@ -22,7 +24,7 @@ def handler_of(int32_t session_id) -> int:
 
 
 cdef class FetchSession:
-    """One client's session. A `key` is (topic id, partition), or (topic name, partition) up to v12."""
+    """One client's fetch session. A `key` is (topic id, partition), or (topic name, partition) up to v12."""
 
     def __cinit__(self, *_):
         self.ref.cached = <CachedPartition *>calloc(1, sizeof(CachedPartition))
@@ -30,8 +32,10 @@ cdef class FetchSession:
             raise MemoryError("no memory for a fetch session")
 
     def __init__(self, int32_t session_id, bint by_id, bint privileged, int64_t now_ms):
-        # Its first fetch, the full one, was epoch 0.
-        self.ref.id, self.ref.epoch, self.ref.used_ms, self.ref.by_id = session_id, epoch_after(0), now_ms, by_id
+        # Epoch 0 was the full fetch that began the session.
+        self.ref.id, self.ref.epoch, self.ref.used_ms, self.ref.by_id = (
+            session_id, epoch_after(0), now_ms, by_id,
+        )
         self.privileged, self.created_ms = privileged, now_ms
         self.places, self.keys, self.free, self.names = {}, [None], [], {}
 
@@ -42,7 +46,7 @@ cdef class FetchSession:
         return self.ref.count
 
     def __iter__(self):
-        """The keys, in the order in which they are read next."""
+        """Iterate over the keys in the order in which they are read next."""
         cdef uint32_t place = self.ref.cached[0].after
         keys = []
         while place:
@@ -56,7 +60,7 @@ cdef class FetchSession:
 
     @property
     def epoch(self):
-        """What the next fetch has to have."""
+        """Epoch that the next fetch must have."""
         return self.ref.epoch
 
     @epoch.setter
@@ -72,15 +76,15 @@ cdef class FetchSession:
         return self.ref.used_ms
 
     def use(self, int64_t now_ms) -> None:
-        """A fetch with the expected epoch has come."""
+        """Record a fetch with the expected epoch at `now_ms`."""
         self.ref.used_ms, self.ref.epoch = now_ms, epoch_after(self.ref.epoch)
 
     def follows(self, int32_t epoch) -> bool:
-        """Whether a fetch of this epoch was the last one that was taken."""
+        """Return True if `epoch` is that of the last fetch that was taken."""
         return epoch_after(epoch) == self.ref.epoch
 
     def put(self, key, wanted) -> None:
-        """Adds a partition behind all others, or changes what is asked of it."""
+        """Add a partition behind all others, or change what the client wants of it."""
         cdef CachedPartition *cached
         place = self.places.get(key)
         if place is None:
@@ -95,7 +99,9 @@ cdef class FetchSession:
             self.ref.count += 1
         cached = &self.ref.cached[<uint32_t>place]
         cached.fetch_offset, cached.bytes_max = wanted.fetch_offset, wanted.partition_max_bytes
-        cached.leader_epoch, cached.last_fetched_epoch = wanted.current_leader_epoch, wanted.last_fetched_epoch
+        cached.leader_epoch, cached.last_fetched_epoch = (
+            wanted.current_leader_epoch, wanted.last_fetched_epoch,
+        )
         cached.fetcher_log_start_offset = wanted.log_start_offset
 
     cdef uint32_t _place(self) except 0:
@@ -119,18 +125,19 @@ cdef class FetchSession:
             self.ref.count -= 1
 
     def wanted(self, key):
-        """What is asked of a partition now."""
+        """Return what the client wants of a partition now."""
         cdef CachedPartition *cached = &self.ref.cached[<uint32_t>self.places[key]]
         return FetchRequest.FetchPartition(
-            partition=cached.partition, current_leader_epoch=cached.leader_epoch, fetch_offset=cached.fetch_offset,
-            last_fetched_epoch=cached.last_fetched_epoch, log_start_offset=cached.fetcher_log_start_offset,
+            partition=cached.partition, current_leader_epoch=cached.leader_epoch,
+            fetch_offset=cached.fetch_offset, last_fetched_epoch=cached.last_fetched_epoch,
+            log_start_offset=cached.fetcher_log_start_offset,
             partition_max_bytes=cached.bytes_max,
         )
 
     def is_news(
         self, key, int64_t high_watermark, int64_t log_start_offset, bint records, bint error, bint diverging
     ) -> bool:
-        """Whether an answer says anything that the client does not know."""
+        """Return True if an answer says anything that the client does not know."""
         cdef CachedPartition *cached
         place = self.places.get(key)
         if place is None:
@@ -144,7 +151,10 @@ cdef class FetchSession:
     def tell(
         self, key, int64_t high_watermark, int64_t log_start_offset, bint records, bint error, bint diverging
     ) -> bool:
-        """As `is_news`; the client knows it from now on. An error is told each time, and what comes after it is news."""
+        """Return `is_news` and remember that the client knows it now.
+
+        An error is told each time, and whatever follows an error is news.
+        """
         cdef CachedPartition *cached
         news = self.is_news(key, high_watermark, log_start_offset, records, error, diverging)
         place = self.places.get(key)
@@ -157,7 +167,7 @@ cdef class FetchSession:
         return news
 
     def untell(self) -> None:
-        """The client has not got the last answer: everything is news again."""
+        """Forget what was told, because the client has not got the last answer."""
         cdef uint32_t place = self.ref.cached[0].after
         while place:
             self.ref.cached[place].high_watermark = NOT_TOLD
@@ -165,20 +175,20 @@ cdef class FetchSession:
 
 
 cdef class SessionPlaces:
-    """The sessions that the turn can find. It keeps them alive until they are dropped."""
+    """The sessions that the turn can find. They stay alive until they are dropped."""
 
     def __cinit__(self):
         self.keep = [None] * SESSION_PLACES
 
     def close(self, bint closed) -> None:
-        """Whether nobody can have a session: then the turn says so itself."""
+        """Say whether nobody can get a session; then the turn answers fetches that ask for one."""
         self.ref.none = closed
 
     def is_free(self, int32_t session_id) -> bool:
         return self.ref.places[session_id & (SESSION_PLACES - 1)] == NULL
 
     def put(self, FetchSession session) -> None:
-        """If its place is free; one that has none is served by Python alone."""
+        """Let the turn find the session if its place is free; otherwise Python alone serves it."""
         cdef int place = session.ref.id & (SESSION_PLACES - 1)
         if self.ref.places[place] == NULL:
             self.keep[place] = session

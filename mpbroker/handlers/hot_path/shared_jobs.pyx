@@ -1,4 +1,4 @@
-"""Natively: see `shared_jobs.pxd`."""
+"""Produce jobs shared by several log workers. See `shared_jobs.pxd` for the protocol."""
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
@@ -6,7 +6,9 @@ from libc.string cimport memset
 from mpbroker.handlers.hot_path.produce cimport PRODUCE_KEY
 from mpbroker.ipc.jobs cimport NO_ERROR, UNKNOWN_SERVER_ERROR, batches_of, fill_holes, is_failure
 from mpbroker.ipc.meters cimport MetersRef, TopicMeter, count_error, count_topic, topic_cell
-from mpbroker.ipc.slots cimport CLOSE, NOOP, SEND, THROTTLED_BY_SHIFT, JobBatch, JobHeader, ProduceSlot, ReplySlot
+from mpbroker.ipc.slots cimport (
+    CLOSE, NOOP, SEND, THROTTLED_BY_SHIFT, JobBatch, JobHeader, ProduceSlot, ReplySlot,
+)
 from shm.arena cimport block_capacity
 from shm.counters cimport monotonic_ns
 
@@ -19,7 +21,10 @@ cdef JobHeader *header_of(const ProduceSlot *job, uint8_t *arena) noexcept nogil
 
 
 cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *arena) noexcept nogil:
-    """An entry for a job that all workers owe whom it names; NULL without memory. What nobody fills is no success."""
+    """Begin an entry for a job that all workers named in its header owe. Return NULL without memory.
+
+    Every batch starts as UNKNOWN_SERVER_ERROR, so one that no worker fills does not count as a success.
+    """
     cdef JobHeader *header = header_of(job, arena)
     cdef SharedJob *grown
     cdef SharedJob *entry
@@ -45,12 +50,15 @@ cdef SharedJob *shared_begin(SharedJobs *jobs, const ProduceSlot *job, uint8_t *
 
 
 cdef SharedJob *shared_returned(SharedJobs *jobs, const ProduceSlot *back, uint32_t worker) noexcept nogil:
-    """The entry if nobody owes the job any more; NULL otherwise, or if it is none of ours."""
+    """Mark a worker's part as returned. Return the entry if nobody owes the job any more, else NULL."""
     cdef SharedJob *entry
     if back.request >= jobs.room:
         return NULL
     entry = &jobs.entries[back.request]
-    if not entry.used or entry.job.block != back.block or entry.job.generation != back.generation or entry.job.owner != back.owner:
+    if (
+        not entry.used or entry.job.block != back.block or entry.job.generation != back.generation
+        or entry.job.owner != back.owner
+    ):
         return NULL
     if not entry.owing >> worker & 1:
         return NULL
@@ -66,7 +74,7 @@ cdef void shared_end(SharedJobs *jobs, SharedJob *entry) noexcept nogil:
 
 
 cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept nogil:
-    """Counts what the client is told; an error if there is any."""
+    """Count the errors that the client is told. Return one of them, or NO_ERROR."""
     cdef JobBatch *batch
     cdef int worst = NO_ERROR
     cdef uint32_t i
@@ -81,8 +89,10 @@ cdef int worst_of(JobHeader *header, MetersRef *meters, bint is_told) noexcept n
     return worst
 
 
-cdef void shared_answer(const SharedJob *entry, uint8_t *arena, MetersRef *meters, ReplySlot *reply) noexcept nogil:
-    """What the processor is told, all workers having returned the job or died. `arena`: the processor's."""
+cdef void shared_answer(
+    const SharedJob *entry, uint8_t *arena, MetersRef *meters, ReplySlot *reply
+) noexcept nogil:
+    """Fill the processor's descriptor when no worker owes the job any more. `arena` is the processor's."""
     cdef const ProduceSlot *job = &entry.job
     cdef JobHeader *header = header_of(job, arena)
     cdef int worst

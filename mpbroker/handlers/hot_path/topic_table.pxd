@@ -1,9 +1,9 @@
-"""The topics as the produce turn needs them: found by name or id in a few ns, filled by Python.
+"""Topics as the produce turn needs them: filled by Python, found by name or id in a few ns.
 
     Topic      policy, and a Place per partition number
     Index      open addressing, linear probing: hash -> Topic; one for names, one for ids
 
-Python alone changes it, between two turns; nothing here is shared with another process.
+Only Python changes the table, between two turns. No other process shares it.
 """
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
@@ -11,14 +11,14 @@ from libc.string cimport memcmp, memcpy
 cdef struct Place:
     uint32_t slot               # in the partition table
     uint32_t generation         # 0: no such partition
-    uint32_t worker             # number of the log worker that has it
+    uint32_t worker             # number of its log worker
 
 cdef struct Topic:
     uint8_t *name
     uint32_t name_length
     uint8_t id[16]
     Place *places
-    int32_t partitions          # partition numbers are below
+    int32_t partitions          # partition numbers are less than this
     uint32_t config_version
     int32_t max_message_bytes
     bint fast                   # plain batches are stored as they come
@@ -34,7 +34,7 @@ cdef struct Index:
 cdef struct TopicsRef:
     Index names
     Index ids
-    uint32_t down               # log workers that are not there, a bit each
+    uint32_t down               # log workers that are down, a bit each
 
 cdef inline uint64_t hash_name(const uint8_t *name, uint64_t length) noexcept nogil:
     cdef uint64_t h = 0xcbf29ce484222325ULL, i

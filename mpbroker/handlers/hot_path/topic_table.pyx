@@ -1,9 +1,11 @@
-"""The native topic table of the produce turn; `topic_table.pxd` draws it and finds topics in it."""
+"""Native topic table of the produce turn. See `topic_table.pxd` for its layout and look-ups."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp, memcpy
 
-from mpbroker.handlers.hot_path.topic_table cimport Index, Place, Topic, hash_id, hash_name, topic_by_id, topic_by_name
+from mpbroker.handlers.hot_path.topic_table cimport (
+    Index, Place, Topic, hash_id, hash_name, topic_by_id, topic_by_name,
+)
 
 from mpbroker.ipc.topology import log_worker_of_slot
 
@@ -50,7 +52,9 @@ cdef Topic *new_topic(policy, bytes packed, int log_workers) except NULL:
     memcpy(topic.id, <const char *>topic_id, 16)
     topic.name_length, topic.partitions = len(name), partitions
     for number in range(partitions):
-        topic.places[number].slot, topic.places[number].generation = places[2 * number], places[2 * number + 1]
+        topic.places[number].slot, topic.places[number].generation = (
+            places[2 * number], places[2 * number + 1]
+        )
         topic.places[number].worker = log_worker_of_slot(places[2 * number], log_workers)
     topic.config_version, topic.max_message_bytes = policy.config_version, policy.max_message_bytes
     topic.fast, topic.append_time, topic.keyed = policy.fast, policy.append_time, policy.keyed
@@ -59,7 +63,7 @@ cdef Topic *new_topic(policy, bytes packed, int log_workers) except NULL:
 
 
 cdef class TopicTable:
-    """What Python tells the turn about topics."""
+    """Topics as Python describes them to the turn."""
 
     def __cinit__(self, *_):
         new_index(&self.ref.names, 64)
@@ -89,7 +93,10 @@ cdef class TopicTable:
         self._reindex()
 
     def update(self, changed=(), removed=()) -> None:
-        """Puts (policy, `Places.packed`) of each changed topic; drops the removed ids."""
+        """Put (policy, `Places.packed`) of each changed topic; drop the topics with the removed ids.
+
+        Raises ValueError for a topic id that is not 16 bytes long, MemoryError without memory.
+        """
         cdef Topic *topic
         changed = list(changed)
         self._grow(self.count + len(changed))
@@ -102,7 +109,7 @@ cdef class TopicTable:
                 self.all[self.count] = topic
                 self.count += 1
         finally:
-            # Whatever happened, no index may point to what was freed.
+            # No index may point to freed memory, even after an error.
             self._reindex()
 
     cdef _grow(self, uint64_t room):
@@ -116,7 +123,7 @@ cdef class TopicTable:
 
     cdef _drop(self, bytes topic_id):
         cdef uint64_t i
-        # By a walk, not by the indices: those are stale while an update is under way.
+        # A walk: the indices are stale while an update is under way.
         for i in range(self.count):
             if memcmp(self.all[i].id, <const char *>topic_id, 16) == 0:
                 free_topic(self.all[i])
@@ -138,7 +145,7 @@ cdef class TopicTable:
         return 0
 
     def place(self, bytes topic_id, int32_t partition) -> tuple[int, int] | None:
-        """(slot, generation) of a partition."""
+        """Return (slot, generation) of a partition, None if it is unknown."""
         cdef Topic *topic = topic_by_id(&self.ref, <const uint8_t *><const char *>topic_id)
         if topic == NULL or not 0 <= partition < topic.partitions or topic.places[partition].generation == 0:
             return None

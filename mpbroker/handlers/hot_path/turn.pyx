@@ -1,4 +1,4 @@
-"""A handler's turn: take all that waits, do the common produce requests without Python, hand back the rest.
+"""The handler's turn: take all that waits, serve the common requests without Python, hand back the rest.
 
     1. sleep      arm the bell, look at every ring and watched word, sleep for at most the time given
     2. take       copy each ring's slots and advance its head before acting on them
@@ -6,11 +6,13 @@
                   all else is kept for Python
     4. publish    each ring once, its bell once
 
-The rings to the log workers have one producer, this object: Python's own jobs go through `push_job`. A job for several
-workers goes to each of them and is answered here when all have returned it (shared_jobs.pxd). The rings to
-the processors are shared with Python's outboxes, in this one process: what is staged here is published here.
-This handler's word of `heavy` is set before a ring's head moves behind a heavy request, so who sees that it was
-taken sees what it does to the handler, and is cleared when no such request is left.
+This object is the only producer of the rings to the log workers: Python's own jobs go through `push_job`.
+A job for several workers is sent to each of them and answered here when all have returned it
+(shared_jobs.pxd). The rings to the processors are shared with Python's outboxes, in this one process: a slot
+staged here is published here.
+
+This handler's word of `heavy` is set before a ring's head moves behind a heavy request, so a processor that
+sees the request taken also sees the handler busy. It is cleared when no such request is left.
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -24,20 +26,21 @@ from mpbroker.handlers.hot_path.metering cimport count_fetch, count_produce
 from mpbroker.handlers.hot_path.produce cimport PRODUCE_KEY, set_throttle, try_produce
 from mpbroker.handlers.hot_path.session_table cimport SessionPlaces
 from mpbroker.handlers.hot_path.shared_jobs cimport (
-    SharedJob, SharedJobs, shared_answer, shared_begin, shared_end, shared_free, shared_number, shared_returned,
+    SharedJob, SharedJobs, shared_answer, shared_begin, shared_end, shared_free, shared_number,
+    shared_returned,
 )
 from mpbroker.handlers.hot_path.topic_table cimport TopicTable
 from mpbroker.ipc.counters cimport (
-    COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS, COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS,
-    COUNT_WAKEUPS, REQUESTS_PER_TURN,
+    COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
+    COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.jobs cimport is_shared
 from mpbroker.ipc.slots cimport (
-    AGAIN, HEAVY, NETWORK_UNIT_NS, PRODUCE, PRODUCE_BACK, PRODUCED, REQUEST, THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST,
-    JobHeader, ProduceSlot, ReplySlot, RequestSlot,
+    AGAIN, HEAVY, NETWORK_UNIT_NS, PRODUCE, PRODUCE_BACK, PRODUCED, REQUEST, THROTTLED_BY_PRODUCE,
+    THROTTLED_BY_REQUEST, JobHeader, ProduceSlot, ReplySlot, RequestSlot,
 )
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
 from shm.arena cimport Arena
@@ -52,7 +55,9 @@ from shm.ring cimport (
     ring_want_space,
 )
 
-from mpbroker.ipc.topology import COORDINATOR, FIRST_HANDLER, is_log_worker, is_processor, log_worker, log_worker_number, processors_of
+from mpbroker.ipc.topology import (
+    COORDINATOR, FIRST_HANDLER, is_log_worker, is_processor, log_worker, log_worker_number, processors_of,
+)
 
 cdef extern from *:
     """
@@ -69,24 +74,24 @@ cdef enum:
     MOST_PEERS = 24             # processors, log workers, coordinator
     MOST_WATCHED = 16
     TAKEN_AT_ONCE = 1024
-    # The clock is read again after so many bytes of batches: a few microseconds of work.
+    # Read the clock again after this many bytes of batches: a few microseconds of work.
     CLOCK_EVERY_BYTES = 16384
-    SIZE_FIELD_BYTES = 4        # of a frame; a request's size is counted without it
-    CLIENT_ID_AT = 12           # in a frame: length i16 and text
+    SIZE_FIELD_BYTES = 4        # at the start of a frame; a request's size does not count it
+    CLIENT_ID_AT = 12           # position in a frame: i16 length, then the text
 
-# Whose jobs are dropped or forgotten, beside the index of a processor.
+# Values of `owner` and `processor`, beside the index of one processor.
 EVERYTHING, ANY_PROCESSOR = -1, -2
 
 cdef struct Peer:
-    RingRef *inbox              # NULL: not there
-    RingRef *answers            # NULL: not a processor
-    bint answered               # something is staged for it
+    RingRef *inbox              # NULL: no such ring
+    RingRef *answers            # NULL: the peer is not a processor
+    bint answered               # an answer is staged for the peer
     BellRef *bell
     uint8_t *arena
     SessionEntry *sessions
     uint16_t index
-    int worker                  # number of a log worker; NO_WORKER: it is none
-    bint requests               # a processor
+    int worker                  # number of the log worker; NO_WORKER if the peer is not one
+    bint requests               # the peer is a processor
 
 cdef struct Watched:
     uint64_t *word
@@ -94,13 +99,16 @@ cdef struct Watched:
 
 
 cdef inline bint has_room(RingRef *ring) noexcept nogil:
-    """As `ring_stage` finds out: the consumer's word is looked at only if the ring was full when it last was."""
+    """Return True if `ring_stage` would succeed. Read the consumer's word only if the ring looks full."""
     return ring.staged - ring.head_seen < ring.size or ring_room(ring) != 0
 
 
 cdef class Turn:
-    """`memory` is the tree's SharedMemory; `answers` the rings to the processors. `topics` and `places` are
-    filled by the caller between turns."""
+    """One handler's turn.
+
+    `memory` is the tree's SharedMemory, `answers` the rings to the processors by index. The caller fills
+    `topics` and `places` between turns.
+    """
 
     cdef Peer peers[MOST_PEERS]
     cdef int peer_count
@@ -111,11 +119,11 @@ cdef class Turn:
     cdef SharedJobs shared
     cdef BellRef *bell
     cdef CountersRef *counters
-    cdef uint64_t *heavy        # since when, in ns, a heavy request is here; 0: none
-    cdef bint heavy_for_python  # some of what this turn hands back is heavy
+    cdef uint64_t *heavy        # since when (ns) a heavy request is here; 0: none
+    cdef bint heavy_for_python  # this turn hands a heavy request to Python
     cdef bint python_works      # Python has a heavy request from an earlier turn
-    cdef SlotList slow          # for Python
-    cdef SlotList unsent        # answers that found a processor's ring full, for Python to send
+    cdef SlotList slow          # slots for Python
+    cdef SlotList unsent        # answers for Python to send: the processor's ring was full
     cdef uint64_t found         # requests of the last turn
     cdef uint16_t index
     cdef public bint paused     # requests stay in their rings
@@ -191,7 +199,10 @@ cdef class Turn:
         self.peer_count += 1
 
     def watch(self, unsigned char[::1] block, Py_ssize_t at) -> int:
-        """A 64-bit word whose change ends the sleep; `seen` tells how far the caller knows it."""
+        """Let a change of the 64-bit word at `block[at]` end the sleep; return the number for `changed`.
+
+        Raises ValueError if the word is unaligned or outside the block, or MOST_WATCHED words are watched.
+        """
         if self.watched_count == MOST_WATCHED or at + 8 > block.shape[0] or <size_t>&block[at] % 8:
             raise ValueError(f"cannot watch word {self.watched_count}, at {at} of {block.shape[0]} bytes")
         self.keep.append(block)
@@ -200,7 +211,7 @@ cdef class Turn:
         return self.watched_count - 1
 
     def changed(self, int number) -> bool:
-        """Whether the word moved since this was last asked."""
+        """Return True if the watched word has changed since the last call."""
         cdef Watched *watched = &self.watched[number]
         cdef uint64_t now = load_acquire(watched.word)
         if now == watched.seen:
@@ -209,14 +220,14 @@ cdef class Turn:
         return True
 
     def works(self, bint works) -> None:
-        """Whether Python has a heavy request that it goes on with after the next turn."""
+        """Say whether Python still has a heavy request after this turn."""
         self.python_works = works
         if works != (load_relaxed(self.heavy) != 0):
             store_relaxed(self.heavy, monotonic_ns() if works else 0)
 
     @property
     def log_is_up(self):
-        """Of all workers; if one is not there, what is for it goes to Python."""
+        """True if all log workers are up. Requests for a log worker that is down go to Python."""
         return self.topics.ref.down == 0
 
     @log_is_up.setter
@@ -228,7 +239,11 @@ cdef class Turn:
         self.topics.ref.down = self.topics.ref.down & ~bit if up else self.topics.ref.down | bit
 
     def push_job(self, const unsigned char[::1] slot, int worker=0) -> None:
-        """Sends a descriptor to a log worker, behind all that were sent before."""
+        """Send a descriptor to a log worker, behind all that were sent before.
+
+        Raises ValueError if the slot has the wrong size, IndexError if there is no such worker and
+        MemoryError if the ring is full and the slot cannot be kept.
+        """
         if slot.shape[0] != sizeof(Slot):
             raise ValueError(f"a slot has {sizeof(Slot)} bytes, not {slot.shape[0]}")
         if not 0 <= worker < self.log_count:
@@ -238,21 +253,23 @@ cdef class Turn:
 
     @property
     def waiting_jobs(self):
-        """Jobs that found a log ring full."""
+        """Number of jobs that wait for room in a log ring."""
         return self._waiting_jobs()
 
     @property
     def shared_jobs(self):
-        """Jobs that several log workers have, or had before one of them returns its part."""
+        """Number of jobs that several log workers still owe."""
         return self.shared.count
 
     def flush(self) -> None:
-        """Publishes what was pushed and rings the log workers."""
+        """Publish what was pushed and ring the log workers."""
         self._publish()
 
     def drop_jobs(self, int worker=0, int owner=EVERYTHING) -> list[bytes]:
-        """Forgets the jobs that a log worker never saw; returns those that nobody else has. `owner`: only those in the arena of this
-        processor, or of any of them (ANY_PROCESSOR)."""
+        """Forget the jobs that wait for room in a log worker's ring; return those that no other worker has.
+
+        `owner` limits it to jobs in the arena of this processor, or of any processor (ANY_PROCESSOR).
+        """
         cdef LogPeer *log = &self.logs[worker]
         cdef ProduceSlot job
         cdef uint64_t i, kept = 0
@@ -275,7 +292,10 @@ cdef class Turn:
         return dropped
 
     def lose_shared(self, int worker) -> None:
-        """Behind the fence of a log worker: of what it had nobody knows whether it was done. Answers when the others have returned it."""
+        """Give up the parts that a fenced log worker owed; nobody knows whether it did them.
+
+        Each such job is answered by closing its connection, as soon as the other workers have returned it.
+        """
         cdef uint32_t i
         cdef SharedJob *entry
         for i in range(self.shared.room):
@@ -287,14 +307,16 @@ cdef class Turn:
                     self._complete(entry)
 
     def forget_shared(self, int processor) -> None:
-        """There is nobody to answer for the jobs of this processor, or of any of them (ANY_PROCESSOR)."""
+        """Drop the answers to the jobs of a dead processor, or of any of them (ANY_PROCESSOR)."""
         cdef uint32_t i
         for i in range(self.shared.room):
-            if self.shared.entries[i].used and processor in (ANY_PROCESSOR, self.shared.entries[i].job.processor):
+            if self.shared.entries[i].used and processor in (
+                ANY_PROCESSOR, self.shared.entries[i].job.processor,
+            ):
                 self.shared.entries[i].dropped = True
 
     def rebind_log(self, int worker=0) -> None:
-        """A log worker has a successor and its rings are new."""
+        """Bind the new rings of a log worker's successor."""
         self.log_rings[worker].rebind()
         self.rebind(log_worker(worker))
 
@@ -309,7 +331,7 @@ cdef class Turn:
                 yield self.inboxes[i]
 
     def drop_inbox(self, int index) -> list[bytes]:
-        """Behind a fence: takes and returns all that is left in the ring of a dead peer."""
+        """Take and return all that is left in the ring of a dead peer. Call it after the fence."""
         left = []
         for ring in self._inboxes(index):
             taken, _ = ring.take(1 << 20)
@@ -317,12 +339,14 @@ cdef class Turn:
         return left
 
     def run(self, int timeout_ms) -> list[bytes]:
-        """One turn; returns the slots that are for Python, in the order of each ring, and answers that it shall send."""
+        """Do one turn; return answers that Python must send, then slots for Python in each ring's order."""
         return self._turns(timeout_ms, 0)
 
     def serve(self, int timeout_ms) -> list[bytes]:
-        """As `run`, and further turns for as long as each finds requests and nothing is for Python: what Python does
-        between two turns costs more than they do."""
+        """Do turns like `run` for as long as each finds requests and none is for Python.
+
+        The Python code between two turns costs more than a turn does.
+        """
         return self._turns(timeout_ms, NATIVE_AT_MOST_NS)
 
     cdef list _turns(self, int timeout_ms, uint64_t longest_ns):
@@ -343,8 +367,11 @@ cdef class Turn:
         return unsent + [(<char *>&self.slow.slots[i])[:sizeof(Slot)] for i in range(self.slow.count)]
 
     cdef bint _is_for_python(self) noexcept nogil:
-        """Slots, news, or a turn that was woken for nothing that this code knows of."""
-        return self.slow.count + self.unsent.count != 0 or self._waiting_jobs() != 0 or not 0 < self.found <= NATIVE_WHILE_FEW or self._has_news()
+        """Return True if slots or news wait for Python, or this code does not know why the turn was woken."""
+        return (
+            self.slow.count + self.unsent.count != 0 or self._waiting_jobs() != 0
+            or not 0 < self.found <= NATIVE_WHILE_FEW or self._has_news()
+        )
 
     cdef int _run(self, int timeout_ms) noexcept nogil:
         cdef int i, failed = 0
@@ -404,10 +431,12 @@ cdef class Turn:
         bell_disarm(self.bell)
 
     cdef int _take(self, Peer *peer, uint64_t *requests) noexcept nogil:
-        """Up to TAKEN_AT_ONCE slots of one ring."""
-        # Copied, not cast: the compiler may assume that a Slot and a RequestSlot are never the same bytes.
+        """Take and act on up to TAKEN_AT_ONCE slots of one ring."""
+        # Copied, not cast: the compiler may assume that a Slot and a RequestSlot never share memory.
         cdef RequestSlot taken[TAKEN_AT_ONCE]
-        cdef uint64_t count = ring_waiting(peer.inbox), i, own = 0, fast = 0, slow = 0, fetches = 0, now_ns, before_ns
+        cdef uint64_t count = ring_waiting(
+            peer.inbox
+        ), i, own = 0, fast = 0, slow = 0, fetches = 0, now_ns, before_ns
         cdef uint64_t since_clock = 0
         cdef int64_t now_ms
         cdef int failed = 0
@@ -461,7 +490,9 @@ cdef class Turn:
         counter_add(self.counters, COUNT_FETCHES_FAST, fetches)
         return failed
 
-    cdef inline bint _produce(self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job) noexcept nogil:
+    cdef inline bint _produce(
+        self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job
+    ) noexcept nogil:
         if self.clients.ref.on:
             return self._produce_on_account(peer, request, now_ms, job)
         return try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job)
@@ -469,7 +500,7 @@ cdef class Turn:
     cdef bint _produce_on_account(
         self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job
     ) noexcept nogil:
-        """Somebody has a quota: who is not known here is for Python, who is gets charged."""
+        """Turn a request into a job and charge its client. A client unknown here is left to Python."""
         cdef uint64_t begun_ns = monotonic_ns()
         cdef int64_t clock_ms = begun_ns // 1000000, pause_ms = 0, time_ms = 0, spent_ns
         cdef Client *client = self._client(peer, request)
@@ -482,10 +513,13 @@ cdef class Turn:
             )
         spent_ns = monotonic_ns() - begun_ns + <uint64_t>request.network * NETWORK_UNIT_NS
         if job.acks == 0:
-            add_quota(quota_of_all(&self.meters.ref, QuotaKind.QUOTA_REQUEST), QuotaWord.QUOTA_EXEMPT, spent_ns)
+            add_quota(
+                quota_of_all(&self.meters.ref, QuotaKind.QUOTA_REQUEST), QuotaWord.QUOTA_EXEMPT, spent_ns,
+            )
         elif client.request.key:
             time_ms = charge(
-                &self.clients.ref, QuotaKind.QUOTA_REQUEST, client.request.key, client.request.bound, spent_ns, clock_ms,
+                &self.clients.ref, QuotaKind.QUOTA_REQUEST, client.request.key, client.request.bound,
+                spent_ns, clock_ms,
             )
             time_ms = self.window_ms if time_ms > self.window_ms else time_ms
         if time_ms and time_ms >= pause_ms:
@@ -504,12 +538,12 @@ cdef class Turn:
         cdef uint8_t *frame = peer.arena + request.block
         cdef int16_t length = <int16_t>(<uint16_t>frame[CLIENT_ID_AT] << 8 | frame[CLIENT_ID_AT + 1])
         return client_of(
-            &self.clients.ref, request.connection, peer.sessions[request.channel].revision, frame + CLIENT_ID_AT + 2,
-            <uint32_t>length if length > 0 else 0,
+            &self.clients.ref, request.connection, peer.sessions[request.channel].revision,
+            frame + CLIENT_ID_AT + 2, <uint32_t>length if length > 0 else 0,
         )
 
     cdef bint _fetch(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
-        """Whether it was answered here. One that comes again found other files than the turn knows."""
+        """Answer the fetch here, or return False. One that comes AGAIN met files unknown to the turn."""
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
@@ -518,10 +552,10 @@ cdef class Turn:
         if self.clients.ref.on and not self._fetches_freely(peer, request):
             return False
         if not has_room(peer.answers):
-            return False            # before it changes a session
+            return False            # checked before `try_fetch`, which changes the session
         if not try_fetch(
-            request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref, &self.fetch_sessions.ref,
-            taken_ns // 1000000, self.fetch_bytes_max, &answer, &counts,
+            request, peer.arena, &self.topics.ref, &self.table.ref, &self.places.ref,
+            &self.fetch_sessions.ref, taken_ns // 1000000, self.fetch_bytes_max, &answer, &counts,
         ):
             return False
         answer.done_ns = monotonic_ns()
@@ -537,7 +571,7 @@ cdef class Turn:
         return True
 
     cdef int _send(self, Peer *peer, ProduceSlot *job) noexcept nogil:
-        """To the one worker that has all its partitions, which answers; or to each that has some of them."""
+        """Send the job to the one worker that has all its partitions, or to each that has some of them."""
         cdef uint32_t workers = (<JobHeader *>(peer.arena + job.block + job.job)).workers
         cdef Slot slot
         cdef SharedJob *entry
@@ -554,7 +588,7 @@ cdef class Turn:
         return failed
 
     cdef inline bint _is_shared(self, const Slot *produced) noexcept nogil:
-        """Python's own jobs lie in this handler's arena."""
+        """Return True if the job is one of the turn's own; Python's jobs lie in this handler's arena."""
         cdef ProduceSlot job
         memcpy(&job, produced, sizeof(Slot))
         return job.owner != self.index
@@ -564,7 +598,7 @@ cdef class Turn:
         return self._complete(entry) if entry != NULL else 0
 
     cdef int _complete(self, SharedJob *entry) noexcept nogil:
-        """No worker owes it any more. The ring may be full: then Python sends the answer."""
+        """Answer a job that no worker owes any more. If the ring is full, Python sends the answer."""
         cdef ReplySlot reply
         cdef Slot slot
         cdef int i, failed = 0
@@ -592,6 +626,6 @@ cdef class Turn:
 
 
 cdef inline uint32_t stamp_us(uint64_t since_ns, uint64_t now_ns) noexcept nogil:
-    """As descriptors carry it, up to 71 minutes."""
+    """Return microseconds passed as descriptors carry them: 32 bits, at most 71 minutes."""
     cdef uint64_t passed_us = (now_ns - since_ns) // 1000 if now_ns > since_ns else 0
     return <uint32_t>passed_us if passed_us < 0xFFFFFFFFu else <uint32_t>0xFFFFFFFFu

@@ -1,22 +1,22 @@
-"""Reading requests and writing responses natively: a bounded cursor, and lengths in both encodings (KIP-482).
+"""Native reading of requests and writing of responses: a bounded cursor and both forms of lengths (KIP-482).
 
-A cursor that ran over its end is NULL from then on, so that a walk checks once, at its end.
+A cursor that ran over its end stays NULL, so a walk needs one check, at its end.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from mpbroker.records.wire cimport load_u16, load_u32, load_u64, store_u32
 
 cdef enum:
-    NULL_LENGTH = -1            # a length that says "null"
+    NULL_LENGTH = -1            # the length of null
 
 
 cdef struct Cursor:
-    const uint8_t *at           # NULL: the bytes were no request of that version
+    const uint8_t *at           # NULL: the bytes are no request of that version
     const uint8_t *end
 
 
 cdef inline const uint8_t *take(Cursor *c, uint64_t count) noexcept nogil:
-    """The next `count` bytes; NULL, now and from now on, when there are not so many."""
+    """Return the next `count` bytes. If there are fewer, return NULL and leave the cursor NULL."""
     cdef const uint8_t *start = c.at
     if start == NULL or count > <uint64_t>(c.end - start):
         c.at = NULL
@@ -59,7 +59,10 @@ cdef inline uint32_t take_uvarint(Cursor *c) noexcept nogil:
 
 
 cdef inline int64_t take_length(Cursor *c, bint flexible, bint wide) noexcept nogil:
-    """A length or count: unsigned varint + 1, or i32 if `wide`, or i16; NULL_LENGTH for null."""
+    """Read a length or count, NULL_LENGTH for null.
+
+    It is an unsigned varint + 1 if `flexible`, else an i32 if `wide`, else an i16.
+    """
     if flexible:
         return <int64_t>take_uvarint(c) - 1
     if wide:
