@@ -1,4 +1,4 @@
-"""Where Arrow keeps a column: what `mpbroker.records.encode` reads rows from."""
+"""Addresses of Arrow's buffers, from which `mpbroker.records.encode` reads rows."""
 
 from typing import TypeAlias
 

@@ -162,7 +162,7 @@ cdef bint map_stream(
 
 
 cdef class Filter:
-    """Writes what stays of the batches of a segment, one after the other, into a buffer for `take`.
+    """A filter that writes what stays of a segment's batches, one after the other, into a buffer for `take`.
 
     `end`: where the cleaned part of the log ends. `producers`: the active ones, with the last batch of each.
     """
@@ -432,8 +432,8 @@ cdef class Filter:
         if self.segment.core.size + length > LARGEST_POSITION:
             raise OverflowError("the cleaned segment is larger than its index can say")
         note_batch(
-            &self.segment.core, walk.base_offset + walk.info.last_offset_delta, self.segment.core.size, length,
-            max_timestamp
+            &self.segment.core, walk.base_offset + walk.info.last_offset_delta, self.segment.core.size,
+            length, max_timestamp
         )
         return 0
 

@@ -1,4 +1,4 @@
-"""Finds batches of aborted transactions, and markers that end nothing any more. No I/O.
+"""Batches of aborted transactions, and markers that end nothing any more. No I/O.
 
 (Kafka: CleanedTransactionMetadata.) Batches are shown in the order of the log, each once per walk. Aborted
 transactions are known from the `.txnindex` files of the segments. An entry stays as long as its transaction

@@ -97,7 +97,7 @@ class Statistics:
 
 
 class Disk(Protocol):
-    """Calls a function that changes files, and returns its result."""
+    """A caller of functions that change files; it returns their result."""
 
     def __call__(self, do: Callable[[], Result], /) -> Result: ...
 
@@ -108,7 +108,7 @@ def at_once(do: Callable[[], Result], /) -> Result:
 
 @dataclass
 class Cleaner:
-    """Cleans one partition.
+    """The cleaning of one partition.
 
     `pace` is called with the bytes read or written and the seconds the disk was at work for them; between two
     pieces also with (0, 0.0). It may wait, and raise to end the cleaning. `disk` does the changes of files: a

@@ -60,7 +60,7 @@ class Abandoned(Exception):
 
 
 class LogWorkerClient:
-    """Asks one log worker, one question at a time. `lender`: lends from our arena to all log workers."""
+    """A client of one log worker, for one question at a time. `lender`: of our arena, for all workers."""
 
     def __init__(self, context: ProcessContext, worker: int, lender: Lender) -> None:
         role = log_worker(worker)

@@ -15,7 +15,7 @@ LOOK_EVERY_S = 0.5
 
 
 class Flushing:
-    """Flushes by `flush.ms`.
+    """The syncs of segments that `flush.ms` asks for.
 
     `logs` returns the open partitions. `flush` has a partition's segment synced with the next round.
     """
