@@ -137,7 +137,7 @@ def _check_snapshots(partition: Partition, paths: list[Path]) -> None:
         try:
             Producers().load(path.read_bytes())
         except FileNotFoundError:
-            continue  # a broker keeps few of them
+            continue  # a running broker has deleted it: it keeps only few
         except SnapshotCorrupt as error:
             partition.findings.append(finding(Severity.DERIVED, path, str(error)))
         if offset > partition.end_offset:

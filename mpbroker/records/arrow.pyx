@@ -220,7 +220,7 @@ cdef class _Binary:
 
 
 cdef class _Decoder:
-    """The wanted columns while they are filled."""
+    """The buffers of the wanted columns while they are filled."""
 
     cdef ArrowColumns into
     cdef int64_t stream_bytes

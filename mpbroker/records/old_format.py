@@ -12,7 +12,7 @@ from typing import Final
 
 _HEAD: Final = struct.Struct(">qiIb")
 HEAD_BYTES: Final = _HEAD.size
-# The size counts from here, the CRC from there.
+# The bytes from which the size counts, and which the CRC covers.
 _SIZE_FROM: Final = 12
 _CRC_FROM: Final = 16
 # The size of a message of magic 0 without key and value (Kafka: LegacyRecord.RECORD_OVERHEAD_V0).

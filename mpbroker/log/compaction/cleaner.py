@@ -69,7 +69,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Buffers:
-    """log.cleaner.dedupe.buffer.size, log.cleaner.io.buffer.load.factor, log.cleaner.io.buffer.size."""
+    """The cleaner's buffers.
+
+    The settings are log.cleaner.dedupe.buffer.size, log.cleaner.io.buffer.load.factor and
+    log.cleaner.io.buffer.size.
+    """
 
     dedupe_bytes: int = 128 << 20
     load_factor: float = 0.9

@@ -233,7 +233,7 @@ class CleanerProcess:
         except MemoryError as error:
             ended = calls.CleaningEnded(task.ticket, problem=str(error), errno=errno.ENOMEM)
         except Exception as error:
-            # Dying of it again and again would take the broker along.
+            # Report a bug instead of dying of it: repeated deaths would stop the broker.
             self.context.log.exception("%s: the cleaner fails", task.directory)
             ended = calls.CleaningEnded(task.ticket, problem=repr(error))
         finally:

@@ -11,7 +11,7 @@ cdef struct MapSlot:
 
 cdef struct MapRef:
     MapSlot *slots
-    uint64_t count              # of slots
+    uint64_t count              # number of slots
     uint64_t used
     uint64_t room               # the most keys that may be put in
     uint64_t key[2]

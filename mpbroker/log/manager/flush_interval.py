@@ -1,7 +1,7 @@
-"""`flush.ms`: the longest time records stay in an unsynced segment (Kafka: LogManager.flushDirtyLogs).
+"""Syncs by `flush.ms`, the longest time that records may be in an unsynced segment.
 
-The segment itself is synced, even if a commit journal has made its records durable. `flush.messages` is
-checked natively with each append (`commit.pyx`).
+(Kafka: LogManager.flushDirtyLogs.) The segment itself is synced, even if a commit journal has made its
+records durable. `flush.messages` is checked natively with each append (`commit.pyx`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from mpbroker.log.format.names import LogWorker
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from shm.table import SlotTable
 
-# Topic id and partition.
+# (topic id, partition number)
 Key: TypeAlias = tuple[bytes, int]
 
 

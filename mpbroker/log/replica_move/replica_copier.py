@@ -88,7 +88,7 @@ class Wanted:
 
 @dataclass
 class _Segment:
-    """How far a segment's copy is on disk. `is_whole`: sealed, and copied with its indexes."""
+    """The part of a segment whose copy is on disk. `is_whole`: sealed, and copied with its indexes."""
 
     position: int = 0
     next_offset: int = 0
@@ -138,7 +138,7 @@ class Copy:
         """
         if not self._is_begun:
             self._begin()
-        # Producers wait for the last pass.
+        # The last pass does not wait for its rate or rest: producers wait for it.
         self._is_last = wanted.is_last
         bases = [*wanted.sealed, wanted.active]
         with _writing():

@@ -63,7 +63,7 @@ MUCH_BYTES = 64 << 20
 HELD_MOST_S = 1.0
 # Every running move is stepped in every round of the loop.
 MOVES_AT_ONCE = 64
-# A full disk, or a checkpoint that could not be written.
+# The wait after a full disk, or a checkpoint that could not be written.
 TRY_AGAIN_S = 5.0
 _log = logging.getLogger("mpbroker")
 _Steps: TypeAlias = Generator[None, None, None]
@@ -411,7 +411,7 @@ class Moving:
             self._cancel(move)
             raise _Over from problem
         except Exception as problem:
-            # Dying of it again and again would take the broker along.
+            # Report a bug instead of dying of it: repeated deaths would stop the broker.
             _log.exception("%s stays where it is: the copier fails", move.log.directory)
             self._cancel(move)
             raise _Over from problem
@@ -511,7 +511,7 @@ class Moving:
             move.is_decided = False
             return self._waits_for(move, error)
         if not self._manager.is_here(log):
-            # Its topic was deleted, and both directories with it.
+            # The topic was deleted, and both directories with it.
             raise _Over
         if error is not None and (yield from self._done(partial(future_replica.stay, log.directory))) is None:
             # Nobody can tell what the target has on disk, but the current replica was never touched.

@@ -68,7 +68,7 @@ class Deletion:
         while any(self._is_held(wanted.slot) for wanted in call.partitions):
             yield
         results = [self._delete_before(wanted) for wanted in call.partitions]
-        # A partition that is named twice has its segments deleted once.
+        # Delete the segments of a partition once, even if the request names it twice.
         logs = list(dict.fromkeys(log for _, log, _ in results if log is not None))
         manager.checkpoint_log_starts(logs)
         self._delete([(log, self._below_start(log)) for log in logs])
