@@ -1,6 +1,4 @@
-"""Looking at log directories from outside, ours and Kafka's, with or without a broker; and repairing them.
+"""Inspection and repair of log directories, ours and Kafka's, with or without a running broker.
 
-Nothing here writes but `repair`.
-
-(Kafka: DumpLogSegments.)
+Only `repair` writes. (Kafka: DumpLogSegments.)
 """

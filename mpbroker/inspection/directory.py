@@ -1,4 +1,4 @@
-"""A log directory: its partitions, what its checkpoints say of them, whether a broker has it open."""
+"""A log directory: its partitions, their checkpointed offsets, and whether a broker has it open."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ from mpbroker.log.io.strict_stat import is_there as is_there
 
 
 class NotALogDirectory(ValueError):
-    """Neither a log directory nor the directory of a partition."""
+    """Raised for a path that is neither a log directory nor the directory of a partition."""
 
 
 @dataclass
 class LogDirectory:
-    """`is_live`: a broker has it open, so files grow while they are read. `is_clean`: stopped in order."""
+    """A log directory, or a single partition's directory.
+
+    `is_live`: a broker has it open, so files grow while they are read. `is_clean`: the last stop was.
+    """
 
     path: Path
     is_live: bool
@@ -41,7 +44,10 @@ class LogDirectory:
 
 
 def open_directory(path: Path) -> LogDirectory:
-    """What is there, nothing of the logs read yet. Raises NotALogDirectory, OSError."""
+    """Return the directory with its partitions; their logs are not read yet.
+
+    Raises NotALogDirectory, OSError.
+    """
     if not is_there(path / META_PROPERTIES):
         return _single_partition(path)
     directory = LogDirectory(path, is_locked(path), is_there(path / CLEAN_SHUTDOWN))
@@ -88,7 +94,10 @@ def _checkpoint(directory: LogDirectory, name: str) -> Mapping[tuple[str, int], 
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a broker has the directory, ours or Kafka's. The kernel says it: trying a lock takes it."""
+    """Tell whether a broker, ours or Kafka's, has the directory locked.
+
+    Ask /proc/locks, since an attempt to lock would take the lock.
+    """
     try:
         found = (path / LOCK).stat()
         locks = Path("/proc/locks").read_text("ascii").splitlines()
@@ -99,7 +108,7 @@ def is_locked(path: Path) -> bool:
 
 
 def check_against_each_other(directories: Iterable[LogDirectory]) -> list[Finding]:
-    """A partition has one home: a broker does not start with two."""
+    """Return a finding for each partition in more than one directory: a broker does not start then."""
     homes: dict[tuple[str, int], Path] = {}
     found = []
     for directory in directories:

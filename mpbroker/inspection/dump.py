@@ -1,4 +1,4 @@
-"""What the files of a partition say, entry by entry, each a mapping (Kafka: DumpLogSegments)."""
+"""Dumps of a partition's files, entry by entry, each a mapping (Kafka: DumpLogSegments)."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ Entry = dict[str, Any]
 
 
 class NotAFile(ValueError):
-    """No file of a log directory, by its name."""
+    """Raised for a file whose name is none of a log directory's."""
 
 
 class Unreadable(ValueError):
-    """A file that is not what its name says."""
+    """Raised for a file that does not have the format that its name says."""
 
 
 def files_of(path: Path) -> list[Path]:
-    """A file itself; of a partition's directory the files that can be dumped, by segment."""
+    """Return [path] for a file; for a partition's directory its files that can be dumped, by segment."""
     if not path.is_dir():
         return [path]
     kinds = list(_BY_SUFFIX)
@@ -72,7 +72,10 @@ def files_of(path: Path) -> list[Path]:
 
 
 def entries(path: Path, *, with_records: bool) -> Iterator[Entry]:
-    """Raises NotAFile at once; Unreadable and OSError on the way."""
+    """Return an iterator over the entries of a file. `with_records`: of a log, the records too.
+
+    Raises NotAFile at once, Unreadable and OSError during the iteration.
+    """
     base = parse_segment(path.name, path.suffix)
     if path.name in _BY_NAME:
         read = _BY_NAME[path.name](path)
@@ -180,7 +183,7 @@ def _batch(frame: BatchFrame) -> Entry:
 
 
 def _marker(view: memoryview, frame: BatchFrame) -> Entry:
-    """What a control batch ends, if anything."""
+    """Return the marker of a control batch, {} if it has none."""
     if not frame.attributes & CONTROL_BIT:
         return {}
     marker = marker_of(view[frame.position : frame.position + frame.length])

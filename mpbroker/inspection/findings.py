@@ -1,4 +1,4 @@
-"""What can be wrong with a file of a log directory, and how bad that is."""
+"""Findings about files of a log directory, and their severities."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 
 
 class Severity(Enum):
-    # Records that were written cannot be read, or a log contradicts what it says of itself.
+    # Written records cannot be read, or a log contradicts its own checkpoints.
     DAMAGE = "damage"
-    # The end of a log that was being written when somebody stopped: the next start cuts it off.
+    # The end of a log that was being written when its broker stopped: the next start cuts it off.
     TORN = "torn"
-    # Indexes, snapshots, checkpoints: made from the log, and made anew at the next start.
+    # Indexes, snapshots, checkpoints: derived from the log, and made anew at the next start.
     DERIVED = "derived"
     NOTE = "note"
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`position` is a byte in the file, `offset` the first of the log that it concerns."""
+    """Something found in a file. `position`: a byte in it. `offset`: the first offset concerned."""
 
     severity: Severity
     path: str

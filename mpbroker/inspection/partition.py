@@ -1,4 +1,4 @@
-"""A partition's directory: its segments one after the other, and the files that are made from them."""
+"""A partition's directory: its segments, and the files derived from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from mpbroker.log.io.strict_stat import is_there
 
 @dataclass
 class Partition:
-    """`durable`: offsets below it were known to be on disk; None: the checkpoints do not name it."""
+    """A partition and what was found in it.
+
+    `durable`: offsets below it were known to be on disk; None if the checkpoints do not name the partition.
+    """
 
     path: Path
     topic: str
@@ -55,7 +58,7 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 def log_bytes(partition: Partition) -> int:
-    """To be read of it. A broker may be deleting some of it. Raises OSError."""
+    """Return the bytes to be read for a check. A broker may delete files meanwhile. Raises OSError."""
     total = 0
     with suppress(FileNotFoundError):
         for path in segment_paths(partition.path):
@@ -65,8 +68,11 @@ def log_bytes(partition: Partition) -> int:
 
 
 def check(partition: Partition, seen: Seen | None = None) -> None:
-    """Reads all of it. Raises OSError."""
-    # Those of segments that a broker begins meanwhile lie behind what is read.
+    """Read the whole partition and fill in its segments and findings.
+
+    `seen`: called with the bytes passed since its last call. Raises OSError.
+    """
+    # List snapshots first: those that a broker writes meanwhile lie behind what is read.
     snapshots = sorted(partition.path.glob(f"*{SNAPSHOT_SUFFIX}"))
     try:
         epochs = _read_epochs(partition)
@@ -78,7 +84,7 @@ def check(partition: Partition, seen: Seen | None = None) -> None:
         partition.findings = [finding(Severity.NOTE, partition.path, "it was deleted meanwhile")]
         return
     if any(segment.old_at for segment in partition.segments):
-        # Nobody can tell where it ends.
+        # The end of a log with old messages is not known.
         return
     _check_durable(partition)
     _check_snapshots(partition, snapshots)
@@ -87,8 +93,10 @@ def check(partition: Partition, seen: Seen | None = None) -> None:
 
 
 def _read_segments(partition: Partition, seen: Seen | None, epochs: Epochs) -> None:
-    """A broker may delete some while others are read: then it is looked again what is there. What is named
-    then and is not there either is nowhere: a link to a disk that is missing, perhaps.
+    """Read the segments in order.
+
+    A broker may delete some meanwhile: then list the directory again. Raises FileNotFoundError for a file
+    that is listed again and still cannot be opened, such as a link to a missing disk.
     """
     paths = segment_paths(partition.path)
     missing: Path | None = None
@@ -129,7 +137,7 @@ def _check_snapshots(partition: Partition, paths: list[Path]) -> None:
         try:
             Producers().load(path.read_bytes())
         except FileNotFoundError:
-            continue  # a broker keeps few of them
+            continue  # a running broker has deleted it: it keeps only few
         except SnapshotCorrupt as error:
             partition.findings.append(finding(Severity.DERIVED, path, str(error)))
         if offset > partition.end_offset:
@@ -153,7 +161,10 @@ def _read_epochs(partition: Partition) -> Epochs:
 
 
 def _check_epochs_of_batches(partition: Partition) -> None:
-    """No checksum covers either: where most batches are of another epoch the checkpoint is wrong."""
+    """Report batches of another leader epoch than the checkpoint has for their offset.
+
+    No checksum covers either of them. If more than half of the batches differ the checkpoint is wrong.
+    """
     odd = sum(len(segment.odd_epochs) for segment in partition.segments)
     if 2 * odd > sum(segment.batches for segment in partition.segments):
         text = f"{odd:,} batches are of another leader epoch"

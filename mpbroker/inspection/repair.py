@@ -1,9 +1,9 @@
-"""Taking damage out of a partition: what is whole stays, also behind it, and a broker serves it again.
+"""Repair of a damaged partition: all whole batches stay, also those behind damage, and can be served again.
 
-The one module of this room that writes. It holds the lock of the log directory, so no broker runs. A segment
-with damage is replaced in one step by a copy of its whole batches, with the same offsets: there may be gaps,
-as compaction leaves them. Batches of a wrong leader epoch get that of their offset. The damaged file stays
-beside it under another name; indexes are made anew at the next start. Killed anywhere in between, the
+Only this module of the room writes. The repair holds the lock of the log directory, so no broker runs. A
+segment with damage is replaced in one step by a copy of its whole batches with the same offsets: there may be
+gaps, as after compaction. Batches of a wrong leader epoch get that of their offset. The damaged file stays
+beside the copy under another name; indexes are made anew at the next start. After a kill at any point the
 partition is as damaged as before or repaired in part, and the repair can be done again.
 """
 
@@ -43,19 +43,23 @@ PIECE_BYTES = 1 << 20
 
 
 def helps(partition: Partition) -> bool:
-    """Whether what `check` has found is something that a repair takes out."""
+    """Tell whether a repair removes what `check` has found."""
     found = {one.severity for segment in partition.segments for one in segment.findings}
     is_short = partition.durable is not None and partition.end_offset < partition.durable
     return Severity.DAMAGE in found or is_short
 
 
 class CannotRepair(Exception):
-    """Why, and what to do."""
+    """Raised when a partition cannot be repaired; the text says why, and what to do."""
 
 
 @dataclass
 class Cut:
-    """A segment, the stretches of it that are whole batches, and which offsets are lost: (first, behind)."""
+    """A damaged segment.
+
+    `whole`: byte ranges (start, end) of whole batches. `lost`: offset ranges (first, behind); -1 for behind
+    at the end of the segment.
+    """
 
     segment: Segment
     whole: list[tuple[int, int]]
@@ -68,7 +72,10 @@ class Cut:
 
 @dataclass
 class Plan:
-    """`lowered`: the log ends there now, before what was known to be on disk."""
+    """The changes of a repair.
+
+    `lowered`: the log's new end, if that is below what was known to be on disk.
+    """
 
     partition: Partition
     cuts: list[Cut] = field(default_factory=list)
@@ -77,7 +84,10 @@ class Plan:
 
 @contextmanager
 def locked(partition: Path) -> Iterator[None]:
-    """No broker starts on its log directory meanwhile. Raises CannotRepair, FatalError, OSError."""
+    """Hold the lock of the partition's log directory, so that no broker starts on it.
+
+    Raises CannotRepair, FatalError, OSError.
+    """
     home = partition.parent
     if is_there(partition / META_PROPERTIES):
         raise CannotRepair(
@@ -99,7 +109,7 @@ def locked(partition: Path) -> Iterator[None]:
 
 
 def plan(path: Path) -> Plan:
-    """What a repair would do; the lock is held. Raises CannotRepair, OSError."""
+    """Return what a repair would do. The caller holds the lock. Raises CannotRepair, OSError."""
     partition = next((one for one in open_directory(path.parent).partitions if one.path == path), None)
     if partition is None:
         raise CannotRepair(f"{path} is not the directory of a partition (<topic>-<number>)")
@@ -111,7 +121,7 @@ def plan(path: Path) -> Plan:
         )
     _refuse_journaled(partition)
     if all(one.severity is not Severity.DAMAGE for one in partition.all_findings):
-        # A torn end that was never durable is what the next start cuts off by itself.
+        # The next start cuts off by itself a torn end that was never durable.
         return Plan(partition)
     holes = {Severity.DAMAGE, Severity.TORN}
     cuts = [_cut(one) for one in partition.segments if any(f.severity in holes for f in one.findings)]
@@ -121,7 +131,10 @@ def plan(path: Path) -> Plan:
 
 
 def _refuse_journaled(partition: Partition) -> None:
-    """Bytes that the next start would write to places in the file which a repair moves."""
+    """Check that no commit journal has bytes of the partition.
+
+    The next start would write them to positions that a repair moves. Raises CannotRepair.
+    """
     for path in sorted(partition.path.parent.iterdir()):
         if worker_of(path.name) is not None:
             _refuse_if_in(path, partition)
@@ -171,7 +184,10 @@ def _cut(segment: Segment) -> Cut:
 
 
 def carry_out(plan: Plan) -> list[Path]:
-    """Returns the damaged files, under their new names. The lock is held. Raises OSError."""
+    """Do the repair. Return the damaged files under their new names.
+
+    The caller holds the lock. Raises OSError.
+    """
     directory = plan.partition.path
     kept = [_replace(cut) for cut in plan.cuts]
     end = plan.partition.end_offset
@@ -208,12 +224,12 @@ def _replace(cut: Cut) -> Path:
 
 
 def _kept_before(cut: Cut, position: int) -> int:
-    """Where a whole batch comes to lie."""
+    """Return the position in the copy of the whole batch at `position` of the segment."""
     return sum(min(end, position) - start for start, end in cut.whole if start < position)
 
 
 def _free_name(path: Path) -> Path:
-    """An earlier repair may have left one."""
+    """Return `path`, with a number if an earlier repair has left a file of that name."""
     number, free = 1, path
     while free.exists():
         number += 1
@@ -222,7 +238,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _lower(partition: Partition, end: int) -> None:
-    """What checkpoints say was on disk is gone, and the operator knows."""
+    """Lower the checkpoints to `end`: the records behind it are lost, and the operator knows."""
     key = (partition.topic, partition.partition)
     for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
         path = partition.path.parent / name

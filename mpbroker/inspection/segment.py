@@ -1,7 +1,7 @@
-"""One segment, batch by batch, and its indexes beside it; sans-I/O but for the mapping of the file.
+"""The check of one segment, batch by batch, and of its indexes.
 
-Behind bytes that are no batch the walk goes on at the next batch that is whole and continues the offsets:
-what is left of a damaged segment is told, not only where the damage begins.
+Behind bytes that are no batch the walk goes on at the next whole batch that continues the offsets, so that
+it finds what is left of a damaged segment, not only where the damage begins.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from mpbroker.records.batch import BATCH_HEADER_BYTES, CURRENT_MAGIC, MAGIC_AT, 
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.old_format import old_magic
 
-# Hears how many more bytes a walk has passed.
+# Called with the bytes that a walk has passed since the last call.
 Seen = Callable[[int], None]
-# So often, and at each segment's end: with each small batch it would take as long as the walk.
+# `Seen` is called after this many bytes and at each segment's end: calls for each small batch would take as
+# long as the walk.
 SEEN_BYTES = 1 << 20
-# What is read at a time.
+# The bytes read at a time.
 PIECE_BYTES = 1 << 20
 
 
 @dataclass
 class Segment:
-    """What a walk found. `end` is the first byte behind the last whole batch."""
+    """The result of a walk over a segment. `end`: the first byte behind the last whole batch."""
 
     path: Path
     base: int
@@ -49,17 +50,19 @@ class Segment:
     next_offset: int = 0
     end: int = 0
     max_timestamp: int = -1
-    # Batches of another leader epoch than their offset should have: (position, offset, that epoch).
+    # Batches with another leader epoch than their offset's: (position, offset, the offset's epoch).
     odd_epochs: list[tuple[int, int, int]] = field(default_factory=list)
-    # Where messages of before Kafka 0.11 begin behind something else, and the first one's magic.
+    # The starts of runs of messages from before Kafka 0.11: (position, magic of the first one).
     old_at: list[tuple[int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
 @contextmanager
 def mapped(path: Path, unreadable: list[int] | None = None) -> Iterator[memoryview]:
-    """The file as it is now. Pages that the disk cannot give are zeros, of which no batch is made, and where
-    they begin goes to `unreadable`. Raises OSError.
+    """Yield the file's bytes as they are now.
+
+    Pages that the disk cannot read are zeros, which are no batch; their positions are appended to
+    `unreadable`. Raises OSError for other errors.
     """
     with path.open("rb") as file:
         fd = file.fileno()
@@ -76,8 +79,10 @@ def mapped(path: Path, unreadable: list[int] | None = None) -> Iterator[memoryvi
 
 
 def _readable_bytes(fd: int) -> int:
-    """The size of the file; -1 if some of it cannot be read. Whoever touches a page in a map that the disk
-    cannot give is killed: so all is read before, and is in the page cache then.
+    """Read the whole file. Return its size, -1 if the disk cannot read some of it (EIO).
+
+    A process is killed (SIGBUS) when it touches a mapped page that the disk cannot read. So read all pages
+    first: they are in the page cache then.
     """
     piece, size = bytearray(PIECE_BYTES), 0
     try:
@@ -91,7 +96,7 @@ def _readable_bytes(fd: int) -> int:
 
 
 def _copied(fd: int, unreadable: list[int]) -> mmap.mmap:
-    """In memory of its own."""
+    """Return a copy of the file in anonymous memory, with zeros for pages that the disk cannot read."""
     size = os.fstat(fd).st_size
     whole = mmap.mmap(-1, size)
     with memoryview(whole) as view:
@@ -106,7 +111,7 @@ def _copied(fd: int, unreadable: list[int]) -> mmap.mmap:
 
 
 def batches(view: memoryview, base: int) -> Iterator[BatchFrame | CorruptBatch]:
-    """All batches in order; an error for each stretch that is none, also for a cut-off end."""
+    """Yield all batches in order, and an error for each stretch of other bytes, also for a cut-off end."""
     position, next_offset = 0, base
     while position < len(view):
         try:
@@ -133,7 +138,7 @@ def _batch_at(view: memoryview, position: int, next_offset: int, base: int) -> B
 
 
 def _next_batch(view: memoryview, position: int, next_offset: int, base: int) -> int:
-    """Where a whole batch begins that continues the offsets; the end, if there is none."""
+    """Return the position of the next whole batch that continues the offsets; the end if there is none."""
     whole = view.obj
     assert isinstance(whole, mmap.mmap)
     magic = bytes([CURRENT_MAGIC])
@@ -151,8 +156,10 @@ def _next_batch(view: memoryview, position: int, next_offset: int, base: int) ->
 
 
 def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epochs = ()) -> Segment:
-    """A whole segment with its indexes. `seen` hears how many more bytes are passed; `epochs`: which leader
-    epoch wrote what. Raises OSError.
+    """Read a whole segment and its indexes, and return what was found.
+
+    `is_last`: the segment is the partition's last one. `seen`: called with the bytes passed since its last
+    call. `epochs`: the partition's leader epochs. Raises OSError, ValueError for a name of no segment.
     """
     base = parse_segment(path.name)
     if base is None:
@@ -203,8 +210,9 @@ def inspect(path: Path, *, is_last: bool, seen: Seen | None = None, epochs: Epoc
 
 
 def _judge(segment: Segment, error: CorruptBatch, view: memoryview, is_last: bool) -> tuple[Finding, int]:
-    """At the very end of the last segment it is what a stop leaves; anywhere else something was there. The
-    number is where whole batches go on.
+    """Return the finding for bytes that are no batch, and the position where whole batches go on.
+
+    At the very end of the last segment a stop leaves them: they are TORN. Anywhere else they are DAMAGE.
     """
     goes_on = _next_batch(view, error.position + 1, segment.next_offset, segment.base)
     if goes_on < len(view):
@@ -239,7 +247,10 @@ def _entries(path: Path, base: int, read: Callable[[Path, int], list[tuple[int, 
 def _check_offset_index(
     index: _Entries, covered: dict[int, tuple[int, int]], damaged: Sequence[range]
 ) -> Iterator[Finding]:
-    """What is said of damaged batches cannot be told: that the batches are is another finding."""
+    """Check an offset index against the batches. Yield at most one finding.
+
+    Entries for damaged stretches are not checked: the damage is a finding of its own.
+    """
     before = (-1, -1)
     for number, (offset, position) in enumerate(index.entries):
         if offset <= before[0] or position <= before[1]:

@@ -1,4 +1,4 @@
-"""Where Arrow keeps a column: what `mpbroker.records.encode` reads rows from."""
+"""Addresses of Arrow's buffers, from which `mpbroker.records.encode` reads rows."""
 
 from typing import TypeAlias
 
@@ -7,4 +7,8 @@ Numbers: TypeAlias = tuple[int, int, int]
 Binary: TypeAlias = tuple[int, int, int, int]
 """A column of bytes or text: addresses of validity (0 for none), offsets and data, and the first row."""
 Headers: TypeAlias = tuple[int, int, int, int, int, Binary, Binary]
-"""Addresses of validity and offsets, first row; validity of the structs, their first row; key and value."""
+"""A column of headers.
+
+It has the addresses of validity and offsets, the first row, the address of the structs' validity, their first
+row, and the key and value columns.
+"""

@@ -1,8 +1,8 @@
 """Record batches of a memory range, decoded straight into buffers of Apache Arrow's layout.
 
-Meant for a mapped window of a segment: nothing is read outside of [pos, end), whatever the bytes say. pyarrow
-is imported by the first call; its own allocator serves the buffers, since malloc would give the pages of
-large ones back after each batch and fault them in again, which halves the speed.
+The range may be a mapped window of a segment: nothing outside of [pos, end) is read, whatever the bytes say.
+The first call imports pyarrow. Its allocator serves the buffers, since malloc would return the pages of large
+ones to the kernel after each batch and fault them in again, which halves the speed.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -49,7 +49,7 @@ cdef extern from "mpbroker/records/arrow_columns.h" nogil:
     int64_t count_headers(const uint8_t *p, const uint8_t *end, int32_t count) noexcept
 
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
-HEADER_KEY_GROWTH = 3  # a byte that is no UTF-8 becomes U+FFFD, which has three
+HEADER_KEY_GROWTH = 3  # a byte that is not UTF-8 becomes U+FFFD, which has three bytes
 
 cdef int64_t LARGEST_COLUMN_BYTES = INT32_MAX // HEADER_KEY_GROWTH  # Arrow's offsets are int32
 
@@ -57,13 +57,13 @@ _allocate = None
 
 
 class FixedBuffers(NamedTuple):
-    """A column of numbers, never null."""
+    """The buffer of a column of numbers, never null."""
 
     data: object
 
 
 class BinaryBuffers(NamedTuple):
-    """A column of bytes or text; validity is None if there are no nulls."""
+    """The buffers of a column of bytes or text; validity is None if there are no nulls."""
 
     nulls: int
     validity: object
@@ -72,7 +72,7 @@ class BinaryBuffers(NamedTuple):
 
 
 class HeaderBuffers(NamedTuple):
-    """The headers of each record: a list of (key, value), null where a record has none."""
+    """The buffers of the headers: per record a list of (key, value), null where a record has none."""
 
     nulls: int
     validity: object
@@ -89,10 +89,11 @@ cdef struct _Range:
 
 
 cdef class AbortedRanges:
-    """Transactions that were aborted, as (producer id, first offset, last offset), for `decode_range`.
+    """Aborted transactions as (producer id, first offset, last offset), for `decode_range`.
 
-    Sorted once, so that looking a batch up takes a logarithm of their number. If they are `complete`, an
-    abort marker behind records that none of them holds is an error: whoever named them has missed one.
+    They are sorted once, so that a look-up per batch takes logarithmic time. `complete`: all aborted
+    transactions of the range are given. Then an abort marker behind records that belong to none of them is
+    an error.
     """
 
     cdef _Range *ranges
@@ -100,7 +101,7 @@ cdef class AbortedRanges:
     cdef set handed_out
 
     def __cinit__(self, found=(), *, complete=False):
-        # Producers of which records were handed out since their last marker.
+        # The producers with records handed out since their last marker.
         self.handed_out = set() if complete else None
         ordered = sorted(found)
         cdef _Range *previous
@@ -113,7 +114,8 @@ cdef class AbortedRanges:
             if number == 0:
                 continue
             previous = &self.ranges[number - 1]
-            # Where ranges of a producer overlap, the last one that begins before an offset decides for all.
+            # `hold` looks at the last range that begins at or before an offset: where ranges of a producer
+            # overlap, it must reach as far as those before it.
             if previous.producer_id == producer_id and previous.last_offset > last_offset:
                 self.ranges[number].last_offset = previous.last_offset
         self.count = len(ordered)
@@ -126,11 +128,11 @@ cdef class AbortedRanges:
 
     @property
     def unmarked(self):
-        """Producers of which records were handed out with no marker behind them yet; only if `complete`."""
+        """Return the ids of producers with records handed out and no marker yet; empty unless `complete`."""
         return frozenset(self.handed_out or ())
 
     cdef bint hold(self, int64_t producer_id, int64_t offset) noexcept nogil:
-        """Whether what this producer wrote at this offset belongs to one of them."""
+        """Tell whether this producer's batch at this offset belongs to one of the transactions."""
         cdef Py_ssize_t low = 0
         cdef Py_ssize_t high = self.count
         cdef Py_ssize_t middle
@@ -138,7 +140,9 @@ cdef class AbortedRanges:
         while low < high:
             middle = (low + high) // 2
             one = &self.ranges[middle]
-            if one.producer_id < producer_id or (one.producer_id == producer_id and one.first_offset <= offset):
+            if one.producer_id < producer_id or (
+                one.producer_id == producer_id and one.first_offset <= offset
+            ):
                 low = middle + 1
             else:
                 high = middle
@@ -149,7 +153,7 @@ cdef class AbortedRanges:
 
 
 cdef class _Growable:
-    """A resizable Arrow buffer; what lies behind the old capacity is zeroed only if asked for."""
+    """A resizable Arrow buffer. `zeroed`: new bytes are set to 0."""
 
     cdef object buffer
     cdef uint8_t *address
@@ -216,7 +220,7 @@ cdef class _Binary:
 
 
 cdef class _Decoder:
-    """The wanted columns while they are filled."""
+    """The buffers of the wanted columns while they are filled."""
 
     cdef ArrowColumns into
     cdef int64_t stream_bytes
@@ -244,7 +248,7 @@ cdef class _Decoder:
             self.header_value = _Binary(rows, 16 * rows)
 
     cdef int make_room(self, const c.BatchInfo *info, const uint8_t *p, int64_t size) except -1:
-        """For all records of a stream of `size` bytes."""
+        """Make room in every column for all records of a stream of `size` bytes at `p`."""
         cdef int64_t rows = self.into.rows + info.count
         cdef int64_t headers
         if self.key is not None:
@@ -274,7 +278,10 @@ cdef class _Decoder:
         self, const uint8_t[::1] batch, const c.BatchInfo *info, int64_t base_offset, int64_t lo, int64_t hi,
         int64_t position, int64_t limit
     ) except -1:
-        """Appends the records of a batch; False, and nothing appended, if they would overflow a column."""
+        """Append the records of a batch with offsets in [lo, hi).
+
+        Return False, with nothing appended, if they would overflow a column. Raises CorruptBatch.
+        """
         cdef const uint8_t *p = &batch[0] + <int>c.BATCH_HEADER_BYTES
         cdef int64_t size = info.length - c.BATCH_HEADER_BYTES
         cdef bytes unpacked
@@ -336,7 +343,7 @@ def _unpack(const uint8_t[::1] stream, int codec, int64_t position, limit) -> by
 
 
 cdef int64_t _next_frame(const uint8_t *p, int64_t rest, int64_t position) except -1:
-    """The length of the batch at p, 0 if the rest holds only a piece of one."""
+    """Return the length of the batch at p, 0 if the rest holds only a piece of one. Raises CorruptBatch."""
     cdef int64_t length
     cdef int reason
     cdef int verdict = c.whole_batch(p, rest, False, &length, &reason)
@@ -348,7 +355,10 @@ cdef int64_t _next_frame(const uint8_t *p, int64_t rest, int64_t position) excep
 
 
 cdef _Decoder _decoder(columns, int64_t range_bytes, int64_t max_rows, int64_t max_bytes):
-    """Room for what the limits let through at once; a batch that needs more makes it."""
+    """Return a decoder with room for what the limits let through; a larger batch makes more room.
+
+    Raises ValueError for a limit below 1 or an unknown column.
+    """
     if max_rows < 1 or max_bytes < 1:
         raise ValueError("max_rows and max_bytes have to be positive")
     unknown = set(columns).difference(COLUMNS)
@@ -359,7 +369,7 @@ cdef _Decoder _decoder(columns, int64_t range_bytes, int64_t max_rows, int64_t m
 
 
 cdef bint _has_records_for_us(const c.BatchInfo *info, int64_t base_offset, AbortedRanges aborted) noexcept:
-    """No control batch, and not of an aborted transaction."""
+    """Tell whether the batch is neither a control batch nor of an aborted transaction."""
     if info.attributes & c.CONTROL_BIT:
         return False
     if aborted is None or not aborted.count or not info.attributes & c.TRANSACTIONAL_BIT:
@@ -370,7 +380,10 @@ cdef bint _has_records_for_us(const c.BatchInfo *info, int64_t base_offset, Abor
 cdef int _check_marker(
     const uint8_t *p, int64_t length, const c.BatchInfo *info, AbortedRanges aborted, int64_t position
 ) except -1:
-    """A control batch, for ranges that are said to be complete."""
+    """Check the marker of a control batch against ranges that are complete.
+
+    Raises CorruptBatch for an abort of a producer whose records were handed out.
+    """
     cdef Marker marker
     if not read_marker(p, length, &marker):
         return 0
@@ -386,16 +399,16 @@ cdef int _check_marker(
 
 def decode_range(
     const uint8_t[::1] buf, int64_t pos, int64_t end, int64_t lo_offset, int64_t hi_offset, int64_t max_rows,
-    int64_t max_bytes, columns=COLUMNS, *, bint check_crc=True, int64_t decompressed_limit=DEFAULT_LIMIT_BYTES,
-    AbortedRanges aborted=None
+    int64_t max_bytes, columns=COLUMNS, *, bint check_crc=True,
+    int64_t decompressed_limit=DEFAULT_LIMIT_BYTES, AbortedRanges aborted=None
 ) -> tuple:
-    """Decodes the batches in [pos, end) whose records have offsets in [lo_offset, hi_offset).
+    """Decode the records with offsets in [lo_offset, hi_offset) from the batches in [pos, end).
 
-    Returns (new position, rows, buffers by column name). Stops before the batch that would exceed max_rows or
-    max_bytes of stored records, but always takes one; before a batch cut off by the end; at hi_offset. No
-    rows means that there are no more. Control batches and those of aborted transactions are passed over, yet
-    their checksums are checked: a flipped bit must not make a batch one of them. CorruptBatch names the
-    position.
+    Return (new position, rows, buffers by column name). 0 rows mean that there are no more records. Stop
+    before the batch that would exceed max_rows or max_bytes of stored records, but take at least one; before
+    a batch that is cut off by the end; at hi_offset. Skip control batches and those of aborted transactions,
+    but check their CRCs too: a flipped bit must not make a batch one of them. Raises CorruptBatch with the
+    position, ValueError for a bad range, limit or column.
     """
     if not 0 <= pos <= end <= buf.shape[0]:
         raise ValueError(f"the range [{pos}, {end}) does not lie within {buf.shape[0]} bytes")
@@ -415,7 +428,7 @@ def decode_range(
         base_offset = c.load_i64(p + <int>c.BASE_OFFSET_AT)
         if base_offset >= hi_offset:
             break
-        # Not by the last offset alone: a damaged one must not hide the batch from the check.
+        # Look at the base offset too: a damaged last offset delta must not hide the batch from the check.
         if base_offset >= lo_offset or base_offset + info.last_offset_delta >= lo_offset:
             has_records = _has_records_for_us(&info, base_offset, aborted)
             if has_records and taken and (
@@ -430,7 +443,11 @@ def decode_range(
                     break
                 if decoder.into.rows:
                     taken += length
-            if info.attributes & c.TRANSACTIONAL_BIT and aborted is not None and aborted.handed_out is not None:
+            if (
+                info.attributes & c.TRANSACTIONAL_BIT
+                and aborted is not None
+                and aborted.handed_out is not None
+            ):
                 if has_records and info.count:
                     aborted.handed_out.add(info.producer_id)
                 elif info.attributes & c.CONTROL_BIT:

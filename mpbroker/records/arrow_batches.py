@@ -1,4 +1,4 @@
-"""pyarrow record batches out of a memory range of record batches; nothing else here imports pyarrow."""
+"""pyarrow record batches, decoded from a memory range. No other module here needs pyarrow to be imported."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SCHEMA: Final = pa.schema(
         pa.field("headers", pa.list_(HEADER_TYPE)),
     ]
 )
-"""What can be decoded. Other columns of a wanted schema are the caller's."""
+"""All columns that can be decoded. Other columns of a schema are the caller's constants."""
 
 MAX_ROWS: Final = 20_000
 MAX_BYTES: Final = 4 << 20
 
 Constant = Callable[[int], pa.Array]
-"""Makes a column of so many rows that does not come from the records, such as the topic."""
+"""Returns a column with the given number of rows that does not come from the records, e.g. the topic."""
 
 
 def _binary(buffers: BinaryBuffers, rows: int, kind: pa.DataType) -> pa.Array:
@@ -88,10 +88,10 @@ def arrow_batches(
     decompressed_limit: int = DEFAULT_LIMIT_BYTES,
     aborted: AbortedRanges | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records in data[start:end] with offsets in [lo_offset, hi_offset), as batches of this schema; not
-    those of aborted transactions.
+    """Yield the records in data[start:end] with offsets in [lo_offset, hi_offset) as batches of `schema`.
 
-    The schema may be any choice and order of SCHEMA's columns and of the constants.
+    The schema may be any choice and order of SCHEMA's columns and of the constants. Records of aborted
+    transactions are left out. Raises CorruptBatch, and ValueError for a schema with other columns or types.
     """
     given: dict[str, Any] = dict(constants or {})
     _check_schema(schema, given)

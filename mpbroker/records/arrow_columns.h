@@ -1,4 +1,4 @@
-/* The records of one batch, appended to columns in Arrow's layout.
+/* Appends the records of one batch to columns in Arrow's layout.
  *
  * A column that is not wanted has NULL for its buffers. The caller makes room before each batch: for `count`
  * more rows, and for as many bytes more in each data buffer as the stream of records has (three times that
@@ -9,7 +9,8 @@
 
 #include "mpbroker/records/batch.h"
 
-/* Bytes that may be written behind the used part of a data buffer, so that a short field is one copy. */
+/* Bytes that may be written behind the used part of a data buffer, so that a short field takes one copy of
+ * fixed size. */
 enum { COPY_SLACK_BYTES = 16 };
 
 typedef struct BinaryColumn {
@@ -37,7 +38,7 @@ typedef struct ArrowColumns {
 
 static inline void set_bit(uint8_t *bits, int64_t at) { bits[at >> 3] |= (uint8_t)(1u << (at & 7)); }
 
-/* `readable` is how many bytes from `from` on may be read. */
+/* Appends `bytes` bytes, or null if `from` is NULL. `readable`: the bytes at `from` that may be read. */
 PER_FIELD void append_binary(
     BinaryColumn *column, int64_t row, const uint8_t *from, int64_t bytes, int64_t readable) {
     column->offsets[row] = (int32_t)column->used;
@@ -54,8 +55,8 @@ PER_FIELD void append_binary(
     set_bit(column->validity, row);
 }
 
-/* How many bytes of a UTF-8 character stand at p: > 0 if it is well formed, else minus the length of the part
- * that is to be replaced (Unicode: substitution of maximal subparts, what Java and Python do too). */
+/* Returns the length of the UTF-8 character at p, or minus the length of the malformed part to be replaced
+ * (Unicode: substitution of maximal subparts, as Java and Python do). */
 static inline int utf8_character(const uint8_t *p, const uint8_t *end) {
     uint8_t lead = *p, low = 0x80, high = 0xbf;
     int more;
@@ -76,7 +77,8 @@ static inline int utf8_character(const uint8_t *p, const uint8_t *end) {
     return more + 1;
 }
 
-/* Arrow's strings have to be UTF-8, header keys of clients need not be. */
+/* Appends text, with U+FFFD for malformed parts: Arrow's strings must be UTF-8, header keys of clients need
+ * not be. */
 static inline void append_text(BinaryColumn *column, int64_t row, const uint8_t *from, int64_t bytes) {
     const uint8_t *end = from + bytes;
     column->offsets[row] = (int32_t)column->used;
@@ -102,7 +104,7 @@ static inline int64_t milliseconds_as_us(int64_t ms) {
     return us;
 }
 
-/* The headers of a record that read_record accepted. */
+/* Appends the headers of a record that read_record accepted. */
 static inline void append_headers(ArrowColumns *columns, const RecordView *record, const uint8_t *end) {
     const uint8_t *at = record->headers;
     columns->header_lists[columns->rows] = (int32_t)columns->headers;
@@ -121,7 +123,7 @@ static inline void append_headers(ArrowColumns *columns, const RecordView *recor
     }
 }
 
-/* Appends the records of the stream [p, end) whose offsets lie in [lo, hi). Returns a reason, 0 if good. */
+/* Appends the records of the stream [p, end) with offsets in [lo, hi). Returns a BatchReason, 0 if good. */
 static inline int append_records(
     ArrowColumns *columns, const uint8_t *p, const uint8_t *end, const BatchInfo *info, int64_t base_offset,
     int64_t lo, int64_t hi) {
@@ -148,7 +150,7 @@ static inline int append_records(
     return p == end ? REASON_NONE : REASON_BATCH_END;
 }
 
-/* How many headers the records hold; malformed ones are left for append_records to find. */
+/* Returns the number of headers of the records. append_records reports malformed ones. */
 static inline int64_t count_headers(const uint8_t *p, const uint8_t *end, int32_t count) {
     RecordView record;
     int64_t headers = 0;

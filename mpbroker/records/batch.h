@@ -1,6 +1,6 @@
 /* The record batch of magic 2: its layout, the check of a batch that a producer sent, and the in-place
- * changes the log makes. This is the only place that knows an offset into a batch; batch.pxd gives it to
- * Cython, batch.pyx to Python. (Kafka: DefaultRecordBatch, DefaultRecord,
+ * changes the log makes. Only this file knows offsets into a batch; batch.pxd gives them to Cython,
+ * batch.pyx to Python. (Kafka: DefaultRecordBatch, DefaultRecord,
  * UnifiedLog.analyzeAndValidateRecords, LogValidator; KIP-98.)
  *
  *      at  field                 type
@@ -72,17 +72,17 @@ enum {
 static_assert(RECORD_COUNT_AT + 4 == BATCH_HEADER_BYTES, "the header ends with the record count");
 static_assert(CRC_AT + 4 == CRC_COVERS_FROM, "the CRC covers all that follows it");
 
-/* What runs once per field of a record: a call costs as much as the work, and -O2 makes calls of these. */
+/* For functions that run once per field: a call costs as much as the work, and -O2 would not inline them. */
 #define PER_FIELD static inline __attribute__((always_inline))
 
 #define NO_TIMESTAMP (-1)
 #define NO_PRODUCER_ID (-1)
 #define NO_SEQUENCE (-1)
 
-/* What validate_batch says. From MORE on they are refusals; TRAILING is for the slow path to mend. */
+/* The results of validate_batch. From MORE on they are refusals; TRAILING is left to the slow path. */
 enum BatchVerdict {
     BATCH_OK = 0,
-    BATCH_COMPRESSED = 1, /* the header is fine; the records have to be decompressed and walked */
+    BATCH_COMPRESSED = 1, /* the header is good; the records must be decompressed and walked */
     BATCH_TRAILING = 2,   /* a good batch, then a piece of another: Kafka cuts that off */
     BATCH_MORE = 3,       /* a second batch follows: INVALID_RECORD(87) in a produce request */
     BATCH_CORRUPT = 4,    /* CORRUPT_MESSAGE(2) */
@@ -90,7 +90,7 @@ enum BatchVerdict {
     BATCH_TOO_LARGE = 6,  /* MESSAGE_TOO_LARGE(10) */
 };
 
-/* Why. The text of each stands in batch.pyx. */
+/* The reasons for a refusal. batch.pyx has their texts. */
 enum BatchReason {
     REASON_NONE = 0,
     REASON_NO_BATCH,
@@ -121,8 +121,8 @@ typedef struct BatchInfo {
     int32_t last_offset_delta;
     int32_t base_sequence;
     int64_t base_timestamp;
-    int64_t max_timestamp;     /* the true one if the records were walked, else as the header says */
-    int64_t min_timestamp;     /* smallest of the walked records but for -1; -1 if there is none */
+    int64_t max_timestamp;     /* the records' if they were walked, else the header's */
+    int64_t min_timestamp;     /* smallest of the walked records except -1; -1 if there is none */
     int64_t header_max_timestamp;
     int64_t producer_id;
     int16_t producer_epoch;
@@ -169,14 +169,14 @@ static inline void store_u64(uint8_t *p, uint64_t x) {
     memcpy(p, &x, 8);
 }
 
-/* Two's complement, wrapping: timestamps are the client's, and signed overflow is not defined in C. */
+/* Adds with wrapping: timestamps come from clients, and signed overflow is undefined in C. */
 static inline int64_t add_wrapping(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 
 static inline int64_t subtract_wrapping(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
 
 PER_FIELD int64_t unzigzag(uint64_t raw) { return (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1); }
 
-/* Reads up to max_bytes groups; *p is NULL afterwards if the number does not end before `end` or is too
+/* Reads a number of up to max_bytes groups. Sets *p to NULL if it does not end before `end`, or is too
  * wide. */
 static __attribute__((noinline)) int64_t read_wide(
     const uint8_t **p, const uint8_t *end, int max_bytes, uint8_t last_limit) {
@@ -195,8 +195,8 @@ static __attribute__((noinline)) int64_t read_wide(
     return 0;
 }
 
-/* A failed read leaves *p NULL, and a NULL stays NULL, so that a caller may read several and look once.
- * Nearly all numbers in a record take up to three bytes, so these come without a loop. */
+/* Reads a number. A failed read leaves *p NULL, and a NULL stays NULL, so that a caller may read several
+ * numbers and check once. Nearly all numbers in a record take up to three bytes, so those need no loop. */
 PER_FIELD int64_t read_number(const uint8_t **p, const uint8_t *end, int max_bytes, uint8_t last_limit) {
     const uint8_t *at = *p;
     if (__builtin_expect(at == NULL || at == end, 0)) {
@@ -241,7 +241,7 @@ static inline int varlong_bytes(int64_t number) {
 
 /* ---- records ---- */
 
-/* One record as it lies in the batch: pointers into it, NULL for null. */
+/* One record, as pointers into the batch; NULL for null. */
 typedef struct RecordView {
     int64_t timestamp_delta;
     int64_t offset_delta;
@@ -253,7 +253,8 @@ typedef struct RecordView {
     int64_t header_count;
 } RecordView;
 
-/* Skips a length and its bytes; they are *field (NULL if null). Returns the length, or leaves *p NULL. */
+/* Skips a length and its bytes, and points *field at them (NULL if null). Returns the length, -1 for null or
+ * an error; an error leaves *p NULL. */
 PER_FIELD int64_t read_bytes(const uint8_t **p, const uint8_t *end, const uint8_t **field) {
     int64_t bytes = read_varint(p, end);
     *field = NULL;
@@ -267,7 +268,7 @@ PER_FIELD int64_t read_bytes(const uint8_t **p, const uint8_t *end, const uint8_
     return bytes;
 }
 
-/* Skips the headers; NULL if one does not fit or has a null key. */
+/* Skips the headers. Returns NULL if one does not fit or has a null key. */
 static inline const uint8_t *skip_headers(const uint8_t *p, const uint8_t *end, int64_t count) {
     if (count < 0 || count > end - p) return NULL;
     while (count--) {
@@ -280,8 +281,8 @@ static inline const uint8_t *skip_headers(const uint8_t *p, const uint8_t *end, 
     return p;
 }
 
-/* Reads the record at *p, which has to lie before `end` as a whole, and moves *p behind it.
- * Returns a reason, 0 if good. */
+/* Reads the record at *p, which must end at or before `end`, and moves *p behind it.
+ * Returns a BatchReason, 0 if good. */
 PER_FIELD int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) {
     int64_t bytes = read_varint(p, end);
     if (__builtin_expect(*p == NULL || bytes < SMALLEST_RECORD_BYTES - 1 || bytes > end - *p, 0))
@@ -306,17 +307,17 @@ PER_FIELD int read_record(const uint8_t **p, const uint8_t *end, RecordView *rec
     return REASON_NONE;
 }
 
-/* What a walk over the records of a batch finds. */
+/* The result of a walk over the records of a batch. */
 typedef struct RecordWalk {
     int64_t max_timestamp; /* -1 if none is larger: Kafka starts from "no timestamp" */
-    int64_t min_timestamp; /* but for -1 */
+    int64_t min_timestamp; /* except -1 */
     int has_null_key;
     int consecutive;       /* offset deltas are 0, 1, 2, … */
     int32_t bad_record;
 } RecordWalk;
 
-/* Walks `count` records that have to fill [p, end) exactly. Timestamps are base + delta.
- * Returns a reason, 0 if good. */
+/* Walks `count` records, which must fill [p, end) exactly. Timestamps are base + delta.
+ * Returns a BatchReason, 0 if good. */
 static inline int walk_records(
     const uint8_t *p, const uint8_t *end, int32_t count, int64_t base_timestamp, RecordWalk *walk) {
     RecordView record;
@@ -352,8 +353,8 @@ static inline int refuse(BatchInfo *info, int verdict, int reason) {
     return verdict;
 }
 
-/* What scanning finds at p, as Kafka's ByteBufferLogInputStream: OK (a whole batch), TRAILING (a piece of
- * one, or nothing) or CORRUPT. */
+/* Finds the batch at p, like Kafka's ByteBufferLogInputStream. Returns OK (a whole batch), TRAILING (a piece
+ * of one, or nothing) or CORRUPT. */
 static inline int frame_batch(const uint8_t *p, int64_t n, int64_t *length, int *reason) {
     *reason = REASON_NO_BATCH;
     *length = 0;
@@ -374,7 +375,7 @@ static inline int frame_batch(const uint8_t *p, int64_t n, int64_t *length, int 
     return BATCH_OK;
 }
 
-/* Takes the fields of the header at p; nothing is checked. */
+/* Reads the fields of the header at p; checks nothing. */
 static inline void read_header(const uint8_t *p, int32_t length, BatchInfo *info) {
     memset(info, 0, sizeof *info);
     info->bad_record = -1;
@@ -395,8 +396,8 @@ static inline int crc_matches(const uint8_t *p, int64_t length) {
     return crc32c(0, p + CRC_COVERS_FROM, (size_t)(length - CRC_COVERS_FROM)) == load_u32(p + CRC_AT);
 }
 
-/* As frame_batch, for a batch that is to be read: of the current magic, with a whole header, and with its CRC
- * if that is asked for. */
+/* Finds a batch like frame_batch, and checks that it can be read: it must have the current magic, a whole
+ * header and, with check_crc, the right CRC. */
 static inline int whole_batch(const uint8_t *p, int64_t n, int check_crc, int64_t *length, int *reason) {
     int framed = frame_batch(p, n, length, reason);
     if (framed != BATCH_OK) return framed;
@@ -406,7 +407,7 @@ static inline int whole_batch(const uint8_t *p, int64_t n, int check_crc, int64_
     return *reason == REASON_NONE ? BATCH_OK : BATCH_CORRUPT;
 }
 
-/* Everything in the header that needs no topic policy, in Kafka's order; the CRC too. p[0, n) holds the
+/* Checks everything in the header that needs no topic policy, and the CRC, in Kafka's order. p[0, n) has the
  * batch and maybe more. */
 static inline int validate_header(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) {
     int64_t length;
@@ -431,8 +432,8 @@ static inline int validate_header(const uint8_t *p, int64_t n, int32_t max_messa
     return BATCH_OK;
 }
 
-/* What lies behind the first batch: nothing (OK), a piece (TRAILING), another batch (MORE), or no batch at
- * all (CORRUPT). */
+/* Tells what lies behind the first batch: nothing (OK), a piece of one (TRAILING), another batch (MORE), or
+ * bytes that are no batch (CORRUPT). */
 static inline int judge_rest(const uint8_t *p, int64_t n, BatchInfo *info) {
     int64_t length;
     int reason;
@@ -442,9 +443,9 @@ static inline int judge_rest(const uint8_t *p, int64_t n, BatchInfo *info) {
     return framed == BATCH_CORRUPT ? refuse(info, BATCH_CORRUPT, reason) : BATCH_TRAILING;
 }
 
-/* Checks the record data of one partition of a produce request: all of it but what depends on the topic.
- * The timestamps of a batch with LOG_APPEND_TIME_BIT are reported as if the bit were not set; what that bit
- * means is the topic's to say. */
+/* Checks the record data of one partition of a produce request, except what depends on the topic. The
+ * timestamps of a batch with LOG_APPEND_TIME_BIT are reported as if the bit were not set: the topic decides
+ * what it means. */
 static inline int validate_batch(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) {
     int verdict = validate_header(p, n, max_message_bytes, info);
     if (verdict != BATCH_OK) return verdict;
@@ -468,7 +469,7 @@ static inline int validate_batch(const uint8_t *p, int64_t n, int32_t max_messag
 
 /* ---- changes in place; n is the batch's whole length ---- */
 
-/* Outside of what the CRC covers, for just this reason. */
+/* Sets base offset and leader epoch. The format keeps both outside of the CRC, so that a broker can. */
 static inline void set_offset_and_epoch(uint8_t *p, int64_t base_offset, int32_t leader_epoch) {
     store_u64(p + BASE_OFFSET_AT, (uint64_t)base_offset);
     store_u32(p + LEADER_EPOCH_AT, (uint32_t)leader_epoch);
@@ -484,16 +485,17 @@ static inline void stamp_log_append_time(uint8_t *p, int64_t n, int64_t now_ms) 
     mend_crc(p, n);
 }
 
-/* The true maximum in a batch of CreateTime. */
+/* Makes the batch one of CreateTime with its true largest timestamp. */
 static inline void set_max_timestamp(uint8_t *p, int64_t n, int64_t max_timestamp_ms) {
     store_u16(p + ATTRIBUTES_AT, load_u16(p + ATTRIBUTES_AT) & (uint16_t)~LOG_APPEND_TIME_BIT);
     store_u64(p + MAX_TIMESTAMP_AT, (uint64_t)max_timestamp_ms);
     mend_crc(p, n);
 }
 
-/* Who sends the batch, for batches that were built before that was known. */
+/* Sets the producer of a batch that was built before its producer was known. */
 static inline void set_producer(
-    uint8_t *p, int64_t n, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, int transactional) {
+    uint8_t *p, int64_t n, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+    int transactional) {
     uint16_t attributes = load_u16(p + ATTRIBUTES_AT) & (uint16_t)~TRANSACTIONAL_BIT;
     store_u16(p + ATTRIBUTES_AT, transactional ? attributes | TRANSACTIONAL_BIT : attributes);
     store_u64(p + PRODUCER_ID_AT, (uint64_t)producer_id);
@@ -504,8 +506,8 @@ static inline void set_producer(
 
 /* ---- a batch of our own ---- */
 
-/* Writes the header over the first 61 of n bytes whose records are in place, all of it but base offset and
- * leader epoch taken from `info`, and the CRC. */
+/* Writes the header and its CRC over the first 61 of n bytes whose records are in place. All fields but base
+ * offset and leader epoch come from `info`. */
 static inline void write_header(
     uint8_t *p, int64_t n, int64_t base_offset, int32_t leader_epoch, const BatchInfo *info) {
     store_u32(p + BATCH_LENGTH_AT, (uint32_t)(n - LENGTH_COUNTS_FROM));

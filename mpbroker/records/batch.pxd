@@ -1,6 +1,6 @@
 # The record batch of magic 2 for other Cython modules:
 #     from mpbroker.records.batch cimport BatchInfo, validate_batch
-# Everything is drawn, described and implemented in batch.h, which a turn written in C includes just as well.
+# batch.h has the layout, the descriptions and the code; C code includes it directly.
 from libc.stddef cimport size_t
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
@@ -132,5 +132,5 @@ cdef extern from "mpbroker/records/batch.h" nogil:
     void stamp_log_append_time(uint8_t *p, int64_t n, int64_t now_ms) noexcept
     void set_max_timestamp(uint8_t *p, int64_t n, int64_t max_timestamp_ms) noexcept
     void mend_crc(uint8_t *p, int64_t n) noexcept
-    void set_producer(uint8_t *p, int64_t n, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
-                      bint transactional) noexcept
+    void set_producer(uint8_t *p, int64_t n, int64_t producer_id, int16_t producer_epoch,
+                      int32_t base_sequence, bint transactional) noexcept

@@ -1,7 +1,7 @@
 """The record batch of magic 2, for Python: constants of its layout, the native check, changes made in place.
 
-The layout is drawn in batch.h, which is the only place that knows it. Cython modules cimport from batch.pxd
-instead and need no Python object. (Kafka: DefaultRecordBatch, KIP-98.)
+Only batch.h knows the layout, and draws it. Cython modules cimport from batch.pxd instead and need no Python
+objects. (Kafka: DefaultRecordBatch, KIP-98.)
 """
 
 from time import perf_counter_ns
@@ -47,17 +47,17 @@ _FAULTS = {
 
 
 def fault_of(str reason):
-    """The Fault that the words for a BatchReason mean."""
+    """Return the Fault for the text of a BatchReason."""
     return _FAULTS.get(reason, Fault.OTHER)
 
 
 def reason_text(int reason) -> str:
-    """The words for a BatchReason."""
+    """Return the text of a BatchReason."""
     return _REASONS[reason]
 
 
 class BatchFrame(NamedTuple):
-    """The header of a batch that lies at a position of a buffer."""
+    """The header of a batch at a position of a buffer."""
 
     position: int
     length: int
@@ -75,7 +75,10 @@ class BatchFrame(NamedTuple):
 
 
 def frame_at(const uint8_t[::1] data, int64_t position, bint check_crc=True) -> BatchFrame | None:
-    """The batch at the position; None if only a piece of one is left, CorruptBatch if there is none."""
+    """Return the header of the batch at `position`; None if only a piece of one is left.
+
+    Raises CorruptBatch if the bytes there are no batch, ValueError for a position outside of the data.
+    """
     cdef BatchInfo info
     cdef int64_t length
     cdef int reason, verdict
@@ -98,7 +101,7 @@ def frame_at(const uint8_t[::1] data, int64_t position, bint check_crc=True) -> 
 
 
 class BatchScan(NamedTuple):
-    """What the native check found; see BatchInfo in batch.h."""
+    """The result of the native check; see BatchInfo in batch.h."""
 
     verdict: int
     reason: str
@@ -120,7 +123,7 @@ class BatchScan(NamedTuple):
 
 
 class WalkScan(NamedTuple):
-    """What a walk over uncompressed records found (RecordWalk in batch.h); reason is "" if all is well."""
+    """The result of a walk over uncompressed records (RecordWalk in batch.h); reason is "" if all is well."""
 
     reason: str
     bad_record: int
@@ -131,7 +134,7 @@ class WalkScan(NamedTuple):
 
 
 def scan_batch(const uint8_t[::1] data, int32_t max_message_bytes=0x7fffffff) -> BatchScan:
-    """Checks the record data of one partition of a produce request, as the produce turn does."""
+    """Check the record data of one partition of a produce request, as the produce turn does."""
     cdef BatchInfo info
     cdef int verdict
     cdef const uint8_t *p = NULL
@@ -148,7 +151,7 @@ def scan_batch(const uint8_t[::1] data, int32_t max_message_bytes=0x7fffffff) ->
 
 
 def bench_scan(const uint8_t[::1] data, int64_t rounds) -> tuple:
-    """The verdict on the batch, and the nanoseconds that the native check takes: best of five rounds."""
+    """Return the verdict on the batch, and the time of the native check in ns: the best of five runs."""
     cdef BatchInfo info
     cdef int verdict = BATCH_INVALID
     cdef int64_t i
@@ -163,7 +166,7 @@ def bench_scan(const uint8_t[::1] data, int64_t rounds) -> tuple:
 
 
 def scan_records(const uint8_t[::1] records, int32_t count, int64_t base_timestamp) -> WalkScan:
-    """Walks uncompressed records that have to fill the buffer exactly."""
+    """Walk `count` uncompressed records, which must fill the buffer exactly."""
     cdef RecordWalk walk
     cdef int reason
     cdef const uint8_t *p = NULL
@@ -187,17 +190,17 @@ cdef uint8_t *_whole_batch(uint8_t[::1] batch) except NULL:
 
 
 def assign_offset_and_epoch(uint8_t[::1] batch, int64_t base_offset, int32_t leader_epoch) -> None:
-    """Sets base offset and leader epoch; the CRC does not cover them."""
+    """Set base offset and leader epoch; the CRC does not cover them."""
     set_offset_and_epoch(_whole_batch(batch), base_offset, leader_epoch)
 
 
 def stamp_append_time(uint8_t[::1] batch, int64_t now_ms) -> None:
-    """Makes it a batch of LogAppendTime and mends the CRC; the buffer is the whole batch."""
+    """Make the batch one of LogAppendTime and update the CRC. `batch`: the whole batch."""
     stamp_log_append_time(_whole_batch(batch), batch.shape[0], now_ms)
 
 
 def correct_max_timestamp(uint8_t[::1] batch, int64_t max_timestamp_ms) -> None:
-    """Makes it a batch of CreateTime with this largest timestamp and mends the CRC; takes the whole batch."""
+    """Make the batch one of CreateTime with this largest timestamp and update the CRC. `batch`: all of it."""
     set_max_timestamp(_whole_batch(batch), batch.shape[0], max_timestamp_ms)
 
 
@@ -205,19 +208,21 @@ def assign_producer(
     uint8_t[::1] batch, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
     bint transactional=False
 ) -> None:
-    """Says who sends the batch and mends the CRC; the buffer is the whole batch."""
-    set_producer(_whole_batch(batch), batch.shape[0], producer_id, producer_epoch, base_sequence, transactional)
+    """Set the producer of the batch and update the CRC. `batch`: the whole batch."""
+    set_producer(
+        _whole_batch(batch), batch.shape[0], producer_id, producer_epoch, base_sequence, transactional
+    )
 
 
 def checksum(const uint8_t[::1] data, uint32_t seed=0) -> int:
-    """The CRC-32C of the data; seed is the CRC of what came before it."""
+    """Return the CRC-32C of the data. `seed`: the CRC of the bytes before it."""
     if data.shape[0] == 0:
         return seed
     return crc32c(seed, &data[0], data.shape[0])
 
 
 def checksum_in_software(const uint8_t[::1] data, uint32_t seed=0) -> int:
-    """The same by the path for processors without a CRC instruction."""
+    """Return the CRC-32C as computed on processors without a CRC instruction."""
     if data.shape[0] == 0:
         return seed
     return ~crc32c_software(~seed, &data[0], data.shape[0]) & 0xffffffff

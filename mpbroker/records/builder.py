@@ -1,4 +1,4 @@
-"""Building record batches: of data, and the markers that end a transaction (Kafka: MemoryRecordsBuilder)."""
+"""Builders of data batches and of transaction markers (Kafka: MemoryRecordsBuilder)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _CONTROL_KEY: Final = struct.Struct(">hh")
-"""version, type (Kafka: ControlRecordType)."""
+"""The key of a control record: version, type (Kafka: ControlRecordType)."""
 _END_TRANSACTION_VALUE: Final = struct.Struct(">hi")
-"""version, coordinator epoch (Kafka: EndTransactionMarker)."""
+"""The value of a marker: version, coordinator epoch (Kafka: EndTransactionMarker)."""
 
 
 def build_batch(
@@ -43,7 +43,10 @@ def build_batch(
     control: bool = False,
     append_time: int | None = None,
 ) -> bytearray:
-    """One batch of all the records, with consecutive offsets. With append_time it is of LogAppendTime."""
+    """Return one batch of the records, with consecutive offsets.
+
+    With `append_time` (ms) it is a batch of LogAppendTime. `level`: of the codec, Kafka's default if None.
+    """
     entries = list(records)
     base_timestamp = entries[0].timestamp if entries else NO_TIMESTAMP
     writer = RecordWriter(base_timestamp)
@@ -74,7 +77,7 @@ def build_batch(
 
 
 def with_records(stream: Buffer) -> bytearray:
-    """The stream of records behind room for a header, ready to be sealed."""
+    """Return the stream of records behind room for a header, ready for `seal`."""
     batch = bytearray(BATCH_HEADER_BYTES)
     batch += memoryview(stream)
     return batch
@@ -90,7 +93,7 @@ def build_transaction_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytearray:
-    """The control batch that ends a transaction in a partition; the marker is ABORT or COMMIT."""
+    """Return the control batch that ends a transaction in a partition. `marker`: ABORT or COMMIT."""
     key = _CONTROL_KEY.pack(0, marker)
     value = _END_TRANSACTION_VALUE.pack(0, coordinator_epoch)
     return build_batch(

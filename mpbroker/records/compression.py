@@ -1,4 +1,4 @@
-"""The codecs of a record batch, with a bound on what they may unpack (Kafka: common/compress).
+"""The codecs of a record batch, with a bound on the size they decompress to (Kafka: common/compress).
 
 Only the bytes behind the batch header are compressed, as one stream:
 gzip     RFC 1952 members, one or more.
@@ -7,8 +7,8 @@ snappy   the framing of snappy-java ("xerial"): magic, version, compatible versi
 lz4      LZ4 frames of independent blocks; the Java client refuses dependent ones.
 zstd     Zstandard frames.
 
-Decompression writes into a private mapping no larger than the bound, so that a bomb meets its end and an
-error instead of more memory; only pages that were written exist.
+lz4 and zstd decompress into a private mapping no larger than the bound, so that a decompression bomb gets an
+error instead of more memory. Only pages that were written take memory.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SNAPPY_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 SNAPPY_BLOCK_BYTES: Final = 32 << 10
 
 LZ4_FAST_LEVEL: Final = 1
-"""What Kafka's default level, 9, stands for: its fast compressor. Other levels are the high compressor's."""
+"""The level to pass for Kafka's default, 9, which means the fast compressor. Others mean the high one."""
 
 
 class Codec(IntEnum):
-    """Bits 0 to 2 of a batch's attributes."""
+    """The codec, in bits 0 to 2 of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -49,11 +49,11 @@ class Codec(IntEnum):
 
 
 DEFAULT_LEVELS: Final = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
-"""compression.gzip.level, compression.lz4.level, compression.zstd.level."""
+"""Kafka's defaults of compression.gzip.level, compression.lz4.level and compression.zstd.level."""
 
 
 class _Scratch(threading.local):
-    """Per thread, a mapping that decompressors write to. Private, so that a forked child has its own."""
+    """A mapping per thread that decompressors write to. It is private, so that a forked child has its own."""
 
     def __init__(self) -> None:
         self.map: mmap.mmap | None = None
@@ -68,14 +68,17 @@ _scratch = _Scratch()
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """The data as one stream of the codec, at Kafka's default level if none is given."""
+    """Return the data as one stream of the codec. `level`: Kafka's default if None."""
     if level is None:
         level = DEFAULT_LEVELS.get(codec, 0)
     return _COMPRESSORS[codec](memoryview(data).cast("B"), level)
 
 
 def decompress(codec: Codec, data: Buffer, limit: int = DEFAULT_LIMIT_BYTES) -> bytes:
-    """What the stream holds; CompressionError if it is malformed or holds more than `limit` bytes."""
+    """Return the decompressed stream.
+
+    Raises CompressionError if it is malformed or decompresses to more than `limit` bytes.
+    """
     view = memoryview(data).cast("B")
     try:
         return _DECOMPRESSORS[codec](view, limit)
@@ -154,7 +157,7 @@ def _zstd_decompress(data: memoryview, limit: int) -> bytes:
 
 
 def _snappy_block(block: memoryview, room: int, limit: int) -> bytes:
-    """One raw block; it begins with the size that it unpacks to, so the bound is checked first."""
+    """Decompress one raw block. It begins with its decompressed size, so check the bound first."""
     if cramjam.snappy.decompress_raw_len(block) > room:
         raise CompressionError(f"snappy: holds more than the bound of {limit} bytes")
     return bytes(cramjam.snappy.decompress_raw(block))

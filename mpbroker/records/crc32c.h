@@ -1,7 +1,7 @@
 /* CRC-32C (Castagnoli, RFC 3720 B.4), the checksum of a record batch.
  *
  * uint32_t crc32c(uint32_t seed, const uint8_t *p, size_t n)
- *     The CRC of n bytes; seed is the CRC of what came before them, or 0.
+ *     Returns the CRC of n bytes; seed is the CRC of the bytes before them, or 0.
  *
  * The CRC instruction takes a new word each cycle but needs three to give its result, so long inputs are
  * read as three streams side by side. Their remainders are joined by a carry-less multiplication with
@@ -27,7 +27,7 @@ static inline uint64_t crc32c_word(const uint8_t *p) {
 static uint32_t crc32c_table[8][256];
 static int crc32c_table_ready;
 
-/* Threads that come here together write the same values, so the flag is all that has to be ordered. */
+/* Fills the tables. Threads that do it together write the same values, so only the flag needs ordering. */
 static void crc32c_fill_table(void) {
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t crc = i;
@@ -60,11 +60,12 @@ static uint32_t crc32c_software(uint32_t crc, const uint8_t *p, size_t n) {
 
 #define CRC32C_TARGET __attribute__((target("sse4.2,pclmul")))
 
-/* How far ahead of the streams memory is asked for. Records in a mapped file are cold, and three streams
- * at once are more than the processor foresees by itself: cold data is checked half as fast again. */
+/* The distance of prefetches ahead of the streams. Records in a mapped file are cold, and the processor does
+ * not predict three streams at once: with prefetches cold data is checked half as fast again. */
 enum { PREFETCH_BYTES = 2048 };
 
-/* Three streams of `bytes` each; `twice` and `once` move a remainder over two streams and over one. */
+/* Computes the CRC of three streams of `bytes` each. `twice` and `once` move a remainder over two streams and
+ * over one. */
 CRC32C_TARGET static inline uint32_t crc32c_three(
     uint32_t crc, const uint8_t *p, size_t bytes, uint32_t twice, uint32_t once) {
     for (size_t ahead = 0; ahead < 3 * bytes; ahead += 64) __builtin_prefetch(p + PREFETCH_BYTES + ahead);

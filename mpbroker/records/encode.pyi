@@ -1,4 +1,4 @@
-"""Columns of Arrow's layout, encoded into record batches: the other direction of arrow.pyx."""
+"""Columns of Arrow's layout, encoded into record batches: the reverse of arrow.pyx."""
 
 from typing import Final, NamedTuple
 

@@ -1,8 +1,8 @@
-"""Columns of Arrow's layout, encoded into record batches: the other direction of arrow.pyx.
+"""Columns of Arrow's layout, encoded into record batches: the reverse of arrow.pyx.
 
-Each row goes to a target, which is a partition of a topic by a number of the caller's. A target gathers its
-records behind room for a batch header; as soon as it has batch_bytes of them they are handed out, to be
-compressed, sealed and sent. Buffers are given by their addresses; the caller keeps them alive.
+Each row goes to a target: a partition of a topic, numbered by the caller. A target gathers its records behind
+room for a batch header. At batch_bytes they are handed out, to be compressed, sealed and sent. Buffers are
+given by their addresses; the caller keeps them alive.
 """
 
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
@@ -15,13 +15,13 @@ from mpbroker.records cimport batch as c
 from typing import NamedTuple
 
 cdef enum:
-    FIELD_BYTES_MAX = 10  # a varlong
+    FIELD_BYTES_MAX = 10  # of a varlong
 
 cdef enum:
     HAS_NO_TOPIC = -1
     HAS_NO_SUCH_PARTITION = -2
 
-# What assign_targets writes in place of a row's target, if it has none.
+# Written by assign_targets for a row without a target.
 NO_TOPIC = HAS_NO_TOPIC
 NO_SUCH_PARTITION = HAS_NO_SUCH_PARTITION
 
@@ -30,7 +30,7 @@ cdef uint32_t _MULTIPLIER = 0x5bd1e995
 
 
 class Encoded(NamedTuple):
-    """Records behind BATCH_HEADER_BYTES of zeros, with what their header has to say."""
+    """Records behind room of BATCH_HEADER_BYTES, with the values for their header."""
 
     target: int
     data: bytearray
@@ -43,7 +43,7 @@ cdef struct BinarySource:
     const uint8_t *validity
     const int32_t *offsets
     const uint8_t *data
-    int64_t first  # all three are read from this row on
+    int64_t first  # the row from which all three are read
     bint given
 
 
@@ -57,7 +57,7 @@ cdef struct Target:
 
 
 cdef BinarySource _binary(object column):
-    """Of (validity, offsets, data, first row) by their addresses; None is a column of nulls."""
+    """Return the source for addresses (validity, offsets, data, first row); None is a column of nulls."""
     cdef BinarySource source
     source.given = column is not None
     source.validity = source.data = NULL
@@ -76,7 +76,7 @@ cdef inline bint _is_valid(const uint8_t *validity, int64_t at) noexcept nogil:
 
 
 cdef inline int64_t _field(const BinarySource *source, int64_t row, const uint8_t **field) noexcept nogil:
-    """The length of a row's bytes and where they are; -1 for null."""
+    """Return the length of a row's bytes, -1 for null, and point `field` at them."""
     cdef int64_t at = source.first + row
     if not source.given or not _is_valid(source.validity, at):
         return -1
@@ -114,7 +114,7 @@ cdef uint32_t _murmur2(const uint8_t *data, int64_t size) noexcept nogil:
 
 
 def murmur2(const uint8_t[::1] data) -> int:
-    """Kafka's variant of MurmurHash2, as an unsigned number of 32 bits (Kafka: Utils.murmur2)."""
+    """Return Kafka's variant of MurmurHash2, as an unsigned 32-bit number (Kafka: Utils.murmur2)."""
     return _murmur2(&data[0] if data.shape[0] else NULL, data.shape[0])
 
 
@@ -122,11 +122,11 @@ def assign_targets(
     int64_t rows, topics, const int32_t[::1] first_targets, const int32_t[::1] partition_counts,
     const int32_t[::1] keyless, key, partitions, int32_t[::1] targets
 ) -> int:
-    """Fills `targets` as Kafka's default partitioner does: the row's partition, else its key's, else keyless.
+    """Fill `targets` as Kafka's default partitioner does: by the row's partition, else its key, else keyless.
 
-    topics and partitions are (validity, values, first row) of int32 columns by their addresses, or None;
-    topics are numbers, by which first_targets, partition_counts and keyless are ordered. Returns the first
-    row that has no target, whose entry says why, or -1.
+    topics and partitions are (validity, values, first row) of int32 columns by their addresses, or None.
+    A topic is an index into first_targets, partition_counts and keyless. Return the first row without a
+    target, -1 if there is none; the row's entry is NO_TOPIC or NO_SUCH_PARTITION.
     """
     cdef BinarySource keys = _binary(key)
     cdef const uint8_t *topic_validity = NULL
@@ -169,7 +169,7 @@ def assign_targets(
 
 
 cdef class Encoder:
-    """Gathers records of many partitions at once; memory is bounded by batch_bytes for each of them."""
+    """An encoder of records for many partitions at once. Its memory is bounded by batch_bytes for each."""
 
     cdef Target *targets
     cdef int32_t target_count
@@ -196,12 +196,12 @@ cdef class Encoder:
     def append(
         self, const int32_t[::1] targets, key, value, timestamps, int64_t now_ms, headers=None
     ) -> list:
-        """Encodes a row for each target; the batches that are full by then, in their order.
+        """Encode one row for each target. Return the batches that became full, in their order.
 
-        key and value are (validity, offsets, data, first row) by their addresses, None for nulls; timestamps
-        (validity, microseconds, first row) or None, and now_ms stands for a null; headers (validity, offsets,
-        first row, validity of the structs, their first row, key, value) or None. Raises ValueError for a
-        header without a key.
+        key and value are (validity, offsets, data, first row) by their addresses, None for nulls. timestamps
+        are (validity, microseconds, first row) or None; now_ms stands for a null. headers are (validity,
+        offsets, first row, validity of the structs, their first row, key, value) or None. Raises ValueError
+        for a header without a key.
         """
         cdef int64_t rows = targets.shape[0], row, first_time = 0, ms
         cdef const uint8_t *time_validity = NULL
@@ -231,7 +231,7 @@ cdef class Encoder:
         return full
 
     def finish(self) -> list:
-        """The batches that are not full."""
+        """Return the batches that are not full."""
         return [self._taken(index) for index in range(self.target_count) if self.targets[index].count]
 
     cdef void _take_headers(self, headers):
@@ -263,7 +263,7 @@ cdef class Encoder:
         return taken
 
     cdef int64_t _header_bytes(self, int64_t start, int64_t stop) noexcept nogil:
-        """What a row's headers take; -1 if one has no key."""
+        """Return the bytes that a row's headers take; -1 if one has no key."""
         cdef int64_t size = 0, key_bytes, i
         cdef const uint8_t *field = NULL
         for i in range(start, stop):
@@ -274,7 +274,10 @@ cdef class Encoder:
         return size
 
     cdef int _add(self, Target *target, int64_t row, int64_t ms) except -1 nogil:
-        """Writes a record behind those of its target. Raises ValueError, MemoryError."""
+        """Write a record behind those of its target.
+
+        Raises ValueError for a header without a key, MemoryError.
+        """
         cdef const uint8_t *key = NULL
         cdef const uint8_t *value = NULL
         cdef int64_t key_bytes = _field(&self.key, row, &key)

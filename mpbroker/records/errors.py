@@ -1,6 +1,6 @@
-"""What can be wrong with record data, as exceptions.
+"""Exceptions for bad record data.
 
-The codes are Kafka's (org.apache.kafka.common.protocol.Errors), the few that record data can earn.
+The codes are those of Kafka's (org.apache.kafka.common.protocol.Errors) that record data can cause.
 """
 
 from enum import Enum
@@ -21,15 +21,15 @@ class RecordError(NamedTuple):
 
 
 class RecordsError(Exception):
-    """The root of what this package raises about data."""
+    """The base class of this package's exceptions about data."""
 
 
 class CompressionError(RecordsError):
-    """A compressed stream is malformed, cut off, or larger than its bound."""
+    """Raised for a compressed stream that is malformed, cut off, or larger than its bound."""
 
 
 class CorruptBatch(RecordsError):
-    """Bytes that are no record batch, found while reading at a position of the buffer."""
+    """Raised when the bytes at a position of the buffer are no record batch."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"corrupt record batch at position {position}: {reason}")
@@ -38,7 +38,7 @@ class CorruptBatch(RecordsError):
 
 
 class Fault(Enum):
-    """What broker metrics tell apart among refused records (Kafka: LogValidator.MetricsRecorder)."""
+    """The kinds of refused records that broker metrics count (Kafka: LogValidator.MetricsRecorder)."""
 
     OTHER = 0
     NO_KEY_COMPACTED = 1
@@ -48,7 +48,10 @@ class Fault(Enum):
 
 
 class InvalidRecords(RecordsError):
-    """A produced batch is refused, as a whole, with a Kafka error code; `faults`: records of that fault."""
+    """Raised when a produced batch is refused as a whole.
+
+    `code`: Kafka's error code. `faults`: the number of records with this fault.
+    """
 
     def __init__(
         self,

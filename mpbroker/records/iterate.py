@@ -1,7 +1,7 @@
-"""Reading record batches from a buffer: a piece of a segment, or the records of a fetch response.
+"""An iterator over the record batches of a buffer: a piece of a segment, or a fetch response's records.
 
-A batch that is cut off at the end of the buffer ends the iteration silently, as it does in Kafka: a fetch
-response ends where its byte limit was (Kafka: ByteBufferLogInputStream, DefaultRecordBatch).
+A batch that is cut off at the end of the buffer ends the iteration silently, as in Kafka: a fetch response
+ends at its byte limit (Kafka: ByteBufferLogInputStream, DefaultRecordBatch).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Batch:
 
     @property
     def bytes(self) -> memoryview:
-        """The whole batch, a view of the buffer."""
+        """Return the whole batch as a view of the buffer."""
         return self._data[self.header.position : self.header.position + self.header.length]
 
     @property
@@ -61,16 +61,22 @@ class Batch:
 
     @property
     def append_time(self) -> int | None:
-        """The timestamp of all records if the batch is of LogAppendTime, else None."""
+        """Return the timestamp of all records if the batch is of LogAppendTime, else None."""
         return self.header.max_timestamp if self.header.attributes & LOG_APPEND_TIME_BIT else None
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When its tombstones, or its marker, may go; None until the cleaner has set it (KIP-534)."""
+        """Return the time (ms) from which the batch's tombstones or marker may be removed (KIP-534).
+
+        None until the cleaner has set it.
+        """
         return self.header.base_timestamp if self.header.attributes & DELETE_HORIZON_BIT else None
 
     def stream(self, limit: int = DEFAULT_LIMIT_BYTES) -> Buffer:
-        """The records as bytes, decompressed if need be but never to more than the limit."""
+        """Return the records as bytes, decompressed if need be.
+
+        Raises CorruptBatch if the stream is malformed or decompresses to more than `limit` bytes.
+        """
         stream = self.bytes[BATCH_HEADER_BYTES:]
         if self.codec is Codec.NONE:
             return stream
@@ -80,7 +86,7 @@ class Batch:
             raise CorruptBatch(self.header.position, str(error)) from error
 
     def records(self, limit: int = DEFAULT_LIMIT_BYTES) -> list[Record]:
-        """All records of the batch, those of a control batch too."""
+        """Return all records of the batch, those of a control batch too. Raises CorruptBatch."""
         header = self.header
         if header.record_count == 0:
             return []
@@ -97,7 +103,7 @@ class Batch:
 
 
 def iterate_batches(data: Buffer, start: int = 0, *, check_crc: bool = True) -> Iterator[Batch]:
-    """The whole batches from the start on; CorruptBatch at the first that is none."""
+    """Yield the whole batches from `start` on. Raises CorruptBatch at the first bytes that are none."""
     view = memoryview(data).cast("B")
     position = start
     while (header := frame_at(view, position, check_crc)) is not None:

@@ -1,4 +1,4 @@
-"""The control batch that ends a transaction in a partition, as far as a log has to know it (Kafka: EndTransactionMarker, KIP-98)."""
+"""The control batch that ends a transaction in a partition (Kafka: EndTransactionMarker, KIP-98)."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 cpdef enum:                     # Kafka: ControlRecordType

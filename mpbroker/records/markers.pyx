@@ -1,11 +1,19 @@
-"""Reading the markers that `mpbroker.records.builder` builds; `markers.pxd` says what they are.
+"""A reader of the markers that `mpbroker.records.builder` builds (see `markers.pxd`).
 
-    key      version i16 | type i16: 0 abort, 1 commit; others are no business of a partition
+    key      version i16 | type i16: 0 abort, 1 commit; a partition ignores others
     value    version i16 | coordinator epoch i32
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from mpbroker.records.batch cimport ATTRIBUTES_AT, BATCH_HEADER_BYTES, CODEC_MASK, CONTROL_BIT, RECORD_COUNT_AT, RecordView, read_record
+from mpbroker.records.batch cimport (
+    ATTRIBUTES_AT,
+    BATCH_HEADER_BYTES,
+    CODEC_MASK,
+    CONTROL_BIT,
+    RECORD_COUNT_AT,
+    RecordView,
+    read_record,
+)
 from mpbroker.records.wire cimport load_u16, load_u32
 
 cdef enum:
@@ -14,7 +22,10 @@ cdef enum:
 
 
 cdef bint read_marker(const uint8_t *batch, int64_t length, Marker *marker) noexcept nogil:
-    """False if the batch, whose header is whole, ends no transaction: of another kind, or emptied by the cleaner."""
+    """Read the marker of a batch whose header is whole.
+
+    Return False if it ends no transaction: it is of another kind, or was emptied by the cleaner.
+    """
     cdef RecordView record
     cdef const uint8_t *at = batch + BATCH_HEADER_BYTES
     cdef int attributes = load_u16(batch + ATTRIBUTES_AT)
@@ -22,7 +33,10 @@ cdef bint read_marker(const uint8_t *batch, int64_t length, Marker *marker) noex
         return False
     if read_record(&at, batch + length, &record):
         return False
-    if record.key == NULL or record.key_bytes < KEY_BYTES or record.value == NULL or record.value_bytes < VALUE_BYTES:
+    if (
+        record.key == NULL or record.key_bytes < KEY_BYTES
+        or record.value == NULL or record.value_bytes < VALUE_BYTES
+    ):
         return False
     marker.kind = <int16_t>load_u16(record.key + 2)
     marker.coordinator_epoch = <int32_t>load_u32(record.value + 2)
@@ -30,7 +44,7 @@ cdef bint read_marker(const uint8_t *batch, int64_t length, Marker *marker) noex
 
 
 def marker_of(const uint8_t[::1] batch not None) -> tuple:
-    """(ABORT or COMMIT, coordinator epoch) of one whole batch; None if it ends no transaction."""
+    """Return (ABORT or COMMIT, coordinator epoch) of one whole batch; None if it ends no transaction."""
     cdef Marker marker
     if batch.shape[0] < BATCH_HEADER_BYTES or not read_marker(&batch[0], batch.shape[0], &marker):
         return None

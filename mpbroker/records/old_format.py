@@ -1,4 +1,4 @@
-"""Recognize messages of magic 0 and 1, which brokers before Kafka 0.11 wrote. Nothing here reads them.
+"""Recognition of messages of magic 0 and 1, which brokers before Kafka 0.11 wrote. Nothing reads them.
 
 Such a message begins with its offset (i64), the size of the rest (i32), a CRC-32 of all behind it (u32), and
 the magic (i8). (Kafka: LegacyRecord, KIP-724.)
@@ -12,10 +12,10 @@ from typing import Final
 
 _HEAD: Final = struct.Struct(">qiIb")
 HEAD_BYTES: Final = _HEAD.size
-# The size counts from here, the CRC from there.
+# The bytes from which the size counts, and which the CRC covers.
 _SIZE_FROM: Final = 12
 _CRC_FROM: Final = 16
-# Of magic 0, without key and value (Kafka: LegacyRecord.RECORD_OVERHEAD_V0).
+# The size of a message of magic 0 without key and value (Kafka: LegacyRecord.RECORD_OVERHEAD_V0).
 _SMALLEST: Final = 14
 
 

@@ -1,4 +1,4 @@
-"""The stream of records within a batch: read into objects, written from them, numbered anew."""
+"""The stream of records within a batch: read into objects, written from them, renumbered."""
 
 from typing_extensions import Buffer
 

@@ -1,6 +1,6 @@
-"""The stream of records within a batch: read into objects, written from them, numbered anew.
+"""The stream of records within a batch: read into objects, written from them, renumbered.
 
-What a record looks like is known to batch.h alone, from where all reading and writing of fields comes.
+Only batch.h knows the layout of a record: its functions read and write all fields.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -20,7 +20,7 @@ cdef object _bytes_or_none(const uint8_t *p, int64_t size):
 
 
 cdef tuple _headers(const c.RecordView *record, const uint8_t *end):
-    """The headers of a record that read_record has accepted, so every field is known to fit."""
+    """Return the headers of a record. read_record has accepted it, so every field fits."""
     cdef const uint8_t *at = record.headers
     cdef const uint8_t *field
     cdef int64_t size, i
@@ -36,7 +36,11 @@ cdef tuple _headers(const c.RecordView *record, const uint8_t *end):
 def read_records(
     const uint8_t[::1] data, int32_t count, int64_t base_offset, int64_t base_timestamp, append_time=None
 ) -> list:
-    """The records of a batch, uncompressed. With append_time, that is the timestamp of all of them."""
+    """Return the `count` records of an uncompressed stream.
+
+    `append_time`: the timestamp (ms) of all of them, if not None. Raises CorruptBatch if one is malformed or
+    the records do not fill the data.
+    """
     cdef const uint8_t *start = &data[0] if data.shape[0] else NULL
     cdef const uint8_t *at = start
     cdef const uint8_t *end = start + data.shape[0]
@@ -63,7 +67,7 @@ def read_records(
 
 
 cdef inline int64_t _field_bytes(object field) except -1:
-    """How many bytes a nullable field takes with its length."""
+    """Return the bytes that a nullable field takes with its length."""
     if field is None:
         return 1
     return c.varlong_bytes(PyBytes_GET_SIZE(field)) + PyBytes_GET_SIZE(field)
@@ -82,7 +86,7 @@ def _as_bytes(field) -> bytes | None:
 
 
 cdef class RecordWriter:
-    """Writes records one after the other behind room for a batch header."""
+    """A writer of records, one after the other, behind room for a batch header."""
 
     cdef bytearray out
     cdef int64_t used
@@ -103,7 +107,7 @@ cdef class RecordWriter:
         return <uint8_t *>PyByteArray_AS_STRING(self.out) + self.used
 
     cpdef add(self, record, int64_t offset_delta=-1):
-        """Appends a NewRecord; its offset delta is its place, unless another one is given."""
+        """Append a NewRecord. Its offset delta is its place in the batch, unless another one is given."""
         key, value, headers = record.key, record.value, record.headers
         if key is not None and type(key) is not bytes:
             key = bytes(key)
@@ -130,7 +134,7 @@ cdef class RecordWriter:
         self.max_timestamp = max(self.max_timestamp, timestamp)
 
     def finish(self) -> bytearray:
-        """The records, behind BATCH_HEADER_BYTES zeros; the writer is empty afterwards."""
+        """Return the records behind BATCH_HEADER_BYTES zeros. The writer is empty afterwards."""
         out = self.out
         PyByteArray_Resize(out, self.used)
         self.out = bytearray(4096)
@@ -141,7 +145,10 @@ cdef class RecordWriter:
 
 
 def renumber_records(const uint8_t[::1] data, int32_t count) -> bytes:
-    """The same records with the offset deltas 0, 1, 2, …; all other bytes as they are."""
+    """Return the records with the offset deltas 0, 1, 2, …; all other fields stay as they are.
+
+    Raises CorruptBatch if a record is malformed.
+    """
     cdef const uint8_t *at = &data[0] if data.shape[0] else NULL
     cdef const uint8_t *end = at + data.shape[0]
     cdef const uint8_t *rest
@@ -174,7 +181,7 @@ def seal(
     int32_t last_offset_delta, int64_t base_timestamp, int64_t max_timestamp, int64_t producer_id,
     int16_t producer_epoch, int32_t base_sequence, int32_t count
 ) -> None:
-    """Writes the header over the first BATCH_HEADER_BYTES of a batch whose records are in place."""
+    """Write the header over the first BATCH_HEADER_BYTES of a batch whose records are in place."""
     cdef c.BatchInfo info
     if batch.shape[0] < c.BATCH_HEADER_BYTES:
         raise ValueError("no room for the header")

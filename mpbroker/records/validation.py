@@ -1,6 +1,6 @@
 """Validation of a produced batch against its topic: the slow path, and the reference for the produce turn.
 
-The native check of batch.h comes first; what is added here depends on the topic's configuration or needs the
+The native check of batch.h comes first. The checks here depend on the topic's configuration or need the
 records decompressed (Kafka: LogValidator, UnifiedLog.analyzeAndValidateRecords).
 """
 
@@ -52,7 +52,7 @@ DEFAULT_AFTER_MAX_MS: Final = 3_600_000
 
 
 class TopicPolicy(msgspec.Struct, frozen=True):
-    """What a topic's configuration says about batches written to it; the defaults are Kafka's."""
+    """A topic's configuration for batches written to it. The defaults are Kafka's."""
 
     compact: bool = False
     timestamp_type: int = CREATE_TIME
@@ -60,13 +60,13 @@ class TopicPolicy(msgspec.Struct, frozen=True):
     timestamp_after_max_ms: int = DEFAULT_AFTER_MAX_MS
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     compression: Codec | None = None
-    """compression.type; None is `producer`: as the batch came."""
+    """compression.type; None is `producer`: keep the codec of the batch."""
     compression_level: int | None = None
     max_decompressed_bytes: int = DEFAULT_LIMIT_BYTES
 
 
 class ValidatedBatch(msgspec.Struct, frozen=True):
-    """A batch that may be appended. On a topic of LogAppendTime the log stamps it when it appends."""
+    """A batch that may be appended. On a topic of LogAppendTime the log stamps it when it appends it."""
 
     data: memoryview
     record_count: int
@@ -77,15 +77,15 @@ class ValidatedBatch(msgspec.Struct, frozen=True):
     attributes: int
     rebuilt: bool
     decompressed_bytes: int = 0
-    """What its records took besides the request while they were looked at."""
+    """Bytes of memory that the decompressed records took besides the request."""
 
 
 def validate(data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bool = True) -> ValidatedBatch:
-    """The batch that is to be appended for the record data of one partition, or InvalidRecords.
+    """Return the batch to append for the record data of one partition of a produce request.
 
-    It is a view of the data unless it had to be changed: a wrong maximum timestamp is corrected, in place if
-    the data is writable, and a batch whose codec or offsets are not the wanted ones is rebuilt. A piece of a
-    further batch is cut off.
+    The batch is a view of the data unless it had to be changed. A wrong maximum timestamp is corrected, in
+    place if the data is writable. A batch with another codec or offsets than wanted is rebuilt. A piece of
+    a second batch is cut off. Raises InvalidRecords if the batch is refused.
     """
     view = memoryview(data).cast("B")
     scan = scan_batch(view, policy.max_message_bytes)
@@ -138,7 +138,10 @@ def _stream(view: memoryview, scan: BatchScan, policy: TopicPolicy) -> Buffer:
 
 
 def _check_records(stream: Buffer, scan: BatchScan, walk: WalkScan, policy: TopicPolicy, now_ms: int) -> None:
-    """The rules about single records, which are looked at only if the walk says that one is broken."""
+    """Check the rules about single records. Read them only if the walk shows that one breaks a rule.
+
+    Raises InvalidRecords with an error for each such record.
+    """
     stamped = bool(scan.attributes & LOG_APPEND_TIME_BIT)
     smallest = scan.header_max_timestamp if stamped else walk.min_timestamp
     largest = scan.header_max_timestamp if stamped else walk.max_timestamp
@@ -175,7 +178,10 @@ def _in_range(timestamp: int, policy: TopicPolicy, now_ms: int) -> bool:
 
 
 def _timestamp_problem(record: Record, stamped: bool, policy: TopicPolicy, now_ms: int) -> str | None:
-    """On a topic of CreateTime a real timestamp has to be in range, whatever type the batch claims."""
+    """Return the problem with a record's timestamp, None if there is none.
+
+    On a topic of CreateTime a timestamp other than -1 must be in range, whatever type the batch claims.
+    """
     if policy.timestamp_type == CREATE_TIME and record.timestamp != NO_TIMESTAMP:
         if _in_range(record.timestamp, policy, now_ms):
             return None

@@ -1,4 +1,4 @@
-"""Big-endian numbers, from the header that knows record batches."""
+"""Loads and stores of big-endian numbers, from batch.h."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 

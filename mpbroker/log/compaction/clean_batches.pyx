@@ -1,8 +1,9 @@
-"""What the cleaner does with each batch, natively: into the offset map, or into the new segment (Kafka: Cleaner, MemoryRecords.filterTo).
+"""The cleaner's native work per batch: keys into the offset map, kept records into the new segment.
 
-Batches come in pieces of a file. Plain ones are done here, one after the other. At one that is compressed, of a transaction or a
-control batch it stops, since Python knows what to do about those, and goes on behind it. Most of it is done without the GIL: the
-thread may stand still for long where CPUs are scarce, and others of its process do not wait for it.
+(Kafka: Cleaner, MemoryRecords.filterTo.) Batches come in pieces of a file. Plain ones are done here, one
+after the other. The walk stops at a compressed, transactional or control batch, which Python decides about,
+and goes on behind it. Most of the work is done without the GIL: the thread may stand still for long where
+CPUs are scarce, and other threads of its process must not wait for it.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
@@ -23,19 +24,19 @@ cdef enum:
 
 
 class Stop(IntEnum):
-    """Why a walk over batches ends."""
+    """The reason why a walk over batches ends."""
 
-    END = 0         # of the whole batches in this piece
+    END = 0         # no whole batch is left in this piece
     FOR_PYTHON = 1
-    FULL = 2        # the offset map
+    FULL = 2        # the offset map is full
 
 
 class Verdict(IntEnum):
-    """What becomes of a batch."""
+    """The fate of a batch."""
 
     DROPPED = 0
     COPIED = 1      # as it is
-    EMPTIED = 2     # its header stays
+    EMPTIED = 2     # only its header stays
     REBUILT = 3
 
 
@@ -49,13 +50,13 @@ cdef enum:
 cdef struct Judged:
     int32_t kept
     int has_tombstone
-    int64_t first_timestamp     # of the records that are kept, and the largest
-    int64_t max_timestamp
+    int64_t first_timestamp     # of the first record that is kept
+    int64_t max_timestamp       # the largest of the records that are kept
     int64_t first_delta         # as it stands in the batch
 
 
 cdef class BatchWalk:
-    """One piece of a segment file, and where in it we are. Batches are checked as they come."""
+    """One piece of a segment file, and the position in it. Batches are checked as they come."""
 
     cdef const uint8_t[::1] data
     cdef readonly bytes piece
@@ -70,7 +71,10 @@ cdef class BatchWalk:
         self.at = 0
 
     cdef int look(self) except -1:
-        """1: there is a whole batch, of which `info` tells; 0: there is none any more. Raises CorruptBatch."""
+        """Read the header of the batch at `at` into `info`. Return 1, or 0 if no whole batch is left.
+
+        Raises CorruptBatch if the bytes are no batch.
+        """
         cdef const uint8_t *p
         cdef int reason, verdict
         cdef int64_t left = self.data.shape[0] - self.at
@@ -95,7 +99,10 @@ cdef class BatchWalk:
 
 
 def map_plain(BatchWalk walk, OffsetMap offsets, int64_t start) -> int:
-    """Puts the keys of records from `start` on into the map. Raises CorruptBatch."""
+    """Put the keys of records at or behind offset `start` into the map. Return a Stop.
+
+    Raises CorruptBatch if a batch or record is malformed.
+    """
     cdef const uint8_t *p
     cdef bint full, well_formed
     while walk.look():
@@ -103,7 +110,9 @@ def map_plain(BatchWalk walk, OffsetMap offsets, int64_t start) -> int:
             return Stop.FOR_PYTHON
         p = &walk.data[walk.at]
         with nogil:
-            well_formed = map_stream(walk, &offsets.ref, p + <int>c.BATCH_HEADER_BYTES, p + walk.length, start, &full)
+            well_formed = map_stream(
+                walk, &offsets.ref, p + <int>c.BATCH_HEADER_BYTES, p + walk.length, start, &full
+            )
         if not well_formed:
             raise CorruptBatch(walk.at, "a record is malformed")
         if full:
@@ -113,7 +122,10 @@ def map_plain(BatchWalk walk, OffsetMap offsets, int64_t start) -> int:
 
 
 def map_one(BatchWalk walk, OffsetMap offsets, int64_t start, const uint8_t[::1] stream) -> int:
-    """The same for the batch at which it stopped, whose records are `stream`; empty if they do not count."""
+    """Put the keys of the batch at which the walk stopped into the map. Return a Stop.
+
+    `stream`: its records, uncompressed; empty if they do not count. Raises CorruptBatch if one is malformed.
+    """
     cdef bint full = False
     if stream.shape[0]:
         if not map_stream(walk, &offsets.ref, &stream[0], &stream[0] + stream.shape[0], start, &full):
@@ -150,9 +162,9 @@ cdef bint map_stream(
 
 
 cdef class Filter:
-    """What stays of the batches of a segment, written one after the other into `output`.
+    """A filter that writes what stays of a segment's batches, one after the other, into a buffer for `take`.
 
-    `end`: where the cleaned part of the log ends. `producers`: who is active, and what each sent last.
+    `end`: where the cleaned part of the log ends. `producers`: the active ones, with the last batch of each.
     """
 
     cdef OffsetMap offsets
@@ -183,17 +195,20 @@ cdef class Filter:
         free(self.out)
 
     def into(self, PartitionState segment) -> None:
-        """Its indexes and marks follow what is written."""
+        """Begin a new segment: its indexes and marks follow what is written."""
         self.segment = segment
 
     def take(self) -> bytes:
-        """What was written since the last call."""
+        """Return the bytes written since the last call."""
         data = self.out[: self.used] if self.used else b""
         self.used = 0
         return data
 
     def plain(self, BatchWalk walk) -> int:
-        """Every batch up to one that is for Python. Raises CorruptBatch."""
+        """Filter every batch up to one that is for Python. Return a Stop.
+
+        Raises CorruptBatch if a batch or record is malformed.
+        """
         cdef const uint8_t *p
         while walk.look():
             if not walk.is_plain():
@@ -204,13 +219,16 @@ cdef class Filter:
         return Stop.END
 
     def judge_one(self, BatchWalk walk, const uint8_t[::1] stream, bint discards, bint marks_nothing) -> int:
-        """The batch at which it stopped, whose records are `stream`. `discards`: none of them stays.
+        """Filter the batch at which the walk stopped. Return a Verdict.
 
-        `marks_nothing`: it ends a transaction of which nothing is left. Done, unless it is a compressed one to be rebuilt: then
-        `rebuilt` has its records, which are to be compressed and given to `put`.
+        `stream`: its records, uncompressed. `discards`: none of them stays. `marks_nothing`: the batch is a
+        marker of a transaction of which nothing is left. A compressed batch with the verdict REBUILT is not
+        done yet: `rebuilt` returns its records, which are to be compressed and given to `put`.
         """
         cdef const uint8_t *p = &stream[0] if stream.shape[0] else NULL
-        cdef int verdict = self.one(walk, p, p + stream.shape[0], discards, marks_nothing, walk.info.codec == 0)
+        cdef int verdict = self.one(
+            walk, p, p + stream.shape[0], discards, marks_nothing, walk.info.codec == 0
+        )
         if verdict != REBUILT or walk.info.codec == 0:
             walk.step()
         return verdict
@@ -223,7 +241,7 @@ cdef class Filter:
         return records
 
     def put(self, BatchWalk walk, const uint8_t[::1] compressed, bint marks_nothing) -> None:
-        """A batch with these records, of the codec that it had."""
+        """Write the batch with these records, compressed with the codec that it had."""
         cdef int64_t at = self.used
         self.reserve(c.BATCH_HEADER_BYTES + compressed.shape[0])
         memcpy(self.out + at + <int>c.BATCH_HEADER_BYTES, &compressed[0], compressed.shape[0])
@@ -234,7 +252,8 @@ cdef class Filter:
     # ---- one batch ----
 
     cdef int one(
-        self, BatchWalk walk, const uint8_t *records, const uint8_t *end, bint discards, bint marks_nothing, bint writes
+        self, BatchWalk walk, const uint8_t *records, const uint8_t *end, bint discards, bint marks_nothing,
+        bint writes
     ) except -1:
         cdef const uint8_t *whole = &walk.data[walk.at]
         cdef bint stays = self.must_stay(walk)
@@ -268,7 +287,10 @@ cdef class Filter:
         return REBUILT
 
     cdef bint must_stay(self, BatchWalk walk) noexcept:
-        """Its header at least: it has the last sequence number of a producer, or the last offset of the cleaned part."""
+        """Tell whether at least the batch's header must stay.
+
+        It must if it has the last sequence number of a producer, or the last offset of the cleaned part.
+        """
         cdef int64_t last = walk.base_offset + walk.info.last_offset_delta
         cdef Producer *producer
         if last + 1 == self.end:
@@ -283,10 +305,13 @@ cdef class Filter:
         return bool(walk.info.attributes & c.CONTROL_BIT) and producer.epoch == walk.info.producer_epoch
 
     cdef bint sets_horizon(self, BatchWalk walk, bint marks_nothing) noexcept nogil:
-        return (self.judged.has_tombstone or marks_nothing) and not walk.info.attributes & c.DELETE_HORIZON_BIT
+        return (
+            (self.judged.has_tombstone or marks_nothing)
+            and not walk.info.attributes & c.DELETE_HORIZON_BIT
+        )
 
     cdef bint keeps(self, BatchWalk walk, const c.RecordView *record) noexcept nogil:
-        """(Kafka: Cleaner.shouldRetainRecord.)"""
+        """Tell whether the record stays (Kafka: Cleaner.shouldRetainRecord)."""
         cdef int64_t offset = walk.base_offset + record.offset_delta
         cdef bint is_control = walk.info.attributes & c.CONTROL_BIT
         if is_control or offset > self.offsets.ref.latest:
@@ -297,8 +322,10 @@ cdef class Filter:
             return True
         return self.now_ms < walk.info.base_timestamp
 
-    cdef bint judge(self, BatchWalk walk, const uint8_t *at, const uint8_t *end, bint discards) noexcept nogil:
-        """Fills `judged`; False if a record is malformed."""
+    cdef bint judge(
+        self, BatchWalk walk, const uint8_t *at, const uint8_t *end, bint discards
+    ) noexcept nogil:
+        """Fill `judged`. Return False if a record is malformed."""
         cdef c.RecordView record
         cdef int64_t timestamp
         cdef int32_t i
@@ -327,7 +354,7 @@ cdef class Filter:
         return c.add_wrapping(walk.info.base_timestamp, record.timestamp_delta)
 
     cdef int64_t base_timestamp(self, BatchWalk walk, bint marks_nothing) noexcept nogil:
-        """Of the rebuilt batch: its delete horizon, if it has one (KIP-534)."""
+        """Return the base timestamp of the rebuilt batch: its delete horizon if it has one (KIP-534)."""
         if self.sets_horizon(walk, marks_nothing):
             return self.horizon_ms
         if walk.info.attributes & c.DELETE_HORIZON_BIT:
@@ -336,8 +363,10 @@ cdef class Filter:
 
     # ---- writing ----
 
-    cdef int rewrite(self, BatchWalk walk, const uint8_t *at, const uint8_t *end, int64_t base_timestamp) except -1:
-        """The records that are kept, without a header."""
+    cdef int rewrite(
+        self, BatchWalk walk, const uint8_t *at, const uint8_t *end, int64_t base_timestamp
+    ) except -1:
+        """Write the records that are kept, without a header."""
         cdef c.RecordView record
         cdef const uint8_t *start
         cdef uint8_t head[32]
@@ -367,7 +396,7 @@ cdef class Filter:
         return 0
 
     cdef int finish(self, BatchWalk walk, int64_t at, bint marks_nothing) except -1:
-        """Writes the header of the batch that begins at `at` of the output."""
+        """Write the header of the batch that begins at `at` of the output."""
         cdef c.BatchInfo info = walk.info
         info.count = self.judged.kept
         info.base_timestamp = self.base_timestamp(walk, marks_nothing)
@@ -380,7 +409,10 @@ cdef class Filter:
         return self.note(walk, self.used - at, info.max_timestamp)
 
     cdef int write_empty(self, BatchWalk walk) except -1:
-        """(Kafka: DefaultRecordBatch.writeEmptyHeader.) None of its times is one of a record."""
+        """Write the header of a batch without records (Kafka: DefaultRecordBatch.writeEmptyHeader).
+
+        Its timestamps do not count for the segment: they are of no record.
+        """
         cdef c.BatchInfo info = walk.info
         cdef int64_t at = self.used
         self.reserve(c.BATCH_HEADER_BYTES)
@@ -400,7 +432,8 @@ cdef class Filter:
         if self.segment.core.size + length > LARGEST_POSITION:
             raise OverflowError("the cleaned segment is larger than its index can say")
         note_batch(
-            &self.segment.core, walk.base_offset + walk.info.last_offset_delta, self.segment.core.size, length, max_timestamp
+            &self.segment.core, walk.base_offset + walk.info.last_offset_delta, self.segment.core.size,
+            length, max_timestamp
         )
         return 0
 

@@ -1,8 +1,8 @@
-"""Which partition is to be compacted next, which part of it, and which segments become one. No I/O, no clock.
+"""The dirty part of a log, whether compaction is due, and which segments become one. No I/O, no clock.
 
 (Kafka: LogCleanerManager.grabFilthiestCompactedLog, cleanableOffsets; Cleaner.groupSegmentsBySize.) A log is
-clean up to the offset in `cleaner-offset-checkpoint`, dirty behind it. The active segment is never cleaned,
-nor anything that is not durable in segments or that transactions may still abort.
+clean up to the offset in `cleaner-offset-checkpoint`, and dirty from there on. The active segment is never
+cleaned, nor are records that are not durable in segments or that a transaction may still abort.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ COMPACT = "compact"
 
 
 class Limits(NamedTuple):
-    """Nothing at or above `safe_end` may be cleaned; `checkpoint`: where the last cleaning ended."""
+    """The offsets that bound a cleaning.
+
+    Nothing at or above `safe_end` may be cleaned. `checkpoint`: where the last cleaning ended.
+    """
 
     log_start: int
     log_end: int
@@ -28,7 +31,10 @@ class Limits(NamedTuple):
 
 
 class Dirty(NamedTuple):
-    """[first_dirty, end) is to be cleaned, `bytes_dirty` of it; `must`: older than max.compaction.lag.ms."""
+    """The part [first_dirty, end) to be cleaned, of `bytes_dirty` bytes.
+
+    `must`: some of it is older than max.compaction.lag.ms.
+    """
 
     first_dirty: int
     end: int
@@ -46,7 +52,10 @@ class Dirty(NamedTuple):
 def dirty_part(
     segments: Sequence[Segment], first_times_ms: Sequence[int], config: TopicConfig, limits: Limits
 ) -> Dirty:
-    """`segments`: all of the partition's, the active one last; `first_times_ms`: of their first batches."""
+    """Return the dirty part of a partition.
+
+    `segments`: all of them, the active one last. `first_times_ms`: the times of their first batches.
+    """
     first_dirty = limits.checkpoint if limits.checkpoint is not None else limits.log_start
     if not limits.log_start <= first_dirty <= limits.log_end:
         first_dirty = limits.log_start
@@ -63,7 +72,7 @@ def dirty_part(
 
 
 def _end(segments: Sequence[Segment], config: TopicConfig, limits: Limits, first_dirty: int) -> int:
-    """The base of the first segment that must stay as it is."""
+    """Return the base of the first segment that must stay as it is."""
     for one in segments:
         too_young = (
             config.min_compaction_lag_ms > 0
@@ -90,7 +99,7 @@ class Source(NamedTuple):
 
 
 def groups(sources: Iterable[Source], segment_bytes: int, index_bytes: int) -> list[list[Source]]:
-    """Neighbours whose files together are no larger than those of one segment may be."""
+    """Group neighbours whose files together are no larger than those of one segment may be."""
     found: list[list[Source]] = []
     for one in sources:
         group = found[-1] if found else []

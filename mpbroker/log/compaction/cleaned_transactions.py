@@ -1,8 +1,8 @@
-"""Which batches belong to aborted transactions, and which markers end nothing any more. No I/O.
+"""Batches of aborted transactions, and markers that end nothing any more. No I/O.
 
-(Kafka: CleanedTransactionMetadata.) Batches are shown in the order of the log, each once per walk. What is
-known of aborted transactions comes from the `.txnindex` files of the segments; their entries stay for as long
-as there are batches of them, for those who read only what is committed.
+(Kafka: CleanedTransactionMetadata.) Batches are shown in the order of the log, each once per walk. Aborted
+transactions are known from the `.txnindex` files of the segments. An entry stays as long as its transaction
+has batches in the log: read_committed consumers need it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ class _Aborting:
 
 
 class CleanedTransactions:
-    """`kept`: the entries of aborted transactions that still have batches, since it was last emptied."""
+    """The transactions of a walk over the log.
+
+    `kept`: entries of aborted transactions that still have batches, found since the list was last emptied.
+    """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = sorted(set(aborted), key=lambda one: one.first_offset, reverse=True)
@@ -31,7 +34,7 @@ class CleanedTransactions:
         self.kept: list[AbortedTransaction] = []
 
     def discards(self, batch: Batch) -> bool:
-        """A batch of data: whether it is of an aborted transaction."""
+        """Tell whether a data batch is of an aborted transaction."""
         self._advance(batch.last_offset)
         if not batch.is_transactional:
             return False
@@ -44,11 +47,11 @@ class CleanedTransactions:
         return False
 
     def marks_nothing(self, batch: Batch) -> bool:
-        """A control batch: whether it ends a transaction of which the log has no batch any more."""
+        """Tell whether a control batch ends a transaction that has no batch in the log any more."""
         self._advance(batch.last_offset)
         marker = marker_of(batch.bytes)
         if marker is None:
-            # An empty one, which was kept for the last sequence number of its producer, marks nothing.
+            # An emptied batch, kept for its producer's last sequence number, marks nothing.
             return batch.header.record_count == 0
         producer_id = batch.header.producer_id
         if marker[0] == ABORT:

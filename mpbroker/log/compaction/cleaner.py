@@ -1,8 +1,8 @@
-"""Cleaning one partition: its dirty part into the offset map, its segments into new ones (Kafka: Cleaner).
+"""The cleaning of one partition: keys of its dirty part into the offset map, its segments into new ones.
 
-It only reads what is there, and writes files with the suffix `.cleaned` beside it, which mean nothing to
-anybody until the log process swaps them in (`mpbroker.log.partition.segment_swap`). A new segment is named
-like the first of those that it is made of.
+(Kafka: Cleaner.) Existing files are only read. New ones are written beside them with the suffix `.cleaned`
+and mean nothing until the log process swaps them in (`mpbroker.log.partition.segment_swap`). A new segment is
+named like the first of those it is made of.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 
 class CleaningFailed(Exception):
-    """The partition cannot be cleaned, as it is or with these settings."""
+    """Raised when the partition cannot be cleaned, as it is or with these settings."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Buffers:
-    """log.cleaner.dedupe.buffer.size, log.cleaner.io.buffer.load.factor, log.cleaner.io.buffer.size."""
+    """The cleaner's buffers.
+
+    The settings are log.cleaner.dedupe.buffer.size, log.cleaner.io.buffer.load.factor and
+    log.cleaner.io.buffer.size.
+    """
 
     dedupe_bytes: int = 128 << 20
     load_factor: float = 0.9
@@ -77,7 +81,7 @@ class Buffers:
 
 
 class Cleaned(NamedTuple):
-    """A segment that takes the place of those with these bases."""
+    """A new segment, which replaces those with these bases."""
 
     bases: list[int]
     size: int
@@ -87,9 +91,9 @@ class Cleaned(NamedTuple):
 
 @dataclass
 class Statistics:
-    """(Kafka: CleanerStats.)"""
+    """Counts of one cleaning (Kafka: CleanerStats)."""
 
-    bytes_read: int = 0  # without what was read for the offset map
+    bytes_read: int = 0  # without reads for the offset map
     bytes_written: int = 0
     records_read: int = 0
     records_kept: int = 0
@@ -97,7 +101,7 @@ class Statistics:
 
 
 class Disk(Protocol):
-    """Does what changes files, and says what came of it."""
+    """A caller of functions that change files; it returns their result."""
 
     def __call__(self, do: Callable[[], Result], /) -> Result: ...
 
@@ -108,10 +112,12 @@ def at_once(do: Callable[[], Result], /) -> Result:
 
 @dataclass
 class Cleaner:
-    """`pace` is told of the bytes that were read or written, with 0 from time to time in between, and for how
-    many seconds the disk was at work for them; it may wait, and raise to end it all. `disk`: for whoever runs
-    this with so low a priority that it may stand still at any point: what it does to files others wait for,
-    within the kernel.
+    """The cleaning of one partition.
+
+    `pace` is called with the bytes read or written and the seconds the disk was at work for them; between two
+    pieces also with (0, 0.0). It may wait, and raise to end the cleaning. `disk` does the changes of files: a
+    thread of very low priority passes one that does them elsewhere, since it may stand still at any point and
+    others would wait for its locks in the kernel.
     """
 
     task: Task
@@ -119,15 +125,18 @@ class Cleaner:
     pace: Callable[[int, float], None] = lambda _count, _disk_s: None
     disk: Disk = at_once
     statistics: Statistics = field(default_factory=Statistics)
-    end: int = -1  # what lies below is clean when all is done
-    _written: int = 0  # of the new segment
+    end: int = -1  # offsets below are clean when all is done
+    _written: int = 0  # bytes of the new segment
     _piece: PieceSize = field(init=False)
 
     def __post_init__(self) -> None:
         self._piece = PieceSize(PIECE_BYTES, max(PIECE_BYTES, self._room))
 
     def run(self) -> Iterator[Cleaned]:
-        """One new segment after the other, on disk. Raises CleaningFailed, CorruptBatch, OSError."""
+        """Yield the new segments one after the other, each when it is on disk.
+
+        Raises CleaningFailed, CorruptBatch, OSError.
+        """
         task = self.task
         self.disk(partial(remove_cleaned, task.directory))
         ends = [*task.bases[1:], task.end]
@@ -169,7 +178,7 @@ class Cleaner:
             except FileNotFoundError:
                 continue
             except TransactionIndexCorrupt as error:
-                # What was aborted would be taken for the latest value of its key.
+                # Aborted records would be taken for the latest values of their keys.
                 raise CleaningFailed(str(error)) from error
             yield from found
 
@@ -184,7 +193,7 @@ class Cleaner:
         for one in dirty:
             if self._each_piece(one.base, partial(self._map_piece, offsets, transactions)) == Stop.FULL:
                 return offsets
-            # Offsets behind its last batch are no record's any more.
+            # Offsets behind the segment's last batch belong to no record any more.
             offsets.latest = max(offsets.latest, one.end - 1)
         return offsets
 
@@ -264,7 +273,10 @@ class Cleaner:
     def _finish(
         self, segment: PartitionState, fds: list[int], transactions: CleanedTransactions, last: os.stat_result
     ) -> None:
-        """`last`: of the last segment that it is made of."""
+        """Finish the new segment and sync its files.
+
+        `last`: the status of the last segment it is made of, whose times it gets.
+        """
         segment.finish_segment()
         self._write_aborted(segment.segment_base, transactions)
         for fd in fds:
@@ -289,11 +301,14 @@ class Cleaner:
 
     @property
     def _room(self) -> int:
-        """Of each of the two buffers."""
+        """Return the size of each of the two buffers in bytes."""
         return max(self.buffers.io_bytes // 2, READ_BYTES_LEAST)
 
     def _each_piece(self, base: int, do: Callable[[BatchWalk], int]) -> int:
-        """The file in pieces of whole batches; `do` may end it (FULL)."""
+        """Call `do` with the segment's batches, a piece of the file at a time. Return FULL if `do` does.
+
+        Raises CleaningFailed if a batch is damaged.
+        """
         path = self._path(base)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -322,12 +337,12 @@ class Cleaner:
 
 
 def _batch_at(walk: BatchWalk) -> Batch:
-    """The whole batch at which a walk stopped; it was checked there."""
+    """Return the batch at which the walk stopped. The walk has checked its CRC."""
     return next(iterate_batches(walk.piece, walk.at, check_crc=False))
 
 
 def remove_cleaned(directory: Path) -> None:
-    """What an earlier cleaning left unfinished."""
+    """Remove the files that an unfinished cleaning left."""
     for entry in list(directory.iterdir()):
         if entry.name.endswith(CLEANED_FILE_SUFFIX):
             entry.unlink(missing_ok=True)

@@ -1,9 +1,10 @@
-"""The log process's part of compaction: what is to be cleaned next, and the swap (Kafka: LogCleanerManager).
+"""The log process's part of compaction: the choice of tasks, and the swap (Kafka: LogCleanerManager).
 
-The cleaner, a process of its own, reads segments and writes new ones beside them; here is decided which, and
-only here do files change their names. It asks for a task, hands over the new segments one by one, and says
-how it ended; one task at a time. A cleaned segment is never what a commit journal is replayed into: a segment
-is only cleaned once it is synced, and only swapped once the recovery point on disk says so.
+The cleaner, a process of its own, reads segments and writes new ones beside them. The log process decides
+which segments, and it alone renames files. The cleaner asks for a task, hands over the new segments one by
+one, and reports how the task ended; one task at a time. A commit journal is never replayed into a cleaned
+segment: a segment is cleaned only once it is synced, and swapped only once the recovery point on disk is
+behind it.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from mpbroker.log.partition.segment_swap import begin_swap, swap_in
 from mpbroker.log.retention.deletion import unlink_deleted
 from shm.counters import CounterPage
 
-# A full disk does not keep a swap from being finished later.
+# A swap that fails for a full disk is tried again after this time.
 TRY_AGAIN_S = 1.0
 _log = logging.getLogger("mpbroker")
 
 
 @dataclass
 class _Grant:
-    """What the cleaner works on."""
+    """The task that the cleaner works on."""
 
     ticket: int
     log: PartitionLog
@@ -44,7 +45,7 @@ class _Grant:
 
 @dataclass
 class _Swap:
-    """One swap in the helper's thread. It is void if there is no new segment: nothing was touched then."""
+    """One swap, in the helper's thread. It is void, and nothing touched, if the new segment is missing."""
 
     fd: int
     bases: list[int]
@@ -76,7 +77,7 @@ class Compaction:
         self._counters = counters
         self._grant: _Grant | None = None
         self._tickets = 0
-        # How often a cleaner has asked for a task; it asks once at a time.
+        # The number of times a cleaner has asked for a task. A later call ends the choice for an earlier one.
         self._asked = 0
         # Partitions whose cleaning failed, until the next start.
         self._uncleanable: set[tuple[bytes, int]] = set()
@@ -84,8 +85,10 @@ class Compaction:
     # ---- what next ----
 
     def choosing(self) -> Generator[None, None, calls.Message]:
-        """The dirtiest of the partitions that are due. That of a cleaner that died ends when its successor
-        asks: what it chose must not take the place of what the successor is given.
+        """Choose the dirtiest partition that is due, and grant it to the cleaner.
+
+        A choice for a dead cleaner ends when its successor asks, so that it does not overwrite the
+        successor's grant.
         """
         self._grant = None
         self._asked += 1
@@ -121,20 +124,20 @@ class Compaction:
         return [log for log in self._measuring.open_logs(slots) if COMPACT in log.config.cleanup_policy]
 
     def _forget_others(self, slots: Iterable[int]) -> None:
-        """Of what is open and not compacted any more no checkpoint is kept."""
+        """Drop the cleaner checkpoints of open partitions that are no longer compacted."""
         for log in self._measuring.open_logs(slots):
             if COMPACT not in log.config.cleanup_policy:
                 self._manager.dirs[log.state.log_dir].forget_cleaned((log.topic, log.partition))
 
     def _dirty_part(self, log: PartitionLog) -> Dirty | None:
-        """None while a segment has not been looked at, or cannot be."""
+        """Return the dirty part of a log; None if a segment is not measured or cannot be read, or moves."""
         if log.is_swapping or log.is_moving or not is_measured(log):
             return None
         segments = self._measuring.segments_of(log)
         if not segments:
             return None
         published = log.state.published
-        # The segment that a mark is in is read up to the mark's position: it must stay as it is.
+        # Readers read up to a mark's position in its segment, so a segment with a mark must stay as it is.
         safe_end = min(
             published.high_watermark_segment,
             published.last_stable_segment,
@@ -174,7 +177,7 @@ class Compaction:
     # ---- the swap ----
 
     def swapping(self, new: calls.SwapSegments) -> Generator[None, None, calls.Message]:
-        """Until the new segment is in place, or it turns out that it cannot be."""
+        """Put a new segment in place. Answer whether that was done."""
         grant = self._grant
         if grant is None or grant.ticket != new.ticket or not self._may_replace(grant.log, new.bases):
             return calls.Swapped(False)
@@ -202,7 +205,7 @@ class Compaction:
         return calls.Swapped(True)
 
     def _may_replace(self, log: PartitionLog, bases: list[int]) -> bool:
-        """They are still there, one behind the other."""
+        """Tell whether these segments are still there, one behind the other, and may be replaced."""
         if not self._manager.is_served(log) or log.is_swapping or log.is_moving:
             return False
         there = [segment.base for segment in log.sealed]
@@ -212,7 +215,10 @@ class Compaction:
         return there[first : first + len(bases)] == bases
 
     def _recorded(self, log: PartitionLog, end: int) -> Generator[None, None, bool]:
-        """Whether the recovery point on disk is at or behind `end`, so that nothing is replayed below it."""
+        """Write the recovery point if need be, and tell whether the one on disk is at or behind `end`.
+
+        Then no journal is replayed below `end`.
+        """
         home, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
         if home.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
             return True
@@ -244,7 +250,11 @@ class Compaction:
             home.checkpoint(names.CLEANER_OFFSETS, {key: message.end}, self._manager.helper)
 
     def _failed(self, log: PartitionLog, errno: int, problem: str) -> None:
-        """A disk that fails takes its directory with it; what is wrong with the partition stays wrong."""
+        """Note that a partition could not be cleaned.
+
+        A passing error is only logged, any other errno fails the log directory. Without an errno the
+        partition itself is at fault, and is not cleaned again before the next start.
+        """
         if not self._manager.is_served(log):
             return
         if errno in PASSING:

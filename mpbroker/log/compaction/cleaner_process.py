@@ -1,15 +1,15 @@
-"""The cleaner: compacts what the log process says, and writes `.cleaned` files only (Kafka: CleanerThread).
+"""The cleaner: compacts the partitions that log workers name, writing `.cleaned` files only.
 
-It asks the log workers in turn for a task, cleans, hands over each new segment, and asks again; when none has
-anything to do it waits for `log.cleaner.backoff.ms`. There is one question at a time. Whatever happens to
-either of the two, a task is then void: what it left is removed when the partition is cleaned or opened the
-next time.
+(Kafka: CleanerThread.) It asks the log workers in turn for a task, cleans, hands over each new segment, and
+asks again. When none has a task it waits for `log.cleaner.backoff.ms`. One question is asked at a time. If
+the cleaner or the log worker dies the task is void: its files are removed when the partition is next cleaned
+or opened.
 
-The main thread talks to the log workers and follows orders. Another one cleans, and gets a CPU only when
-nobody else wants it; so nobody waits for it, but for the few instructions that it holds Python's lock: what
-it does to files is done by a third, of usual priority, and a task that is void is left behind, unable to
-change anything more. What is older than max.compaction.lag.ms is cleaned by the third one itself, which gets
-its share of a machine that is never idle.
+The main thread talks to the log workers and follows orders. A second thread cleans, and gets a CPU only when
+nobody else wants it. Nobody waits for it, except during the few instructions in which it holds the GIL: a
+third thread of usual priority does its changes of files. A void task is left behind, unable to change
+anything more. The third thread itself cleans what is older than max.compaction.lag.ms, since it gets its
+share of a machine that is never idle.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from mpbroker.log.compaction.cleaner import (
 from mpbroker.log.io.pace import Pace, Stints, only_when_idle
 from mpbroker.records.errors import RecordsError
 
-# Behind all that somebody waits for.
+# Below every process that somebody waits for.
 NICENESS = 10
 
 
 def run(context: ProcessContext) -> int:
-    """Cleans until ordered to stop."""
+    """Clean until ordered to stop."""
     os.nice(NICENESS)
     return CleanerProcess(context).serve()
 
 
 class Abandoned(Exception):
-    """What was under way is void: a log worker died, or we are to stop."""
+    """Raised when the task under way is void: a log worker died, or the cleaner is to stop."""
 
 
 class LogWorkerClient:
-    """Questions to a log worker, one at a time. `lender`: of our arena, for those to all of them."""
+    """A client of one log worker, for one question at a time. `lender`: of our arena, for all workers."""
 
     def __init__(self, context: ProcessContext, worker: int, lender: Lender) -> None:
         role = log_worker(worker)
@@ -73,7 +73,7 @@ class LogWorkerClient:
         return self._rings.waiting()
 
     def ask(self, message: calls.Message) -> list[calls.Message]:
-        """Return the list that has the answer once it was received."""
+        """Send a question. Return the list that gets its answer in `receive`."""
         answers: list[calls.Message] = []
         self._client.call(message, answers.append)
         self._rings.flush()
@@ -85,7 +85,7 @@ class LogWorkerClient:
         self._rings.flush()
 
     def died(self) -> None:
-        """Behind its fence: what it was asked comes to nothing."""
+        """Drop the question to a log worker that died and was fenced."""
         self.is_up = False
         self._rings.drop()
         self._client.server_died()
@@ -104,12 +104,12 @@ class CleanerProcess:
         self.logs = [
             LogWorkerClient(context, worker, lender) for worker in range(context.memory.sizes.log_workers)
         ]
-        # Who has given the task of now; the others are asked behind it.
+        # The worker that gave the current task; the next question goes to the one behind it.
         self.giver = 0
         self._pace = Pace(lambda: self.config.log_cleaner_io_max_bytes_per_second)
         self._idle = ThreadPoolExecutor(1, "cleaning", self._step_back)
         self._usual = ThreadPoolExecutor(1, "cleaned")
-        # A thread begins with the priority of who has it made: of ours.
+        # Start the thread now: it inherits the priority of the thread that starts it, which must be this one.
         self._usual.submit(lambda: None).result()
 
     @property
@@ -140,7 +140,10 @@ class CleanerProcess:
             )
 
     def _result_of(self, future: Future[Result], *, gives_way: bool = True) -> Result:
-        """Of another thread. The supervisor does not see that it waits for its disk. Raises Abandoned."""
+        """Wait for another thread's result. Raises Abandoned if the task is void.
+
+        The supervisor cannot see that another thread waits for its disk, so beat for it.
+        """
         future.add_done_callback(lambda _: os.eventfd_write(self.context.bell.fd, 1))
         while not future.done():
             if gives_way:
@@ -153,7 +156,7 @@ class CleanerProcess:
     # ---- orders ----
 
     def obey(self) -> None:
-        """Nothing of a task is open any more."""
+        """Obey a pending order. To be called when no task is open."""
         fence = self.context.pending_fence()
         if fence is None:
             return
@@ -168,7 +171,7 @@ class CleanerProcess:
         self.context.acknowledge_fence()
 
     def _give_way(self) -> None:
-        """Raises Abandoned if there is something more important to do."""
+        """Check for orders. Raises Abandoned if there is one, or the cleaner is to stop."""
         if self.context.must_stop() or self.context.pending_fence() is not None:
             raise Abandoned
 
@@ -184,7 +187,7 @@ class CleanerProcess:
         return any(log.has_answer() for log in self.logs)
 
     def _asked(self, message: calls.Message) -> calls.Message:
-        """The worker that has given the task."""
+        """Ask the worker that gave the task, and return its answer. Raises Abandoned."""
         log = self.logs[self.giver]
         answers = log.ask(message)
         while not answers:
@@ -194,7 +197,7 @@ class CleanerProcess:
         return answers[0]
 
     def _task(self) -> calls.ToClean | None:
-        """That of the first worker that has one, behind the last that was asked."""
+        """Return the task of the first worker that has one, starting behind the last one asked."""
         for _ in self.logs:
             self.giver = (self.giver + 1) % len(self.logs)
             if self.logs[self.giver].is_up:
@@ -206,7 +209,10 @@ class CleanerProcess:
     # ---- a task ----
 
     def clean_one(self) -> bool:
-        """Whether there was something to do. What goes wrong concerns that partition. Raises Abandoned."""
+        """Ask for a task and do it. Return whether one was done without a problem.
+
+        A problem is reported for the partition. Raises Abandoned if the task is void.
+        """
         self.context.counters.set(Counter.COUNT_CLEANER_LAST_RUN_NS, time.monotonic_ns())
         task = self._task()
         if task is None:
@@ -220,26 +226,26 @@ class CleanerProcess:
         except (CleaningFailed, RecordsError) as error:
             ended = calls.CleaningEnded(task.ticket, problem=str(error))
         except FileNotFoundError:
-            # Retention or a deletion took it away.
+            # Retention or a deletion removed the files.
             ended = None
         except OSError as error:
             ended = calls.CleaningEnded(task.ticket, problem=str(error), errno=error.errno or errno.EIO)
         except MemoryError as error:
             ended = calls.CleaningEnded(task.ticket, problem=str(error), errno=errno.ENOMEM)
         except Exception as error:
-            # Dying of it again and again would take the broker along.
+            # Report a bug instead of dying of it: repeated deaths would stop the broker.
             self.context.log.exception("%s: the cleaner fails", task.directory)
             ended = calls.CleaningEnded(task.ticket, problem=repr(error))
         finally:
             self.context.counters.set_status("waiting")
-        # Not if it was abandoned: the log worker may be about to put these files in place.
+        # Not reached after Abandoned: the log worker may be about to put these files in place.
         self._tidy(Path(task.directory))
         if ended is not None:
             self._asked(ended)
         return ended is not None and not ended.problem
 
     def _clean(self, task: calls.ToClean) -> int:
-        """-> up to where it is clean; -1: the task is void."""
+        """Clean a partition. Return the offset up to which it is clean, -1 if the task is void."""
         started, void = time.monotonic(), threading.Event()
         thread, disk = (self._usual, at_once) if task.must else (self._idle, self._disk(void))
         cleaner = Cleaner(_task(task), self._buffers(), self._paced(void, rests=not task.must), disk)
@@ -253,7 +259,7 @@ class CleanerProcess:
                     return -1
         finally:
             void.set()
-            # What has begun is over when others may do something to these files.
+            # Wait for a change of files that has begun: others may change them afterwards.
             self._result_of(self._usual.submit(lambda: None), gives_way=False)
         self._report(task, cleaner, time.monotonic() - started)
         return cleaner.end
@@ -270,7 +276,10 @@ class CleanerProcess:
         return on_disk
 
     def _paced(self, void: threading.Event, *, rests: bool) -> Callable[[int, float], None]:
-        """In the thread that cleans. `rests`: the disk is left alone for as long as it was at work."""
+        """Return the `pace` of a cleaning, which is called in the thread that cleans.
+
+        `rests`: leave the disk alone for as long as it was at work.
+        """
         stints = Stints()
 
         def paced(count: int, disk_s: float) -> None:
@@ -316,7 +325,7 @@ class CleanerProcess:
         try:
             remove_cleaned(directory)
         except OSError as error:
-            # The topic is gone, or the disk: either way they mean nothing.
+            # The topic is gone, or the disk: either way the files left mean nothing.
             self.context.log.debug("%s: %s", directory, error)
 
 

@@ -1,4 +1,4 @@
-"""The last offset of each key, within a bound of memory (Kafka: SkimpyOffsetMap).
+"""The last offset of each key, in bounded memory (Kafka: SkimpyOffsetMap).
 
     slot  0  hash    2 × u64   of the key; the key itself is not kept
          16  offset  i64       plus 1; 0: the slot is free
@@ -11,9 +11,9 @@ cdef struct MapSlot:
 
 cdef struct MapRef:
     MapSlot *slots
-    uint64_t count              # of slots
+    uint64_t count              # number of slots
     uint64_t used
-    uint64_t room               # keys that may be put in
+    uint64_t room               # the most keys that may be put in
     uint64_t key[2]
     int64_t latest              # all offsets up to here have been looked at; -1: none
 

@@ -1,4 +1,4 @@
-"""Natively: see `offset_map.pxd`."""
+"""The offset map of the cleaner; `offset_map.pxd` has its layout."""
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
@@ -10,12 +10,12 @@ cdef extern from "mpbroker/log/compaction/siphash.h" nogil:
 SLOT_BYTES = sizeof(MapSlot)
 assert SLOT_BYTES == 24
 
-# However few keys there are to be expected.
+# Slots allocated however few keys are expected.
 SLOTS_LEAST = 1024
 
 
 cdef inline MapSlot *place_of(const MapRef *map, const uint64_t *hash) noexcept nogil:
-    """The key's slot, or the free one where it belongs: one is always free."""
+    """Return the key's slot, or the free one where it belongs. One slot is always free."""
     cdef uint64_t at = hash[0] % map.count
     cdef MapSlot *slot = &map.slots[at]
     while slot.offset and not (slot.hash[0] == hash[0] and slot.hash[1] == hash[1]):
@@ -27,7 +27,7 @@ cdef inline MapSlot *place_of(const MapRef *map, const uint64_t *hash) noexcept 
 
 
 cdef bint map_put(MapRef *map, const uint8_t *key, int64_t count, int64_t offset) noexcept nogil:
-    """The later offset counts. False: there is no room for another key."""
+    """Set the key's offset, unless it has a larger one. Return False if there is no room for a new key."""
     cdef uint64_t hash[2]
     cdef MapSlot *slot
     siphash128(key, count, map.key, hash)
@@ -43,14 +43,18 @@ cdef bint map_put(MapRef *map, const uint8_t *key, int64_t count, int64_t offset
 
 
 cdef int64_t map_get(const MapRef *map, const uint8_t *key, int64_t count) noexcept nogil:
-    """-1 if the key has not been put in."""
+    """Return the key's last offset, -1 if the key has not been put in."""
     cdef uint64_t hash[2]
     siphash128(key, count, map.key, hash)
     return place_of(map, hash).offset - 1
 
 
 cdef class OffsetMap:
-    """Room for at most `memory_bytes` of slots, filled up to the load factor; fewer if fewer keys can come."""
+    """The last offset of each key, in a hash table of at most `memory_bytes`.
+
+    The table is filled up to `load_factor`. It has fewer slots if `most_keys` needs fewer. `secret`: 16 bytes
+    for the hash, random by default.
+    """
 
     def __init__(self, int64_t memory_bytes, double load_factor, int64_t most_keys, bytes secret=b""):
         cdef int64_t room = <int64_t>(memory_bytes // SLOT_BYTES * load_factor)
@@ -58,7 +62,9 @@ cdef class OffsetMap:
         self.ref.key[0] = int.from_bytes(secret[:8], "little")
         self.ref.key[1] = int.from_bytes(secret[8:16], "little")
         self.ref.room = max(min(room, memory_bytes // SLOT_BYTES - 1), 0)
-        self.ref.count = max(min(memory_bytes // SLOT_BYTES, <int64_t>(most_keys / load_factor) + SLOTS_LEAST), 1)
+        self.ref.count = max(
+            min(memory_bytes // SLOT_BYTES, <int64_t>(most_keys / load_factor) + SLOTS_LEAST), 1
+        )
         self.ref.room = min(self.ref.room, self.ref.count - 1)
         self.ref.latest = -1
         free(self.ref.slots)
@@ -92,12 +98,12 @@ cdef class OffsetMap:
 
     @property
     def utilization(self):
-        """The part of the slots that is in use."""
+        """Return the share of slots in use, from 0 to 1."""
         return self.ref.used / <double>self.ref.count
 
 
 def siphash(const uint8_t[::1] data, bytes key) -> bytes:
-    """The hash of a key, for its known vectors."""
+    """Return the hash of `data` as 16 bytes, for tests with known vectors."""
     cdef uint64_t words[2]
     cdef uint64_t hash[2]
     words[0] = int.from_bytes(key[:8], "little")

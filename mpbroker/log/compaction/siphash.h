@@ -1,5 +1,5 @@
-/* SipHash-2-4 with 128 bits (Aumasson, Bernstein; "SipHash: a fast short-input PRF"): what the cleaner knows of a
- * key. Kafka takes MD5; with a secret nobody can choose keys that meet. */
+/* SipHash-2-4 with 128 bits (Aumasson, Bernstein; "SipHash: a fast short-input PRF"): the cleaner keeps this
+ * hash in place of a key. Kafka takes MD5; with a secret nobody can choose colliding keys. */
 #ifndef MPBROKER_LOG_SIPHASH_H
 #define MPBROKER_LOG_SIPHASH_H
 
@@ -19,7 +19,7 @@ static inline void sip_rounds(uint64_t v[4], int rounds) {
 
 static inline uint64_t sip_fold(const uint64_t v[4]) { return v[0] ^ v[1] ^ v[2] ^ v[3]; }
 
-/* The words are the machine's own, little-endian; they never leave the process. */
+/* Words are read in the machine's byte order, little-endian; hashes never leave the process. */
 static inline void siphash128(const uint8_t *data, int64_t count, const uint64_t key[2], uint64_t hash[2]) {
     uint64_t v[4] = {
         key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du ^ 0xee,

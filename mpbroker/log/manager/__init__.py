@@ -1,1 +1,1 @@
-"""All partitions of a log worker: which there are, where they lie, which are open (Kafka: LogManager)."""
+"""The partitions of a log worker: their directories, slots and open files (Kafka: LogManager)."""

@@ -1,4 +1,4 @@
-"""In which log directory a partition is, and where a new one may go (Kafka: LogManager.nextLogDirs)."""
+"""The log directory of each partition, and the choice for a new one (Kafka: LogManager.nextLogDirs)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpbroker.log.io.strict_stat import is_directory
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import PartitionDamaged
 
-# Of partitions that do not exist; whoever asks for more has the oldest forgotten.
+# Preferences kept for partitions that do not exist. One more makes the oldest forgotten.
 PREFERRED_MOST = 10_000
 
 
@@ -21,11 +21,14 @@ class Placing:
     def __init__(self, dirs: Sequence[Home], worker: LogWorker) -> None:
         self._dirs = dirs
         self._worker = worker
-        # Where a client wants a partition that is still to be made (Kafka: preferredLogDirs).
+        # The directory a client wants for a partition still to be created (Kafka: preferredLogDirs).
         self._preferred: dict[TopicPartition, int] = {}
 
     def holder_of(self, name: str) -> Home | None:
-        """The log directory that has the partition. Raises FatalError if two have; OSError."""
+        """Return the log directory that has the partition, None if none has.
+
+        Raises FatalError if two have it, OSError if a directory cannot be read.
+        """
         holders = [home for home in self._dirs if not home.failed and is_directory(home.path / name)]
         if len(holders) > 1:
             raise FatalError(
@@ -34,10 +37,10 @@ class Placing:
         return holders[0] if holders else None
 
     def refuse_to_replace(self, key: TopicPartition, durable: int) -> None:
-        """A partition that is not new is in no directory that works: it must not be made anew if it may have
-        had records. `durable`: what a predecessor of this process said of its high watermark.
+        """Check that a missing partition may be created again.
 
-        Raises PartitionDamaged.
+        It is not new, and no working directory has it. `durable`: the high watermark a predecessor of
+        this process published. Raises PartitionDamaged if the partition may have had records.
         """
         name = names.partition_name(*key)
         for home in self._dirs:
@@ -57,14 +60,14 @@ class Placing:
             raise PartitionDamaged(f"the directory of {name} is gone. Restore it, or delete the topic")
 
     def prefer(self, key: TopicPartition, number: int) -> None:
-        """Until the partition is made, or the process ends."""
+        """Remember the preferred directory until the partition is created or the process ends."""
         self._preferred.pop(key, None)
         if len(self._preferred) >= PREFERRED_MOST:
             del self._preferred[next(iter(self._preferred))]
         self._preferred[key] = number
 
     def for_new(self, key: TopicPartition, logs: Iterable[PartitionLog]) -> Home:
-        """Where a client wants it, else where there are the fewest."""
+        """Return the directory for a new partition: the preferred one, else the one with the fewest."""
         preferred = self._preferred.pop(key, None)
         if preferred is not None and not self._dirs[preferred].failed:
             return self._dirs[preferred]
@@ -72,6 +75,6 @@ class Placing:
         for log in logs:
             if log.state.log_dir in counts:
                 counts[log.state.log_dir] += 1
-        # Of those with equally few each worker begins with another one.
+        # Each worker starts at another directory, so that ties do not all go to the first one.
         first, count = self._worker.number, len(self._dirs)
         return self._dirs[min(counts, key=lambda number: (counts[number], (number - first) % count))]

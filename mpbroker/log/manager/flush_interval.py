@@ -1,7 +1,7 @@
-"""`flush.ms`: how long records of a topic may be in no synced segment. (Kafka: LogManager.flushDirtyLogs.)
+"""Syncs by `flush.ms`, the longest time that records may be in an unsynced segment.
 
-The segment itself is synced, also where a commit journal made the records durable already. `flush.messages`
-is looked at natively, with each append (`commit.pyx`).
+(Kafka: LogManager.flushDirtyLogs.) The segment itself is synced, even if a commit journal has made its
+records durable. `flush.messages` is checked natively with each append (`commit.pyx`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ LOOK_EVERY_S = 0.5
 
 
 class Flushing:
-    """`logs`: those whose files are open; `flush`: has the segment of one synced with the next round."""
+    """The syncs of segments that `flush.ms` asks for.
+
+    `logs` returns the open partitions. `flush` has a partition's segment synced with the next round.
+    """
 
     def __init__(
         self, logs: Callable[[], Iterable[PartitionLog]], flush: Callable[[PartitionLog], None]
@@ -23,16 +26,16 @@ class Flushing:
         self._logs = logs
         self._flush = flush
         self._next = 0.0
-        # Since when there has been something to sync, or since it was last asked for.
+        # Time since when a partition has unsynced records, or when its sync was last requested.
         self._since: dict[PartitionLog, float] = {}
 
     def look(self, now: float) -> None:
-        """`now`: in s, monotonic. To be called from time to time."""
+        """Flush the partitions that are due. To be called from time to time. `now`: monotonic, in s."""
         if now < self._next:
             return
         self._next = now + LOOK_EVERY_S
         timed = [log for log in self._logs() if log.config.flush_ms != LONG_MAX]
-        # One that is held has all that moves on its way to another log directory, where it is synced.
+        # A held partition is skipped: its files are moving to another log directory and are synced there.
         waiting = [log for log in timed if log.state.synced < log.state.log_end and not log.is_held]
         self._since = {log: self._since.get(log, now) for log in waiting}
         for log, since in self._since.items():

@@ -1,4 +1,4 @@
-"""Which partitions lie below the log directories, and the slot of each in the table (Kafka: LogManager)."""
+"""The partitions in the log directories, and the slot of each in the table (Kafka: LogManager)."""
 
 from __future__ import annotations
 
@@ -49,16 +49,19 @@ _log = logging.getLogger("mpbroker")
 
 
 def _checks(config: TopicConfig) -> tuple[str, bool]:
-    """What decides how batches are checked and stamped."""
+    """Return the settings by which batches are checked and stamped."""
     return config.message_timestamp_type, "compact" in config.cleanup_policy
 
 
 class Unusable(Exception):
-    """The topic cannot be opened, whatever its files are like."""
+    """Raised when a topic cannot be opened, whatever the state of its files."""
 
 
 class LogManager:
-    """The partitions of one log worker. `is_first_life`: it has no predecessor in this broker's life."""
+    """The partitions of one log worker.
+
+    `is_first_life`: the worker has no predecessor in this broker's life.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,8 @@ class LogManager:
         self.say = say
         self.worker = worker
         self.group = config.log_flush_policy == "group"
-        # A predecessor's: the bytes of a file whose fsync failed may be there or not, whoever asks again.
+        # Directories that failed under a predecessor stay failed: after a failed fsync nobody can tell
+        # whether a file's bytes are on disk.
         failed = turn.failed_dirs
         self.dirs = [
             Home(
@@ -102,7 +106,7 @@ class LogManager:
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: PerPartition[bytes] = PerPartition()
         self.deletions = DelayedDeletions(helper)
-        # By slot: the commit round that syncs what the last roll ended, and the base of the segment it began.
+        # By slot: the commit round that syncs the segment the last roll sealed, and the base of the new one.
         self._rolled: dict[int, tuple[int, int]] = {}
         self._slots = OwnSlots(table, worker)
         self._waiting = WaitingPartitions([home.path for home in self.dirs], config)
@@ -116,21 +120,24 @@ class LogManager:
             return
         self.journals.take_over(self.say, is_successor=True)
         for home in self.dirs:
-            # Of another one's predecessor nothing has been opened since.
+            # Another worker did the take-over, and this one has no predecessor that opened files since.
             if is_first_life and not self.worker.is_first:
                 home.clean = take_over.was_clean(home)
 
     # ---- opening ----
 
     def open_metadata(self) -> None:
-        """`__cluster_metadata-0`, before anybody can ask for anything. Raises FatalError."""
+        """Open `__cluster_metadata-0`, before the first request is served.
+
+        Raises FatalError if it cannot be opened.
+        """
         topic = EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])
         opened = self.ensure(topic).partitions[0]
         if opened.error:
             raise FatalError(f"{METADATA_TOPIC}-0 cannot be opened: {opened.message}")
 
     def ensure(self, topic: EnsureTopic) -> EnsuredTopic:
-        """Opens or creates the partitions, or brings open ones up to date."""
+        """Open or create the topic's partitions, and apply the settings to those already open."""
         steps = self.ensuring(topic)
         while True:
             try:
@@ -140,7 +147,7 @@ class LogManager:
                 return ensured
 
     def ensuring(self, topic: EnsureTopic) -> Generator[None, None, EnsuredTopic]:
-        """`ensure` in steps, one per partition to be opened: in between the log goes on appending."""
+        """Do `ensure` in steps, one per partition to open, so that the log can append in between."""
         config, problem = self._resolved(topic.configs)
         done = []
         for number in (one for one in topic.partitions if self.worker.owns(topic.name, one)):
@@ -151,14 +158,17 @@ class LogManager:
         return EnsuredTopic(topic.topic_id, done)
 
     def _resolved(self, configs: Mapping[str, str]) -> tuple[TopicConfig, str | None]:
-        """-> the settings of a topic, what is wrong with its own."""
+        """Return a topic's settings, and the problem with its own ones (None if there is none).
+
+        With a problem, the settings are the broker's defaults.
+        """
         try:
             return resolve(self.config, configs), None
         except TopicConfigError as error:
             return resolve(self.config, {}), str(error)
 
     def follow_settings(self) -> None:
-        """The broker's settings have changed: so have those of topics that do not say otherwise."""
+        """Apply changed broker settings to the topics that do not override them."""
         own = {id(log.overrides): log.overrides for log in self.logs.values()}
         resolved = {which: self._resolved(overrides)[0] for which, overrides in own.items()}
         for log in self.logs.values():
@@ -167,7 +177,10 @@ class LogManager:
     def _ensured(
         self, topic: EnsureTopic, number: int, config: TopicConfig, problem: str | None
     ) -> Generator[None, None, EnsuredPartition]:
-        """The answer for one partition. What passes leaves no trace: the coordinator asks again."""
+        """Open one partition and return the answer for it.
+
+        A passing error leaves no trace in the table: the coordinator asks again.
+        """
         code = ErrorCode.KAFKA_STORAGE_ERROR
         try:
             if (topic.topic_id, number) not in self.slot_of:
@@ -215,7 +228,7 @@ class LogManager:
     def _recovered(
         self, topic: EnsureTopic, number: int, config: TopicConfig
     ) -> Generator[None, None, tuple[PartitionLog, Home]]:
-        """By a worker, by ourselves, or made."""
+        """Return the partition's log and directory: opened by a recovery worker, loaded here, or created."""
         name = names.partition_name(topic.name, number)
         by_worker = yield from self.opening.result((topic.topic_id, number))
         if by_worker is not None:
@@ -241,15 +254,17 @@ class LogManager:
         return PartitionLog.create(home.path / name, topic.name, number, topic.topic_id, config), home
 
     def prefetch(self, topic: EnsureTopic) -> None:
-        """Workers begin with what they can open, before it is the topic's turn."""
+        """Let the recovery workers start on the topic's partitions before its turn comes."""
         config, problem = self._resolved(topic.configs)
         if problem is None:
             unopened = (n for n in topic.partitions if (topic.topic_id, n) not in self.slot_of)
             self.opening.begin(topic, unopened, config, lambda home, n: self._known(home, topic, n))
 
     def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
-        """Batches that were checked under earlier settings are taken, unless they would be checked otherwise
-        now: then their clients are told to send them again.
+        """Apply new settings to an open log.
+
+        Batches checked under earlier settings are still appended, unless the new ones would check them
+        differently: then their clients are told to send them again.
         """
         if version == log.state.config_version:
             return
@@ -263,18 +278,19 @@ class LogManager:
     def _known(self, home: Home, topic: EnsureTopic, number: int) -> Known:
         key = (topic.name, number)
         recovery_point = home.known[names.RECOVERY_POINTS].get(key, 0)
-        # Without group commit the high watermark outlives a crash of the process, but not one of the machine.
+        # Without group commit the high watermark survives a crash of the process, but not of the machine.
         durable = home.durable(key)
         log_start = home.known[names.LOG_STARTS].get(key, 0)
         earlier = self._slots.before((topic.topic_id, number))
         if earlier is not None:
             log_start = max(log_start, earlier.log_start_offset)
-            # What this very partition had, and newer than any checkpoint. Offline it may never have said so.
+            # The predecessor's high watermark is newer than any checkpoint. A partition that was offline may
+            # never have published one.
             is_offline = earlier.flags & PartitionFlag.PARTITION_OFFLINE
             durable = max(durable, earlier.high_watermark) if is_offline else earlier.high_watermark
             recovery_point = min(recovery_point, durable)
         if self.group:
-            # Should it be damaged, this has to be known at the next start as well.
+            # If the log turns out to be damaged, the next start must know this offset as well.
             home.known[names.HIGH_WATERMARKS][key] = durable
         return Known(
             clean=home.clean and earlier is None,
@@ -285,7 +301,11 @@ class LogManager:
         )
 
     def _forgotten(self, homes: Iterable[Home], key: tuple[str, int]) -> Generator[None, None, None]:
-        """Until no checkpoint has the offsets of an earlier partition of that name, also after a crash."""
+        """Forget the offsets of an earlier partition of that name, on disk too.
+
+        Wait until no checkpoint has them: a start after a crash must not find them either. Raises OSError
+        (EAGAIN) if a checkpoint could not be written.
+        """
         for home in homes:
             home.forget(key)
         naming = [home for home in homes if not home.failed and home.is_on_disk(key)]
@@ -301,7 +321,10 @@ class LogManager:
                 raise OSError(errno.EAGAIN, f"the checkpoints in {home.path} could not be written")
 
     def _set_others_aside(self, topic: EnsureTopic, number: int) -> Generator[None, None, None]:
-        """Another topic of that name is deleted, whether we were told so already or not."""
+        """Remove or rename directories that hold a partition of another topic with this name.
+
+        That topic is deleted, even if the order to remove it has not come yet.
+        """
         key = (topic.name, number)
         for home in self.dirs:
             directory = home.path / names.partition_name(*key)
@@ -311,7 +334,7 @@ class LogManager:
             if holder == topic.topic_id:
                 continue
             if holder is None and not any(directory.glob(f"*{names.LOG_SUFFIX}")):
-                # A creation that was cut short; nothing was ever appended.
+                # Its creation was cut short: nothing was ever appended.
                 shutil.rmtree(directory)
             elif holder is not None and (self.slot_of.of(holder) or self._slots.has(holder)):
                 self.remove(topic.name, holder)
@@ -320,7 +343,7 @@ class LogManager:
                 self._set_aside(directory)
 
     def _place(self, log: PartitionLog, home: Home, topic: EnsureTopic, epoch: int) -> None:
-        """Gives the partition its slot: the one it had before, if any."""
+        """Give the partition its slot: the one it had before, if any."""
         key = (topic.topic_id, log.partition)
         slot, generation = self._slots.take(key)
         log.state.describe(
@@ -338,7 +361,7 @@ class LogManager:
         self.slot_of[key] = slot
 
     def _offline(self, topic: EnsureTopic, number: int, config: TopicConfig) -> PartitionLog:
-        """A partition that cannot be opened has a slot that says so; one that is open goes on."""
+        """Place a partition that cannot be opened in the table as offline; leave an open one as it is."""
         slot = self.slot_of.get((topic.topic_id, number))
         if slot is not None:
             return self.logs[slot]
@@ -357,17 +380,20 @@ class LogManager:
         return log
 
     def is_here(self, log: PartitionLog) -> bool:
-        """Whether it is open still: its topic may have been deleted since somebody took it in hand."""
+        """Tell whether the log is still open. Its topic may have been deleted since the caller got it."""
         return self.logs.get(log.state.table_slot) is log
 
     def is_served(self, log: PartitionLog) -> bool:
-        """And not offline."""
+        """Tell whether the log is open and not offline."""
         return self.is_here(log) and log.state.flags == PartitionFlag.PARTITION_LIVE
 
     # ---- removal ----
 
     def remove(self, name: str, topic_id: bytes) -> None:
-        """Unreachable at once; the files go after file.delete.delay.ms. Raises OSError after the rest."""
+        """Make a topic's partitions unreachable at once, and delete their files after file.delete.delay.ms.
+
+        Raises OSError if a log directory failed, after the others are done.
+        """
         delay_ms = self.config.log_segment_delete_delay_ms
         numbers = set()
         unreadable = set()
@@ -389,7 +415,7 @@ class LogManager:
             try:
                 self._remove_from(home, name, topic_id, delay_ms, numbers, unreadable)
             except OSError as error:
-                # What lies in the others goes all the same.
+                # The other directories are cleared all the same.
                 failure = error
                 if error.errno not in PASSING:
                     self.turn.storage_failed(home.number, error.errno or errno.EIO)
@@ -405,7 +431,11 @@ class LogManager:
         numbers: set[int],
         unreadable: set[Path],
     ) -> None:
-        """`numbers`: of the topic's partitions, as far as they are known. Raises OSError."""
+        """Remove the topic's partitions from one log directory.
+
+        `numbers`: the known partition numbers of the topic; those found here are added. Raises OSError if
+        the directory cannot be read or changed.
+        """
         for directory, number in home.directories_of(name):
             holder = topic_id_if_any(directory)
             if holder == topic_id or (holder is None and directory in unreadable):
@@ -413,12 +443,15 @@ class LogManager:
                 self.deletions.add(delay_ms, home.number, partial(remove_tree, gone))
                 numbers.add(number)
         for number in numbers:
-            # Of another topic by now?
+            # The name may belong to another topic by now: then its offsets stay.
             if not is_directory(home.path / names.partition_name(name, number)):
                 home.forget((name, number))
 
     def set_strays_aside(self, topics: dict[str, bytes]) -> None:
-        """Every topic that exists has been ensured: what else looks like a partition is not one of ours."""
+        """Rename partition directories that belong to no topic, and forget their checkpointed offsets.
+
+        To be called when every existing topic has been ensured.
+        """
         known: PerPartition[str] = PerPartition()
         for slot, log in self.logs.items():
             known[log.topic, log.partition] = slot
@@ -452,35 +485,39 @@ class LogManager:
             for name, parsed in home.own_partitions(names.DELETE_SUFFIX):
                 self.deletions.add(0, home.number, partial(remove_tree, home.path / name))
                 if not is_directory(home.path / names.partition_name(parsed.topic, parsed.partition)):
-                    # Its checkpoints were still to be written.
+                    # The last run ended before its checkpoints were written without this partition.
                     home.forget((parsed.topic, parsed.partition))
 
     # ---- checkpoints ----
 
     def roll(self, log: PartitionLog) -> None:
-        """Begins a new segment; nothing may be planned for the old one. Raises OSError."""
+        """Begin a new segment; no append may be planned for the old one. Raises OSError if it cannot."""
         self.awake.note(log)
         for fd in log.roll():
             self.turn.retire(fd, log.state.log_dir)
         self.note_roll(log)
 
     def note_roll(self, log: PartitionLog) -> None:
-        """The files of the old segment were just retired: everything below the new one is on disk once the
-        coming commit round is done.
+        """Note that the old segment's files were just retired.
+
+        Everything below the new segment is on disk once the coming commit round is done.
         """
         self._rolled[log.state.table_slot] = (self.turn.coming_commit_round(), log.state.segment_base)
         self.awake.preparing.rolled(log)
 
     def recovery_point(self, log: PartitionLog) -> int:
-        """Raised as far as syncs allow. All below it is in segments that were synced; those that end there or
-        before are trusted, with what says which transactions were aborted: a roll has that synced, and a sync
-        of the segment alone does not.
+        """Advance the recovery point as far as syncs allow, and return it.
+
+        All records below it are in synced segments. A start trusts segments that end at or below it, and
+        their transaction indexes too. A roll syncs the transaction index; a sync of the segment alone
+        does not.
         """
         commit_round, base = self._rolled.get(log.state.table_slot, (0, 0))
         if self.turn.commit_rounds >= commit_round:
             synced = log.state.synced if self.group else 0
             if synced == log.state.log_end and log.state.aborted_end > log.state.segment_base:
-                # The next segment may begin there.
+                # The next segment may begin at `synced`: then this one would be trusted with an unsynced
+                # transaction index.
                 synced -= 1
             log.recovery_point = max(log.recovery_point, base, synced)
         return log.recovery_point
@@ -489,13 +526,19 @@ class LogManager:
         self._checkpoint(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def checkpoint_recovery_points(self) -> None:
-        """What is in synced segments: with group commit as syncs say, else all below the last synced roll."""
+        """Checkpoint recovery points and log starts.
+
+        A recovery point is the synced end with group commit, else the base behind the last synced roll.
+        """
         self.journals.release()
         self._checkpoint(names.RECOVERY_POINTS, self.recovery_point)
         self._checkpoint(names.LOG_STARTS, lambda log: log.log_start)
 
     def checkpoint_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """Once the helper has done all that it has been given now, they are on disk, unless it failed."""
+        """Have the helper write the log start offsets of `logs`.
+
+        They are on disk once the helper has caught up, unless it failed.
+        """
         moved: dict[int, Offsets] = {}
         for log in logs:
             moved.setdefault(log.state.log_dir, Offsets())[log.topic, log.partition] = log.log_start
@@ -503,12 +546,15 @@ class LogManager:
             self.dirs[number].checkpoint(names.LOG_STARTS, offsets, self.helper)
 
     def log_start_on_disk(self, log: PartitionLog) -> int:
-        """As the checkpoint has it."""
+        """Return the log start offset in the checkpoint on disk; 0 if the directory failed."""
         home = self.dirs[log.state.log_dir]
         return 0 if home.failed else home.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
 
     def moved(self, log: PartitionLog, home: Home) -> None:
-        """All of the partition is in synced files of that log directory, and nothing of it is open."""
+        """Make `home` the partition's log directory.
+
+        Its records must all be in synced files there, and none of its files may be open.
+        """
         self.awake.forget(log)
         self._rolled.pop(log.state.table_slot, None)
         self.dirs[log.state.log_dir].forget((log.topic, log.partition))
@@ -518,7 +564,10 @@ class LogManager:
         relocate(self.turn, log.state, home.number)
 
     def write_stale_checkpoints(self) -> None:
-        """Without the partitions that are gone; one write for all that went while another was under way."""
+        """Rewrite checkpoints that still name removed partitions.
+
+        Partitions removed while a write is under way share the next one.
+        """
         if not self.helper.is_idle:
             return
         for home in self.dirs:
@@ -540,7 +589,10 @@ class LogManager:
     # ---- the end ----
 
     def dir_failed(self, number: int, error: int) -> None:
-        """Raises FatalError when the broker cannot go on without it."""
+        """Mark a log directory failed. `error`: the errno.
+
+        Raises FatalError if all have failed, or if this one held the metadata.
+        """
         home = self.dirs[number]
         home.failed = True
         text = (
@@ -553,8 +605,10 @@ class LogManager:
             raise FatalError(text + "; it held the metadata, so the broker stops. Repair or replace the disk")
 
     def close_cleanly(self) -> int:
-        """All flushed and closed; the turn must be settled. Returns the directories, a bit each, in which
-        nothing of this worker is left to be checked: not those that failed.
+        """Flush and close everything. The turn must be settled.
+
+        Return a bit mask of the directories in which the next start has nothing of this worker to check.
+        Failed directories are not among them.
         """
         closed: set[str] = set()
         clean = 0
@@ -578,7 +632,10 @@ class LogManager:
         return clean
 
     def mark_clean(self, closed: int) -> None:
-        """The last thing that is written: what all workers have closed needs no recovery."""
+        """Mark the directories in the mask `closed` clean, as the last write of all.
+
+        `closed` has those that all workers have closed: they need no recovery.
+        """
         for home in self.dirs:
             if closed >> home.number & 1:
                 try:

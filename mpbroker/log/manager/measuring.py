@@ -1,7 +1,7 @@
-"""What the log knows of segments, for whoever looks at all partitions: retention, compaction, the metrics.
+"""Sizes and times of segments, for retention, compaction and the metrics.
 
-A start looks into no segment that was sealed before: how large those are and of what times is measured by the
-helper, when a rule needs it. Those that were sealed since are known.
+A start reads no sealed segment. The helper measures sizes and times of those sealed before the start when
+a rule needs them; those sealed since are known.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.partition.trusted_entries import LATEST_TIME, time_before
 
-# Partitions between two looks at everything else: a fraction of a millisecond.
+# Partitions handled in one step: a fraction of a millisecond.
 LOOKED_AT_ONCE = 64
 
 _log = logging.getLogger("mpbroker")
@@ -38,13 +38,14 @@ class Measuring:
         self._manager = manager
 
     def open_logs(self, slots: Iterable[int]) -> list[PartitionLog]:
-        """But for the metadata: all of its records count."""
+        """Return the live logs in these slots, but not the metadata: none of its records may go."""
         logs = (self._manager.logs.get(slot) for slot in slots if slot != METADATA_SLOT)
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
 
     def until_measured(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
-        """Until segments that were there before the start have been looked at. Not while their directory may
-        get another name: what is not found passes for empty.
+        """Have the helper measure the segments of `logs` that are not measured yet, and wait for it.
+
+        Skip logs that are swapping: their directory may be renamed, and a missing file would count as empty.
         """
         for log in logs:
             unknown = [segment for segment in log.sealed if segment.size < 0]
@@ -53,7 +54,7 @@ class Measuring:
         yield from self._manager.helper.catching_up()
 
     def segments_of(self, log: PartitionLog) -> list[Segment]:
-        """The active one last; none if they cannot be looked at."""
+        """Return the log's segments, the active one last; [] if they cannot be read."""
         try:
             largest_ms = log.largest_ms()
         except OSError as error:
@@ -69,7 +70,7 @@ class Measuring:
         return [*sealed, active]
 
     def cannot_reach(self, log: PartitionLog, error: OSError) -> None:
-        """What passes is tried again with the next look; anything else ends the use of the directory."""
+        """Report an error that is retried with the next look if it may pass; else fail the directory."""
         _log.error("%s: its segments cannot be reached: %s", log.directory, error)
         if error.errno not in PASSING:
             self._manager.turn.storage_failed(log.state.log_dir, error.errno or 0)
@@ -79,7 +80,7 @@ class Measuring:
 
 
 def measure(directory: Path, segments: list[Sealed]) -> None:
-    """What was deleted by hand is empty and very old."""
+    """Fill in sizes and times of `segments`. One that was deleted by hand counts as empty and very old."""
     for segment in segments:
         try:
             status = (directory / segment_name(segment.base)).stat()
@@ -94,7 +95,7 @@ def measure(directory: Path, segments: list[Sealed]) -> None:
 
 @contextlib.contextmanager
 def _opened(directory: Path, base: int, suffix: str) -> Generator[int, None, None]:
-    """-1 if it is not there."""
+    """Yield a descriptor of the file, -1 if it does not exist. Close it at the end."""
     try:
         fd = os.open(directory / segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -107,15 +108,17 @@ def _opened(directory: Path, base: int, suffix: str) -> Generator[int, None, Non
 
 
 def _first_ms(directory: Path, base: int, size: int) -> int:
-    """The largest timestamp of the first batch; -1 without any."""
+    """Return the largest timestamp of the first batch, in ms; -1 if there is none."""
     with _opened(directory, base, LOG_SUFFIX) as fd:
         batch = scan.find_offset(fd, 0, size, base) if fd >= 0 else None
     return batch.max_timestamp if batch is not None else -1
 
 
 def _largest_ms(directory: Path, base: int, size: int) -> int:
-    """By the last entry of the time index, which a segment gets when it is sealed, if the log says the same;
-    -1 without any.
+    """Return the largest timestamp of a sealed segment, in ms; -1 if it has no batch.
+
+    Use the last entry of the time index, written when the segment is sealed, if the log agrees with it.
+    Else scan the batches.
     """
     with (
         _opened(directory, base, LOG_SUFFIX) as fd,

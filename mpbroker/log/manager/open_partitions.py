@@ -1,13 +1,13 @@
-"""Which partitions have their files open: those that are appended to, and of thousands not all at once.
+"""The partitions whose files are open: those that are appended to, up to a limit.
 
-A partition is opened at rest, without its files, and wakes with its first append. When too many
-are awake, those that were not appended to since the last look rest again, if nothing of them waits for a
-sync: a file with unsynced bytes is never closed. What waits in a commit journal alone is asked to be synced
-then, and until there are fewer again commit rounds go around the journals: what they have synced can rest.
+A partition starts dormant, without open files, and wakes with its first append. When too many are awake,
+those without an append since the last look become dormant again, unless they have unsynced bytes: a file with
+unsynced bytes is never closed. Segments whose bytes are durable only in a commit journal are then synced, and
+commit rounds bypass the journals until fewer partitions are awake: synced segments can be closed.
 (Kafka holds every segment of every partition open.)
 
-What indexes have is not synced when they are closed, and without group commit neither is the segment: the
-kernel keeps it, and tells whoever syncs it later if that failed.
+Closing does not sync indexes, nor, without group commit, the segment: the kernel keeps their bytes, and
+reports a failed write to whoever syncs the file later.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from mpbroker.log.manager.segment_preparation import Preparing
 from mpbroker.log.partition.partition_log import PartitionLog
 
 FILES_OF_ONE = 3
-# Rings, journals, what is replayed, rolled, prepared or synced behind the journals.
+# For rings, journals, and files being replayed, rolled, prepared or synced behind the journals.
 FILES_OF_OTHERS = 1024
-# At a time: each may be one that has to stay awake.
+# Partitions looked at in one call: each of them may have to stay awake.
 LOOKED_AT_ONCE = 64
-# Of the most: so few must be awake before journals are used again.
+# Journals are used again when fewer than this share of the limit are awake.
 FEW_SHARE = 0.75
 
 
@@ -38,7 +38,7 @@ def most_awake(file_limit: int) -> int:
 
 
 class Awake:
-    """When there are too many, what the journals alone hold is to be synced."""
+    """The partitions with open files. When there are too many, commit rounds bypass the journals."""
 
     def __init__(self, turn: Turn, helper: Helper) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -46,7 +46,7 @@ class Awake:
         self.preparing = Preparing(helper)
         self._turn = turn
         self._is_crowded = False
-        # The log end of each when it was looked at last; who was looked at longest ago comes first.
+        # The log end of each at its last look; the one looked at longest ago comes first.
         self._logs: OrderedDict[PartitionLog, int] = OrderedDict()
 
     def __len__(self) -> int:
@@ -56,24 +56,24 @@ class Awake:
         return self._logs.keys()
 
     def begin(self, log: PartitionLog) -> None:
-        """It has its slot: from now on the turn appends to it."""
+        """Attach a log that has its slot to the turn, which appends to it from now on."""
         attach(self._turn, log.state, log.topic)
         if log.state.fd >= 0:
             self.note(log)
 
     def note(self, log: PartitionLog) -> None:
-        """It is about to open its files, or has just opened them."""
+        """Count a log that is about to open its files, or has just opened them."""
         if len(self._logs) >= self.most:
             self._send_to_rest()
         self._logs[log] = log.state.log_end
 
     def forget(self, log: PartitionLog) -> None:
-        """Its files are going to be closed."""
+        """Drop a log whose files are about to be closed."""
         self._logs.pop(log, None)
         self.preparing.forget(log)
 
     def end(self, log: PartitionLog) -> None:
-        """Its slot waits for another partition."""
+        """Drop a log and detach it from the turn: its slot is free for another partition."""
         self.forget(log)
         detach(self._turn, log.state)
 
@@ -92,11 +92,11 @@ class Awake:
             crowd_journals(self._turn, True)
 
     def look_at_segments(self) -> None:
-        """Those that fill theirs get the next one prepared."""
+        """Have the next segment prepared for partitions that fill theirs."""
         self.preparing.look(self._logs)
 
     def ease(self) -> None:
-        """To be called from time to time."""
+        """Take in prepared segments, and close files while there are too many. Call from time to time."""
         self.preparing.take_in()
         if self._is_crowded:
             self._send_to_rest()

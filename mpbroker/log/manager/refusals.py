@@ -1,7 +1,7 @@
-"""What is refused while a disk is full, or descriptors run out: an operator hears that it
-begins, goes on, ends.
+"""Reports of refused produces and unopened partitions while a disk is full or descriptors run out.
 
-Producers try again and again, and a topic may have thousands of partitions: neither is told of one by one.
+The operator is told when refusals begin, go on and end. Producers retry all the time and a topic may have
+thousands of partitions, so single refusals are not logged.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.log.io.disk_errors import NO_ROOM
 
 SAID_EVERY_S = 10.0
-# Nothing has been refused for so long, though something was appended: it is over.
+# Refusals are over when none came for this long although something was appended ...
 OVER_AFTER_S = 5.0
-# And each log directory has so much: some small record may fit into the last bytes. Looked at so often.
+# ... and each log directory has this much room: a small record may fit into the last bytes of a full
+# disk. The room is looked up this often.
 ROOM_BYTES, LOOK_EVERY_S = 1 << 20, 1.0
 _log = logging.getLogger("mpbroker")
 
 
 def _free_text(path: Path) -> str:
-    """Of a disk that may have failed."""
+    """Return the free space at `path` as text, or the error if the disk has failed."""
     try:
         return f"{shutil.disk_usage(path).free >> 20} MiB"
     except OSError as error:
@@ -34,7 +35,7 @@ def _free_text(path: Path) -> str:
 
 
 def room_advice(error: int, log_dirs: Sequence[Path], delete_delay_ms: int) -> str:
-    """What to do about it; "" for errors that have nothing to do with room."""
+    """Return what the operator can do about `error`; "" if it has nothing to do with room."""
     if error in (errno.EMFILE, errno.ENFILE):
         return ". Raise the limit of open files (ulimit -n, LimitNOFILE), or use fewer partitions at once"
     if error not in NO_ROOM:
@@ -48,9 +49,9 @@ def room_advice(error: int, log_dirs: Sequence[Path], delete_delay_ms: int) -> s
 
 
 def has_room(log_dirs: Sequence[Path]) -> bool:
-    """Whether each has some, as far as it can tell."""
+    """Tell whether each log directory has room. One that cannot be read counts as having some."""
     for path in log_dirs:
-        # What is not there takes nothing either.
+        # A directory that is gone takes no bytes either.
         with suppress(OSError):
             if shutil.disk_usage(path).free < ROOM_BYTES:
                 return False
@@ -58,7 +59,7 @@ def has_room(log_dirs: Sequence[Path]) -> bool:
 
 
 class RefusedProduces:
-    """Whether what producers send is refused. Times are of a monotonic clock, in seconds."""
+    """The state of refusals of produces: on or off. Times are monotonic, in s."""
 
     def __init__(self) -> None:
         self._say_at = 0.0
@@ -67,7 +68,10 @@ class RefusedProduces:
         self.is_on = False
 
     def is_to_be_said(self, now: float, appended_bytes: int) -> bool:
-        """Something was refused when so much had been appended in all; whether to say so, again."""
+        """Note a refusal, and tell whether to log it now.
+
+        `appended_bytes`: all bytes appended so far.
+        """
         self.is_on = True
         self._look_at, self._appended = now + OVER_AFTER_S, appended_bytes
         if now < self._say_at:
@@ -76,7 +80,7 @@ class RefusedProduces:
         return True
 
     def is_over(self, now: float, appended_bytes: int, log_dirs: Sequence[Path]) -> bool:
-        """Says it once."""
+        """Tell whether refusals have ended. Returns True once."""
         if not self.is_on or now < self._look_at or appended_bytes <= self._appended:
             return False
         self._look_at = now + LOOK_EVERY_S
@@ -88,7 +92,7 @@ class RefusedProduces:
 
 
 class WaitingPartitions:
-    """Those that cannot be opened or made now. The coordinator asks again until they can."""
+    """The partitions that cannot be opened or created now. The coordinator retries until they can."""
 
     def __init__(self, log_dirs: Sequence[Path], config: BrokerConfig) -> None:
         self._log_dirs = log_dirs
@@ -109,7 +113,7 @@ class WaitingPartitions:
         self._numbers.setdefault(topic.topic_id, set()).add(number)
 
     def end(self, topic: EnsureTopic, number: int) -> None:
-        """It is open, if it was not before."""
+        """Note that the partition is open now. Log it when it is the topic's last one."""
         numbers = self._numbers.get(topic.topic_id)
         if numbers is None:
             return

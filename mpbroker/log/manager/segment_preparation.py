@@ -1,7 +1,7 @@
-"""Which partitions have their next segment prepared: those that fill segments (see `prepared_segment`).
+"""The choice of partitions whose next segment is prepared (see `prepared_segment`).
 
-One that has just rolled gets one from the helper, and one whose segment is half full, if it was appended to
-since the last look. Who has one and was not loses it: each holds files open.
+The helper prepares one for a partition that has just rolled, or whose segment is half full and was appended
+to since the last look. A partition without an append since the last look loses it: each holds files open.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.partition.prepared_segment import Prepared
 
 MOST_PREPARED = 64
-# Of a file system, or a kernel, that has no files without a name.
+# Errors of a file system or kernel that cannot create unnamed files (O_TMPFILE).
 _NOT_KNOWN = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 
 
 class Preparing:
     def __init__(self, helper: Helper) -> None:
         self._helper = helper
-        # Of each the log end at the last look.
+        # The log end of each at the last look.
         self._wanted: dict[PartitionLog, int] = {}
         self._half_full: dict[PartitionLog, int] = {}
         self._made: queue.SimpleQueue[tuple[PartitionLog, Prepared | None]] = queue.SimpleQueue()
-        # Log directories in which it cannot be done.
+        # Log directories in which no segment can be prepared.
         self._cannot: set[int] = set()
 
     def rolled(self, log: PartitionLog) -> None:
-        """What was prepared for it is used."""
+        """Ask for the next segment of a log that has just used its prepared one."""
         self._wanted.pop(log, None)
         self._want(log)
 
     def forget(self, log: PartitionLog) -> None:
-        """It is closed, or moves on to another directory."""
+        """Drop the prepared segment of a log that is closed or moves to another directory."""
         self._wanted.pop(log, None)
         self._half_full.pop(log, None)
         log.prepared = None
 
     def look(self, logs: Iterable[PartitionLog]) -> None:
-        """At those that are open; from time to time."""
+        """Look at the open logs: ask for segments, drop unused ones. To be called from time to time."""
         for log, seen_end in list(self._wanted.items()):
             if log.state.log_end == seen_end:
                 self.forget(log)
@@ -60,7 +60,7 @@ class Preparing:
         self._half_full = half_full
 
     def take_in(self) -> None:
-        """What the helper has made."""
+        """Hand the segments that the helper has prepared to their logs."""
         while not self._made.empty():
             log, made = self._made.get()
             if log not in self._wanted:
@@ -77,7 +77,10 @@ class Preparing:
             self._helper.submit(partial(self._make, log, log.directory, number), number)
 
     def _make(self, log: PartitionLog, directory: Path, number: int) -> None:
-        """In the helper's thread. A roll can do without it, and meets whatever is wrong there."""
+        """Prepare a segment, in the helper's thread.
+
+        An error is not reported: a roll works without a prepared segment, and meets the same error itself.
+        """
         try:
             made = Prepared(directory)
         except OSError as error:

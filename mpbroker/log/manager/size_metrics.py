@@ -1,7 +1,7 @@
-"""How large log directories and partitions are, for the metrics (Kafka: UnifiedLog's gauges, LogManager's).
+"""Sizes of log directories and partitions, for the metrics (Kafka: gauges of UnifiedLog and LogManager).
 
-A look at all partitions from time to time, some between two rounds of the log; what it says of a partition is
-its segments, without indexes and without what is being deleted, as DescribeLogDirs does.
+All partitions are looked at from time to time, a few between two rounds of the log. A partition's size is
+that of its segments, without indexes and files being deleted, as in DescribeLogDirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mpbroker.log.directories.log_directory import Home
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring
 
-# Who asks just after something has happened wants to see it; thousands of partitions take a while to look at.
+# Metrics should show soon what has just happened, but thousands of partitions take a while to look at.
 LOOK_EVERY_S, LOOK_EVERY_S_MOST = 2.0, 30.0
 SHARE_OF_TIME = 0.01
 _log = logging.getLogger("mpbroker")
@@ -44,11 +44,11 @@ class SizeLook:
 
     @staticmethod
     def rest_s(took_s: float) -> float:
-        """Until the next look, after one that took so long."""
+        """Return the time to wait before the next look, in s. `took_s`: duration of the last one."""
         return min(max(LOOK_EVERY_S, took_s / SHARE_OF_TIME), LOOK_EVERY_S_MOST)
 
     def looking(self) -> Generator[None, None, None]:
-        """One look at every partition."""
+        """Look at every partition once, and publish the sizes."""
         manager = self._manager
         sums = [0 for _ in manager.dirs]
         slots = list(manager.logs)
@@ -67,11 +67,11 @@ class SizeLook:
                 manager.helper.submit(partial(self._measure_volume, home), home.number)
 
     def _measure_volume(self, home: Home) -> None:
-        """In the helper's thread: it may take as long as its disk."""
+        """Publish the volume's size and free space. Runs in the helper's thread: a disk may be slow."""
         try:
             system = os.statvfs(home.path)
         except OSError as error:
-            # What is done there fails as well, if it matters.
+            # If the directory matters, other operations there fail as well and report it.
             _log.warning("the room in %s is not known: %s", home.path, error.strerror)
             return
         self._dirs.put_volume(

@@ -1,8 +1,8 @@
 """The slots of the partition table that a log worker gives out: every `count`-th, each to one partition.
 
-The table outlives the worker: what its predecessor had given out, and what was seen of those partitions,
-still stands there. A slot that comes back is given to another partition with the next generation, so that
-whoever has the old pair does not take one partition for the other.
+The table outlives the worker: it still has the slots that a predecessor gave out, and the state published
+for those partitions. A returned slot goes to another partition with the next generation, so that a holder
+of the old pair does not take one partition for the other.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from mpbroker.log.format.names import LogWorker
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from shm.table import SlotTable
 
-# Topic id and partition.
+# (topic id, partition number)
 Key: TypeAlias = tuple[bytes, int]
 
 
 class OwnSlots:
-    """`earlier`: what the predecessor had open and nobody has opened since."""
+    """The slots of one log worker. `earlier`: partitions that only the predecessor has opened."""
 
     def __init__(self, table: SlotTable, worker: LogWorker) -> None:
         self._table = table
         self._step = worker.count
         self._free: list[tuple[int, int]] = []
         self.earlier: dict[Key, tuple[int, Partition]] = {}
-        # The one that was never used and comes next; the metadata have one of their own.
+        # The next slot that was never used. The metadata has a slot of its own.
         self._unused = worker.number if worker.number > METADATA_SLOT else METADATA_SLOT + worker.count
         self._read(worker)
 
@@ -47,21 +47,21 @@ class OwnSlots:
         self._unused = self._table.slots
 
     def before(self, key: Key) -> Partition | None:
-        """What the predecessor said of the partition."""
+        """Return the state that the predecessor published for the partition, None if there is none."""
         return self.earlier[key][1] if key in self.earlier else None
 
     def has(self, topic_id: bytes) -> bool:
-        """Whether the predecessor had a partition of the topic that nobody has opened since."""
+        """Tell whether the predecessor had a partition of the topic that nobody has opened since."""
         return any(one == topic_id for one, _ in self.earlier)
 
     def check_for_one(self, key: Key) -> None:
-        """Raises OSError if there is none for a partition that has none."""
+        """Check that there is a slot for the partition. Raises OSError (ENOSPC) if the table is full."""
         is_known = key in self.earlier or key == (METADATA_TOPIC_ID, 0)
         if not is_known and self._unused >= self._table.slots and not self._free:
             raise OSError(errno.ENOSPC, f"the partition table is full: {self._table.slots} partitions")
 
     def take(self, key: Key) -> tuple[int, int]:
-        """Slot and generation for a partition: those that it had before, if any."""
+        """Return slot and generation for a partition: those that it had before, if any."""
         if key == (METADATA_TOPIC_ID, 0):
             self.earlier.pop(key, None)
             return METADATA_SLOT, 1
@@ -76,11 +76,11 @@ class OwnSlots:
         return slot, generation + 1
 
     def give_back(self, slot: int, generation: int) -> None:
-        """The table says already that its partition is deleted."""
+        """Take back a slot whose partition the table already shows as deleted."""
         self._free.append((slot, generation))
 
     def forget(self, topic_id: bytes) -> Iterator[int]:
-        """A topic is deleted: the numbers of those of its partitions that nobody has opened again."""
+        """Free the slots of a deleted topic's partitions that were not opened again; yield their numbers."""
         for key in [k for k in self.earlier if k[0] == topic_id]:
             slot, found = self.earlier.pop(key)
             self._table.write(slot, pack_partition(found._replace(flags=PartitionFlag.PARTITION_DELETED)))

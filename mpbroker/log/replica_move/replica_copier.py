@@ -1,12 +1,12 @@
-"""Copying a partition's files into its future replica, in a thread, while the log worker appends to them.
+"""The copy of a partition's files into its future replica, in a thread, while the log worker appends to them.
 
 (Kafka: ReplicaAlterLogDirsThread, which fetches and appends records; here files are copied as bytes.) A pass
-copies what the log worker says is there: bytes below the end that it names are final. Every batch is checked
-on its way, since a copy of damage would pass for sound. What is copied is on disk when a pass ends.
+copies up to the end that the log worker names: bytes below it are final. Every batch is checked, since a copy
+of damage would pass for sound. When a pass ends its bytes are on disk.
 
-A copy that an earlier life of the process has begun goes on: what is there and the same is not written again,
-if it comes from the device. Once the disk has failed to take what was written, memory says that it has it.
-Whatever is read or written here leaves the page cache as it was, as far as that can be said.
+A pass continues a copy that an earlier life of the process began: bytes that are there and equal are not
+written again. They are read from the device, because after a failed write the page cache still has bytes that
+the disk does not. Reads and writes leave the page cache as it was, as far as possible.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ from mpbroker.log.partition.batch_walker import Walk
 from mpbroker.log.partition.durable_reads import read_anew
 from mpbroker.log.partition.partition_log import SEGMENT_FILES, offsets_of, segments_of
 
-# At first; what it comes to is the disk's.
+# The first read's size; later sizes adapt to the disk.
 READ_BYTES = 128 << 10
-# At a time, when there is no time to leave the disk to others.
+# The piece size when there is no time to leave the disk to others.
 HURRIED_BYTES = 1 << 20
-# A segment is not begun if it would leave less than this on the disk: others append there. Of a small disk
-# its twentieth is enough.
+# A segment is not begun if it would leave less room than this: others append there. On a small disk a
+# twentieth of its size is enough.
 SPARE_BYTES, SPARE_PART = 64 << 20, 20
-# While it waits for its rate a thread looks so often whether it is wanted any more.
+# A thread that waits for its rate checks this often whether the copy was cancelled.
 LOOK_EVERY_S = 0.1
 NICENESS = 10
 _log = logging.getLogger("mpbroker")
 
 
 class Abandoned(Exception):
-    """The copy is not wanted any more."""
+    """Raised when the copy was cancelled."""
 
 
 class SourceChanged(Exception):
-    """A segment went while it was copied: the next pass knows better."""
+    """Raised when a segment was deleted or replaced during its copy: the next pass has the new list."""
 
 
 class SourceDamaged(Exception):
-    """What is there cannot be copied; the text says what and what to do."""
+    """Raised when the source is damaged; the text says where, and what to do."""
 
 
 class TargetFailed(Exception):
-    """Writing failed; `error` says how."""
+    """Raised when a write to the target failed with `error`."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -72,8 +72,10 @@ class TargetFailed(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the future replica is to have. `size`: of the active segment, as far as it counts. Nothing is
-    written to the current one during the last pass, which makes the other the same in every file.
+    """The content that the future replica is to have after a pass.
+
+    `size`: bytes of the active segment that count. `is_last`: nothing is written to the current replica
+    during this pass, so that the two become equal in every file.
     """
 
     sealed: list[int]
@@ -86,7 +88,7 @@ class Wanted:
 
 @dataclass
 class _Segment:
-    """How far a segment is copied, and on disk; `is_whole`: sealed, and with its indexes."""
+    """The part of a segment whose copy is on disk. `is_whole`: sealed, and copied with its indexes."""
 
     position: int = 0
     next_offset: int = 0
@@ -103,8 +105,10 @@ def _writing() -> Iterator[None]:
 
 
 class Copy:
-    """One partition's. `run` is called by one thread at a time; everybody may read `end` and `bytes_written`,
-    say that it `is_late`, `cancel` it.
+    """The copy of one partition.
+
+    One thread at a time calls `run`. Any thread may read `end` and `bytes_written`, set `is_late`, and call
+    `cancel`.
     """
 
     def __init__(self, source: Path, future: Path, pace: Pace) -> None:
@@ -120,7 +124,7 @@ class Copy:
         self._is_cancelled = False
         self._is_begun = False
         self._is_last = False
-        # The log grows about as fast as a copy that leaves the disk to others.
+        # Set when the log grows about as fast as a copy that leaves the disk to others.
         self.is_late = False
         self._epochs: list[tuple[int, int]] = []
 
@@ -128,10 +132,13 @@ class Copy:
         self._is_cancelled = True
 
     def run(self, wanted: Wanted) -> None:
-        """One pass. Raises Abandoned, SourceChanged, SourceDamaged, TargetFailed, OSError of the source."""
+        """Do one pass.
+
+        Raises Abandoned, SourceChanged, SourceDamaged, TargetFailed, or the OSError of a read of the source.
+        """
         if not self._is_begun:
             self._begin()
-        # Producers wait for the last pass.
+        # The last pass does not wait for its rate or rest: producers wait for it.
         self._is_last = wanted.is_last
         bases = [*wanted.sealed, wanted.active]
         with _writing():
@@ -147,17 +154,17 @@ class Copy:
         self.end = wanted.end
 
     def _begin(self) -> None:
-        """Of what an earlier life has left only segments are compared; the rest may be anything."""
+        """Prepare the future replica. Keep an earlier life's segments, which are compared; drop the rest."""
         with _writing():
             for suffix in (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX):
                 for offset in offsets_of(self.future, suffix):
                     (self.future / segment_name(offset, suffix)).unlink()
-            # It means something only when the directory has lost its suffix.
+            # The mark counts only once the directory has lost its suffix.
             write_whole(self.future / MOVED, os.fsencode(self.source) + b"\n")
         self._is_begun = True
 
     def _drop_others(self, bases: list[int]) -> None:
-        """Of segments that the current replica has no more."""
+        """Remove the files of segments that the current replica no longer has."""
         wanted = set(bases)
         for base in segments_of(self.future):
             if base not in wanted:
@@ -190,7 +197,7 @@ class Copy:
             raise SourceChanged(str(error)) from error
 
     def _bytes_there(self, base: int) -> int:
-        """What an earlier life has written has its room, whether it is the same or not."""
+        """Return the bytes that the segment already takes in the future replica, equal or not."""
         with _writing():
             try:
                 return (self.future / segment_name(base)).stat().st_size
@@ -235,7 +242,7 @@ class Copy:
                 _settle(target, walk, segment)
             with _writing():
                 if not self._is_last:
-                    # What is about to be read by those at the end of the log stays.
+                    # After the last pass the bytes stay cached: consumers at the log end read them next.
                     background_io.leave_cache(target)
         except TargetFailed:
             _take_back(target, segment.position)
@@ -251,7 +258,7 @@ class Copy:
         )
 
     def _put(self, target: int, position: int, data: bytes, there: int) -> None:
-        """What an earlier life has written already is not written."""
+        """Write `data`, unless the file already has the same bytes. `there`: its size at the beginning."""
         if position + len(data) <= there:
             with _writing():
                 found, disk_s = background_io.read(target, len(data), position, leaves_cache=True)
@@ -272,7 +279,7 @@ class Copy:
             self._rest(disk_s)
 
     def _copy_index(self, base: int, suffix: str, segment: _Segment) -> None:
-        """It only ever grows."""
+        """Copy what an index has grown by: indexes only grow."""
         try:
             source = os.open(self.source / segment_name(base, suffix), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -300,7 +307,7 @@ class Copy:
     # ---- snapshots ----
 
     def _copy_snapshots(self, wanted: Wanted) -> None:
-        """Before the last pass those of sealed segments: a newer one may just be written."""
+        """Copy producer snapshots. Before the last pass skip newer ones: one may just be being written."""
         found = offsets_of(self.source, SNAPSHOT_SUFFIX)
         there = offsets_of(self.future, SNAPSHOT_SUFFIX)
         for offset in found:
@@ -327,7 +334,10 @@ class Copy:
         return HURRIED_BYTES if self._is_hurried else size.bytes
 
     def _read(self, source: int, count: int, position: int) -> bytes:
-        """Raises Abandoned, SourceChanged, OSError."""
+        """Read `count` bytes at the copy's rate.
+
+        Raises Abandoned, OSError, or SourceChanged if the file has become shorter.
+        """
         if not self._is_last:
             mark = self._pace.take(count)
             self._wait(lambda: self._pace.left_s(mark))
@@ -339,7 +349,7 @@ class Copy:
         return data
 
     def _rest(self, disk_s: float) -> None:
-        """Leaves the disk alone for as long as it was at work. Raises Abandoned."""
+        """Leave the disk alone for as long as it was at work. Raises Abandoned if cancelled."""
         until = time.monotonic() + (0 if self._is_hurried else disk_s)
         self._wait(lambda: until - time.monotonic())
 
@@ -353,7 +363,10 @@ class Copy:
 
 
 def _settle(target: int, walk: Walk, segment: _Segment) -> float:
-    """What has been copied counts. -> how long the sync took. Raises TargetFailed."""
+    """Sync the target and count what was copied. Return the sync's duration in s.
+
+    Raises TargetFailed if the sync fails.
+    """
     with _writing():
         took_s = _sync(target)
     segment.position, segment.next_offset = walk.position, walk.next_offset
@@ -361,7 +374,10 @@ def _settle(target: int, walk: Walk, segment: _Segment) -> float:
 
 
 def _sync(fd: int) -> float:
-    """A failed one is final, unless the disk is full: the next would say that all is well."""
+    """Sync the file and return the duration in s.
+
+    Raises OSError with EIO for a failure that is not for lack of room: a second sync would wrongly succeed.
+    """
     try:
         return background_io.sync(fd)
     except OSError as error:
@@ -370,7 +386,10 @@ def _sync(fd: int) -> float:
 
 
 def _take_back(fd: int, position: int) -> None:
-    """What was written behind that may be in the page cache and nowhere else. Raises TargetFailed."""
+    """Truncate the file to `position`: bytes behind it may be in the page cache alone.
+
+    Raises TargetFailed if that fails.
+    """
     try:
         os.ftruncate(fd, position)
     except OSError as error:

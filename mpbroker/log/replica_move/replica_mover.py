@@ -1,15 +1,16 @@
-"""Moving partitions between log directories while they are served: the log worker's part.
+"""Moves of partitions between log directories while they are served: the log worker's part.
 
 (Kafka: ReplicaManager.alterReplicaLogDirs, ReplicaAlterLogDirsThread; KIP-113.) A thread copies in passes
-(`copying`), each up to where the log ended when it began. When little is left the partition's produces wait:
-they are not refused, and nobody else's wait. What is left is copied, the future
-replica takes the place of the current one (`futures` says in which steps), the table names the other
-directory, and what waited is appended there. Readers go on with the files that they have open, and find the
-others by the table.
+(`replica_copier`), each up to the log end at its beginning. When little is left the partition's produces
+wait; they are not refused, and other partitions' produces do not wait. The rest is copied, the future replica
+takes the place of the current one (`future_replica` has the steps), the table names the other directory, and
+the produces that waited are appended there. Readers read on in the files they have open, and find the new
+ones by the table.
 
-A move that nothing has decided yet can be given up at any moment: the current replica was never touched. It
-ends with the partition, with its old or its new log directory, or by an order to move it to where it is. A
-full disk and a source that cannot be read are waited for and reported; a start goes on with what it finds.
+A move can be given up at any moment before it is decided: the current replica is untouched until then. It
+ends when the partition is deleted, its source or target directory fails, the source cannot be read or is
+damaged, or an order says to keep the partition where it is. A full disk is waited for and reported. A start
+resumes unfinished moves.
 """
 
 from __future__ import annotations
@@ -54,22 +55,22 @@ from mpbroker.log.replica_move.replica_copier import (
 from mpbroker.protocol.errors import ErrorCode
 from shm.counters import CounterPage
 
-# What may be left for the last pass, while produces wait.
+# The most bytes left for the last pass, while produces wait.
 LITTLE_BYTES = 1 << 20
-# After so much of a pass it is clear whether the copy is faster than the producers.
+# After this much of a pass it is clear whether the copy is faster than the producers.
 MUCH_BYTES = 64 << 20
-# So long they wait for it; then there is another try.
+# The longest time produces wait for the last pass; then the move is tried again.
 HELD_MOST_S = 1.0
-# Each is looked after in every round of the loop.
+# Every running move is stepped in every round of the loop.
 MOVES_AT_ONCE = 64
-# A full disk, or a checkpoint that could not be written.
+# The wait after a full disk, or a checkpoint that could not be written.
 TRY_AGAIN_S = 5.0
 _log = logging.getLogger("mpbroker")
 _Steps: TypeAlias = Generator[None, None, None]
 
 
 class _Over(Exception):
-    """The move is not wanted, or not possible, any more."""
+    """Raised when the move is no longer wanted or possible."""
 
 
 @dataclass(eq=False)
@@ -79,17 +80,19 @@ class Move:
     target: Home
     copy: Copy
     is_cancelled: bool = False
-    # From here on it is not to be stopped.
+    # From here on it cannot be stopped.
     is_decided: bool = False
-    # What it was before has another name, for good.
+    # The old replica was renamed, for good.
     has_left: bool = False
     wanted: Wanted | None = None
     problem: str = ""
 
 
 class Moving:
-    """`wake`: called in a thread when a step of a copy is over, so that the loop looks. `counters`: of all
-    log workers.
+    """The moves of one log worker's partitions.
+
+    `wake`: called in a thread when a step of a copy is over, so that the loop looks. `counters`: those of
+    all log workers.
     """
 
     def __init__(
@@ -99,35 +102,38 @@ class Moving:
         self._counters = counters
         self._wake = wake
         self._moves: dict[PartitionLog, Move] = {}
-        # Those that are not looked after yet, and those that are.
+        # Moves that have not started, and the steps of those that run.
         self._queue: deque[Move] = deque()
         self._running: list[_Steps] = []
-        # Where partitions are to go when they have arrived where they are going now.
+        # The next target of partitions whose current move is decided but not over.
         self._next: dict[PartitionLog, Home] = {}
-        # Whose produces wait; one at a time.
+        # The move whose produces wait; one at a time.
         self._held: Move | None = None
         self._placing: Future[None] | None = None
         self._is_stopping = False
         self._pace = Pace(self._bytes_per_s)
         threads = manager.config.num_replica_alter_log_dirs_threads or len(manager.dirs)
         self._copiers = ThreadPoolExecutor(threads, "log copier", give_way_to_all)
-        # Behind nobody's long copy: produces wait for it.
+        # A pool of its own, so that the last pass never queues behind a long copy: produces wait for it.
         self._placer = ThreadPoolExecutor(1, "log mover")
         self._count()
 
     def _count(self) -> None:
-        """A predecessor's number is over, too."""
+        """Publish the number of moves. The first call overwrites a predecessor's."""
         self._counters[self._manager.worker.number].set(Counter.COUNT_PARTITIONS_MOVING, len(self._moves))
 
     def _bytes_per_s(self) -> float:
-        """In a thread: what is allowed to all, shared with the log workers that move something, too."""
+        """Return this worker's share of the limit: it is divided among the log workers with moves.
+
+        Called in a thread.
+        """
         moving = sum(page.get(Counter.COUNT_PARTITIONS_MOVING) > 0 for page in self._counters)
         return self._manager.config.replica_alter_log_dirs_io_max_bytes_per_second / max(moving, 1)
 
     # ---- orders ----
 
     def ordering(self, message: calls.MovePartitions) -> Generator[None, None, calls.MovesBegun]:
-        """A partition at a time: each takes some syncs."""
+        """Begin the ordered moves, one partition a step: each takes some syncs."""
         errors = []
         for one in message.partitions:
             errors.append(self._ordered(one))
@@ -152,7 +158,7 @@ class Moving:
             return ErrorCode.KAFKA_STORAGE_ERROR
         move = self._moves.get(log)
         if move is not None and move.is_decided:
-            # From there, once it has arrived.
+            # The new move begins once this one has arrived.
             self._next[log] = target
             return 0
         if move is not None and move.target is target:
@@ -162,7 +168,7 @@ class Moving:
         if target.number == log.state.log_dir:
             return 0
         if any(home.failed for home in self._manager.dirs):
-            # It may have a future replica there that nobody sees.
+            # The partition may have an unseen future replica in the failed directory.
             return ErrorCode.KAFKA_STORAGE_ERROR
         return self._begun(log, target)
 
@@ -197,7 +203,7 @@ class Moving:
         self._queue.append(move)
 
     def _cancel(self, move: Move) -> None:
-        """Another order has come: its future replica goes."""
+        """Give up a move and remove its future replica."""
         _log.info("%s does not move to %s any more", move.log.directory, move.target.path)
         move.is_cancelled = True
         self._end(move)
@@ -212,7 +218,10 @@ class Moving:
         self._manager.helper.submit(partial(remove_tree, gone), home.number)
 
     def resume(self, topics: Iterable[str]) -> None:
-        """What an earlier life has begun, when all that can be opened is open. `topics`: all there are."""
+        """Resume the moves that an earlier life began; remove future replicas that belong to no move.
+
+        To be called when all partitions that can be opened are open. `topics`: all existing topics.
+        """
         logs = {(log.topic, log.partition): log for log in self._manager.logs.values()}
         for home, directory, parsed in list(future_replica.futures_in(self._manager.dirs)):
             log = logs.get((parsed.topic, parsed.partition))
@@ -249,7 +258,7 @@ class Moving:
     # ---- the loop ----
 
     def step(self) -> None:
-        """One of each move."""
+        """Do one step of each move."""
         while self._queue and len(self._running) < MOVES_AT_ONCE:
             self._running.append(self._moving(self._queue.popleft()))
         for steps in list(self._running):
@@ -259,7 +268,7 @@ class Moving:
                 self._running.remove(steps)
 
     def topic_goes(self) -> None:
-        """Directories are about to be renamed: not while we do the same."""
+        """Wait for a rename of ours to end: a topic's directories are about to be renamed."""
         if self._placing is not None:
             concurrent.futures.wait([self._placing])
 
@@ -268,7 +277,7 @@ class Moving:
         return not self._running and not self._queue
 
     def stop(self) -> None:
-        """What is decided is finished; everything else the next start goes on with."""
+        """Finish decided moves and stop the others. The next start resumes them."""
         self._is_stopping = True
         self._queue.clear()
         for move in self._moves.values():
@@ -283,7 +292,7 @@ class Moving:
     def _moving(self, move: Move) -> _Steps:
         try:
             while move.log.is_swapping:
-                # The cleaner's last segment; it gets no other one.
+                # Wait for the cleaner's swap. It gets no other segment of a moving partition.
                 self._check(move)
                 yield
             while not (yield from self._tried(move)):
@@ -311,11 +320,11 @@ class Moving:
                 move.target.forget((move.log.topic, move.log.partition))
 
     def _has_failed(self, home: Home) -> bool:
-        """As the turn knows it: `home` hears of it later."""
+        """Tell whether the directory failed. The turn knows before `home` does."""
         return home.failed or bool(self._manager.turn.failed_dirs >> home.number & 1)
 
     def _check(self, move: Move) -> None:
-        """Raises _Over."""
+        """Raise _Over if the move is no longer wanted or possible."""
         if move.is_cancelled or self._is_stopping or not self._manager.is_served(move.log):
             raise _Over
         if move.target.failed:
@@ -323,7 +332,7 @@ class Moving:
             raise _Over
 
     def _tried(self, move: Move) -> Generator[None, None, bool]:
-        """Whether it is where it should be."""
+        """Copy until the partition has arrived. Return False if the move must wait and be tried again."""
         while True:
             written = move.copy.bytes_written
             try:
@@ -338,12 +347,13 @@ class Moving:
                 self._check(move)
             except SourceChanged as reason:
                 _log.info("%s: %s; looking again", move.log.directory, reason)
-                # Retention takes away what is copied just then, the more of it the longer we wait.
+                # Retention deletes what is being copied, and more of it the longer we wait: go on at
+                # once unless nothing was written.
                 if move.copy.bytes_written == written:
                     return False
 
     def _left_bytes(self, move: Move) -> int:
-        """What has been appended since the last pass began."""
+        """Return the bytes appended since the last pass began, or more than LITTLE_BYTES after a roll."""
         state, wanted = move.log.state, move.wanted
         assert wanted is not None
         if state.segment_base != wanted.active:
@@ -360,7 +370,7 @@ class Moving:
         while not copied.done():
             self._check(move)
             if not copied.running():
-                # What comes while others are copied says nothing.
+                # Appends while other partitions are copied say nothing about the copy's speed.
                 end = move.log.state.log_end
             elif move.copy.bytes_written >= much:
                 self._judge_speed(move, begun_at, end)
@@ -370,8 +380,10 @@ class Moving:
         return self._has_copied(move, copied)
 
     def _judge_speed(self, move: Move, begun_at: int, end: int) -> None:
-        """Of a pass that began when the log ended at `end`. Who is late stays so: what is left would grow
-        again as soon as the disk was left to others.
+        """Mark the copy late if the log grew at least half as fast as the pass copied.
+
+        `begun_at`: the copy's end when the pass began, `end`: the log's. A late copy stays late: the rest
+        would grow again as soon as it left the disk to others.
         """
         if 2 * (move.log.state.log_end - end) >= move.copy.end - begun_at > 0:
             move.copy.is_late = True
@@ -382,7 +394,10 @@ class Moving:
         return Wanted(sealed, state.segment_base, state.size, state.log_end, list(log.epochs), is_last)
 
     def _has_copied(self, move: Move, copied: Future[None]) -> bool:
-        """Whether the pass has done what it should. Raises _Over, SourceChanged."""
+        """Tell whether the pass succeeded; False if the move must wait.
+
+        Raises _Over if the move is over, SourceChanged if a segment went during the pass.
+        """
         try:
             copied.result()
         except Abandoned as over:
@@ -396,7 +411,7 @@ class Moving:
             self._cancel(move)
             raise _Over from problem
         except Exception as problem:
-            # Dying of it again and again would take the broker along.
+            # Report a bug instead of dying of it: repeated deaths would stop the broker.
             _log.exception("%s stays where it is: the copier fails", move.log.directory)
             self._cancel(move)
             raise _Over from problem
@@ -404,7 +419,10 @@ class Moving:
         return True
 
     def _waits_for(self, move: Move, error: OSError) -> bool:
-        """A full disk passes; any other failure takes the target along. Raises _Over."""
+        """Report a passing error of the target, such as a full disk, and return False.
+
+        Any other error fails the target directory. Raises _Over then, or if the future replica was removed.
+        """
         if error.errno == errno.ENOENT and not _is_there(move.copy.future):
             _log.error("%s stays where it is: %s was removed", move.log.directory, move.copy.future)
             raise _Over from error
@@ -419,8 +437,9 @@ class Moving:
         return False
 
     def _is_written_down(self, move: Move) -> Generator[None, None, bool]:
-        """Whether the target's checkpoints know the partition: where it begins, and that nothing of what it
-        has there is to be replayed from a journal of before.
+        """Write the partition's offsets to the target's checkpoints; tell whether they are on disk.
+
+        A start there then knows the log start, and replays nothing of an older journal below the copy's end.
         """
         log, home, helper = move.log, move.target, self._manager.helper
         key, end, start = (log.topic, log.partition), move.copy.end, log.log_start
@@ -446,7 +465,7 @@ class Moving:
             yield
         self._held, log.is_swapping = move, True
         try:
-            # Its files are nobody else's from here on.
+            # From here on nobody else works on its files.
             yield from self._manager.helper.catching_up()
             self._check(move)
             if self._left_bytes(move) > LITTLE_BYTES:
@@ -462,7 +481,7 @@ class Moving:
             retry_held(self._manager.turn)
 
     def _has_last(self, move: Move) -> Generator[None, None, bool]:
-        """Whether the future replica is the same as the current one, in time."""
+        """Copy the rest while produces wait. Tell whether the replicas became equal in HELD_MOST_S."""
         log, since = move.log, time.monotonic()
         while log.state.unsynced:
             self._check(move)
@@ -483,19 +502,19 @@ class Moving:
         return self._has_copied(move, copied) and log.is_held
 
     def _placed(self, move: Move) -> Generator[None, None, bool]:
-        """Whether it is there: then for good."""
+        """Put the future replica in place. Tell whether that happened; it is final then."""
         log, future = move.log, move.copy.future
         move.is_decided = True
         error = yield from self._done(partial(future_replica.place, future, move.target.path / log.name))
         if error is not None and _is_there(future):
-            # It still has its name.
+            # The future replica still has its old name: nothing has happened.
             move.is_decided = False
             return self._waits_for(move, error)
         if not self._manager.is_here(log):
-            # Its topic was deleted, and both directories with it.
+            # The topic was deleted, and both directories with it.
             raise _Over
         if error is not None and (yield from self._done(partial(future_replica.stay, log.directory))) is None:
-            # What the target has of it on disk nobody can tell; the current replica was never touched.
+            # Nobody can tell what the target has on disk, but the current replica was never touched.
             move.is_decided = False
             return self._waits_for(move, OSError(errno.EIO, f"its name could not be synced: {error}"))
         if not self._manager.is_here(log):
@@ -503,7 +522,7 @@ class Moving:
         log.close_files()
         self._manager.moved(log, move.target)
         if error is not None:
-            # Whether it is here or there a start can tell; until then nothing may be appended to either.
+            # Only a start can tell which replica counts; until then nothing may be appended to either.
             _log.error("%s: %s", move.target.path, error)
             self._manager.turn.storage_failed(move.target.number, error.errno or 0)
         elif not self._has_failed(move.source):
@@ -511,7 +530,10 @@ class Moving:
         return True
 
     def _leaves(self, move: Move) -> Generator[None, None, bool]:
-        """Whether the current replica of before is gone, or nobody's business any more."""
+        """Rename the old replica for deletion. Return False if that must be tried again.
+
+        Raises _Over if the partition's topic was deleted.
+        """
         gone: list[Path] = []
         current = move.copy.source
         error = yield from self._done(lambda: gone.append(future_replica.set_aside(current)))
@@ -528,21 +550,21 @@ class Moving:
         return True
 
     def _left(self, move: Move) -> _Steps:
-        """It is served where it should be; what is left of it elsewhere goes."""
+        """Remove the old replica, with retries, after the partition is served from the target."""
         target = move.log.directory
         while not move.has_left and not self._has_failed(move.source) and not (yield from self._leaves(move)):
             again = time.monotonic() + TRY_AGAIN_S
             while time.monotonic() < again and not self._is_stopping:
                 yield
             if self._is_stopping:
-                # The mark tells the next start.
+                # The mark tells the next start to remove it.
                 return
         if move.has_left and not self._has_failed(move.target):
             yield from self._done(partial(future_replica.unmark, target))
         _log.info("%s has moved to %s", move.copy.source, move.target.path)
 
     def _done(self, job: Callable[[], object]) -> Generator[None, None, OSError | None]:
-        """Until it is done; why it could not be."""
+        """Do a job in the placer's thread and wait for it. Return its OSError, None if it succeeded."""
         self._placing = self._placer.submit(_run, job)
         self._placing.add_done_callback(lambda _: self._wake())
         placing = self._placing
@@ -561,7 +583,7 @@ def _run(job: Callable[[], object]) -> None:
 
 
 def _is_there(path: Path) -> bool:
-    """As far as its log directory can tell."""
+    """Tell whether the path exists; False if its log directory cannot be read."""
     try:
         return path.exists()
     except OSError:
@@ -573,7 +595,10 @@ def _places(move: Move) -> tuple[Path, Path]:
 
 
 def give_way_to_all() -> None:
-    """The thread's niceness is its own. A broker's that is nicer already stays: nobody may take it back."""
+    """Raise the calling thread's niceness to NICENESS; it has one of its own.
+
+    A higher niceness of the broker stays: an unprivileged thread may not lower it.
+    """
     thread = threading.get_native_id()
     niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
     os.setpriority(os.PRIO_PROCESS, thread, niceness)

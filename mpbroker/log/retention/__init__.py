@@ -1,1 +1,1 @@
-"""Which segments and records are deleted, and how."""
+"""Retention rules, and the deletion of segments and records."""

@@ -1,14 +1,14 @@
-"""Deleting segments and records, a step at a time: in between the log goes on appending.
+"""The deletion of segments and records, in steps between which the log goes on appending.
 
-The log start offset moves first, in the table and in its checkpoint, then the files get another name, and
-`file.delete.delay.ms` later they go. Whoever has one open reads on; who opens it later finds that its offset
-is out of range. Killed anywhere in between nothing at or above the log start offset is lost: files below it
-are found again by the rules, files with the other name are removed when the partition is opened.
+The log start offset moves first, in the table and in its checkpoint. Then the files are renamed, and
+`file.delete.delay.ms` later they are removed. Readers that have a file open read on; later ones get
+OFFSET_OUT_OF_RANGE. A kill at any point loses nothing at or above the log start offset: the rules find files
+below it again, and renamed files are removed when the partition is opened.
 (Kafka: LogManager.cleanupLogs, UnifiedLog.deleteOldSegments, ReplicaManager.deleteRecords.)
 
-The checkpoint needs room on the disk and deleting makes it: should it fail for a full disk, segments go all
-the same, for the first one that is left says where the log starts. Only records that were deleted within a
-segment need the checkpoint, and their deletion is acknowledged when it is on disk.
+The checkpoint needs room on the disk, and deletion makes room: if the checkpoint fails on a full disk,
+segments are deleted all the same, because the first one left tells where the log starts. Only records deleted
+within a segment need the checkpoint; their deletion is acknowledged when it is on disk.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Deletion:
     # ---- retention ----
 
     def looking(self) -> Generator[None, None, None]:
-        """One look at every partition."""
+        """Look at every partition once, and delete its expired segments."""
         slots = list(self._manager.logs)
         for at in range(0, len(slots), LOOKED_AT_ONCE):
             some = slots[at : at + LOOKED_AT_ONCE]
             yield from self._measuring.until_measured(self._measuring.open_logs(some))
             now_ms = self._manager.turn.clock_ms()
-            # Some may have gone meanwhile.
+            # Some logs may have been removed meanwhile, so ask for the open ones again.
             self._delete([(log, self._expired(log, now_ms)) for log in self._measuring.open_logs(some)])
             yield
 
@@ -63,12 +63,12 @@ class Deletion:
     # ---- records ----
 
     def deleting(self, call: calls.DeleteRecords) -> Generator[None, None, calls.DeletedRecords]:
-        """Until what could be deleted is so for good."""
+        """Delete records below the requested offsets, and answer when the deletions are on disk."""
         manager = self._manager
         while any(self._is_held(wanted.slot) for wanted in call.partitions):
             yield
         results = [self._delete_before(wanted) for wanted in call.partitions]
-        # A partition that is named twice has its segments deleted once.
+        # Delete the segments of a partition once, even if the request names it twice.
         logs = list(dict.fromkeys(log for _, log, _ in results if log is not None))
         manager.checkpoint_log_starts(logs)
         self._delete([(log, self._below_start(log)) for log in logs])
@@ -84,12 +84,18 @@ class Deletion:
         return calls.DeletedRecords(answers)
 
     def _is_held(self, slot: int) -> bool:
-        """Another log directory has its log start already, and is about to be where the partition is."""
+        """Tell whether the partition is held for its move.
+
+        The target directory's checkpoint already has its log start, so that must not change now.
+        """
         log = self._manager.logs.get(slot)
         return log is not None and log.is_held
 
     def _delete_before(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None, int]:
-        """An error or the log, and the start it has by this call: it may move on before that is on disk."""
+        """Move the log start of one partition. Return an error code, the log, and its new start.
+
+        The log is None with an error. Its start may move further before this one is on disk.
+        """
         log = self._manager.logs.get(wanted.slot)
         if log is None or log.state.generation != wanted.slot_generation:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, None, -1
@@ -107,14 +113,14 @@ class Deletion:
 
     def _below_start(self, log: PartitionLog) -> list[Doomed]:
         if log.is_swapping:
-            # The next look takes it.
+            # The next look deletes them.
             return []
         return below_log_start(self._measuring.segments_of(log), self._marks(log, 0))
 
     # ---- files ----
 
     def _delete(self, found: Iterable[tuple[PartitionLog, list[Doomed]]]) -> None:
-        """The log starts of all of them are checkpointed together, before the first file goes."""
+        """Delete these segments. One checkpoint with all new log starts is written before any rename."""
         jobs = []
         for log, going in found:
             if not going:
@@ -141,7 +147,7 @@ class Deletion:
             manager.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
-        """The active segment becomes a sealed one, or stays if there is no room for another."""
+        """Roll the log if its active segment is to go. Leave that segment out if the roll fails."""
         if going[-1].segment.base != log.state.segment_base:
             return going
         try:
@@ -149,7 +155,7 @@ class Deletion:
         except OSError as error:
             self._measuring.cannot_reach(log, error)
             return going[:-1]
-        # All of it lay below the high watermark, and so it is where it was: at the end.
+        # All records lie below the high watermark, so it stays where it was: at the log end.
         log.state.all_is_durable(log.state.synced)
         return going
 
@@ -163,9 +169,10 @@ class Deletion:
 
 
 def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple[int, int]]) -> None:
-    """`fd` is the directory's: by now another topic's may have its name.
+    """Rename the files of these segments, and write the leader epochs.
 
-    The log file first: what is left of a segment without one is removed when the partition is opened.
+    `fd`: the open directory. Its name may belong to another topic's directory by now. The log file of a
+    segment comes first: files without one are removed when the partition is opened.
     """
     try:
         for segment, reason in going:
@@ -190,7 +197,7 @@ def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple
 
 
 def unlink_deleted(directory: Path, bases: list[int]) -> None:
-    """What was set aside of these segments."""
+    """Remove the renamed files of these segments."""
     for base in bases:
         for suffix in SEGMENT_FILES:
             remove_file(directory / (segment_name(base, suffix) + DELETED_FILE_SUFFIX))

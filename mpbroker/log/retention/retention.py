@@ -1,12 +1,12 @@
-"""Which segments of a partition have had their time. No I/O, no clock.
+"""The rules by which segments of a partition expire. No I/O, no clock.
 
-(Kafka: UnifiedLog.deleteOldSegments, deletableSegments.) A partition is its segments from the oldest to the
-active one. What goes is a prefix of them: the first segment that no rule wants to go ends the search, and so
-does the first whose records are not all below the high watermark. That the active one goes as well means that
-the log is rolled first, so that an empty segment is left at its end; one that is empty stays.
+(Kafka: UnifiedLog.deleteOldSegments, deletableSegments.) Expired segments are a prefix of the partition's
+segments, oldest first. The search ends at the first segment that no rule expires, or whose records are not
+all below the high watermark. If the active segment expires too, the log is rolled first, so that an empty
+segment is left at its end. An empty active segment stays.
 
-A record of the future keeps its segment, and all behind it, until its time has come: it is the largest
-timestamp that counts, not the age of the file.
+A segment's age is that of its largest timestamp, not that of the file: a record with a future timestamp keeps
+its segment, and all behind it, until that time has come.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DELETE = "delete"
 
 
 class Marks(NamedTuple):
-    """What a partition's segments are measured by."""
+    """The offsets and the time that the rules compare segments with."""
 
     log_start: int
     high_watermark: int
@@ -34,13 +34,14 @@ class Doomed(NamedTuple):
 
 
 Verdict = Callable[[Segment], str]
-"""Why the segment goes, asked of one after the other; empty if it stays."""
+"""Returns the reason why a segment expires, "" if it stays. Called for one segment after the other."""
 
 
 def doomed(segments: Sequence[Segment], config: TopicConfig, marks: Marks) -> list[Doomed]:
-    """What goes, oldest first. `segments`: all of the partition's, the active one last.
+    """Return the expired segments, oldest first.
 
-    One rule after the other, each for what the one before it has left.
+    `segments`: all of the partition's, the active one last. Each rule is applied to the segments that the
+    rules before it have left.
     """
     found = below_log_start(segments, marks)
     if DELETE in config.cleanup_policy:
@@ -52,7 +53,7 @@ def doomed(segments: Sequence[Segment], config: TopicConfig, marks: Marks) -> li
 
 
 def below_log_start(segments: Sequence[Segment], marks: Marks) -> list[Doomed]:
-    """What nobody can ask for any more, also of what is only compacted; never the active one."""
+    """Return the segments below the log start, whatever the cleanup policy; never the active one."""
     reason = f"the log starts at offset {marks.log_start}"
     return _prefix(segments[:-1], marks, lambda segment: reason if segment.end <= marks.log_start else "")
 
@@ -69,7 +70,7 @@ def _prefix(segments: Sequence[Segment], marks: Marks, verdict: Verdict) -> list
 
 
 def _by_size(segments: Sequence[Segment], limit: int) -> Verdict:
-    """What stays is never smaller than the limit."""
+    """Return a rule that expires segments while the rest is at least `limit` bytes."""
     size = sum(segment.size for segment in segments)
     excess = size - limit
 
