@@ -29,7 +29,7 @@ K = TypeVar("K", int, bytes)
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one listener, or of all together."""
+    """The limits of one listener, or of all together."""
 
     connections: int = UNLIMITED
     per_second: int = UNLIMITED
