@@ -113,7 +113,8 @@ cdef class Clients:
         self._resize(FIRST_PLACES)
 
     def put(
-        self, uint64_t connection, uint64_t revision, bytes client_id, produce, request, bint fetch_limited=False
+        self, uint64_t connection, uint64_t revision, bytes client_id, produce, request,
+        bint fetch_limited=False
     ) -> None:
         """Set what limits a connection; each budget is (key, bound per second) or None."""
         cdef Client *client

@@ -10,7 +10,7 @@ cpdef enum ChannelState:
     CHANNEL_SENDING = 3     # the answer is partly written
     CHANNEL_OPENING = 4     # the answer needs a segment file that is not open yet
     CHANNEL_THROTTLED = 6   # answered; nothing is read until the throttle has ended
-    CHANNEL_CLOSED = 5      # the socket is closed, but a handler or the log process still has the request's block
+    CHANNEL_CLOSED = 5      # the socket is closed, but another process still has the request's block
 
 cpdef enum CloseReason:
     CLOSED_BY_PEER = 1

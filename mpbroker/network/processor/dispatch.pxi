@@ -132,7 +132,9 @@ cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
         return NULL
     if said.id > 0:
         number = handler_of_session(said.id)
-        return &t.handlers[number] if number < t.handler_count and takes_requests(&t.handlers[number]) else NULL
+        return (
+            &t.handlers[number] if number < t.handler_count and takes_requests(&t.handlers[number]) else NULL
+        )
     if c.open_tries and c.answer.owner >= FIRST_HANDLER:
         # The handler that answered it has made a session that the client never heard of, and ends it.
         peer = &t.handlers[c.answer.owner - FIRST_HANDLER]
@@ -157,7 +159,9 @@ cdef bint is_heavy(Channel *c) noexcept nogil:
         return False
     if is_forwarded(c.api_key):         # the handler only hands it on to the coordinator
         return False
-    return c.api_key not in (Api.API_SASL_AUTHENTICATE, Api.API_DESCRIBE_CLUSTER, Api.API_CONSUMER_GROUP_HEARTBEAT)
+    return c.api_key not in (
+        Api.API_SASL_AUTHENTICATE, Api.API_DESCRIBE_CLUSTER, Api.API_CONSUMER_GROUP_HEARTBEAT
+    )
 
 cdef inline bint is_forwarded(int16_t api_key) noexcept nogil:
     """Return whether the coordinator answers the API: OffsetCommit to ListGroups, DeleteGroups, OffsetDelete,

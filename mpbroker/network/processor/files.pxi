@@ -104,7 +104,8 @@ cdef class TurnFiles:
         cdef Turn *t = self.t
         cdef uint32_t i
         out = dict.fromkeys(
-            t.opening[i] for i in range(t.opening_count) if t.channels[t.opening[i]].state == ChannelState.CHANNEL_OPENING
+            t.opening[i] for i in range(t.opening_count)
+            if t.channels[t.opening[i]].state == ChannelState.CHANNEL_OPENING
         )
         t.opening_count = t.unopened_count = 0
         t.files.released = False
@@ -134,8 +135,12 @@ cdef class TurnFiles:
                 continue
             name = (part.slot, part.slot_generation, part.segment_base, part.file_generation)
             needed.add(name)
-            if file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation) == NULL:
-                missing[name] = (<char *>base)[c.answer.block + part.path : c.answer.block + part.path + part.path_length]
+            if file_find(
+                &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
+            ) == NULL:
+                missing[name] = (<char *>base)[
+                    c.answer.block + part.path : c.answer.block + part.path + part.path_length
+                ]
         if len(needed) > t.files.most:
             close_channel(t, c, CloseReason.CLOSED_MANY_FILES, len(needed))
             publish(t)
@@ -145,7 +150,9 @@ cdef class TurnFiles:
             return None
         return [(*name, path) for name, path in missing.items()]
 
-    def opened(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd) -> None:
+    def opened(
+        self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd
+    ) -> None:
         """Hand an open segment file to the table, which closes it after a long time without use."""
         cdef FileTable *files = &self.t.files
         cdef OpenFile file
@@ -153,7 +160,8 @@ cdef class TurnFiles:
             close(fd)
             return
         files.clock += 1
-        file.slot, file.slot_generation, file.segment_base, file.inode = slot, slot_generation, segment_base, inode
+        file.slot, file.slot_generation, file.segment_base, file.inode = (
+            slot, slot_generation, segment_base, inode)
         file.fd, file.users, file.used = fd, 0, files.clock
         place_file(files, &file)
 

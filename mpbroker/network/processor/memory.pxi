@@ -58,7 +58,8 @@ cdef void feed(Turn *t, Channel *c) noexcept nogil:
         read_channel(t, c)
 
 cdef inline void forget_starved(Turn *t, uint32_t first, uint32_t count) noexcept nogil:
-    memmove(t.starved + first, t.starved + first + count, (t.starved_count - first - count) * sizeof(uint32_t))
+    memmove(
+        t.starved + first, t.starved + first + count, (t.starved_count - first - count) * sizeof(uint32_t))
     t.starved_count -= count
 
 cdef void feed_starved(Turn *t) noexcept nogil:
@@ -122,7 +123,9 @@ cdef bint is_stalled(Turn *t, Channel *c) noexcept nogil:
     if c.starved or c.held:
         return False
     # A sending channel holds an answer, whatever became of the request.
-    if c.state != ChannelState.CHANNEL_SENDING and not (c.state == ChannelState.CHANNEL_READING and (c.block or c.stash)):
+    if c.state != ChannelState.CHANNEL_SENDING and not (
+        c.state == ChannelState.CHANNEL_READING and (c.block or c.stash)
+    ):
         return False
     if c.last_active_ns + t.stall_ns < t.now_ns:
         return True

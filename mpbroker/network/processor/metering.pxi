@@ -7,7 +7,8 @@ cdef void begin_counting(Turn *t) noexcept nogil:
     """Start the counters. A predecessor's connections count as closed, whether it could count that or not."""
     cdef int by
     counter_set(
-        t.counters, Counter.COUNT_CONNECTIONS_CLOSED, t.counters.counters[<int>Counter.COUNT_CONNECTIONS_CREATED])
+        t.counters, Counter.COUNT_CONNECTIONS_CLOSED,
+        t.counters.counters[<int>Counter.COUNT_CONNECTIONS_CREATED])
     counter_set(t.counters, Counter.COUNT_ARENA_LIMIT_BYTES, t.arena.limit_bytes)
     for by in range(4):
         counter_set(t.counters, <int>Counter.COUNT_THROTTLED_PRODUCE + by, 0)
@@ -50,7 +51,8 @@ cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
     # For other kinds nothing was written: no time has passed.
     if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
         t.clock_ns = monotonic_ns()
-    answered_ns = since(c.received_ns, a.done_ns if a.done_ns and a.done_ns < c.dequeued_ns else c.dequeued_ns)
+    answered_ns = since(
+        c.received_ns, a.done_ns if a.done_ns and a.done_ns < c.dequeued_ns else c.dequeued_ns)
     remote_ns = since(queue_ns + local_ns, answered_ns)
     if remote_ns < 2 * STAMP_NS:    # left by rounding down two stamps
         local_ns += remote_ns
@@ -111,8 +113,8 @@ cdef list take_told(Turn *t):
         text = one.text[: one.length]
         free(one.text)
         out.append((
-            text, one.total_ns, one.request_queue_ns, one.local_ns, one.remote_ns, one.throttle_ms, one.response_queue_ns,
-            one.send_ns,
+            text, one.total_ns, one.request_queue_ns, one.local_ns, one.remote_ns, one.throttle_ms,
+            one.response_queue_ns, one.send_ns,
         ))
     t.told_count = 0
     return out

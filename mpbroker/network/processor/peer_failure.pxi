@@ -36,7 +36,9 @@ cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
         if c.state == ChannelState.CHANNEL_FREE:
             continue
         lose_answer_of(t, c, peer.process)
-        if c.handler != number or (c.state != ChannelState.CHANNEL_WAITING and c.state != ChannelState.CHANNEL_CLOSED):
+        if c.handler != number or (
+            c.state != ChannelState.CHANNEL_WAITING and c.state != ChannelState.CHANNEL_CLOSED
+        ):
             continue
         answered(t, c)
         if c.state == ChannelState.CHANNEL_CLOSED:

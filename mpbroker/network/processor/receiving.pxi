@@ -29,7 +29,10 @@ cdef bint parse_header(Turn *t, Channel *c) noexcept nogil:
         at += client_bytes
     if at > end:
         return False
-    if 0 <= c.api_key < API_KEYS and t.first_flexible[c.api_key] >= 0 and c.api_version >= t.first_flexible[c.api_key]:
+    if (
+        0 <= c.api_key < API_KEYS and t.first_flexible[c.api_key] >= 0
+        and c.api_version >= t.first_flexible[c.api_key]
+    ):
         if not read_uvarint(frame, &at, end, &tags):
             return False
         for i in range(tags):
@@ -74,7 +77,10 @@ cdef void note_software(Turn *t, Channel *c) noexcept nogil:
     cdef uint64_t at = c.body, name, name_bytes, version, version_bytes
     if c.api_version < t.first_flexible[<int>Api.API_API_VERSIONS] or c.api_version > API_VERSIONS_LATEST:
         return
-    if not read_uvarint(frame, &at, c.needed, &name_bytes) or name_bytes == 0 or name_bytes - 1 > c.needed - at:
+    if (
+        not read_uvarint(frame, &at, c.needed, &name_bytes)
+        or name_bytes == 0 or name_bytes - 1 > c.needed - at
+    ):
         return
     name = at
     at += name_bytes - 1
@@ -85,7 +91,8 @@ cdef void note_software(Turn *t, Channel *c) noexcept nogil:
         return
     version = at
     if is_software(frame + name, name_bytes - 1) and is_software(frame + version, version_bytes - 1):
-        session_software(&t.sessions[c.index], frame + name, name_bytes - 1, frame + version, version_bytes - 1)
+        session_software(
+            &t.sessions[c.index], frame + name, name_bytes - 1, frame + version, version_bytes - 1)
         count_client(t, c)
 
 cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:
@@ -115,7 +122,8 @@ cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
         if block == 0:
             return False
         memcpy(t.arena.base + block, t.arena.base + c.block, c.needed)
-        c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = c.block, c.asked_bytes, c.needed, c.received
+        c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = (
+            c.block, c.asked_bytes, c.needed, c.received)
         c.block, c.asked_bytes = block, asked
     c.received = c.needed
     return True
@@ -237,7 +245,8 @@ cdef int find_block(Turn *t, Channel *c) noexcept nogil:
         if framed:
             return framed
     if c.block == 0:
-        asked = c.expected + answer_room(c.expected) if c.expected > SMALL_BLOCK - ANSWER_ROOM else SMALL_BLOCK
+        asked = (
+            c.expected + answer_room(c.expected) if c.expected > SMALL_BLOCK - ANSWER_ROOM else SMALL_BLOCK)
         c.block = arena_allocate(t.arena, asked)
         if c.block == 0:
             return -2
@@ -257,7 +266,8 @@ cdef void receive_end(Turn *t, Channel *c, ssize_t n) noexcept nogil:
             free_request(t, c)
         return
     close_channel(
-        t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET, c.received if n == 0 else errno)
+        t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET,
+        c.received if n == 0 else errno)
 
 cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
     cdef uint64_t begun_ns = begin_timing(t)

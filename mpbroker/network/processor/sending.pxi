@@ -17,7 +17,8 @@ cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
         for i in range(a.length):
             part = parts_of(t, a) + i
             if part.kind == PartKind.PART_FILE:
-                entry = file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
+                entry = file_find(
+                    &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
                 if entry != NULL and entry.users:
                     entry.users -= 1
                     t.files.released |= entry.users == 0
@@ -110,7 +111,9 @@ cdef bint files_are_open(Turn *t, Channel *c) noexcept nogil:
     for i in range(c.answer.length):
         part = parts_of(t, &c.answer) + i
         if part.kind == PartKind.PART_FILE:
-            if file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation) == NULL:
+            if file_find(
+                &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
+            ) == NULL:
                 return False
     return True
 
@@ -120,7 +123,9 @@ cdef void use_files(Turn *t, Channel *c) noexcept nogil:
     for i in range(c.answer.length):
         part = parts_of(t, &c.answer) + i
         if part.kind == PartKind.PART_FILE:
-            file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation).users += 1
+            file_find(
+                &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
+            ).users += 1
 
 cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
     """Begin to send `c.answer`, or wait for its files."""

@@ -21,7 +21,9 @@ cdef bint session_over(Turn *t, Channel *c) noexcept nogil:
     """Return whether a request goes no further since the authentication ends: it renews it, or comes too
     late.
     """
-    if c.api_key == Api.API_SASL_HANDSHAKE and (c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS):
+    if c.api_key == Api.API_SASL_HANDSHAKE and (
+        c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
+    ):
         c.renewed_ns = t.now_ns
         c.secure = NEGOTIATING
         mark(t, c)

@@ -147,7 +147,8 @@ cdef class SecureTurn:
         """Note the software that ApiVersions named before authentication."""
         cdef Channel *c = self._channel(channel)
         session_software(
-            &self.t.sessions[channel], <const uint8_t *>name, len(name), <const uint8_t *>version, len(version))
+            &self.t.sessions[channel], <const uint8_t *>name, len(name),
+            <const uint8_t *>version, len(version))
         count_client(self.t, c)
 
     def room(self, uint32_t channel):

@@ -159,7 +159,8 @@ cdef struct Turn:
     uint64_t *evictions_done
     uint64_t order_seen
     uint64_t fence_order_seen
-    int16_t first_flexible[API_KEYS]    # per API key: first version with request header 2; 32767: none; -1: unknown key
+    # per API key: first version with request header 2; 32767: none; -1: unknown key
+    int16_t first_flexible[API_KEYS]
     uint64_t now_ns
     Told *told
     uint32_t told_count
@@ -172,7 +173,8 @@ cdef struct Turn:
     uint32_t late_count
     Event *closed               # connections closed since Python looked; has room for all there can be
     uint32_t closed_count
-    uint32_t *opening           # channels in CHANNEL_OPENING since Python looked; a place taken anew may be in it twice
+    # channels in CHANNEL_OPENING since Python looked; twice, if a place was taken anew meanwhile
+    uint32_t *opening
     uint32_t opening_count
     uint32_t unopened_count     # the first of `opening` that found no room for their files when Python looked
 

@@ -27,15 +27,18 @@ from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, SessionOfFetch, handler_of_session, session_of_fetch
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport (
-    ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
+    ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version,
+    note_api,
 )
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
 from mpbroker.ipc.slots cimport (
-    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag,
-    SlotKind,
+    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot,
+    SlotFlag, SlotKind,
 )
 from mpbroker.network.processor.channel cimport Channel, ChannelState, CloseReason
-from mpbroker.network.processor.files cimport FILE_PLACES, FILES_MOST, FileTable, OpenFile, file_find, file_hash
+from mpbroker.network.processor.files cimport (
+    FILE_PLACES, FILES_MOST, FileTable, OpenFile, file_find, file_hash,
+)
 from mpbroker.network.processor.tls_pipe cimport TlsPipe
 from shm.arena cimport (
     Arena, arena_allocate, arena_allocate_beyond, arena_free, block_capacity, block_generation, block_lend,
@@ -43,7 +46,8 @@ from shm.arena cimport (
 from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
 from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_ring
 from shm.ring cimport (
-    Ring, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting, ring_want_space,
+    Ring, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting,
+    ring_want_space,
 )
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 
@@ -125,18 +129,23 @@ cdef enum:
 assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR and CONTROL_PROCESSOR == topology.CONTROL_PROCESSOR
 assert REQUEST_RING_PLACES == topology.REQUEST_RING_SLOTS
 assert NOT_MUTED == MuteState.NOT_MUTED and MUTE_IMPOSSIBLE == mute.IMPOSSIBLE
-assert (MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED) == tuple(mute.MuteEvent)
+assert (
+    MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED
+) == tuple(mute.MuteEvent)
 assert (
     FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG
     and MOST_LOGS == topology.MAX_LOG_WORKERS and MOST_HANDLERS == len(topology.HANDLERS)
 )
-assert {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
+assert (
+    {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
+)
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # Epoll tags of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
 MOST_FILES = FILES_MOST
-CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE
+CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = (
+    TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE)
 
 
 include "lifecycle.pxi"
@@ -218,7 +227,7 @@ class PollFailed(OSError):
 
 
 cdef class ProcessorTurn:
-    """The processor's connections and their way through the broker. `memory` is the broker's `SharedMemory`."""
+    """A processor's connections and their requests. `memory` is the broker's `SharedMemory`."""
 
     def __cinit__(self, *args, **named):
         self.t = empty_turn()
@@ -228,8 +237,8 @@ cdef class ProcessorTurn:
             release_turn(self.t)
 
     def __init__(
-        self, memory, int process, int handover_fd, list first_flexible, uint32_t channel_places, uint32_t frame_bytes_max,
-        uint32_t queued_requests_max, uint64_t connection_prefix, uint64_t idle_ns=0,
+        self, memory, int process, int handover_fd, list first_flexible, uint32_t channel_places,
+        uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t connection_prefix, uint64_t idle_ns=0,
         uint64_t stall_ns=10_000_000_000,
     ):
         cdef Turn *t = self.t
@@ -240,7 +249,8 @@ cdef class ProcessorTurn:
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
         cdef uint32_t i
         if channel_places > topology.CHANNELS_PER_PROCESSOR:
-            raise ValueError(f"{channel_places} channels: there are {topology.CHANNELS_PER_PROCESSOR} sessions")
+            raise ValueError(
+                f"{channel_places} channels: there are {topology.CHANNELS_PER_PROCESSOR} sessions")
         self.memory = memory
         self.rings = {}
         self.sessions = memory.sessions(process)
@@ -409,7 +419,8 @@ cdef class ProcessorTurn:
         out = []
         for i in range(t.closed_count):
             c = &t.channels[t.closed[i].channel]
-            out.append((self.sessions.of(c.index, t.closed[i].connection), t.closed[i].reason, t.closed[i].detail))
+            out.append((
+                self.sessions.of(c.index, t.closed[i].connection), t.closed[i].reason, t.closed[i].detail))
             self._reported(c)
         t.closed_count = 0
         return out
@@ -419,7 +430,8 @@ cdef class ProcessorTurn:
         cdef uint32_t i
         cdef Turn *t = self.t
         out = [
-            (self.sessions.of(t.late[i].channel, t.late[i].connection), t.late[i].detail) for i in range(t.late_count)
+            (self.sessions.of(t.late[i].channel, t.late[i].connection), t.late[i].detail)
+            for i in range(t.late_count)
         ]
         for i in range(t.late_count):
             self._reported(&t.channels[t.late[i].channel])
@@ -501,7 +513,8 @@ cdef class ProcessorTurn:
 
     def limit(self, uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t idle_ns) -> None:
         """Set other limits. A frame whose size was read already stays allowed."""
-        self.t.frame_bytes_max, self.t.queued_requests_max, self.t.idle_ns = frame_bytes_max, queued_requests_max, idle_ns
+        self.t.frame_bytes_max, self.t.queued_requests_max, self.t.idle_ns = (
+            frame_bytes_max, queued_requests_max, idle_ns)
         self.t.soon = True          # channels that wait for room in the queue may go on
 
     def stop_reading(self) -> None:
