@@ -318,7 +318,7 @@ cdef class Arena:
 
     @property
     def warm_bytes(self):
-        """Free large blocks that still have their pages."""
+        """Return the bytes of free large blocks that still have their pages."""
         return self.ref.warm_bytes
 
     @property

@@ -3,7 +3,8 @@ import math
 
 from shm.counters cimport (
     COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS,
-    STATUS_AT, STATUS_BYTES, counter_add, counter_set, heartbeat, histogram_bucket, histogram_record, monotonic_ns,
+    STATUS_AT, STATUS_BYTES, counter_add, counter_set, heartbeat, histogram_bucket, histogram_record,
+    monotonic_ns,
 )
 from shm.atomics cimport load_relaxed, store_relaxed
 from libc.string cimport memcpy

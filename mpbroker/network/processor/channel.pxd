@@ -5,8 +5,8 @@ from mpbroker.ipc.slots cimport ReplySlot
 
 cpdef enum ChannelState:
     CHANNEL_FREE = 0        # no connection
-    CHANNEL_READING = 1     # between answers: a frame may be partly here
-    CHANNEL_WAITING = 2     # all answers are written; a frame may be partly received
+    CHANNEL_READING = 1     # all answers are written; a frame may be partly received
+    CHANNEL_WAITING = 2     # one request is with a handler or in the FIFO; nothing is read (Kafka: muted)
     CHANNEL_SENDING = 3     # the answer is partly written
     CHANNEL_OPENING = 4     # the answer needs a segment file that is not open yet
     CHANNEL_THROTTLED = 6   # answered; nothing is read until the throttle has ended
@@ -64,12 +64,12 @@ cdef struct Channel:
     uint64_t moved_bytes        # received and sent since it was opened
     uint64_t marked_bytes       # `moved_bytes` when progress was last checked
     # when progress was last checked; 0: not since the present request or answer began
-    uint64_t marked_ns        
+    uint64_t marked_ns
     # the frame being received, or the request that is outstanding
     uint64_t block
     uint64_t asked_bytes        # what the block was allocated for
-    # the frame of a parked request, instead of a block; it stays until the request ends
-    uint8_t *kept             
+    # instead of a block: the frame of a request that is parked, or was
+    uint8_t *kept
     uint32_t received           # bytes in the block
     uint32_t needed             # whole frame with its size field; 0: not known yet
     uint32_t body

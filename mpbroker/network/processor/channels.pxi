@@ -121,7 +121,7 @@ cdef void owe(Turn *t, Peer *peer, Slot *slot) noexcept nogil:
         grown = <Slot *>realloc(peer.owed, (peer.owed_places * 2 + 64) * sizeof(Slot))
         if grown == NULL:
             # out of memory: the handler gets the block back when it fences this process
-            return                
+            return
         peer.owed = grown
         peer.owed_places = peer.owed_places * 2 + 64
     peer.owed[peer.owed_count] = slot[0]

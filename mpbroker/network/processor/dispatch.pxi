@@ -24,7 +24,7 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
                 free_request(t, c)
                 cancel(t, c)
             # the client closed before we knew that its request is parked: no further edge tells so
-            elif c.ended:         
+            elif c.ended:
                 close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
             else:
                 leave_arena(t, c)

@@ -21,7 +21,7 @@ cdef struct FileTable:
     bint released               # a file lost its last user since Python looked at the waiting answers
     uint64_t clock
     # `used` from which on a file is needed by the answer whose files are being opened
-    uint64_t wanted_from      
+    uint64_t wanted_from
 
 cdef inline uint32_t file_hash(
     uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode

@@ -47,7 +47,7 @@ cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
         elif (c.ring_position >= taken or may_try_again(c)) and enter_arena(t, c):
             t.next_request += 1
             # an answer of the dead handler cannot be taken for the new one's
-            c.request = t.next_request        
+            c.request = t.next_request
             enqueue(t, c)
         else:
             c.state = ChannelState.CHANNEL_READING

@@ -121,7 +121,7 @@ cdef struct Turn:
     uint64_t fifo_tail
     uint64_t untaken            # requests given to handlers that have not taken them
     # a word per process: requests in its FIFO or untaken; each processor writes its own
-    uint64_t *queued          
+    uint64_t *queued
     uint64_t queued_elsewhere
     uint64_t *request_quotas    # the coordinator's word: some client's request time is limited
     bint timed                  # `request_quotas` when this turn began
@@ -138,7 +138,7 @@ cdef struct Turn:
     uint64_t *replies_out       # a word per handler: some reply waits for room in its answer ring
     uint64_t dry_since_ns       # since when an allocation failed and no memory came free; 0: not
     # the arena's releases when it last refused an allocation; `refused_limit`: its limit then
-    uint64_t refused_at       
+    uint64_t refused_at
     uint64_t refused_limit
     uint64_t kept_bytes         # frames of parked requests, outside the arena
     bint beyond                 # the next allocation may go beyond the limit
@@ -153,7 +153,7 @@ cdef struct Turn:
     uint32_t queued_requests_max
     bint stopping
     # the supervisor's words for this process; `order_seen`, `fence_order_seen`: what Python has seen of them
-    uint64_t *order           
+    uint64_t *order
     uint64_t *fence_order
     uint64_t *evictions_asked   # in the ledger of connections
     uint64_t *evictions_done

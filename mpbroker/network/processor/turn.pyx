@@ -85,7 +85,7 @@ cdef enum:
     LOG_PROCESS = 3                 # mpbroker.ipc.topology.LOG, checked at import
     SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
     # bytes kept free behind the frame, at least: for the produce job and its answer
-    ANSWER_ROOM = 1024            
+    ANSWER_ROOM = 1024
     ANSWER_ROOM_MAX = 65536
     # Bytes per channel and turn, so that no channel starves another.
     SENT_PER_TURN_MAX = 1 << 18
@@ -238,7 +238,8 @@ cdef class ProcessorTurn:
 
     def __init__(
         self, memory, int process, int handover_fd, list first_flexible, uint32_t channel_places,
-        uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t connection_prefix, uint64_t idle_ns=0,
+        uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t connection_prefix,
+        uint64_t idle_ns=0,
         uint64_t stall_ns=10_000_000_000,
     ):
         cdef Turn *t = self.t
