@@ -45,9 +45,7 @@ cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
 
 
 cdef class Lockstep:
-    """One side: 0 announces that it waits (marks, arms, asks for space), 1 publishes and looks for
-    waiters.
-    """
+    """One side: 0 announces that it waits (marks, arms, asks for space), 1 publishes and looks for that."""
     cdef Pace pace
     cdef int side
     cdef object keep
@@ -63,7 +61,7 @@ cdef class Lockstep:
         self.pace.seed = side + 1
 
     def mark_misses(self, WaitingMarks marks, SlotTable table, uint64_t rounds) -> int:
-        """Count lost wake-ups of marks: side 0 marks and looks at the slot, side 1 publishes it and reads the
+        """Count lost wake-ups of marks: side 0 marks and looks at the slot, side 1 writes it and reads
         marks.
         """
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, before, saw
@@ -111,7 +109,7 @@ cdef class Lockstep:
         return misses
 
     def space_misses(self, Ring ring, uint64_t rounds) -> int:
-        """Count lost wake-ups at a full ring: side 0 asks for space and looks again, side 1 takes a slot and
+        """Count lost wake-ups at a full ring: side 0 asks for space, looks again; side 1 takes a slot,
         looks.
         """
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw
@@ -180,9 +178,7 @@ def ring_drain(Ring ring, uint64_t count) -> int:
 
 
 def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
-    """Push and take `rounds` of `batch` slots in one process; return a sum, so that no load is optimised
-    away.
-    """
+    """Push and take `rounds` of `batch` slots in one process; return a sum, so that no load is left out."""
     cdef uint64_t number, i, total = 0
     cdef Slot slot
     if batch > ring.ref.size:

@@ -161,9 +161,7 @@ cdef int compare_offsets(const void *a, const void *b) noexcept nogil:
 
 
 cdef bint find_neighbours(ArenaRef *arena, uint64_t whole, uint64_t *first, uint64_t *behind) noexcept nogil:
-    """Find the first adjacent free blocks with `whole` bytes from a page on: places [first, behind) in
-    `carved`.
-    """
+    """Find adjacent free blocks with `whole` bytes from a page on: places [first, behind) in `carved`."""
     cdef uint64_t i, begin = 0, bytes = 0, block, end = 0
     for i in range(arena.carved.count):
         block = arena.carved.offsets[i]
@@ -224,9 +222,7 @@ cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
-    """Find a block of the class: freed, new, of an extent that is cut anew when all is free, or joined of
-    free neighbours.
-    """
+    """Find a block of the class: freed, new, of an empty extent cut anew, or joined of free neighbours."""
     cdef uint64_t block = take_free(arena, order)
     if block == 0:
         block = carve(arena, order)
@@ -269,9 +265,7 @@ cdef uint64_t arena_allocate_beyond(ArenaRef *arena, uint64_t size) noexcept nog
 
 
 cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept nogil:
-    """Free a block. Owner only; `size` is what was asked for. The generation grows before the block can be
-    handed out again.
-    """
+    """Free a block of `size` asked bytes. Owner only. Its generation grows before it is handed out again."""
     cdef BlockHeader *header = block_header(arena, block)
     arena.in_use_bytes -= size if size <= arena.in_use_bytes else arena.in_use_bytes
     arena.blocks_out -= 1
@@ -332,9 +326,7 @@ cdef class Arena:
         return block_header(&self.ref, block)
 
     def allocate(self, uint64_t size) -> int:
-        """Return the offset of a fresh block of at least `size` bytes, held by the owner. Raises ArenaFull:
-        no room.
-        """
+        """Return the offset of a new block of at least `size` bytes, held by the owner. Raises ArenaFull."""
         cdef uint64_t block = arena_allocate(&self.ref, size)
         if block == 0:
             raise ArenaFull(
@@ -362,9 +354,7 @@ cdef class Arena:
         return block_generation(self.ref.base, block)
 
     def take_back(self, uint64_t block, uint64_t generation) -> bool:
-        """End the lease of a block that its borrower returned. False: the descriptor is stale, the lease had
-        ended.
-        """
+        """End the lease of a block that its borrower returned. False: the descriptor is stale."""
         cdef BlockHeader *header = self._header(block)
         if block >= self.ref.top or header.generation != generation or header.state != BLOCK_LENT:
             return False

@@ -10,9 +10,7 @@ BYTES = DOORBELL_BYTES
 
 
 cdef class Doorbell:
-    """A doorbell. `block`: DOORBELL_BYTES of shared memory; `fd`: a non-blocking eventfd that both sides
-    inherited.
-    """
+    """A doorbell. `block`: DOORBELL_BYTES of shared memory; `fd`: a non-blocking, inherited eventfd."""
 
     def __init__(self, unsigned char[::1] block, int fd):
         if block.shape[0] < DOORBELL_BYTES:
@@ -47,9 +45,7 @@ cdef class Doorbell:
         bell_drain(&self.ref)
 
     def wait(self, timeout_ms: int, something_waits) -> bool:
-        """Arm, look again, sleep at most `timeout_ms`. Consumer only. Returns True when rung or
-        `something_waits()`.
-        """
+        """Arm, look again, sleep at most `timeout_ms`. Consumer only. True: rung, or `something_waits()`."""
         bell_arm(&self.ref)
         try:
             if something_waits():

@@ -201,16 +201,12 @@ def _page_bytes(rows: int, samples: int) -> int:
 
 
 def block_bytes(writers: int, rows: int, samples: int) -> int:
-    """Return the bytes of shared memory, which must be zero at first. Pages never written are never
-    touched.
-    """
+    """Return the bytes of shared memory, zero at first. Pages never written are never touched."""
     return (8 * writers + ALIGN - 1) // ALIGN * ALIGN + writers * _page_bytes(rows, samples)
 
 
 cdef class SharedRates:
-    """A writer's view. `own`: number of the writer that records through it. `rows`: a power of two, at least
-    8.
-    """
+    """A writer's view. `own`: number of the writer that records. `rows`: a power of two, at least 8."""
 
     def __init__(
         self, unsigned char[::1] block, uint32_t writers, uint64_t rows, uint32_t samples, int64_t window_ms,

@@ -52,9 +52,7 @@ class RegionUnavailable(OSError):
 
 @dataclass(frozen=True)
 class Block:
-    """A named part of a region. `align` is a power of two, at least a cache line; a page for a sparse
-    block.
-    """
+    """A named part of a region. `align`: a power of two, at least a cache line; a page if sparse."""
 
     name: str
     size: int
@@ -63,17 +61,13 @@ class Block:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """Return the fields of /proc/<pid>/stat from the state on. The name before it may hold spaces and
-    parentheses.
-    """
+    """Return the fields of /proc/<pid>/stat behind the name, which may hold spaces and parentheses."""
     line = Path(f"/proc/{pid}/stat").read_bytes()
     return line[line.rindex(b")") + 2 :].split()
 
 
 def process_start_ticks(pid: int) -> int:
-    """Return when the process started, in clock ticks since boot. With the pid it names a process for
-    good.
-    """
+    """Return when the process started, in clock ticks since boot; with the pid it is unique for good."""
     return int(_stat_fields(pid)[19])
 
 
@@ -96,9 +90,7 @@ def file_system_of(path: Path) -> str:
 
 
 def refuse_disk(directory: Path) -> None:
-    """Refuse a directory that is not in memory; it need not exist yet. Raises RegionUnavailable: it is on a
-    disk.
-    """
+    """Refuse a directory that is not in memory, existing or not. Raises RegionUnavailable: it is on disk."""
     kind = file_system_of(directory)
     if kind not in ("tmpfs", "ramfs"):
         raise RegionUnavailable(
@@ -147,9 +139,7 @@ class Region:
 
     @classmethod
     def create_public(cls, path: Path, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
-        """Make the file (0640) whole before it appears under its name. Raises RegionUnavailable: no tmpfs or
-        space.
-        """
+        """Make the file (0640) whole before it has its name. Raises RegionUnavailable: no tmpfs or space."""
         refuse_disk(path.parent)
         _check_layout(magic, blocks)
         total = _total_bytes(blocks)
@@ -228,8 +218,8 @@ class Region:
         return list(self._directory)
 
     def owner_is_alive(self) -> bool:
-        """Return whether the process that made the region runs. Its zombie, or another process with its pid,
-        does not count.
+        """Return whether the region's maker runs. Its zombie, or another process with its pid, does not
+        count.
         """
         try:
             fields = _stat_fields(self.owner_pid)

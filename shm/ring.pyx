@@ -102,9 +102,7 @@ cdef class Ring:
         return out, wants
 
     def untaken(self) -> list[bytes]:
-        """Return the slots published and not taken, and leave them in place. For repair after the consumer's
-        death.
-        """
+        """Return the slots published and not taken, in place. For repair after the consumer's death."""
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         return [(<char *>ring_peek(&self.ref, i))[:SLOT_BYTES] for i in range(waiting)]
 

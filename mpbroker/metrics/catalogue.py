@@ -32,9 +32,7 @@ def beans(
 
 
 def matcher(patterns: list[str]) -> Callable[[str], bool]:
-    """Return whether a name contains one of the texts or, with * or ?, matches one of the patterns; no
-    patterns match all.
-    """
+    """Return a test of names: they contain a text, or match a pattern with * or ?; no patterns match all."""
     whole = [p if any(c in p for c in "*?[") else f"*{p}*" for p in patterns]
     return lambda name: not whole or any(fnmatchcase(name, pattern) for pattern in whole)
 

@@ -49,17 +49,13 @@ class View:
 
     @staticmethod
     def average(total: float, count: int, earlier: tuple[float, int] | None) -> float:
-        """Return the average of the events between the looks; of all events if none came or there was no
-        earlier look.
-        """
+        """Return the average between the looks; of all events if none came or there was no earlier look."""
         if earlier is not None and count > earlier[1]:
             total, count = total - earlier[0], count - earlier[1]
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return the part of its time that a process counted so, between the looks or else since its
-        start.
-        """
+        """Return the part of a process's time that was counted so, between the looks or since its start."""
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)
@@ -74,9 +70,7 @@ Make = Callable[[View], Iterator[Bean]]
 
 @dataclass(frozen=True)
 class Family:
-    """A family. `pattern`: the beans' names with <variable> parts; `kind`: meter, histogram, gauge or
-    total.
-    """
+    """A family. `pattern`: the beans' names with <variable> parts; `kind`: as in docs/METRICS.md."""
 
     pattern: str
     kind: str

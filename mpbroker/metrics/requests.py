@@ -38,9 +38,7 @@ def api_name(key: int) -> str:
 
 
 def by_name(snapshot: Snapshot) -> dict[str, ApiCounts]:
-    """Return the counts by name. Fetch stands for all fetches; FetchConsumer and FetchFollower are its
-    parts.
-    """
+    """Return the counts by name. Fetch has all fetches; FetchConsumer and FetchFollower are its parts."""
     found: dict[str, ApiCounts] = {}
     for page, counts in snapshot.apis.items():
         for name in NAMES_OF_PAGE.get(page) or (api_name(page),):

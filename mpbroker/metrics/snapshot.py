@@ -270,9 +270,7 @@ def _log_of(now: Partition, topic: str, sizes: tuple[int, int] | None) -> LogSee
 
 
 def _add_quotas(alls: list[list[int]], clients: list[tuple[str, str, list[int]]], into: Snapshot) -> None:
-    """Add up the quotas: several handlers have rows of one client, but only the coordinator has its
-    bucket.
-    """
+    """Add up the quotas: several handlers have rows of one client; the coordinator has its bucket."""
     for kind, words in enumerate(alls):
         into.quotas[kind] = [a + b for a, b in zip(into.quotas[kind], words, strict=True)]
     for user, client_id, words in clients:

@@ -39,9 +39,7 @@ cdef Client *client_of(
 cdef int64_t charge(
     ClientsRef *clients, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms
 ) noexcept nogil:
-    """Record a value, then return how long the client must pause, in ms (QuotaUtils.throttleTime). `kind`:
-    QuotaKind.
-    """
+    """Record, then return the pause in ms (QuotaUtils.throttleTime). `kind`: QuotaKind."""
     cdef Measured measured
     cdef double rate, pause_ms
     note_used(clients.meters, kind, key, value, now_ms)
@@ -145,9 +143,7 @@ cdef class Clients:
         ) != NULL
 
     def charge(self, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms) -> int:
-        """Add a value to a budget's usage; return how long the client must pause, in ms. `kind`:
-        QuotaKind.
-        """
+        """Add to a budget's usage; return how long the client must pause, in ms. `kind`: QuotaKind."""
         return charge(&self.ref, kind, key, bound, value, now_ms)
 
     def take_back(self, int kind, uint64_t key, int64_t value, int64_t now_ms) -> None:

@@ -35,8 +35,7 @@ from mpbroker.network.acceptor.listener_orders import AddListener, Orders
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # The kernel limits the descriptors watched for a user (epoll(7)), over all the user's processes.
 NO_WATCH_LEFT = {errno.ENOSPC, errno.ENOMEM}
-# Errors of handing over: the processor's queue is full, or too many sockets are on their way to all
-# processors.
+# Errors of handing over: the processor's queue is full, or too many sockets are on their way.
 NO_ROOM_FOR_NOW = {errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM}
 ACCEPT_BACKOFF_MS = 200
 ACCEPTS_PER_WAKEUP = 256
@@ -187,9 +186,7 @@ class Acceptor:
         return min([MAX_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _tell_that_we_wait(self) -> None:
-        """Say whether connections wait, before looking again: a processor that makes room afterwards
-        rings.
-        """
+        """Say whether connections wait, before looking again: a processor that makes room later rings."""
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
             self.is_waited_for = waits
@@ -251,8 +248,7 @@ class Acceptor:
                 socket.send_fds(self.handovers[role], [message], [connection.fileno()])
             except OSError as error:
                 ledger.take_back(ticket)
-                # The queue is full; or supervisor and processor are gone, and this process will hear of it
-                # soon.
+                # The queue is full; or supervisor and processor are gone, as this process will soon hear.
                 if error.errno not in NO_ROOM_FOR_NOW and not isinstance(error, ConnectionError):
                     raise
                 continue
@@ -262,9 +258,7 @@ class Acceptor:
         return False
 
     def _ask_evictions(self, owed: int) -> None:
-        """Ask processors to close their least recently active connections: there are more than
-        max.connections.
-        """
+        """Ask processors to close the least recently active of more than max.connections connections."""
         surplus = self.quotas.surplus() - owed
         if surplus <= 0 or self.context.index != topology.ACCEPTOR:
             return
@@ -304,8 +298,8 @@ class Acceptor:
             self._admit(there, connection, peer)
 
     def _close_parked(self) -> bool:
-        """Close parked sockets; return whether there were any. A fast address must not take what others
-        need.
+        """Close parked sockets, so that a fast address takes no place from others; return whether any
+        were.
         """
         parked, self.parked = self.parked, []
         for _, _, sock in parked:
@@ -338,9 +332,7 @@ class Acceptor:
             there.is_watched = True
 
     def _look_away(self, there: _Open) -> None:
-        """Stop accepting for a while. Keep the watch: if given back, another process might take the last
-        one.
-        """
+        """Stop accepting for a while. Keep the watch: another process might take the last one."""
         self.epoll.modify(there.sock.fileno(), 0)
 
     def _admit(self, there: _Open, connection: socket.socket, peer: Any) -> None:
@@ -497,9 +489,7 @@ class Acceptor:
         self.context.ring(topology.SUPERVISOR)
 
     def _follow_settings(self) -> None:
-        """Apply altered settings. Connections beyond max.connections will be closed; waiting ones are tried
-        again.
-        """
+        """Apply altered settings. Connections beyond max.connections close; waiting ones are tried again."""
         self.context.follow_settings()
         config = self.context.config
         change_quotas(self.quotas, config)

@@ -13,9 +13,7 @@ _decoder: msgspec.msgpack.Decoder[LimitNews] = msgspec.msgpack.Decoder(LimitNews
 
 
 class AddressRates:
-    """The rates for one acceptor. It is a reader since before its fork, so it can read before its first
-    accept.
-    """
+    """The rates for one acceptor, a reader since before its fork: it can read before its first accept."""
 
     def __init__(self, context: ProcessContext, quotas: ConnectionQuotas) -> None:
         memory = context.memory

@@ -52,9 +52,7 @@ class ConnectionCounts:
                     self._learn(book, ticket, opened)
 
     def recount_when_taken(self, role: int, ticket: int) -> None:
-        """Count again once the role, which serves (again), has taken `ticket`: all sent to it by then is in
-        its rows, or gone.
-        """
+        """Count again once the role has taken `ticket`: all sent to it by then is in its rows, or gone."""
         self._books[role].recount_at = ticket
 
     def by_processor(self, role: int) -> dict[int, Known]:

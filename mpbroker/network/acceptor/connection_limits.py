@@ -1,4 +1,4 @@
-"""Reads the connection limits out of a configuration."""
+"""Connection limits as a configuration sets them."""
 
 from __future__ import annotations
 

@@ -170,9 +170,7 @@ class ConnectionQuotas:
         return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
-        """Return the throttle by the address's rate. A connection that exceeds it counts in no rate: it is
-        not served.
-        """
+        """Return the throttle by the address's rate. What exceeds it counts in no rate: it is not served."""
         bound = self.ip_rate(address)
         if address == NO_ADDRESS or bound >= UNLIMITED:
             return 0
@@ -193,9 +191,7 @@ class ConnectionQuotas:
         return throttle_ms
 
     def _forget_old_rates(self, now_ms: float) -> None:
-        """Drop rates whose windows are all over: a new one would say the same. (Kafka's sensors last an
-        hour.)
-        """
+        """Drop rates whose windows are all over. (Kafka's sensors last an hour.)"""
         for _ in range(FORGOTTEN_AT_ONCE):
             oldest = next(iter(self._ip_rates))
             if not self._ip_rates[oldest].is_over(now_ms):

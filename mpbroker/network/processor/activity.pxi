@@ -25,9 +25,7 @@ cdef inline Channel *least_active(Turn *t) noexcept nogil:
     return NULL if first == t.channel_places else &t.channels[first]
 
 cdef uint32_t close_idle_channels(Turn *t, uint64_t before_ns) noexcept nogil:
-    """Close all channels last active before `before_ns`, whatever they wait for. (Kafka closes one per
-    poll.)
-    """
+    """Close all channels last active before `before_ns`, whatever they wait for. (Kafka: one per poll.)"""
     cdef Channel *c = least_active(t)
     cdef uint32_t closed = 0
     while c != NULL and c.last_active_ns < before_ns:

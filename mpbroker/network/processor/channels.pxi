@@ -176,9 +176,7 @@ cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail)
     c.unreported += 1
 
 cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
-    """Close the socket. While others have the request the place stays CLOSED, until the answer ends the
-    block's lease.
-    """
+    """Close the socket. While others have the request the place stays CLOSED, until its answer comes."""
     if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
         return
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:

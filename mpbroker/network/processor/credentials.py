@@ -13,9 +13,7 @@ _decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(Cred
 
 
 class Credentials:
-    """SCRAM credentials, read anew for every login, so that a user can log in as soon as a client hears it
-    exists.
-    """
+    """SCRAM credentials, read anew for every login, so that a user announced to a client can log in."""
 
     def __init__(self, context: ProcessContext) -> None:
         memory = context.memory
@@ -27,8 +25,7 @@ class Credentials:
 
     def follow(self) -> None:
         """Read what is new. Call it often: a publisher may wait until all processes have."""
-        # Not before the publisher counts this process as a reader: it could overwrite a base while that is
-        # read.
+        # Not before the publisher counts this process as a reader: else it may overwrite a base being read.
         if not self._context.is_alive(self._context.index):
             return
         for message in self._reader.poll():

@@ -1,5 +1,4 @@
-# The parts of a turn around socket events: what may go on, and whether the next turn may sleep. Part of
-# turn.pyx.
+# Part of turn.pyx: which channels go on after socket events, and whether the next turn may sleep.
 
 cdef bint is_ordered(Turn *t) noexcept nogil:
     """Return whether the supervisor or an acceptor wants something that Python does."""

@@ -63,9 +63,7 @@ cdef void close_deleted_files(FileTable *files) noexcept nogil:
         place_anew(files)
 
 cdef void look_at_files(Turn *t) noexcept nogil:
-    """Close deleted files once a second, and try waiting answers again: descriptors may have come free
-    elsewhere.
-    """
+    """Close deleted files once a second; let waiting answers try again, as descriptors may have come free."""
     if t.next_files_look_ns >= t.now_ns:
         return
     t.next_files_look_ns = t.now_ns + FILES_LOOK_NS
@@ -73,9 +71,7 @@ cdef void look_at_files(Turn *t) noexcept nogil:
     close_deleted_files(&t.files)
 
 cdef inline bint may_open(Turn *t) noexcept nogil:
-    """Return whether an answer waits for files that Python has not looked at, or for room that there may be
-    now.
-    """
+    """Return whether an answer waits for files and was not looked at, or there may be room now."""
     return t.opening_count > t.unopened_count or (t.unopened_count and t.files.released)
 
 cdef inline void await_files(Turn *t, Channel *c) noexcept nogil:
@@ -170,9 +166,7 @@ cdef class TurnFiles:
         return forget_files(&self.t.files)
 
     def wait(self, uint32_t channel) -> None:
-        """Let the channel wait for room or a descriptor: it is tried again when other answers end, or after a
-        second.
-        """
+        """Let the channel wait for room or a descriptor: until other answers end, or for a second."""
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return

@@ -9,9 +9,7 @@ cdef inline bint memory_is_low(Turn *t) noexcept nogil:
     return t.arena.in_use_bytes + t.arena.limit_bytes // LOW_MEMORY_SHARE > t.arena.limit_bytes
 
 cdef inline bint may_have_room(Turn *t) noexcept nogil:
-    """Return whether a refused allocation may succeed now. Not only the limit refuses: the extent may be
-    fragmented.
-    """
+    """Return whether a refused allocation may succeed now. A fragmented extent refuses too."""
     if memory_is_out(t):
         return False
     return t.arena.releases != t.refused_at or t.arena.limit_bytes != t.refused_limit
@@ -153,9 +151,7 @@ cdef bint replies_are_out(Turn *t) noexcept nogil:
     return False
 
 cdef void close_stalled(Turn *t) noexcept nogil:
-    """Close channels that hold memory or files others wait for and make no progress. Checks ten times a
-    second.
-    """
+    """Close channels that make no progress with memory or files others wait for, ten times a second."""
     cdef uint32_t place = t.links[t.channel_places].after
     cdef bint memory = t.dry_since_ns or t.starved_count or replies_are_out(t)
     cdef Channel *c
@@ -172,9 +168,7 @@ cdef void close_stalled(Turn *t) noexcept nogil:
     end_jam(t)
 
 cdef void shuffle(Turn *t, epoll_event *events, int count) noexcept nogil:
-    """Shuffle events while memory is low: in the order of descriptors the same sockets would get it again and
-    again.
-    """
+    """Shuffle events while memory is low, so that it does not always go to the same sockets."""
     cdef int i
     cdef uint64_t k
     cdef epoll_event other

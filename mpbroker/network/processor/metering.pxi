@@ -41,9 +41,7 @@ cdef void count_client(Turn *t, Channel *c) noexcept nogil:
     )
 
 cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
-    """Count a request that has ended, answered in vain too. Each stage ends where the next begins, so they
-    add up.
-    """
+    """Count an ended request, even if answered in vain. Each stage ends where the next begins."""
     cdef ReplySlot *a = &c.answer
     cdef uint64_t *page = api_page(t.meters, c.api_key)
     cdef uint64_t queue_ns = <uint64_t>a.queue_us * STAMP_NS, local_ns = <uint64_t>a.local_us * STAMP_NS
@@ -77,9 +75,7 @@ cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
 cdef void keep_told(
     Turn *t, Channel *c, uint64_t queue_ns, uint64_t local_ns, uint64_t remote_ns, uint64_t response_queue_ns
 ) noexcept nogil:
-    """Copy a handler's text for the request log, which Python writes after the turn. It is lost without
-    memory.
-    """
+    """Copy a handler's text for the request log, for Python to write. Without memory it is lost."""
     cdef ReplySlot *a = &c.answer
     cdef uint8_t *base = t.handlers[a.owner - FIRST_HANDLER].arena
     cdef uint8_t *end = base + a.block + block_capacity(base, a.block)

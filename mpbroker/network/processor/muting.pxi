@@ -39,8 +39,7 @@ cdef load_mute_table(Turn *t):
     memcpy(t.mute_table, <const char *>table, MUTE_TABLE_BYTES)
 
 
-# ---- timers: a binary heap of throttled channels, the next to end first; a channel knows its place in the
-# heap
+# ---- timers: a binary heap of throttled channels, the next to end first; a channel has its place there
 
 cdef inline void timer_put(Turn *t, uint32_t place, uint32_t channel) noexcept nogil:
     t.timers[place] = channel
@@ -100,9 +99,7 @@ cdef inline int until_timer_ms(Turn *t, int timeout_ms, uint64_t now_ns) noexcep
 # ---- throttling
 
 cdef bint start_throttle(Turn *t, Channel *c, ReplySlot *a) noexcept nogil:
-    """Start the throttle before the answer that announces it is written (KIP-219). It counts from the
-    handler's answer.
-    """
+    """Start the throttle, from the handler's answer on, before writing the answer (KIP-219)."""
     cdef uint64_t since = a.done_ns if 0 < a.done_ns < t.now_ns else t.now_ns
     if not mute_event(t, c, THROTTLE_STARTED):
         return False
@@ -117,16 +114,12 @@ cdef void end_throttle(Turn *t, Channel *c) noexcept nogil:
         go_on_reading(t, c)
 
 cdef void end_throttles(Turn *t) noexcept nogil:
-    """End the throttles expired by this turn's `now_ns`. The clock is not read again: later ones wait for the
-    next turn.
-    """
+    """End the throttles expired by this turn's `now_ns`; the clock is not read again."""
     while t.timer_count and timer_at(t, 1) <= t.now_ns:
         end_throttle(t, &t.channels[t.timers[1]])
 
 cdef void go_on_reading(Turn *t, Channel *c) noexcept nogil:
-    """Unmute a channel after its answer, unless a throttle lasts, and take a frame pipelined behind the
-    request at once.
-    """
+    """Unmute an answered channel, unless a throttle lasts. A pipelined frame needs no further wake-up."""
     if not mute_event(t, c, UNMUTE):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
         return

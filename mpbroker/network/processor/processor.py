@@ -29,8 +29,7 @@ from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
 
-# Take at most this many new sockets per wake-up, like Kafka's Processor, so that the open ones are not kept
-# waiting.
+# Most new sockets per wake-up, like Kafka's Processor, so that open ones are not kept waiting.
 NEW_CONNECTIONS_MAX = 20
 NO_FLEXIBLE_VERSION = 32767
 UNKNOWN_KEY = -1
@@ -165,8 +164,7 @@ class Processor:
         try:
             return self.turn.serve(timeout_ms)
         except turn.PollFailed as error:
-            # No socket would ever be ready again while the heartbeat goes on: end, so that a successor begins
-            # anew.
+            # No socket would be ready again while the heartbeat goes on: let a successor begin anew.
             self.log.error("poll failed: %s. This processor ends and is replaced", error)
             raise
 
@@ -243,9 +241,7 @@ class Processor:
             )
 
     def _follow_news(self) -> None:
-        """Read new credentials, also when none are needed: a publisher waits until all processes have read
-        them.
-        """
+        """Read new credentials, needed or not: a publisher waits until all processes have read them."""
         now_ns = time.monotonic_ns()
         if now_ns >= self.next_news_ns:
             self.next_news_ns = now_ns + NEWS_NS
@@ -403,8 +399,7 @@ class Processor:
     def _drain(self) -> None:
         """Answer what is under way and begin nothing new. The process's end closes the rest."""
         self.turn.saw_orders()
-        # The acceptor gives nothing more to a process that leaves; what it gave before must not wait for a
-        # successor.
+        # The acceptor gives nothing more to a process that leaves. Take what it gave before.
         while self._take_connections():
             pass
         self.turn.stop_reading()

@@ -11,9 +11,7 @@ cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
     return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
 
 cdef bint parse_header(Turn *t, Channel *c) noexcept nogil:
-    """Parse a request header v1 or v2 (RequestHeader.json) into api_key, api_version, correlation, body.
-    False: malformed.
-    """
+    """Parse a request header v1 or v2 (RequestHeader.json) into the channel. False: malformed."""
     cdef uint8_t *frame = t.arena.base + c.block
     cdef uint64_t at = 12, end = c.needed
     cdef int32_t client_bytes
@@ -59,8 +57,7 @@ cdef inline bint is_alphanumeric(uint8_t a) noexcept nogil:
     return 48 <= a <= 57 or 65 <= a <= 90 or 97 <= a <= 122
 
 cdef bint is_software(const uint8_t *text, uint64_t length) noexcept nogil:
-    """Check a software name as in KIP-511: letters, digits, dashes and dots, a letter or digit at either end.
-    """
+    """Check a software name (KIP-511): letters, digits, dashes, dots, a letter or digit at either end."""
     cdef uint64_t i
     if length == 0 or not is_alphanumeric(text[0]) or not is_alphanumeric(text[length - 1]):
         return False
@@ -96,9 +93,7 @@ cdef void note_software(Turn *t, Channel *c) noexcept nogil:
         count_client(t, c)
 
 cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:
-    """Return the size of the block for a frame that outgrew its first one. A size that is only claimed costs
-    little.
-    """
+    """Return the size of a frame's second or later block. A size that is only claimed costs little."""
     if claimed > CLAIMED_MAX and received < FIRST_BLOCK:
         return FIRST_BLOCK
     return claimed + answer_room(claimed)
@@ -197,9 +192,7 @@ cdef int take_from_stash(Turn *t, Channel *c) noexcept nogil:
     return frame_received(t, c)
 
 cdef bint make_room(Turn *t, Channel *c) noexcept nogil:
-    """Move the beginning of a frame into a larger block, in the end one for all of it and its answer. False:
-    no memory now.
-    """
+    """Move a frame's beginning into a larger block, finally one for all and its answer. False: no memory."""
     cdef uint64_t asked = frame_block(c.needed, c.received)
     cdef uint64_t block
     if c.needed + answer_room(c.needed) <= block_capacity(t.arena.base, c.block):
@@ -219,8 +212,8 @@ cdef inline uint64_t frame_room(Turn *t, Channel *c) noexcept nogil:
     return (c.needed if 0 < c.needed < whole else whole) - c.received
 
 cdef int frame_received(Turn *t, Channel *c) noexcept nogil:
-    """Look at what is in the block. 1: a request went to the FIFO; 0: more bytes are needed; -1: closed; -2:
-    no memory.
+    """Look at the block. 1: a request went to the FIFO; 0: more bytes are needed; -1: closed; -2: no
+    memory.
     """
     if c.received < 4:
         return 0
@@ -275,9 +268,7 @@ cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
     end_timing(c, begun_ns)
 
 cdef void receive(Turn *t, Channel *c) noexcept nogil:
-    """Receive until a request is whole, the socket is empty, this channel had its share, or something is
-    wrong.
-    """
+    """Receive until a request is whole, the socket is empty, the share is used up, or an error."""
     cdef uint64_t room, budget = RECEIVED_PER_TURN_MAX
     cdef ssize_t n
     cdef int framed

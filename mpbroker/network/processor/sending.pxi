@@ -27,7 +27,7 @@ cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
 cdef int send_bytes(
     Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget
 ) noexcept nogil:
-    """Write from `part_sent` on. 1: all written; 0: the socket is full; 2: the turn's budget is used up; -1:
+    """Write from `part_sent` on. 1: all written; 0: the socket is full; 2: the budget is used up; -1:
     error.
     """
     cdef ssize_t n
@@ -81,9 +81,7 @@ cdef int send_file(Turn *t, Channel *c, Part *part, uint64_t *budget) noexcept n
     return 1
 
 cdef int send_answer(Turn *t, Channel *c) noexcept nogil:
-    """Write the answer. 1: all is written; 0: wait for the socket; 2: go on next turn; -1: the connection
-    failed.
-    """
+    """Write the answer. 1: all written; 0: wait for the socket; 2: go on next turn; -1: error."""
     cdef ReplySlot *a = &c.answer
     cdef Part *part
     cdef uint8_t *base = answer_base(t, a)

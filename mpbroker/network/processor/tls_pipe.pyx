@@ -29,11 +29,9 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef enum:
     CIPHERTEXT_BYTES = 64 << 10
-    # What a caller's chunk becomes when encrypted, and some more. Anything beyond is kept like bytes that
-    # cannot be written.
+    # A caller's chunk when encrypted, and some more. Anything beyond is kept like unwritten bytes.
     STAGED_BYTES = 160 << 10
-    # Bytes that one call may receive beyond those its caller gets: a client may put each byte into a record
-    # of its own.
+    # Bytes received in one call beyond those its caller gets: each byte may come in a record of its own.
     WASTED_BYTES = 256 << 10
     # Records of one call that may bring the caller nothing. A change of keys is such a record: it costs us
     # some 20 us, and costs nothing to a client that has prepared it.
@@ -72,8 +70,7 @@ cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
     """Append bytes. False: there is no memory."""
     cdef uint8_t *base
     if to.at:
-        # Reuse the place of consumed bytes: a reader that never takes all would make the buffer grow without
-        # end.
+        # Reuse the place of consumed bytes: a reader that never takes all would make the buffer grow forever.
         memmove(to.base, to.base + to.at, waiting(to))
         to.end -= to.at
         to.at = 0
@@ -102,9 +99,7 @@ cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
     return n
 
 cdef bint keep_staged(Wire *wire) noexcept nogil:
-    """Move the staged bytes behind those left by earlier calls. False: no memory, and the connection is
-    lost.
-    """
+    """Move the staged bytes behind earlier ones. False: no memory, and the connection is lost."""
     global staged_end
     cdef size_t n = staged_end
     staged_end = 0
@@ -141,9 +136,7 @@ cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
     return <int>n
 
 cdef bint has_spoken(Wire *wire) noexcept nogil:
-    """Return whether the client has sent anything or gone. Until then OpenSSL would take some 40 KiB to wait
-    with.
-    """
+    """Return whether the client has sent anything or gone. Waiting in OpenSSL would take some 40 KiB."""
     cdef uint8_t first
     wire.begun = c_recv(wire.fd, &first, 1, MSG_PEEK) >= 0 or c_errno != EAGAIN
     return wire.begun
@@ -287,7 +280,7 @@ cdef class TlsPipe:
         return at == n
 
     def send(self, data) -> int:
-        """Encrypt all of `data`, or raise BlockingIOError if earlier bytes wait. `flush` tells when all is
+        """Encrypt all of `data`. Raises BlockingIOError: earlier bytes wait. `flush` says when all is
         written.
         """
         if not self.flush():
@@ -357,9 +350,7 @@ cdef class TlsPipe:
 
     @property
     def had_share(self) -> bool:
-        """Return whether the last call ended early although there may be more, so that other channels go
-        first.
-        """
+        """Return whether the last call ended early, with more to read, so that other channels go first."""
         return self.wire.more
 
     @property

@@ -101,9 +101,7 @@ class Peer:
 
 
 class SecureChannels:
-    """The TLS and SASL connections of a processor; `listeners` has the listeners that are not PLAINTEXT, by
-    number.
-    """
+    """The TLS and SASL connections of a processor; `listeners`: by number, those that are not PLAINTEXT."""
 
     def __init__(
         self,
@@ -202,9 +200,7 @@ class SecureChannels:
         self.native.done()
 
     def closed(self, session: Connection, reason: int) -> None:
-        """Close the descriptor of a connection that the turn has closed, with a TLS farewell if that can be
-        sent.
-        """
+        """Close the descriptor of a connection closed by the turn, after TLS's closing alert if possible."""
         self._failed.pop(session.connection, None)
         peer = self._peers.pop(session.connection, None)
         if peer is not None:
@@ -330,9 +326,7 @@ class SecureChannels:
         self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
 
     def _hear_last_word(self, pipe: TlsPipe, name: str) -> None:
-        """Log the alert of a client that does not trust our certificate. Alert and reset may come in one
-        event.
-        """
+        """Log the alert of a client that does not trust our certificate: a reset may come with it."""
         if self._last_words >= HANDSHAKES_PER_TURN_MAX:
             return
         self._last_words += 1

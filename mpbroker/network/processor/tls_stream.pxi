@@ -1,9 +1,7 @@
 # Answers and requests of TLS channels, whose bytes go through OpenSSL (tls_pipe.pyx). Part of turn.pyx.
 
 cdef int64_t read_part(Turn *t, Part *part, uint64_t at, uint8_t *into, uint64_t room) noexcept nogil:
-    """Copy a part from `at` on, as much as there is room for. Returns the bytes copied; -1: its file cannot
-    be read.
-    """
+    """Copy what there is room for of a part, from `at` on. Returns the bytes; -1: its file cannot be read."""
     cdef OpenFile *entry = file_find(
         &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
     cdef uint64_t want = part.length - at
@@ -19,9 +17,7 @@ cdef int64_t read_part(Turn *t, Part *part, uint64_t at, uint8_t *into, uint64_t
     return -1
 
 cdef int64_t copy_answer(Turn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
-    """Copy the bytes of the answer that follow the written ones. Returns their count; -1: a segment cannot be
-    read.
-    """
+    """Copy the answer's bytes behind the written ones. Returns their count; -1: a segment cannot be read."""
     cdef ReplySlot *a = &c.answer
     cdef uint8_t *base = answer_base(t, a)
     cdef uint64_t at = c.part_sent, copied = 0, want
@@ -118,8 +114,8 @@ cdef class SecureTurn:
         return out
 
     def renewal(self, uint32_t channel):
-        """Return (descriptor, frame, bytes behind it) of a request that begins a re-authentication; None:
-        there is none.
+        """Return (descriptor, frame, bytes behind it) of a request for re-authentication; None: there is
+        none.
         """
         cdef Channel *c = self._channel(channel)
         if c.secure != NEGOTIATING or c.block == 0 or c.needed < 4 or c.received < c.needed:
@@ -133,8 +129,8 @@ cdef class SecureTurn:
         return c.fd, frame, rest
 
     def opened(self, uint32_t channel, bint native, uint64_t expires_ns) -> None:
-        """Open an authenticated channel. `native`: its bytes are plain, and the turn closes the descriptor
-        again.
+        """Open an authenticated channel. `native`: its bytes are plain, and the turn closes the
+        descriptor.
         """
         cdef Channel *c = self._channel(channel)
         c.secure = 0 if native else MOVED
@@ -163,9 +159,7 @@ cdef class SecureTurn:
         return PyMemoryView_FromMemory(<char *>(self.t.arena.base + c.block + c.received), room, PyBUF_WRITE)
 
     def received(self, uint32_t channel, uint32_t n) -> bool:
-        """Take `n` bytes in the room; return whether the frame needs more. A whole frame mutes the channel
-        and is queued.
-        """
+        """Take `n` bytes in the room; return whether the frame needs more. A whole frame is queued."""
         cdef Channel *c = self._channel(channel)
         cdef int framed
         c.received += n
@@ -217,9 +211,7 @@ cdef class SecureTurn:
                 c.moved_bytes += n - pipe.waiting()
 
     cdef bint _flush(self, Channel *c, TlsPipe pipe) except -1:
-        """Write what was encrypted; return whether all is written. Bytes of a chunk that a slow reader takes
-        count as progress.
-        """
+        """Write what was encrypted; return whether all is written. Each byte taken counts as progress."""
         cdef uint64_t before = pipe.waiting()
         cdef bint done = pipe.write_left()
         if before > pipe.waiting():

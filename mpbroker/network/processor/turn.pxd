@@ -19,8 +19,7 @@ cdef enum:
     FIFO_PLACES = 65536         # a power of two; at least one for each channel there can be
     API_KEYS = 128
 
-# The APIs that the turn treats in another way than the rest: all that it knows of them (ApiKey, checked at
-# import).
+# The APIs that the turn treats differently: all that it knows of them (ApiKey, checked at import).
 cpdef enum Api:
     API_PRODUCE = 0
     API_FETCH = 1

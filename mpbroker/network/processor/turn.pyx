@@ -90,13 +90,11 @@ cdef enum:
     # Bytes per channel and turn, so that no channel starves another.
     SENT_PER_TURN_MAX = 1 << 18
     RECEIVED_PER_TURN_MAX = 1 << 18
-    # A frame that claims more than CLAIMED_MAX gets a block of FIRST_BLOCK first, and room for all of it once
-    # that is full.
+    # A frame that claims more than CLAIMED_MAX gets FIRST_BLOCK first, and room for all once that is full.
     CLAIMED_MAX = 1 << 21
     FIRST_BLOCK = (1 << 16) - 64
     EXPECTED_MAX = 1 << 15          # bytes set aside for the next frame before its size is known
-    # A parked request of at most KEPT_MAX is kept for another handler while all kept ones take less than this
-    # share of the limit.
+    # A parked request of at most KEPT_MAX is kept, as long as all take less than this share of the limit.
     KEPT_MAX = 1 << 14
     KEPT_SHARE = 16
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
@@ -314,8 +312,7 @@ cdef class ProcessorTurn:
             raise OSError(errno, "epoll_ctl")
 
     def saw_orders(self) -> None:
-        """Confirm that Python has done the orders `look_at_orders` found. A later order ends the next sleep.
-        """
+        """Confirm that the orders `look_at_orders` found are done. A later order ends the next sleep."""
         self.t.order_seen = self.order_now
         self.t.fence_order_seen = self.fence_order_now
 
@@ -412,8 +409,7 @@ cdef class ProcessorTurn:
         self.sessions.set(channel, connection, **known)
 
     def closed(self):
-        """Return (session, reason, detail) of the channels closed since the last call, and free their places.
-        """
+        """Return (session, reason, detail) of channels closed since the last call, and free their places."""
         cdef uint32_t i
         cdef Turn *t = self.t
         cdef Channel *c
@@ -527,9 +523,7 @@ cdef class ProcessorTurn:
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
 
     def close_idle(self, uint64_t before_ns) -> None:
-        """Close all connections without readiness since `before_ns` (CLOCK_MONOTONIC), whatever they wait
-        for, as Kafka does.
-        """
+        """Close all connections without readiness since `before_ns` (CLOCK_MONOTONIC), as Kafka does."""
         close_idle_channels(self.t, before_ns)
         publish(self.t)
 
