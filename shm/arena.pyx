@@ -265,7 +265,10 @@ cdef uint64_t arena_allocate_beyond(ArenaRef *arena, uint64_t size) noexcept nog
 
 
 cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept nogil:
-    """Free a block of `size` asked bytes. Owner only. Its generation grows before it is handed out again."""
+    """Free a block. Owner only; `size` is what was asked for.
+
+    The generation grows before the block can be handed out again.
+    """
     cdef BlockHeader *header = block_header(arena, block)
     arena.in_use_bytes -= size if size <= arena.in_use_bytes else arena.in_use_bytes
     arena.blocks_out -= 1
@@ -326,7 +329,10 @@ cdef class Arena:
         return block_header(&self.ref, block)
 
     def allocate(self, uint64_t size) -> int:
-        """Return the offset of a new block of at least `size` bytes, held by the owner. Raises ArenaFull."""
+        """Return the offset of a new block of at least `size` bytes, held by the owner.
+
+        Raises ArenaFull: the limit is reached, or the extent has no room.
+        """
         cdef uint64_t block = arena_allocate(&self.ref, size)
         if block == 0:
             raise ArenaFull(

@@ -1,6 +1,4 @@
-"""An eventfd with an `armed` word: waking a process that is awake costs no system call; see
-`doorbell.pxd`.
-"""
+"""An eventfd with an `armed` word; `doorbell.pxd` draws it. Waking an awake process costs no system call."""
 import os
 import select
 

@@ -67,7 +67,7 @@ def _stat_fields(pid: int) -> list[bytes]:
 
 
 def process_start_ticks(pid: int) -> int:
-    """Return when the process started, in clock ticks since boot; with the pid it is unique for good."""
+    """Return the process's start in clock ticks since boot; with the pid it names a process for good."""
     return int(_stat_fields(pid)[19])
 
 

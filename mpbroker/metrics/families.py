@@ -55,7 +55,9 @@ class View:
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Return the part of a process's time that was counted so, between the looks or since its start."""
+        """Return the part of a process's time that `counter` counted, between the looks or since its
+        start.
+        """
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)
@@ -70,7 +72,10 @@ Make = Callable[[View], Iterator[Bean]]
 
 @dataclass(frozen=True)
 class Family:
-    """A family. `pattern`: the beans' names with <variable> parts; `kind`: as in docs/METRICS.md."""
+    """A set of beans that one function makes.
+
+    `pattern`: the beans' names with <variable> parts; `kind`: meter, histogram, gauge or total.
+    """
 
     pattern: str
     kind: str

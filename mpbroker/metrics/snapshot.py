@@ -250,8 +250,7 @@ def _take_meters(public: Region, into: Snapshot) -> None:
 def _names(public: Region, reader: Reader, logs: list[LogSeen]) -> dict[tuple[int, int], str]:
     """Return topics by (slot, generation).
 
-    Counts of a deleted partition stay only in the sum of all topics: a topic made again under its name begins
-    at zero.
+    A deleted partition's counts stay in the sum of all topics only: a new topic of its name begins at zero.
     """
     table, sizes = topology.attach_table(public), PartitionSizes(public.block("log_sizes"))
     found = {}

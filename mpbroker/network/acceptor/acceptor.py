@@ -207,8 +207,8 @@ class Acceptor:
     def _look_at_processors(self) -> None:
         """Find the processors that serve now, and send a mark to each new one.
 
-        When it has taken the mark, all sent before is settled, even what a killed acceptor had noted and not
-        sent.
+        Once it has taken the mark, all sent before is settled, even what a killed acceptor noted and did not
+        send.
         """
         for role in topology.PROCESSORS:
             life = self.context.incarnation_of(role)
@@ -298,9 +298,7 @@ class Acceptor:
             self._admit(there, connection, peer)
 
     def _close_parked(self) -> bool:
-        """Close parked sockets, so that a fast address takes no place from others; return whether any
-        were.
-        """
+        """Close parked sockets, so that others get their resources; return whether there were any."""
         parked, self.parked = self.parked, []
         for _, _, sock in parked:
             sock.close()

@@ -106,8 +106,8 @@ class ConnectionQuotas:
     def change_ip_rates(self, rates: Mapping[bytes | None, float | None], *, replace: bool = False) -> None:
         """Change the rates of addresses; the key None is the default of all others.
 
-        A rate of None takes the address's own rate away, or the default. `replace`: addresses not in `rates`
-        lose theirs.
+        A rate of None takes the address's own rate, or the default, away. `replace`: other addresses lose
+        theirs.
         """
         if replace:
             self._ip_rate_default = UNLIMITED
@@ -191,7 +191,10 @@ class ConnectionQuotas:
         return throttle_ms
 
     def _forget_old_rates(self, now_ms: float) -> None:
-        """Drop rates whose windows are all over. (Kafka's sensors last an hour.)"""
+        """Drop rates whose windows are all over: new ones would say the same.
+
+        (Kafka's sensors last an hour.)
+        """
         for _ in range(FORGOTTEN_AT_ONCE):
             oldest = next(iter(self._ip_rates))
             if not self._ip_rates[oldest].is_over(now_ms):

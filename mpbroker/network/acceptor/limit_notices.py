@@ -1,9 +1,8 @@
 """Log lines about connections that a limit keeps out: one for each limit of a listener, and a minute later
-the number of further ones.
+the number of further ones. At DEBUG each connection has its line.
 
 (Kafka: SocketServer logs "Rejected connection from …" for each connection beyond max.connections.per.ip, and
-nothing about the other limits; neither helps a broker that is flooded.) At DEBUG each connection has its
-line.
+nothing about the other limits; neither helps a broker that is flooded.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The supervisor's orders to a running acceptor: serve this listener too, or no longer.
 
 An order is JSON in a message of a SOCK_SEQPACKET pair, with the listening socket of a new listener
-(SCM_RIGHTS). A successor does not need the orders that a dead acceptor had not read: it is forked with all
+(SCM_RIGHTS). Orders that a dead acceptor had not read are not needed: its successor is forked with all
 listeners there are.
 """
 

@@ -87,7 +87,9 @@ cdef void take_all_answers(Turn *t) noexcept nogil:
 
 cdef inline bint has_heavy(Peer *peer) noexcept nogil:
     """Return whether a heavy request is with the handler: one of ours not taken yet, or one that it has
-    announced. A handler announces before it moves its head, so one that it has taken is never overlooked.
+    announced.
+
+    A handler announces before it moves its head, so one that it has taken is never overlooked.
     """
     return load_acquire(peer.requests.head) < peer.heavy_until or load_relaxed(peer.heavy) != 0
 
@@ -96,8 +98,10 @@ cdef inline bint takes_requests(Peer *peer) noexcept nogil:
 
 cdef Peer *least_loaded(Turn *t) noexcept nogil:
     """Return the live handler with the least load, one without a heavy request if possible; NULL if none has
-    room. A tie goes to the handler that had the last batch, whose caches are warm (measured: a tenth more
-    requests a second).
+    room.
+
+    A tie goes to the handler that had the last batch: its caches are warm (measured: 10 % more requests a
+    second).
     """
     cdef Peer *best = NULL
     cdef Peer *peer
@@ -206,8 +210,9 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     return True
 
 cdef void dispatch(Turn *t) noexcept nogil:
-    """Give the requests of a wake-up to one handler as one batch: waking it costs more than the work of many
-    requests. A heavy request goes alone, so that nothing waits behind it.
+    """Give the requests of a wake-up to one handler as one batch: waking it costs more than the work of many.
+
+    A heavy request goes alone, so that nothing waits behind it.
     """
     cdef Peer *peer
     cdef Peer *keeper

@@ -1,6 +1,6 @@
-# The table of open segment files: opening, closing, and the answers that wait for files. An open file that
-# was deleted keeps its disk space, and any open file takes a descriptor. Part of turn.pyx; files.pxd has the
-# table.
+# The table of open segment files: opening, closing, and the answers that wait for files. Part of turn.pyx. An
+# open file that was deleted keeps its disk space, and any open file takes a descriptor. files.pxd has the
+# layout of the table.
 
 cdef void place_file(FileTable *files, const OpenFile *file) noexcept nogil:
     cdef uint32_t place = file_hash(file.slot, file.slot_generation, file.segment_base, file.inode)
@@ -108,11 +108,11 @@ cdef class TurnFiles:
         return list(out)
 
     def missing(self, uint32_t channel):
-        """Return [(slot, slot_generation, segment_base, inode, path)] of the files to open for the channel's
-        answer.
+        """Return the files to open for the channel's answer: [(slot, slot_generation, segment_base, inode,
+        path)].
 
-        There is room for them, and the open files that it needs stay open. None: the channel has to wait, or
-        is closed.
+        There is room for them, and the open files that it needs stay open. None: the channel waits, or is
+        closed.
         """
         cdef Turn *t = self.t
         cdef Channel *c = &t.channels[channel]

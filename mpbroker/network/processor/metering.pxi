@@ -41,7 +41,10 @@ cdef void count_client(Turn *t, Channel *c) noexcept nogil:
     )
 
 cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
-    """Count an ended request, even if answered in vain. Each stage ends where the next begins."""
+    """Count a request that has ended, even if answered in vain.
+
+    Each stage ends where the next begins, so that they add up.
+    """
     cdef ReplySlot *a = &c.answer
     cdef uint64_t *page = api_page(t.meters, c.api_key)
     cdef uint64_t queue_ns = <uint64_t>a.queue_us * STAMP_NS, local_ns = <uint64_t>a.local_us * STAMP_NS

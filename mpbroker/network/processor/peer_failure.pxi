@@ -23,8 +23,9 @@ cdef void lose_answer_of(Turn *t, Channel *c, uint32_t owner) noexcept nogil:
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
 
 cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
-    """Requeue a dead handler's untaken and repeatable requests, after the log process's fence; close the
-    rest.
+    """Repair after a handler's death: requeue untaken and repeatable requests, close the rest.
+
+    Comes after the log process's fence.
     """
     cdef Peer *peer = &t.handlers[number]
     cdef uint64_t taken = load_acquire(peer.requests.head)

@@ -11,7 +11,10 @@ cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
     return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
 
 cdef bint parse_header(Turn *t, Channel *c) noexcept nogil:
-    """Parse a request header v1 or v2 (RequestHeader.json) into the channel. False: malformed."""
+    """Parse a request header v1 or v2 (RequestHeader.json). False: malformed.
+
+    Fills api_key, api_version, correlation, body.
+    """
     cdef uint8_t *frame = t.arena.base + c.block
     cdef uint64_t at = 12, end = c.needed
     cdef int32_t client_bytes
@@ -99,8 +102,9 @@ cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept n
     return claimed + answer_room(claimed)
 
 cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
-    """Clear the place of the answer, behind the frame: move the bytes there, or the frame, whichever is
-    shorter. No byte moves more than twice, however many frames come at once. False: no memory.
+    """Clear the place of the answer: move the bytes behind the frame, or the frame, whichever is shorter.
+
+    No byte moves more than twice, however many frames come at once. False: no memory.
     """
     cdef uint32_t extra = c.received - c.needed
     cdef uint64_t asked, block
@@ -212,7 +216,7 @@ cdef inline uint64_t frame_room(Turn *t, Channel *c) noexcept nogil:
     return (c.needed if 0 < c.needed < whole else whole) - c.received
 
 cdef int frame_received(Turn *t, Channel *c) noexcept nogil:
-    """Look at the block. 1: a request went to the FIFO; 0: more bytes are needed; -1: closed; -2: no
+    """Look at what is in the block. 1: a request went to the FIFO; 0: needs more bytes; -1: closed; -2: no
     memory.
     """
     if c.received < 4:

@@ -27,9 +27,7 @@ cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
 cdef int send_bytes(
     Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget
 ) noexcept nogil:
-    """Write from `part_sent` on. 1: all written; 0: the socket is full; 2: the budget is used up; -1:
-    error.
-    """
+    """Write from `part_sent` on. 1: all written; 0: the socket is full; 2: budget used up; -1: error."""
     cdef ssize_t n
     cdef uint64_t want
     while c.part_sent < length:

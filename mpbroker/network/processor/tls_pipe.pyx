@@ -280,8 +280,9 @@ cdef class TlsPipe:
         return at == n
 
     def send(self, data) -> int:
-        """Encrypt all of `data`. Raises BlockingIOError: earlier bytes wait. `flush` says when all is
-        written.
+        """Encrypt all of `data`; `flush` says when it is written.
+
+        Raises BlockingIOError: earlier bytes wait, and nothing was taken.
         """
         if not self.flush():
             raise BlockingIOError

@@ -114,8 +114,8 @@ cdef class SecureTurn:
         return out
 
     def renewal(self, uint32_t channel):
-        """Return (descriptor, frame, bytes behind it) of a request for re-authentication; None: there is
-        none.
+        """Return (descriptor, frame, bytes behind it) of a request that begins a re-authentication, or
+        None.
         """
         cdef Channel *c = self._channel(channel)
         if c.secure != NEGOTIATING or c.block == 0 or c.needed < 4 or c.received < c.needed:
@@ -129,9 +129,7 @@ cdef class SecureTurn:
         return c.fd, frame, rest
 
     def opened(self, uint32_t channel, bint native, uint64_t expires_ns) -> None:
-        """Open an authenticated channel. `native`: its bytes are plain, and the turn closes the
-        descriptor.
-        """
+        """Open an authenticated channel. `native`: its bytes are plain, and the turn closes it again."""
         cdef Channel *c = self._channel(channel)
         c.secure = 0 if native else MOVED
         c.owned = not native
@@ -159,7 +157,10 @@ cdef class SecureTurn:
         return PyMemoryView_FromMemory(<char *>(self.t.arena.base + c.block + c.received), room, PyBUF_WRITE)
 
     def received(self, uint32_t channel, uint32_t n) -> bool:
-        """Take `n` bytes in the room; return whether the frame needs more. A whole frame is queued."""
+        """Take `n` bytes in the room; return whether the frame needs more.
+
+        A whole frame mutes the channel and is queued.
+        """
         cdef Channel *c = self._channel(channel)
         cdef int framed
         c.received += n

@@ -328,13 +328,15 @@ cdef class ProcessorTurn:
 
     def turn(self, int timeout_ms) -> int:
         """Run one turn. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE.
+
         Raises PollFailed: epoll_wait failed.
         """
         return self._turns(timeout_ms, 0)
 
     def serve(self, int timeout_ms) -> int:
-        """Run turns while each finds something to do and nothing is for Python; otherwise like `turn`. What
-        Python does between two turns costs more than they do.
+        """Run turns while each finds something to do and nothing is for Python; otherwise like `turn`.
+
+        What Python does between two turns costs more than they do.
         """
         return self._turns(timeout_ms, NATIVE_AT_MOST_NS)
 
@@ -453,8 +455,9 @@ cdef class ProcessorTurn:
     # ---- orders
 
     def welcome_handler(self, uint32_t number) -> None:
-        """Bind the rings of a new handler, or of a dead one's successor. A handler that is known already
-        keeps what it was given: it began before this process did.
+        """Bind the rings of a new handler, or of a dead one's successor.
+
+        A handler that is known already keeps what it was given: it began before this process did.
         """
         if self.t.handlers[number].known:
             return
@@ -523,7 +526,10 @@ cdef class ProcessorTurn:
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
 
     def close_idle(self, uint64_t before_ns) -> None:
-        """Close all connections without readiness since `before_ns` (CLOCK_MONOTONIC), as Kafka does."""
+        """Close all connections without readiness since `before_ns` (CLOCK_MONOTONIC), as Kafka does.
+
+        What they wait for does not matter.
+        """
         close_idle_channels(self.t, before_ns)
         publish(self.t)
 
