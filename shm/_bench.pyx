@@ -61,9 +61,7 @@ cdef class Lockstep:
         self.pace.seed = side + 1
 
     def mark_misses(self, WaitingMarks marks, SlotTable table, uint64_t rounds) -> int:
-        """Count lost wake-ups of marks: side 0 marks, looks at the slot; side 1 writes it, reads the
-        marks.
-        """
+        """Count lost wake-ups: side 0 marks, looks at the slot; side 1 publishes it, reads the marks."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, before, saw
         cdef uint64_t *version = slot_version(&table.ref, 0)
         cdef uint8_t payload[64]
@@ -109,9 +107,7 @@ cdef class Lockstep:
         return misses
 
     def space_misses(self, Ring ring, uint64_t rounds) -> int:
-        """Count lost wake-ups at a full ring: side 0 asks for space and looks; side 1 takes a slot and
-        looks.
-        """
+        """Count lost wake-ups at a full ring: side 0 asks for space, looks; side 1 takes a slot, looks."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw
         cdef Slot slot
         with nogil:

@@ -52,7 +52,7 @@ cdef inline int class_of(uint64_t size) noexcept nogil:
 cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
     """Cut a new block of a class; return 0 when the extent (or private memory) is used up.
 
-    Blocks of a page and more lie on page bounds, so that whole pages can be given back; half pages are cut in
+    Blocks of a page and more lie on page bounds, so that whole pages can be given back; half pages come in
     pairs.
     """
     cdef uint64_t whole = (<uint64_t>1) << order
@@ -238,8 +238,8 @@ cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
 cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil:
     """Allocate a block of at least `size` bytes; return 0 when the limit or the extent is used up.
 
-    One block of any size is granted below the limit, so in-use bytes may exceed it by one block, as in
-    Kafka's memory pool.
+    Below the limit one block of any size is granted, so in-use bytes may exceed it by one block (as in
+    Kafka's MemoryPool).
     """
     if arena.in_use_bytes >= arena.limit_bytes:
         return 0
@@ -282,8 +282,7 @@ cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept no
 cdef class Arena:
     """Owner's view (allocate, free, lend, reclaim) or a borrower's (view, check) of one arena.
 
-    `block` is page-aligned shared memory, usually mapped without reserving; `limit_bytes` bounds the bytes in
-    use.
+    `block` is page-aligned shared memory, usually mapped without reserving; `limit_bytes` bounds its use.
     """
 
     def __init__(self, unsigned char[::1] block, uint64_t limit_bytes, uint64_t warm_limit_bytes=64 << 20):

@@ -218,9 +218,7 @@ class Region:
         return list(self._directory)
 
     def owner_is_alive(self) -> bool:
-        """Return whether the region's maker runs. Its zombie, or another process with its pid, does not
-        count.
-        """
+        """Return whether the region's maker runs: neither its zombie nor another process with its pid."""
         try:
             fields = _stat_fields(self.owner_pid)
         except (FileNotFoundError, ProcessLookupError):

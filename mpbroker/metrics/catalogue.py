@@ -32,7 +32,9 @@ def beans(
 
 
 def matcher(patterns: list[str]) -> Callable[[str], bool]:
-    """Return a test of names: they contain a text, or match a pattern with * or ?; no patterns match all."""
+    """Return a test: whether a name contains a text or matches a pattern (* or ?). Without patterns all
+    do.
+    """
     whole = [p if any(c in p for c in "*?[") else f"*{p}*" for p in patterns]
     return lambda name: not whole or any(fnmatchcase(name, pattern) for pattern in whole)
 

@@ -166,7 +166,11 @@ class Snapshot:
 
 
 def attach(runtime_file: Path) -> Region:
-    """Attach a broker's public region. Raises RegionUnavailable, LayoutMismatch."""
+    """Attach a broker's public region.
+
+    Raises RegionUnavailable: it cannot be opened. Raises LayoutMismatch: another version made it, or it is
+    damaged.
+    """
     return Region.attach(runtime_file, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
 
 

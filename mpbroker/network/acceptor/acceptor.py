@@ -49,7 +49,7 @@ class _Held:
     connection: socket.socket
     peer: Any
     address: bytes
-    since_ns: int  # since when its wait was not counted yet
+    since_ns: int  # its wait before then is counted
     ready_at_ms: float
     counted: bool = False
     waits_for_slot: bool = False
@@ -207,7 +207,7 @@ class Acceptor:
     def _look_at_processors(self) -> None:
         """Find the processors that serve now, and send a mark to each new one.
 
-        Once it has taken the mark, all sent before is settled, even what a killed acceptor noted and did not
+        Once the mark is taken, all sent before is settled, even what a killed acceptor noted and did not
         send.
         """
         for role in topology.PROCESSORS:
@@ -298,7 +298,7 @@ class Acceptor:
             self._admit(there, connection, peer)
 
     def _close_parked(self) -> bool:
-        """Close parked sockets, so that others get their resources; return whether there were any."""
+        """Close parked sockets, so that others can connect; return whether there were any."""
         parked, self.parked = self.parked, []
         for _, _, sock in parked:
             sock.close()

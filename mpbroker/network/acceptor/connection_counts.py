@@ -1,9 +1,8 @@
 """An acceptor's count of all connections, kept right by the ledgers of the processors.
 
 The acceptor counts itself what it hands over, and reads in the journals what was closed and the other
-acceptor's connections. After a death it counts all rows again: when the supervisor has emptied a dead
-processor's rows, when its successor has taken what was still on its way, and when this process itself is a
-successor.
+acceptor's connections. It counts all rows again after a death: when the supervisor has emptied a dead
+processor's rows, when a successor has taken what was on its way, and when the acceptor itself is a successor.
 """
 
 from __future__ import annotations

@@ -106,8 +106,7 @@ class ConnectionQuotas:
     def change_ip_rates(self, rates: Mapping[bytes | None, float | None], *, replace: bool = False) -> None:
         """Change the rates of addresses; the key None is the default of all others.
 
-        A rate of None takes the address's own rate, or the default, away. `replace`: other addresses lose
-        theirs.
+        A rate of None takes an address's own rate, or the default, away. `replace`: all others lose theirs.
         """
         if replace:
             self._ip_rate_default = UNLIMITED

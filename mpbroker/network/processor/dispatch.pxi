@@ -100,8 +100,7 @@ cdef Peer *least_loaded(Turn *t) noexcept nogil:
     """Return the live handler with the least load, one without a heavy request if possible; NULL if none has
     room.
 
-    A tie goes to the handler that had the last batch: its caches are warm (measured: 10 % more requests a
-    second).
+    A tie goes to the handler that had the last batch: its caches are warm (measured: 10 % more requests).
     """
     cdef Peer *best = NULL
     cdef Peer *peer

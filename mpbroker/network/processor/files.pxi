@@ -111,8 +111,7 @@ cdef class TurnFiles:
         """Return the files to open for the channel's answer: [(slot, slot_generation, segment_base, inode,
         path)].
 
-        There is room for them, and the open files that it needs stay open. None: the channel waits, or is
-        closed.
+        There is room for them, and its open files stay open. None: the channel has to wait, or is closed.
         """
         cdef Turn *t = self.t
         cdef Channel *c = &t.channels[channel]

@@ -77,7 +77,7 @@ def connection_prefix(index: int, incarnation: int) -> int:
 
 
 class Processor:
-    """One processor process; `inbox` is its end of the acceptor's socket pair."""
+    """A processor process. `inbox` is its end of the acceptor's socket pair."""
 
     def __init__(
         self,

@@ -216,9 +216,7 @@ cdef inline uint64_t frame_room(Turn *t, Channel *c) noexcept nogil:
     return (c.needed if 0 < c.needed < whole else whole) - c.received
 
 cdef int frame_received(Turn *t, Channel *c) noexcept nogil:
-    """Look at what is in the block. 1: a request went to the FIFO; 0: needs more bytes; -1: closed; -2: no
-    memory.
-    """
+    """Look at the block. 1: a request went to the FIFO; 0: needs more bytes; -1: closed; -2: no memory."""
     if c.received < 4:
         return 0
     if c.needed == 0 and not take_size(t, c, t.arena.base + c.block):

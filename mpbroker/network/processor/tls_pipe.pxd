@@ -21,7 +21,7 @@ cdef struct Wire:
     Bytes early         # received, not yet decrypted
 
 cdef class TlsPipe:
-    cdef SSL *tls              # NULL until the client has said something
+    cdef SSL *tls              # NULL until the client has sent something
     cdef ServerContext context  # new connections may have another one since
     cdef Wire wire
     cdef object failed          # the exception that `recv_into` raises from now on

@@ -18,7 +18,7 @@ cdef inline void mark(Turn *t, Channel *c) noexcept nogil:
         t.marked_count += 1
 
 cdef bint session_over(Turn *t, Channel *c) noexcept nogil:
-    """Return whether a request stops here by its authentication's end: it renews it, or is too late."""
+    """Return whether a request stops here because its session ends: it renews it, or comes too late."""
     if c.api_key == Api.API_SASL_HANDSHAKE and (
         c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
     ):

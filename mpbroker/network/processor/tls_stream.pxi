@@ -114,9 +114,7 @@ cdef class SecureTurn:
         return out
 
     def renewal(self, uint32_t channel):
-        """Return (descriptor, frame, bytes behind it) of a request that begins a re-authentication, or
-        None.
-        """
+        """Return (descriptor, frame, bytes behind it) of a request that begins re-authentication, or None."""
         cdef Channel *c = self._channel(channel)
         if c.secure != NEGOTIATING or c.block == 0 or c.needed < 4 or c.received < c.needed:
             return None
