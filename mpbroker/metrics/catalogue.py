@@ -32,9 +32,7 @@ def beans(
 
 
 def matcher(patterns: list[str]) -> Callable[[str], bool]:
-    """Return a test: whether a name contains a text or matches a pattern (* or ?). Without patterns all
-    do.
-    """
+    """Return a test for names that contain a text or match a pattern (* or ?). Without patterns all pass."""
     whole = [p if any(c in p for c in "*?[") else f"*{p}*" for p in patterns]
     return lambda name: not whole or any(fnmatchcase(name, pattern) for pattern in whole)
 

@@ -168,8 +168,7 @@ class Snapshot:
 def attach(runtime_file: Path) -> Region:
     """Attach a broker's public region.
 
-    Raises RegionUnavailable: it cannot be opened. Raises LayoutMismatch: another version made it, or it is
-    damaged.
+    Raises RegionUnavailable: it cannot be opened. Raises LayoutMismatch: another version's, or damaged.
     """
     return Region.attach(runtime_file, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
 
@@ -259,7 +258,7 @@ def _names(public: Region, reader: Reader, logs: list[LogSeen]) -> dict[tuple[in
     table, sizes = topology.attach_table(public), PartitionSizes(public.block("log_sizes"))
     found = {}
     for (slot, generation), name in reader.names().items():
-        # Other reads would miss the busiest slot.
+        # A plain read could give up on the busiest slot.
         now = read_partition_surely(table, slot)
         if now.generation == generation and not now.flags & PartitionFlag.PARTITION_DELETED:
             found[slot, generation] = name

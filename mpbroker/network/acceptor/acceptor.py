@@ -258,7 +258,7 @@ class Acceptor:
         return False
 
     def _ask_evictions(self, owed: int) -> None:
-        """Ask processors to close the least recently active of more than max.connections connections."""
+        """Ask processors to close their least recently active connections beyond max.connections."""
         surplus = self.quotas.surplus() - owed
         if surplus <= 0 or self.context.index != topology.ACCEPTOR:
             return

@@ -94,7 +94,7 @@ cdef enum:
     CLAIMED_MAX = 1 << 21
     FIRST_BLOCK = (1 << 16) - 64
     EXPECTED_MAX = 1 << 15          # bytes set aside for the next frame before its size is known
-    # A parked request of at most KEPT_MAX is kept, as long as all take less than this share of the limit.
+    # Parked requests of at most KEPT_MAX bytes are kept, together in at most 1 / KEPT_SHARE of the limit.
     KEPT_MAX = 1 << 14
     KEPT_SHARE = 16
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
