@@ -32,7 +32,7 @@ cdef struct Pace:
 
 
 cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
-    """Both sides leave at nearly the same time; up to a cache miss apart, at random."""
+    """Wait until both sides are in the round; they leave at most a cache miss apart, at random."""
     cdef uint64_t spins = 0, i
     store_release(pace.mine, round)
     while load_acquire(pace.theirs) < round:
@@ -45,7 +45,7 @@ cdef inline void meet(Pace *pace, uint64_t round) noexcept nogil:
 
 
 cdef class Lockstep:
-    """One side: 0 announces that it waits (marks, arms, asks for space), 1 publishes and looks who waits."""
+    """One side: 0 announces that it waits (marks, arms, asks for space), 1 publishes and looks for that."""
     cdef Pace pace
     cdef int side
     cdef object keep
@@ -61,7 +61,7 @@ cdef class Lockstep:
         self.pace.seed = side + 1
 
     def mark_misses(self, WaitingMarks marks, SlotTable table, uint64_t rounds) -> int:
-        """Side 0 marks and looks at the slot, side 1 publishes the slot and reads the marks."""
+        """Count lost wake-ups: side 0 marks, looks at the slot; side 1 publishes it, reads the marks."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, before, saw
         cdef uint64_t *version = slot_version(&table.ref, 0)
         cdef uint8_t payload[64]
@@ -85,12 +85,12 @@ cdef class Lockstep:
         return misses
 
     def bell_misses(self, Doorbell bell, Ring ring, uint64_t rounds) -> int:
-        """Side 0 arms the bell and looks at its ring, side 1 pushes and rings."""
+        """Count lost wake-ups of a bell: side 0 arms it and looks at its ring, side 1 pushes and rings."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw, count
         cdef Slot slot
         with nogil:
             for round in range(base // 2 + 1, base // 2 + rounds + 1):
-                # What will be looked at is brought near first: the look must outrun one's own store.
+                # Bring the words near first: the look must outrun one's own store.
                 saw = ring_waiting(&ring.ref) if self.side == 0 else load_relaxed(bell.ref.armed)
                 meet(&self.pace, 2 * round - 1)
                 if self.side == 0:
@@ -107,7 +107,7 @@ cdef class Lockstep:
         return misses
 
     def space_misses(self, Ring ring, uint64_t rounds) -> int:
-        """Side 0, at a full ring, asks for space, looks again; side 1 takes a slot, looks whether to ring."""
+        """Count lost wake-ups at a full ring: side 0 asks for space, looks; side 1 takes a slot, looks."""
         cdef uint64_t round, base = load_relaxed(self.pace.mine), misses = 0, saw
         cdef Slot slot
         with nogil:
@@ -133,7 +133,7 @@ cdef inline uint64_t check_word(uint64_t number, uint64_t place) noexcept nogil:
 
 
 def ring_stream(Ring ring, uint64_t count, uint64_t batch) -> None:
-    """Producer: pushes `count` numbered, self-checking slots, `batch` per publish; yields at a full ring."""
+    """Push `count` numbered, self-checking slots, `batch` per publish; yield at a full ring. Producer."""
     cdef uint64_t number, place, staged = 0
     cdef Slot slot
     with nogil:
@@ -152,7 +152,7 @@ def ring_stream(Ring ring, uint64_t count, uint64_t batch) -> None:
 
 
 def ring_drain(Ring ring, uint64_t count) -> int:
-    """Consumer: takes `count` slots of a `ring_stream`; returns how many were wrong in their place."""
+    """Take `count` slots of a `ring_stream`; return how many were wrong in their place. Consumer."""
     cdef uint64_t number = 0, waiting, i, place, wrong = 0
     cdef Slot *slot
     cdef bint good
@@ -174,7 +174,7 @@ def ring_drain(Ring ring, uint64_t count) -> int:
 
 
 def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
-    """Both sides in one process: `rounds` of `batch` slots; returns a sum, so that nothing is left out."""
+    """Push and take `rounds` of `batch` slots in one process; return a sum, so that no load is left out."""
     cdef uint64_t number, i, total = 0
     cdef Slot slot
     if batch > ring.ref.size:
@@ -192,7 +192,7 @@ def ring_rounds(Ring ring, uint64_t rounds, uint64_t batch) -> int:
 
 
 def table_storm(SlotTable table, uint64_t slot, uint64_t writes) -> int:
-    """Writer: payloads of one number repeated, growing from the slot's version; returns the last.
+    """Write payloads of one number repeated, growing from the slot's version; return the last. Writer.
 
     The payload must be a multiple of 8 bytes, up to 4096.
     """
@@ -211,7 +211,7 @@ def table_storm(SlotTable table, uint64_t slot, uint64_t writes) -> int:
 
 
 def table_verify(SlotTable table, uint64_t slot, uint64_t reads) -> tuple[int, int, int]:
-    """Reader of a `table_storm`: (torn or backward payloads, reads given up, payloads that were new)."""
+    """Read a `table_storm`; return (torn or backward payloads, reads given up, payloads that were new)."""
     cdef uint64_t payload[512]
     cdef uint64_t i, n, last = 0, torn = 0, busy = 0, fresh = 0, version, words = table.ref.payload_bytes // 8
     cdef bint good

@@ -1,8 +1,8 @@
-"""Blocks of shared memory that are written by one process, lent to others and freed by their owner alone.
+"""Blocks of shared memory that one process writes, lends to others and alone frees.
 
-The arena is a large sparse extent. Its owner cuts it into blocks of power-of-two size classes; what the
-allocator knows lives in the owner's private memory, so a killed owner leaves nothing half-linked. That memory
-does not survive a fork as one allocator: who owns the arena makes its `Arena` after the fork. Each block
+The arena is a large sparse extent. Its owner cuts it into blocks of power-of-two size classes. The
+allocator's state lies in the owner's private memory, so a killed owner leaves nothing half-linked. That
+memory does not survive a fork as one allocator: the owner must make its `Arena` after the fork. Each block
 begins with a header that only the owner writes:
 
     0    generation   grows with each allocation and each release; a descriptor with an older one is stale
@@ -19,8 +19,8 @@ cdef enum:
     BLOCK_HEADER_BYTES = 64
     SMALLEST_CLASS = 11          # 2 KiB, header included
     LARGEST_CLASS = 30           # 1 GiB
-    # Blocks from here on give their pages back when freed, except for a warm reserve: faulting in fresh pages
-    # costs more than a copy.
+    # Blocks of this class and above give their pages back when freed, except for a warm reserve: faulting in
+    # fresh pages costs more than a copy.
     LARGE_CLASS = 16             # 64 KiB
     ARENA_PAGE_BYTES = 4096
 
@@ -46,16 +46,16 @@ cdef struct ArenaRef:
     uint8_t *base
     uint64_t extent
     uint64_t top                 # everything from here on was never used
-    uint64_t generation          # the last one given to any block; a successor goes on above it
+    uint64_t generation          # the last one given to any block; a successor begins above it
     uint64_t blocks_out          # held or lent
-    uint64_t joined_at           # releases when neighbours were last looked for in vain
-    int joined_order             # and for blocks of which class
-    uint64_t releases            # only grows: while it stands still, what was refused is refused again
-    uint64_t in_use_bytes        # as asked for, not as rounded up
+    uint64_t joined_at           # `releases` when no free neighbours were found
+    int joined_order             # the class of that search
+    uint64_t releases            # only grows; while it does not, what was refused is refused again
+    uint64_t in_use_bytes        # bytes as asked for, not as rounded up
     uint64_t limit_bytes
     uint64_t warm_bytes          # large free blocks that still have their pages
     uint64_t warm_limit_bytes
-    uint64_t cut[31]             # blocks of each class that exist; the free lists have room for all of them
+    uint64_t cut[31]             # existing blocks of each class; the free lists have room for all of them
     BlockStack free[31]          # small blocks, and large ones that still have their pages
     BlockStack cold[31]          # large blocks that gave their pages back
     BlockStack carved            # every block that exists, for reclaiming
@@ -68,7 +68,7 @@ cdef inline BlockHeader *block_header(ArenaRef *arena, uint64_t block) noexcept 
     return <BlockHeader *>(arena.base + block - BLOCK_HEADER_BYTES)
 
 cdef inline uint64_t block_generation(uint8_t *base, uint64_t block) noexcept nogil:
-    """For any process that maps the arena at `base`."""
+    """Return the generation. For any process that maps the arena at `base`."""
     return load_acquire(&(<BlockHeader *>(base + block - BLOCK_HEADER_BYTES)).generation)
 
 cdef inline uint64_t block_capacity(uint8_t *base, uint64_t block) noexcept nogil:

@@ -4,9 +4,9 @@ from libc.stdlib cimport free, qsort, realloc
 from libc.string cimport memset
 
 from shm.arena cimport (
-    ARENA_PAGE_BYTES, BLOCK_FREE, BLOCK_GONE, BLOCK_HEADER_BYTES, BLOCK_HELD, BLOCK_LENT, LARGE_CLASS, LARGEST_CLASS,
-    SMALLEST_CLASS, ArenaRef, BlockHeader, BlockStack, block_generation, block_header, block_lend,
-    block_take_back,
+    ARENA_PAGE_BYTES, BLOCK_FREE, BLOCK_GONE, BLOCK_HEADER_BYTES, BLOCK_HELD, BLOCK_LENT, LARGE_CLASS,
+    LARGEST_CLASS, SMALLEST_CLASS, ArenaRef, BlockHeader, BlockStack, block_generation, block_header,
+    block_lend, block_take_back,
 )
 from shm.counters cimport monotonic_ns
 
@@ -50,9 +50,9 @@ cdef inline int class_of(uint64_t size) noexcept nogil:
 
 
 cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
-    """Cuts a new block of a class; 0 when the extent (or private memory) is used up.
+    """Cut a new block of a class; return 0 when the extent (or private memory) is used up.
 
-    Blocks of a page and more lie on page bounds, so that whole pages can be given back: half pages are cut in
+    Blocks of a page and more lie on page bounds, so that whole pages can be given back; half pages come in
     pairs.
     """
     cdef uint64_t whole = (<uint64_t>1) << order
@@ -80,7 +80,7 @@ cdef uint64_t carve(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t take_free(ArenaRef *arena, int order) noexcept nogil:
-    """A free block of a class, rather one that still has its pages; 0 when there is none."""
+    """Take a free block of a class, preferably one that still has its pages; return 0 when there is none."""
     if arena.free[order].count:
         if order >= LARGE_CLASS:
             arena.warm_bytes -= (<uint64_t>1) << order
@@ -100,7 +100,7 @@ cdef void forget_blocks(ArenaRef *arena) noexcept nogil:
 
 
 cdef void shelve(ArenaRef *arena, uint64_t block, int order) noexcept nogil:
-    """Puts a free block where the next one who wants its class finds it."""
+    """Put a free block on the list of its class."""
     cdef uint64_t whole = (<uint64_t>1) << order
     if order < LARGE_CLASS:
         stack_push(&arena.free[order], block)
@@ -121,7 +121,7 @@ cdef inline uint64_t whole_size(ArenaRef *arena, uint64_t block) noexcept nogil:
 
 
 cdef uint64_t forget_gone(ArenaRef *arena, BlockStack *stack) noexcept nogil:
-    """How many bytes they had."""
+    """Take BLOCK_GONE blocks off a list; return how many bytes they had."""
     cdef uint64_t i, kept = 0, gone = 0
     for i in range(stack.count):
         if block_header(arena, stack.offsets[i]).state == BLOCK_GONE:
@@ -134,7 +134,7 @@ cdef uint64_t forget_gone(ArenaRef *arena, BlockStack *stack) noexcept nogil:
 
 
 cdef bint new_block(ArenaRef *arena, uint64_t start, int order) noexcept nogil:
-    """Writes the header of a block that is cut out of free ones. False: no private memory."""
+    """Write the header of a block that is cut out of free ones. False: no private memory."""
     cdef uint64_t block = start + BLOCK_HEADER_BYTES
     if (
         stack_reserve(&arena.carved, arena.carved.count + 1)
@@ -161,7 +161,7 @@ cdef int compare_offsets(const void *a, const void *b) noexcept nogil:
 
 
 cdef bint find_neighbours(ArenaRef *arena, uint64_t whole, uint64_t *first, uint64_t *behind) noexcept nogil:
-    """The first free blocks side by side that have so many bytes from a page on: places [first, behind) in `carved`."""
+    """Find adjacent free blocks with `whole` bytes from a page on: places [first, behind) in `carved`."""
     cdef uint64_t i, begin = 0, bytes = 0, block, end = 0
     for i in range(arena.carved.count):
         block = arena.carved.offsets[i]
@@ -182,10 +182,10 @@ cdef bint find_neighbours(ArenaRef *arena, uint64_t whole, uint64_t *first, uint
 
 
 cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
-    """A block of the class out of smaller free ones that lie side by side, or a larger one; what is left of them
-    becomes blocks again. 0: there are none. Looks at every block there is, once between two releases.
+    """Make a block of the class out of adjacent smaller free ones, or of a larger one; the rest becomes
+    blocks again. Returns 0 if there are none. Looks at all blocks, once between two releases.
 
-    Without it an extent that went into small blocks could not hold a large one while any of them is used.
+    Otherwise an extent cut into small blocks could not hold a large one while any of them is used.
     """
     cdef uint64_t whole = (<uint64_t>1) << order, first = 0, behind = 0, start, at, end, i
     cdef int piece
@@ -196,7 +196,9 @@ cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
         arena.joined_at, arena.joined_order = arena.releases, order
         return 0
     start = arena.carved.offsets[first] - BLOCK_HEADER_BYTES
-    end = arena.carved.offsets[behind - 1] - BLOCK_HEADER_BYTES + whole_size(arena, arena.carved.offsets[behind - 1])
+    end = (
+        arena.carved.offsets[behind - 1] - BLOCK_HEADER_BYTES
+        + whole_size(arena, arena.carved.offsets[behind - 1]))
     for i in range(first, behind):
         store_relaxed(&block_header(arena, arena.carved.offsets[i]).state, BLOCK_GONE)
     for piece in range(SMALLEST_CLASS, LARGEST_CLASS + 1):
@@ -220,7 +222,7 @@ cdef uint64_t join_neighbours(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
-    """A block of the class: used, new, of an extent that is cut anew when all is free, or cut out of free neighbours."""
+    """Find a block of the class: freed, new, of an empty extent cut anew, or joined of free neighbours."""
     cdef uint64_t block = take_free(arena, order)
     if block == 0:
         block = carve(arena, order)
@@ -234,10 +236,10 @@ cdef uint64_t find_block(ArenaRef *arena, int order) noexcept nogil:
 
 
 cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil:
-    """A block of at least `size` bytes; 0 when the limit or the extent is used up.
+    """Allocate a block of at least `size` bytes; return 0 when the limit or the extent is used up.
 
-    One block of any size is granted below the limit, so in-use bytes may exceed it by one block: as Kafka's
-    memory pool has it.
+    Below the limit one block of any size is granted, so in-use bytes may exceed it by one block (as in
+    Kafka's MemoryPool).
     """
     if arena.in_use_bytes >= arena.limit_bytes:
         return 0
@@ -245,7 +247,7 @@ cdef uint64_t arena_allocate(ArenaRef *arena, uint64_t size) noexcept nogil:
 
 
 cdef uint64_t arena_allocate_beyond(ArenaRef *arena, uint64_t size) noexcept nogil:
-    """As `arena_allocate`, whatever the limit says; 0 when the extent is used up."""
+    """Allocate like `arena_allocate`, but ignore the limit; return 0 when the extent is used up."""
     cdef uint64_t block
     cdef BlockHeader *header
     if size > ((<uint64_t>1) << LARGEST_CLASS) - BLOCK_HEADER_BYTES:
@@ -263,7 +265,9 @@ cdef uint64_t arena_allocate_beyond(ArenaRef *arena, uint64_t size) noexcept nog
 
 
 cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept nogil:
-    """Owner: `size` is what was asked for. The generation has grown before the block can be handed out again.
+    """Free a block. Owner only; `size` is what was asked for.
+
+    The generation grows before the block can be handed out again.
     """
     cdef BlockHeader *header = block_header(arena, block)
     arena.in_use_bytes -= size if size <= arena.in_use_bytes else arena.in_use_bytes
@@ -278,8 +282,7 @@ cdef void arena_free(ArenaRef *arena, uint64_t block, uint64_t size) noexcept no
 cdef class Arena:
     """Owner's view (allocate, free, lend, reclaim) or a borrower's (view, check) of one arena.
 
-    `block` is page-aligned shared memory, usually mapped without reserving; `limit_bytes` bounds what is in
-    use.
+    `block` is page-aligned shared memory, usually mapped without reserving; `limit_bytes` bounds its use.
     """
 
     def __init__(self, unsigned char[::1] block, uint64_t limit_bytes, uint64_t warm_limit_bytes=64 << 20):
@@ -292,7 +295,7 @@ cdef class Arena:
         self.ref.limit_bytes = limit_bytes
         self.ref.warm_limit_bytes = warm_limit_bytes
         self.ref.joined_order = LARGEST_CLASS + 1
-        # Above whatever an earlier owner of this memory can have reached: its descriptors stay stale.
+        # Start above any generation of an earlier owner of this memory, so that its descriptors stay stale.
         self.ref.generation = monotonic_ns()
 
     def __dealloc__(self):
@@ -311,7 +314,7 @@ cdef class Arena:
 
     @property
     def warm_bytes(self):
-        """Free large blocks that still have their pages."""
+        """Return the bytes of free large blocks that still have their pages."""
         return self.ref.warm_bytes
 
     @property
@@ -319,13 +322,16 @@ cdef class Arena:
         return self.ref.extent
 
     cdef BlockHeader *_header(self, uint64_t block) except NULL:
-        """Of a block that a descriptor names, which may be anything."""
+        """Return the header of a block that a descriptor names. Raises ValueError: it names no block."""
         if block < BLOCK_HEADER_BYTES or block >= self.ref.extent or block % BLOCK_HEADER_BYTES:
             raise ValueError(f"{block} is no block of an arena of {self.ref.extent} bytes")
         return block_header(&self.ref, block)
 
     def allocate(self, uint64_t size) -> int:
-        """The offset of a fresh block of at least `size` bytes, held by the owner. Raises ArenaFull."""
+        """Return the offset of a new block of at least `size` bytes, held by the owner.
+
+        Raises ArenaFull: the limit is reached, or the extent has no room.
+        """
         cdef uint64_t block = arena_allocate(&self.ref, size)
         if block == 0:
             raise ArenaFull(
@@ -335,7 +341,7 @@ cdef class Arena:
         return block
 
     def free(self, uint64_t block, uint64_t size) -> None:
-        """Owner: `size` is what was asked for. What is still lent must be taken back first."""
+        """Free a block. Owner only; `size` is what was asked for. A lent block must be taken back first."""
         cdef BlockHeader *header = self._header(block)
         if block >= self.ref.top or header.state == BLOCK_FREE:
             raise ValueError(f"block {block} is free already")
@@ -346,14 +352,14 @@ cdef class Arena:
         arena_free(&self.ref, block, size)
 
     def lend(self, uint64_t block, uint64_t borrower) -> int:
-        """Marks the block as lent and returns the generation that its descriptor must carry."""
+        """Mark the block as lent; return the generation that its descriptor must carry."""
         if self._header(block).state == BLOCK_FREE or block >= self.ref.top:
             raise ValueError(f"block {block} is free: nobody can borrow it")
         block_lend(&self.ref, block, borrower)
         return block_generation(self.ref.base, block)
 
     def take_back(self, uint64_t block, uint64_t generation) -> bool:
-        """The borrower returned it. False when the descriptor is stale: the lease had ended before."""
+        """End the lease of a block that its borrower returned. False: the descriptor is stale."""
         cdef BlockHeader *header = self._header(block)
         if block >= self.ref.top or header.generation != generation or header.state != BLOCK_LENT:
             return False
@@ -361,7 +367,7 @@ cdef class Arena:
         return True
 
     def lent_to(self, uint64_t borrower) -> list[int]:
-        """All blocks that a (fenced) borrower had not returned."""
+        """Return all blocks that a (fenced) borrower had not returned."""
         cdef uint64_t i
         cdef BlockHeader *header
         out = []
@@ -372,7 +378,7 @@ cdef class Arena:
         return out
 
     def check(self, uint64_t block, uint64_t generation) -> bool:
-        """Borrower: whether the descriptor still names what the block holds."""
+        """Return whether a descriptor still names what the block holds. For borrowers."""
         if block < BLOCK_HEADER_BYTES or block >= self.ref.extent or block % BLOCK_HEADER_BYTES:
             return False
         return block_generation(self.ref.base, block) == generation
@@ -385,14 +391,14 @@ cdef class Arena:
         return self._header(block).capacity
 
     def view(self, uint64_t block, uint64_t length) -> memoryview:
-        """The bytes of a block, uncopied."""
+        """Return the bytes of a block, uncopied."""
         cdef uint64_t capacity = self._header(block).capacity
         if length > capacity or length > self.ref.extent - block:
             raise ValueError(f"{length} bytes at {block} lie outside the block, which has {capacity}")
         return memoryview(self.keep)[block : block + length]
 
     def reset(self) -> None:
-        """A successor's fresh start: forgets every block and gives all pages back. Only behind a fence."""
+        """Forget every block and give all pages back, for a successor. Only behind a fence."""
         forget_blocks(&self.ref)
         if madvise(self.ref.base, self.ref.extent, MADV_REMOVE):
             raise OSError(errno, "the arena's pages could not be given back")

@@ -1,15 +1,15 @@
-"""Counter page of one process: it alone writes, anybody reads, nobody waits.
+"""Counter page of one process: the process alone writes, any process reads, none waits.
 
     0     heartbeat_ns    CLOCK_MONOTONIC of the last turn
-    8     turns           how many
+    8     turns           number of turns
     64    status          192 bytes of UTF-8, zero-terminated
     256   last error      768 bytes of UTF-8, zero-terminated
     1024  counters        u64 each
     ...   histograms      HISTOGRAM_WORDS u64 each, on a cache line
 
-A histogram is HISTOGRAM_BUCKETS counts, four of equal width per power of two, so that the middle of a bucket is
-within 12.5 % of what it counts; then the exact sum and the largest value. Texts may be seen half-written; numbers
-never.
+A histogram has HISTOGRAM_BUCKETS counts, four buckets of equal width per power of two, so that the middle of
+a bucket is within 12.5 % of what it counts; then the exact sum and the largest value. A reader may see texts
+half-written, but never numbers.
 """
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -56,7 +56,7 @@ cdef inline int histogram_bucket(uint64_t value) noexcept nogil:
     return (order - 1) * 4 + <int>((value >> (order - 2)) & 3)
 
 cdef inline void histogram_note(uint64_t *histogram, uint64_t value, uint64_t times) noexcept nogil:
-    """Counts the value so many times in the histogram that begins there."""
+    """Count a value `times` times in a histogram."""
     cdef uint64_t *bucket = histogram + histogram_bucket(value)
     store_relaxed(bucket, bucket[0] + times)
     store_relaxed(&histogram[HISTOGRAM_SUM], histogram[HISTOGRAM_SUM] + value * times)

@@ -2,8 +2,9 @@
 import math
 
 from shm.counters cimport (
-    COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS, STATUS_AT,
-    STATUS_BYTES, counter_add, counter_set, heartbeat, histogram_bucket, histogram_record, monotonic_ns,
+    COUNTERS_AT, ERROR_AT, ERROR_BYTES, HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS,
+    STATUS_AT, STATUS_BYTES, counter_add, counter_set, heartbeat, histogram_bucket, histogram_record,
+    monotonic_ns,
 )
 from shm.atomics cimport load_relaxed, store_relaxed
 from libc.string cimport memcpy
@@ -12,7 +13,7 @@ BUCKETS = HISTOGRAM_BUCKETS
 
 
 def page_bytes(counters: int, histograms: int) -> int:
-    """Bytes of shared memory for a page."""
+    """Return the bytes of shared memory for a page."""
     return COUNTERS_AT + (counters * 8 + 63) // 64 * 64 + histograms * HISTOGRAM_WORDS * 8
 
 
@@ -21,7 +22,7 @@ def bucket_of(value: int) -> int:
 
 
 def bucket_bounds(bucket: int) -> tuple[int, int]:
-    """The values [low, high) that a bucket counts."""
+    """Return the values [low, high) that a bucket counts."""
     if not 0 <= bucket < HISTOGRAM_BUCKETS:
         raise IndexError(f"bucket {bucket} of {HISTOGRAM_BUCKETS}")
     if bucket < 4:
@@ -32,7 +33,7 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
 
 
 def quantile(counts: list[int], fraction: float) -> float:
-    """The value below which a fraction of a histogram's counts lies, within 12.5 %; 0 when empty."""
+    """Return the value below which a fraction of a histogram's counts lies, within 12.5 %; 0 when empty."""
     if not 0 <= fraction <= 1:
         raise ValueError(f"a quantile is a fraction between 0 and 1, not {fraction}")
     total = sum(counts)
@@ -48,7 +49,7 @@ def quantile(counts: list[int], fraction: float) -> float:
 
 
 cdef class CounterPage:
-    """The page of one process in `block`, for its owner or (read-only) for anybody."""
+    """The page of one process in `block`, for its owner or (read-only) for any process."""
 
     def __init__(self, const unsigned char[::1] block, int counters, int histograms):
         if counters < 0 or histograms < 0:
@@ -100,19 +101,19 @@ cdef class CounterPage:
         histogram_record(&self.ref, histogram, value)
 
     def histogram(self, int histogram) -> list[int]:
-        """The counts of all buckets; see `bucket_bounds`."""
+        """Return the counts of all buckets; see `bucket_bounds`."""
         self._check_histogram(histogram)
         cdef int i
         cdef uint64_t *first = self.ref.histograms + histogram * HISTOGRAM_WORDS
         return [load_relaxed(first + i) for i in range(HISTOGRAM_BUCKETS)]
 
     def histogram_sum(self, int histogram) -> int:
-        """Of all values that were recorded, exactly."""
+        """Return the exact sum of all recorded values."""
         self._check_histogram(histogram)
         return load_relaxed(self.ref.histograms + histogram * HISTOGRAM_WORDS + HISTOGRAM_SUM)
 
     def histogram_max(self, int histogram) -> int:
-        """The largest value that was recorded; 0 if there is none."""
+        """Return the largest recorded value; 0 if there is none."""
         self._check_histogram(histogram)
         return load_relaxed(self.ref.histograms + histogram * HISTOGRAM_WORDS + HISTOGRAM_MAX)
 
@@ -129,11 +130,11 @@ cdef class CounterPage:
         return load_relaxed(self.ref.turns)
 
     def clear(self) -> None:
-        """Everything from zero."""
+        """Set everything to zero."""
         self._clear(page_bytes(self.counter_count, self.histogram_count))
 
     def restart(self) -> None:
-        """For a successor: heartbeat and texts from zero, while what was counted stays counted."""
+        """Clear heartbeat and texts for a successor; counters and histograms stay."""
         self._clear(COUNTERS_AT)
 
     cdef _clear(self, size_t size):
@@ -153,7 +154,7 @@ cdef class CounterPage:
 
     def _put(self, int at, int room, text: str) -> None:
         self._check_writable()
-        # A text that is an error message may hold anything; it is cut between two characters.
+        # An error message may have any bytes. Cut it between two characters.
         raw = text.encode("utf-8", "backslashreplace").replace(b"\0", b" ")[: room - 1]
         raw = raw.decode("utf-8", "ignore").encode("utf-8")
         raw += bytes(room - len(raw))

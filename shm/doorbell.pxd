@@ -1,4 +1,4 @@
-"""Wakes one sleeping consumer, whoever the producers are.
+"""Wakes one sleeping consumer, for any number of producers.
 
     0   armed   1 while the consumer sleeps or is about to; written by the consumer only
     (64 bytes)
@@ -45,7 +45,7 @@ cdef inline void bell_drain(BellRef *bell) noexcept nogil:
     read(bell.fd, &count, sizeof(count))
 
 cdef inline void bell_sleep(BellRef *bell, int timeout_ms) noexcept nogil:
-    """Consumer, armed, when nothing waits: until rung, or a signal."""
+    """Sleep until rung or a signal. Consumer: armed, and nothing waits."""
     cdef pollfd waiter
     waiter.fd, waiter.events, waiter.revents = bell.fd, POLLIN, 0
     if poll(&waiter, 1, timeout_ms) > 0:

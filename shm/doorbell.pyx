@@ -1,4 +1,4 @@
-"""An eventfd with an `armed` word: nobody pays a system call to wake who is awake; see `doorbell.pxd`."""
+"""An eventfd with an `armed` word; `doorbell.pxd` draws it. Waking an awake process costs no system call."""
 import os
 import select
 
@@ -8,7 +8,7 @@ BYTES = DOORBELL_BYTES
 
 
 cdef class Doorbell:
-    """`block`: DOORBELL_BYTES of shared memory; `fd`: a non-blocking eventfd that both sides inherited."""
+    """A doorbell. `block`: DOORBELL_BYTES of shared memory; `fd`: a non-blocking, inherited eventfd."""
 
     def __init__(self, unsigned char[::1] block, int fd):
         if block.shape[0] < DOORBELL_BYTES:
@@ -28,22 +28,22 @@ cdef class Doorbell:
         return self.ref.fd
 
     def ring(self):
-        """Producer: call once after publishing a batch."""
+        """Wake the consumer if it sleeps. Producer: call this once after publishing a batch."""
         bell_ring(&self.ref)
 
     def arm(self):
-        """Consumer: call before the last look at the rings."""
+        """Announce a sleep. Consumer: call this before the last look at the rings."""
         bell_arm(&self.ref)
 
     def disarm(self):
         bell_disarm(&self.ref)
 
     def drain(self):
-        """Consumer: resets the eventfd after it woke us."""
+        """Reset the eventfd after a wake-up. Consumer only."""
         bell_drain(&self.ref)
 
     def wait(self, timeout_ms: int, something_waits) -> bool:
-        """Consumer: arms, looks again, sleeps at most `timeout_ms`. True when rung or something waits."""
+        """Arm, look again, sleep at most `timeout_ms`. Consumer only. True: rung, or `something_waits()`."""
         bell_arm(&self.ref)
         try:
             if something_waits():

@@ -1,7 +1,7 @@
 """Waiting marks: one byte per (slot, waiter).
 
-    row of 64 bytes per slot; byte w of the row belongs to waiter w, who alone writes it (its successor clears
-    the column)
+    row of 64 bytes per slot; byte w of the row belongs to waiter w, which alone writes it (its successor
+    clears the column)
 
 A waiter marks, fences and looks at the slot again; the slot's writer publishes, fences and reads the row.
 Either the waiter sees the new state or the writer sees the mark. Marks are state, not messages: they cannot
@@ -26,7 +26,7 @@ cdef inline void mark_clear(MarksRef *marks, uint64_t slot, uint64_t waiter) noe
     store_byte(marks.base + slot * MARK_ROW_BYTES + waiter, 0)
 
 cdef inline uint64_t marks_waiting(MarksRef *marks, uint64_t slot) noexcept nogil:
-    """Writer, after its fence: the waiters of a slot as a bit set."""
+    """Return the waiters of a slot as a bit set. Writer: call this after the fence."""
     cdef uint8_t *row = marks.base + slot * MARK_ROW_BYTES
     cdef uint64_t waiting = 0
     cdef int word, byte

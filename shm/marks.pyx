@@ -17,7 +17,7 @@ cdef class WaitingMarks:
         self.ref.slots = slots
 
     def mark(self, uint64_t slot, uint64_t waiter) -> None:
-        """Waiter: call before looking at the slot once more."""
+        """Set the mark. Waiter: call this before looking at the slot once more."""
         self._check(slot, waiter)
         mark_set(&self.ref, slot, waiter)
 
@@ -26,13 +26,13 @@ cdef class WaitingMarks:
         mark_clear(&self.ref, slot, waiter)
 
     def waiting(self, uint64_t slot) -> int:
-        """Writer: call after publishing the slot; the waiters as a bit set."""
+        """Return the waiters as a bit set. Writer: call this after publishing the slot."""
         self._check(slot, 0)
         fence_full()
         return marks_waiting(&self.ref, slot)
 
     def clear_waiter(self, uint64_t waiter) -> None:
-        """A successor clears the whole column of the waiter that it replaces."""
+        """Clear the column of a waiter. Its successor calls this."""
         cdef uint64_t slot
         if waiter >= MARK_ROW_BYTES:
             raise IndexError(f"waiter {waiter} of {MARK_ROW_BYTES}")

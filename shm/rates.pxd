@@ -1,23 +1,27 @@
-"""Sums over a sliding window that many processes add to and everybody reads: each writer has a page of its own.
+"""Sums over a sliding window that many processes add to and any process reads: each writer has a page of its
+own.
 
-What is measured has a key, 64 bits and not 0. A writer keeps the keys it has added to in its page; a reader finds the key in
-every page and adds up. Nobody allocates for anybody else, and each word has one writer:
+A measured thing has a key, 64 bits and not 0. A writer keeps the keys it has added to in its page; a reader
+finds the key in every page and adds up. No writer allocates for another, and each word has one writer:
 
     0     used        u64 per writer: 1 once it has a row
     ...   pages       one per writer, on a page boundary:
-              keys    u64 per row, 0: free. A key stands in one of two groups of RATES_GROUP, a cache line each
+              keys    u64 per row, 0: free. A key stands in one of two groups of RATES_GROUP, a cache line
+                      each
               rows    per row `samples` + 1 samples of 24 bytes
 
     sample    start_ms i64, value i64, last_ms i64 (0: not in use)
 
-A sample begins with the first event that comes when the newest one is a window old, so all writers' samples of a key
-have the same beginnings, but for writers who begin one at once; beginnings less than a window apart are one sample. The rate
-is Kafka's (stats.SampledStat, stats.Rate): samples count until their last event is `samples` windows old, and the
-time they span is taken from the oldest one's beginning, with windows that are missing at first added.
+A sample begins with the first event that comes when the newest one is a window old. So all writers' samples
+of a key begin at the same times, unless several writers begin one at once; beginnings less than a window
+apart are one sample. The rate is Kafka's (stats.SampledStat, stats.Rate): samples count until their last
+event is `samples` windows old, and their time span runs from the oldest one's beginning, with windows that
+are missing at first added.
 
-Times are milliseconds of CLOCK_MONOTONIC. A row without an event for `samples` windows counts for nothing and is
-given to the next key. A writer that is killed leaves its page as it is: at any instruction it lacks at most the event that was
-being added, or holds an expired sample as unused. Its successor goes on with the page; without one it expires.
+Times are milliseconds of CLOCK_MONOTONIC. A row without an event for `samples` windows counts for nothing and
+is given to the next key. A killed writer leaves its page as it is: at any instruction it lacks at most the
+event that was being added, or holds an expired sample as unused. Its successor goes on with the page; without
+one it expires.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -43,7 +47,7 @@ cdef struct RatesRef:
     uint32_t writers
     uint32_t samples
     int64_t window_ms
-    uint32_t own                # the page of whoever records
+    uint32_t own                # the page of the process that records
     Span *spans                 # scratch of the reader
     uint32_t span_count
     uint32_t span_room

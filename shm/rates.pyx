@@ -1,4 +1,4 @@
-"""Shared rates; `rates.pxd` draws them and says how they are counted."""
+"""Shared rates; `rates.pxd` draws their layout and says how they are counted."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
@@ -22,14 +22,14 @@ cdef inline bint in_use(RatesRef *rates, uint32_t writer) noexcept nogil:
 
 
 cdef inline uint64_t place(RatesRef *rates, uint64_t key, uint32_t choice) noexcept nogil:
-    """The `choice`th of the 2 * RATES_GROUP rows in which a key may stand."""
+    """Return the row of the `choice`th of the 2 * RATES_GROUP places of a key."""
     cdef uint64_t groups = rates.rows // RATES_GROUP
     cdef uint64_t group = (key if choice < RATES_GROUP else key >> 32) & (groups - 1)
     return group * RATES_GROUP + (choice & (RATES_GROUP - 1))
 
 
 cdef int64_t find(RatesRef *rates, uint32_t writer, uint64_t key) noexcept nogil:
-    """The row of a key in a writer's page; -1: it has none."""
+    """Return the row of a key in a writer's page; -1: it has none."""
     cdef uint64_t *keys = keys_of(rates, writer)
     cdef uint32_t choice
     cdef uint64_t row
@@ -53,7 +53,7 @@ cdef bint idle(RatesRef *rates, Sample *samples, int64_t now_ms) noexcept nogil:
 
 
 cdef Sample *own_row(RatesRef *rates, uint64_t key, int64_t now_ms) noexcept nogil:
-    """The row of this writer for a key, made if need be; NULL when 16 busy keys share its places."""
+    """Return this writer's row for a key, made if needed; NULL when 16 busy keys share its places."""
     cdef uint64_t *keys = keys_of(rates, rates.own)
     cdef int64_t found = find(rates, rates.own, key)
     cdef uint32_t choice, i
@@ -77,7 +77,7 @@ cdef Sample *own_row(RatesRef *rates, uint64_t key, int64_t now_ms) noexcept nog
 
 
 cdef int64_t newest_start(RatesRef *rates, uint64_t key) noexcept nogil:
-    """When the newest sample of anybody began; 0: there is none."""
+    """Return when the newest sample of any writer began; 0: there is none."""
     cdef int64_t newest = 0, start, row
     cdef uint32_t writer, i
     cdef Sample *samples
@@ -96,14 +96,14 @@ cdef int64_t newest_start(RatesRef *rates, uint64_t key) noexcept nogil:
 
 
 cdef void begin(Sample *sample, int64_t start_ms) noexcept nogil:
-    """What it held is expired. Unused first, so that nobody counts a mixture."""
+    """Begin a sample in place of an expired one. Mark it unused first, so that no reader counts a mixture."""
     store_release(&sample.last_ms, 0)
     store_release(&sample.value, 0)
     store_release(&sample.start_ms, <uint64_t>start_ms)
 
 
 cdef bint rates_record(RatesRef *rates, uint64_t key, int64_t value, int64_t now_ms) noexcept nogil:
-    """Adds an event; a negative value takes one back. False: there is no room for the key, nothing is added."""
+    """Add an event; a negative value takes one back. False: no room for the key, and nothing is added."""
     cdef Sample *samples = own_row(rates, key, now_ms)
     cdef Sample *newest
     cdef Sample *oldest
@@ -122,7 +122,7 @@ cdef bint rates_record(RatesRef *rates, uint64_t key, int64_t value, int64_t now
         begin(oldest, now_ms)
         newest = oldest
     elif <int64_t>newest.start_ms <= start - rates.window_ms:
-        # Somebody else has begun it.
+        # Another writer has begun this sample.
         begin(oldest, start)
         newest = oldest
     store_relaxed(&newest.value, newest.value + <uint64_t>value)
@@ -163,16 +163,16 @@ cdef void gather_row(RatesRef *rates, uint32_t writer, uint64_t key, int64_t now
         start = <int64_t>load_acquire(&samples[i].start_ms)
         value = <int64_t>load_acquire(&samples[i].value)
         if load_acquire(&keys[row]) != key:
-            return              # given to another key: nothing of this one had counted any more
+            return              # given to another key: nothing of this one counted any more
         if last == 0 or start == 0 or <int64_t>load_relaxed(&samples[i].start_ms) != start:
-            continue            # begun anew: what was there had expired
+            continue            # begun anew: the old sample had expired
         if now_ms - start >= (<int64_t>rates.samples + 1) * rates.window_ms:
-            continue            # expired with its last event at the latest a window after its beginning
+            continue            # expired: its last event was at most a window after its beginning
         gather(rates, start, last, value)
 
 
 cdef Measured rates_measure(RatesRef *rates, uint64_t key, int64_t now_ms) noexcept nogil:
-    """What all writers have added within the window, and how long that is."""
+    """Return the total of all writers within the window, and how long that is."""
     cdef Measured measured
     cdef int64_t oldest = now_ms, whole
     cdef uint32_t writer, i
@@ -201,20 +201,23 @@ def _page_bytes(rows: int, samples: int) -> int:
 
 
 def block_bytes(writers: int, rows: int, samples: int) -> int:
-    """Bytes of shared memory, which must be zero at first; pages that nobody writes are never touched."""
+    """Return the bytes of shared memory, zero at first. Pages never written are never touched."""
     return (8 * writers + ALIGN - 1) // ALIGN * ALIGN + writers * _page_bytes(rows, samples)
 
 
 cdef class SharedRates:
-    """`own`: the number of the writer that records by this view. `rows`: a power of two, at least 8."""
+    """A writer's view. `own`: number of the writer that records. `rows`: a power of two, at least 8."""
 
     def __init__(
-        self, unsigned char[::1] block, uint32_t writers, uint64_t rows, uint32_t samples, int64_t window_ms, uint32_t own
+        self, unsigned char[::1] block, uint32_t writers, uint64_t rows, uint32_t samples, int64_t window_ms,
+        uint32_t own
     ):
         if rows < RATES_GROUP or rows & (rows - 1) or samples < 1 or window_ms < 1 or own >= writers:
-            raise ValueError(f"no rates of {rows} rows, {samples} samples of {window_ms} ms for writer {own} of {writers}")
+            raise ValueError(
+                f"no rates of {rows} rows, {samples} samples of {window_ms} ms for writer {own} of {writers}")
         if <uint64_t>block.shape[0] < <uint64_t>block_bytes(writers, rows, samples):
-            raise ValueError(f"rates need {block_bytes(writers, rows, samples)} bytes, the block has {block.shape[0]}")
+            raise ValueError(
+                f"rates need {block_bytes(writers, rows, samples)} bytes, the block has {block.shape[0]}")
         if <size_t>&block[0] % 64:
             raise ValueError("rates must start on a cache line")
         self.keep = block
@@ -223,8 +226,9 @@ cdef class SharedRates:
         self.ref.pages_at = (8 * writers + ALIGN - 1) // ALIGN * ALIGN
         self.ref.page_bytes = _page_bytes(rows, samples)
         self.ref.rows_at, self.ref.rows = 8 * rows, rows
-        self.ref.writers, self.ref.samples, self.ref.window_ms, self.ref.own = writers, samples, window_ms, own
-        # Twice what there should be: writers may begin a sample of their own at the same moment.
+        self.ref.writers, self.ref.samples, self.ref.window_ms, self.ref.own = (
+            writers, samples, window_ms, own)
+        # Twice the samples there should be: writers may begin one of their own at the same moment.
         self.ref.span_room = 2 * (samples + 1)
         self.ref.spans = <Span *>malloc(self.ref.span_room * sizeof(Span))
         if self.ref.spans == NULL:
@@ -246,12 +250,12 @@ cdef class SharedRates:
         return self.ref.window_ms
 
     def record(self, uint64_t key, int64_t value, int64_t now_ms) -> bool:
-        """Adds to a key; False: 16 other busy keys have its places, nothing is added."""
+        """Add to a key. False: 16 other busy keys have its places, and nothing is added."""
         self._check(key, now_ms)
         return rates_record(&self.ref, key, value, now_ms)
 
     def measure(self, uint64_t key, int64_t now_ms) -> tuple[int, int]:
-        """(total of all writers, milliseconds in which it came)"""
+        """Return (total of all writers, milliseconds in which it came)."""
         self._check(key, now_ms)
         cdef Measured measured = rates_measure(&self.ref, key, now_ms)
         return measured.total, measured.window_ms

@@ -11,13 +11,13 @@ A region begins with a header page that every process and program reads first:
     64    directory        per block 64 bytes: name (48, zero-padded), offset u64, size u64
 
 A *public* region is a file on a tmpfs that other programs map read-only; its space is reserved at creation,
-so a full tmpfs is an error here and not a SIGBUS later. A *private* region is anonymous memory that only
-forked children see. Big sparse extents (`sparse`) are mapped without reserving: what was never touched costs
-nothing.
+so a full tmpfs is an error at creation and not a SIGBUS later. A *private* region is anonymous memory that
+only forked children see. Big sparse extents (`sparse`) are mapped without reserving: pages never touched
+cost nothing.
 
-A `sparse` block of a public region is not reserved: whoever first writes to a part of it reserves that part,
-with `fallocate` at the block's `offset`, and a reader that maps the file does not touch what nobody has said
-to be there (on a tmpfs reading a hole through a map would make a page of it).
+A `sparse` block of a public region is not reserved: the first writer of a part reserves that part, with
+`fallocate` at the block's `offset`. A reader that maps the file must not touch parts that no writer has
+announced (on a tmpfs reading a hole through a map would make a page of it).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ assert _ENTRY.size == 64
 
 
 class LayoutMismatch(RuntimeError):
-    """The region was made by another version of the program, or is none at all."""
+    """The region was made by another version of the program, or is no region at all."""
 
 
 class RegionUnavailable(OSError):
@@ -52,7 +52,7 @@ class RegionUnavailable(OSError):
 
 @dataclass(frozen=True)
 class Block:
-    """A named part of a region. `align` is a power of two, at least a cache line; of a sparse one a page."""
+    """A named part of a region. `align`: a power of two, at least a cache line; a page if sparse."""
 
     name: str
     size: int
@@ -61,23 +61,23 @@ class Block:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """Of /proc/<pid>/stat, from the state on. The name before it may hold spaces and parentheses."""
+    """Return the fields of /proc/<pid>/stat behind the name, which may hold spaces and parentheses."""
     line = Path(f"/proc/{pid}/stat").read_bytes()
     return line[line.rindex(b")") + 2 :].split()
 
 
 def process_start_ticks(pid: int) -> int:
-    """When the process started, in clock ticks since boot; with the pid it names a process for good."""
+    """Return the process's start in clock ticks since boot; with the pid it names a process for good."""
     return int(_stat_fields(pid)[19])
 
 
 def _unescaped(mount: str) -> str:
-    """The kernel writes spaces, tabs, newlines and backslashes of a mount point as octal numbers."""
+    """Decode a mount point: the kernel writes its spaces, tabs, newlines and backslashes as octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount)
 
 
 def file_system_of(path: Path) -> str:
-    """The type of the file system that holds `path`, as the kernel names it (`tmpfs`, `ext4`, …)."""
+    """Return the type of the file system that holds `path`, as the kernel names it (`tmpfs`, `ext4`, …)."""
     target = path.resolve()
     best, kind = "", "unknown"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -90,7 +90,7 @@ def file_system_of(path: Path) -> str:
 
 
 def refuse_disk(directory: Path) -> None:
-    """Of what is in memory, also where it is still to be made. Raises RegionUnavailable."""
+    """Refuse a directory that is not in memory, existing or not. Raises RegionUnavailable: it is on disk."""
     kind = file_system_of(directory)
     if kind not in ("tmpfs", "ramfs"):
         raise RegionUnavailable(
@@ -101,11 +101,11 @@ def refuse_disk(directory: Path) -> None:
 
 
 def sparse(size: int) -> memoryview:
-    """Anonymous shared memory of `size` bytes for forked children, without reserving it."""
+    """Return anonymous shared memory of `size` bytes for forked children, without reserving it."""
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     try:
         made = mmap.mmap(-1, size, flags=flags)
-        # A core dump would walk through all of it, and have what clients sent.
+        # A core dump would walk through all of it, and contain what clients sent.
         made.madvise(mmap.MADV_DONTDUMP)
         return memoryview(made)
     except OSError as error:
@@ -139,14 +139,14 @@ class Region:
 
     @classmethod
     def create_public(cls, path: Path, magic: bytes, layout_version: int, blocks: list[Block]) -> Region:
-        """Makes the file (0640) whole before it appears under its name. Raises RegionUnavailable."""
+        """Make the file (0640) whole before it has its name. Raises RegionUnavailable: no tmpfs or space."""
         refuse_disk(path.parent)
         _check_layout(magic, blocks)
         total = _total_bytes(blocks)
         making = path.with_name(path.name + f".{os.getpid()}.new")
         try:
-            # Left by a process that was killed right here and had the pid that is ours now (a container gives
-            # the same ones again).
+            # A process killed right here may have left it, with the pid that this process has now (a
+            # container gives the same ones again).
             making.unlink(missing_ok=True)
             fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         except OSError as error:
@@ -174,7 +174,7 @@ class Region:
 
     @classmethod
     def attach(cls, path: Path, magic: bytes, layout_version: int, *, writable: bool = False) -> Region:
-        """Maps a public region, read-only unless asked. Raises LayoutMismatch, RegionUnavailable."""
+        """Map a public region, read-only unless `writable`. Raises LayoutMismatch, RegionUnavailable."""
         try:
             fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
@@ -206,19 +206,19 @@ class Region:
         return cls(buffer, magic)
 
     def block(self, name: str) -> memoryview:
-        """The bytes of a named block. Raises KeyError."""
+        """Return the bytes of a named block. Raises KeyError: there is none."""
         offset, size = self._directory[name]
         return self._buffer[offset : offset + size]
 
     def offset(self, name: str) -> int:
-        """Where the block begins in the region, and in its file. Raises KeyError."""
+        """Return where the block begins in the region, and in its file. Raises KeyError: there is none."""
         return self._directory[name][0]
 
     def names(self) -> list[str]:
         return list(self._directory)
 
     def owner_is_alive(self) -> bool:
-        """Whether the process that made the region runs: not one with its pid, nor its unreaped remains."""
+        """Return whether the region's maker runs: neither its zombie nor another process with its pid."""
         try:
             fields = _stat_fields(self.owner_pid)
         except (FileNotFoundError, ProcessLookupError):
@@ -227,7 +227,7 @@ class Region:
 
 
 def _check_layout(magic: bytes, blocks: list[Block]) -> None:
-    """What a caller can get wrong, before anything exists."""
+    """Check what a caller can get wrong, before anything exists. Raises ValueError."""
     if len(magic) != 8:
         raise ValueError(f"a magic has 8 bytes, not {len(magic)}")
     names = [block.name for block in blocks]
@@ -245,7 +245,7 @@ def _check_layout(magic: bytes, blocks: list[Block]) -> None:
 
 
 def _directory_is_sound(buffer: memoryview, count: int) -> bool:
-    """Whether every entry lies in the region and names bytes behind the directory."""
+    """Return whether every entry lies in the region and names bytes behind the directory."""
     if count > (len(buffer) - _DIRECTORY_AT) // _ENTRY.size:
         return False
     end = _DIRECTORY_AT + count * _ENTRY.size
@@ -272,7 +272,7 @@ def _total_bytes(blocks: list[Block]) -> int:
 
 
 def _write_header(buffer: memoryview, magic: bytes, version: int, blocks: list[Block], total: int) -> None:
-    """Plain stores are enough: nobody else sees the region yet."""
+    """Write the header. Plain stores are enough: no other process sees the region yet."""
     for i, (block, at) in enumerate(_placed(blocks)):
         name = block.name.encode()
         start = _DIRECTORY_AT + i * _ENTRY.size

@@ -5,9 +5,9 @@
     128   want_space  1 while the producer waits for room; written by the producer only
     192   slots       `size` (a power of two) of 64 bytes
 
-Positions are 64-bit and only grow, also from a process to its successor; a slot's place is its position modulo `size`. Publishing is one release
-store, observing one acquire load. A producer killed between writing a slot and publishing it has published
-nothing.
+Positions are 64-bit and only grow, also from a process to its successor; a slot's place is its position
+modulo `size`. Publishing is one release store, observing one acquire load. A producer killed between writing
+a slot and publishing it has published nothing.
 """
 from libc.stdint cimport uint64_t
 
@@ -40,7 +40,7 @@ cdef inline void ring_bind(RingRef *ring, void *block, uint64_t size) noexcept n
     ring.head_seen = load_acquire(ring.head)
 
 cdef inline bint ring_stage(RingRef *ring, const Slot *slot) noexcept nogil:
-    """Producer: fills the next slot without publishing it; False when the ring is full."""
+    """Fill the next slot without publishing it. Producer only. False: the ring is full."""
     if ring.staged - ring.head_seen >= ring.size:
         ring.head_seen = load_acquire(ring.head)
         if ring.staged - ring.head_seen >= ring.size:
@@ -50,7 +50,7 @@ cdef inline bint ring_stage(RingRef *ring, const Slot *slot) noexcept nogil:
     return True
 
 cdef inline void ring_publish(RingRef *ring) noexcept nogil:
-    """Producer: makes all staged slots visible with one release store."""
+    """Make all staged slots visible with one release store. Producer only."""
     store_release(ring.tail, ring.staged)
 
 cdef inline bint ring_push(RingRef *ring, const Slot *slot) noexcept nogil:
@@ -60,25 +60,25 @@ cdef inline bint ring_push(RingRef *ring, const Slot *slot) noexcept nogil:
     return True
 
 cdef inline uint64_t ring_room(RingRef *ring) noexcept nogil:
-    """Producer: how many slots can be staged now."""
+    """Return how many slots can be staged now. Producer only."""
     ring.head_seen = load_acquire(ring.head)
     return ring.size - (ring.staged - ring.head_seen)
 
 cdef inline void ring_want_space(RingRef *ring, bint wanted) noexcept nogil:
-    """Producer: asks to be rung when room appears. After asking it must look at `ring_room` once more."""
+    """Ask to be rung when there is room. Producer only; afterwards it must look at `ring_room` once more."""
     store_relaxed(ring.want_space, 1 if wanted else 0)
     fence_full()
 
 cdef inline uint64_t ring_waiting(RingRef *ring) noexcept nogil:
-    """Consumer: how many slots are published and not taken."""
+    """Return how many slots are published and not taken. Consumer only."""
     return load_acquire(ring.tail) - load_relaxed(ring.head)
 
 cdef inline Slot *ring_peek(RingRef *ring, uint64_t ahead) noexcept nogil:
-    """Consumer: the slot `ahead` of the head; valid while it is not taken."""
+    """Return the slot `ahead` of the head, valid until it is taken. Consumer only."""
     return &ring.slots[(load_relaxed(ring.head) + ahead) & (ring.size - 1)]
 
 cdef inline bint ring_advance(RingRef *ring, uint64_t count) noexcept nogil:
-    """Consumer: takes `count` slots; True when the producer waits for room and must be rung."""
+    """Take `count` slots. Consumer only. True: the producer waits for room and must be rung."""
     store_release(ring.head, load_relaxed(ring.head) + count)
     fence_full()
     return load_relaxed(ring.want_space) != 0

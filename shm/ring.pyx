@@ -13,12 +13,12 @@ BYTES_PER_SLOT = SLOT_BYTES
 
 
 def ring_bytes(size: int) -> int:
-    """Bytes of shared memory that a ring of `size` slots takes."""
+    """Return the bytes of shared memory that a ring of `size` slots takes."""
     return RING_HEADER_BYTES + SLOT_BYTES * size
 
 
 cdef class Ring:
-    """One side's view of a ring in `block`; a process uses it as producer or as consumer, never as both."""
+    """One side's view of a ring in `block`. A process uses it as producer or as consumer, never as both."""
 
     def __init__(self, unsigned char[::1] block, uint64_t size):
         if size == 0 or size & (size - 1):
@@ -45,9 +45,9 @@ cdef class Ring:
         return load_acquire(self.ref.tail)
 
     def reset(self):
-        """Empties the ring, behind a fence: nobody produces, and who consumes, if it lives, has taken all there was.
+        """Empty the ring, behind a fence: nobody produces, and a living consumer has taken all there was.
 
-        It may look at any moment, so there is none at which something seems to wait: positions stay where they are.
+        A consumer may look at any moment and must never see a slot waiting, so positions are not set back.
         """
         cdef uint64_t tail = load_acquire(self.ref.tail)
         if load_acquire(self.ref.head) != tail:
@@ -56,11 +56,11 @@ cdef class Ring:
         self.rebind()
 
     def rebind(self):
-        """Forgets what this side remembered of the cursors: after the peer was fenced and the ring reset."""
+        """Forget what this side remembers of the cursors, after the peer was fenced and the ring reset."""
         ring_bind(&self.ref, <void *>self.ref.tail, self.ref.size)
 
     def push(self, const unsigned char[::1] slot) -> bool:
-        """Publishes one 64-byte slot; False when the ring is full."""
+        """Publish one 64-byte slot. False: the ring is full."""
         cdef Slot copy
         if slot.shape[0] != SLOT_BYTES:
             raise ValueError(f"a slot has {SLOT_BYTES} bytes, not {slot.shape[0]}")
@@ -68,7 +68,7 @@ cdef class Ring:
         return ring_push(&self.ref, &copy)
 
     def push_batch(self, const unsigned char[::1] slots) -> int:
-        """Publishes as many of the concatenated slots as fit with one store; returns their number."""
+        """Publish as many of the concatenated slots as fit, with one store; return their number."""
         cdef Slot copy
         cdef Py_ssize_t at = 0, count = 0
         if slots.shape[0] % SLOT_BYTES:
@@ -84,10 +84,10 @@ cdef class Ring:
         return count
 
     def take(self, uint64_t most=1024):
-        """Takes up to `most` slots. Returns (bytes of the slots, whether the producer waits to be rung).
+        """Take up to `most` slots. Returns (bytes of the slots, whether the producer waits to be rung).
 
-        The head moves before the caller acts on what it took: whoever fences this consumer can tell taken
-        from untaken.
+        The head moves before the caller acts on what it took, so that after this consumer's death taken slots
+        can be told from untaken ones.
         """
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         if waiting == 0:
@@ -102,8 +102,7 @@ cdef class Ring:
         return out, wants
 
     def untaken(self) -> list[bytes]:
-        """What is published and not taken, left in place: for the one who mends after the consumer's death.
-        """
+        """Return the slots published and not taken, in place. For repair after the consumer's death."""
         cdef uint64_t waiting = ring_waiting(&self.ref), i
         return [(<char *>ring_peek(&self.ref, i))[:SLOT_BYTES] for i in range(waiting)]
 
@@ -114,6 +113,6 @@ cdef class Ring:
         return ring_room(&self.ref)
 
     def want_space(self, bint wanted=True) -> bool:
-        """Producer: asks for a ring when room appears; returns whether there is room already."""
+        """Ask to be rung when there is room. Producer only. Returns whether there is room already."""
         ring_want_space(&self.ref, wanted)
         return ring_room(&self.ref) > 0

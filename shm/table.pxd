@@ -5,7 +5,7 @@
     ...   copy 1     payload_bytes, starting on a cache line
 
 The writer fills the copy that is not valid and then does one release store; readers copy, look at the version
-again and try again, with a bound. A writer killed at any instruction leaves the last consistent payload:
+again and retry, with a bound. A writer killed at any instruction leaves the last consistent payload:
 there is nothing to wait for.
 """
 from libc.stdint cimport uint8_t, uint64_t
@@ -34,14 +34,13 @@ cdef inline uint64_t *slot_version(TableRef *table, uint64_t slot) noexcept nogi
 cdef inline void table_write(TableRef *table, uint64_t slot, const void *payload) noexcept nogil:
     cdef uint64_t *version = slot_version(table, slot)
     cdef uint64_t now = load_relaxed(version)
-    # The bytes must not become visible before the version that made this copy the stale one.
+    # The payload must not become visible before the version that made this copy the stale one.
     fence_release()
     memcpy(slot_copy(table, slot, now + 1), payload, table.payload_bytes)
     store_release(version, now + 1)
 
 cdef inline uint64_t table_read(TableRef *table, uint64_t slot, void *payload) noexcept nogil:
-    """Copies the payload and returns its version + 1; 0 when the writer was faster READ_TRIES times in a row.
-    """
+    """Copy the payload and return its version + 1; 0 when the writer was faster READ_TRIES times in a row."""
     cdef uint64_t *version = slot_version(table, slot)
     cdef uint64_t before
     cdef int tries

@@ -9,7 +9,7 @@ LARGEST_PAYLOAD_BYTES = 1 << 30
 
 
 def slot_bytes(payload_bytes: int) -> int:
-    """Bytes of shared memory per slot."""
+    """Return the bytes of shared memory per slot."""
     if not 0 < payload_bytes <= LARGEST_PAYLOAD_BYTES:
         raise ValueError(f"a slot's payload has 1 to {LARGEST_PAYLOAD_BYTES} bytes, not {payload_bytes}")
     return 64 + 2 * copy_stride(payload_bytes)
@@ -20,7 +20,7 @@ class SlotBusy(RuntimeError):
 
 
 cdef class SlotTable:
-    """`slots` slots of `payload_bytes` each in `block`; one process writes, any number read."""
+    """A table of `slots` slots of `payload_bytes` each in `block`; one process writes, any number read."""
 
     def __init__(self, const unsigned char[::1] block, uint64_t slots, uint64_t payload_bytes):
         needed = slots * slot_bytes(payload_bytes)
@@ -44,7 +44,7 @@ cdef class SlotTable:
         return self.ref.payload_bytes
 
     def write(self, uint64_t slot, const unsigned char[::1] payload) -> None:
-        """Owner: publishes a new payload."""
+        """Publish a new payload. Owner only."""
         if self.readonly:
             raise TypeError("this table is attached read-only: its owner alone writes it")
         if slot >= self.ref.slots or <uint64_t>payload.shape[0] != self.ref.payload_bytes:
@@ -55,7 +55,7 @@ cdef class SlotTable:
         table_write(&self.ref, slot, &payload[0])
 
     def read(self, uint64_t slot) -> bytes:
-        """A consistent copy of the payload. Raises SlotBusy."""
+        """Return a consistent copy of the payload. Raises SlotBusy: the writer was too fast."""
         if slot >= self.ref.slots:
             raise IndexError(f"slot {slot} of {self.ref.slots}")
         out = PyBytes_FromStringAndSize(NULL, self.ref.payload_bytes)
@@ -64,13 +64,13 @@ cdef class SlotTable:
         return out
 
     def version(self, uint64_t slot) -> int:
-        """0 means never written."""
+        """Return the version of a slot; 0 means never written."""
         if slot >= self.ref.slots:
             raise IndexError(f"slot {slot} of {self.ref.slots}")
         return load_acquire(slot_version(&self.ref, slot))
 
     def versions(self, const uint64_t[::1] slots) -> bytes:
-        """The versions of many slots, 8 bytes each: what tells in one look whether any was written since."""
+        """Return the versions of many slots, 8 bytes each, to tell at once whether any was written since."""
         cdef Py_ssize_t i, count = slots.shape[0]
         for i in range(count):
             if slots[i] >= self.ref.slots:

@@ -5,8 +5,9 @@ from shm.atomics cimport fence_full, load_acquire, store_release
 
 
 cdef class Words:
-    """An array of u64 in shared memory, for its writers or (read-only) for anybody. Each word has one writer;
-    which one is the caller's rule.
+    """An array of u64 in shared memory, for its writers or (read-only) for any process.
+
+    Each word has one writer, which the caller chooses.
     """
     cdef uint64_t *base
     cdef bint readonly
@@ -35,5 +36,5 @@ cdef class Words:
 
 
 def fence() -> None:
-    """A full fence: between one's own store and the look at another's word."""
+    """Fence fully, between a store to one's own word and the load of another's."""
     fence_full()

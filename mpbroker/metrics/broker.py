@@ -54,7 +54,7 @@ METER_NAMES = {
     TopicMeter.INVALID_CRC: "InvalidMessageCrcRecordsPerSec",
     TopicMeter.INVALID_OFFSET_OR_SEQUENCE: "InvalidOffsetOrSequenceRecordsPerSec",
 }
-# Nobody replicates from this broker.
+# No broker replicates from this one.
 REPLICATION = (
     "ReplicationBytesInPerSec",
     "ReplicationBytesOutPerSec",
@@ -97,7 +97,7 @@ def replication(view: View) -> Iterator[Bean]:
         yield Bean(TOPICS + name, view.rates(0, 0))
 
 
-# What is watched, what waits, and who has it.
+# The counters of PurgatorySize and NumDelayedOperations, and the processes that have them.
 PURGATORIES: dict[str, tuple[Counter, Counter, tuple[int, ...]]] = {
     "Produce": (Counter.COUNT_PRODUCES_DELAYED, Counter.COUNT_PRODUCES_DELAYED, LOG_WORKERS),
     "Fetch": (Counter.COUNT_FETCHES_WATCHED, Counter.COUNT_FETCHES_DELAYED, HANDLERS),
@@ -218,7 +218,7 @@ def all_metadata(view: View) -> Iterator[Bean]:
         yield value(f"kafka.controller:type=KafkaController,name={name}", view.now.get(COORDINATOR, counter))
 
 
-# What a process of ours counts, by the name in its bean.
+# Counters of each process, by the attribute's name.
 PER_PROCESS = {
     "turns-total": Counter.COUNT_WAKEUPS,
     "requests-total": Counter.COUNT_REQUESTS,
@@ -242,7 +242,7 @@ def processes(view: View) -> Iterator[Bean]:
         found: dict[str, float] = {
             name: view.now.get(process, counter) for name, counter in PER_PROCESS.items()
         }
-        # A beat can come between its reading and the look at the clock, and the other way round.
+        # The beat may be read before or after the clock, so the difference can be negative.
         found["heartbeat-age-ms"] = max(view.now.now_ns - view.now.heartbeats_ns[process], 0) / 1e6
         yield Bean(f"{OURS}Process,name={name_of(process)}", found)
 

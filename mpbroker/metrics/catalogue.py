@@ -1,4 +1,4 @@
-"""All metrics there are: what is registered by the modules named here, and nothing else."""
+"""All metrics: those that the modules named here register, and no others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ REGISTERED = (broker, cleaner, listeners, log_dirs, network, quotas, requests, s
 def beans(
     now: Snapshot, before: Snapshot | None = None, wanted: Callable[[str], bool] = lambda _name: True
 ) -> list[Bean]:
-    """Every bean whose name is wanted, by name; attributes of one name from several families together.
+    """Return every bean whose name is wanted, by name; several families of one name are joined.
 
-    Of the others those attributes whose own name is wanted.
+    Of the other beans return the attributes whose own name is wanted.
     """
     view = View(now, before)
     found: dict[str, dict[str, float]] = {}
@@ -32,11 +32,11 @@ def beans(
 
 
 def matcher(patterns: list[str]) -> Callable[[str], bool]:
-    """Names that contain one of the texts or, with * or ?, match one of the patterns; all without any."""
+    """Return a test for names that contain a text or match a pattern (* or ?). Without patterns all pass."""
     whole = [p if any(c in p for c in "*?[") else f"*{p}*" for p in patterns]
     return lambda name: not whole or any(fnmatchcase(name, pattern) for pattern in whole)
 
 
 def table() -> list[Family]:
-    """The rows of docs/METRICS.md."""
+    """Return the rows of docs/METRICS.md."""
     return families()

@@ -1,8 +1,8 @@
-"""What a metric is made of: beans with attributes, grouped into families that are registered once.
+"""The parts of metrics: beans with attributes, grouped into families that are registered once.
 
-A family is one row of docs/METRICS.md and a function from what was read to its beans. Names are Kafka's
-ObjectNames. Rates need two looks: `View` has the earlier one if there was one. A test holds that a family
-yields the attributes that its row names, all of them and no others.
+A family is one row of docs/METRICS.md and a function that makes its beans from a snapshot. Names are Kafka's
+ObjectNames. Rates need two looks: `View` has the earlier one if there was one. A test checks that a family
+yields exactly the attributes that its row names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Bean(NamedTuple):
 
 
 class View:
-    """What is to be shown: `now`, and `before` if rates are to be of the time between."""
+    """The snapshots to show: `now`, and `before` if rates are to be of the time between."""
 
     def __init__(self, now: Snapshot, before: Snapshot | None = None) -> None:
         self.now = now
@@ -34,11 +34,11 @@ class View:
         return sum(self.now.get(p, counter) for p in processes)
 
     def earlier(self, counter: int, processes: Sequence[int]) -> int | None:
-        """The total as it was before; None if nobody looked."""
+        """Return the earlier total; None if there was no earlier look."""
         return None if self.before is None else sum(self.before.get(p, counter) for p in processes)
 
     def rates(self, count: float, before: float | None) -> dict[str, float]:
-        """Kafka's attributes of a meter, and the rate between the two looks."""
+        """Return Kafka's attributes of a meter, and the rate between the two looks."""
         found = {"Count": count, "MeanRate": count / self.now.uptime_s}
         if before is not None and self.seconds > 0:
             found["IntervalRate"] = max(count - before, 0) / self.seconds
@@ -49,13 +49,13 @@ class View:
 
     @staticmethod
     def average(total: float, count: int, earlier: tuple[float, int] | None) -> float:
-        """Of what came between the looks; of everything, if nothing did or nobody looked before."""
+        """Return the average between the looks; of all events if none came or there was no earlier look."""
         if earlier is not None and count > earlier[1]:
             total, count = total - earlier[0], count - earlier[1]
         return total / count if count else 0.0
 
     def share(self, counter: int, process: int) -> float:
-        """Which part of its time, between the looks or else since its start, a process counted as that."""
+        """Return the part of its time that a process counted so, between the looks or since its start."""
         spent, passed_ns = self.now.get(process, counter), 0
         if self.before is not None and self.seconds > 0:
             spent -= self.before.get(process, counter)
@@ -70,7 +70,10 @@ Make = Callable[[View], Iterator[Bean]]
 
 @dataclass(frozen=True)
 class Family:
-    """`pattern`: the beans' names with <variable> parts; `kind`: meter, histogram, gauge or total."""
+    """A set of beans that one function makes.
+
+    `pattern`: the beans' names with <variable> parts; `kind`: meter, histogram, gauge or total.
+    """
 
     pattern: str
     kind: str
@@ -80,7 +83,7 @@ class Family:
 
     @property
     def named(self) -> str:
-        """Its attributes, as the page tells them; of Kafka's kinds of metrics they go without saying."""
+        """Return the attributes for docs/METRICS.md; those of Kafka's kinds of metrics are not listed."""
         pairs = {name.removesuffix("-total") for name in self.attributes if name.endswith("-total")}
         shown: dict[str, None] = {}
         for name in self.attributes:
@@ -94,8 +97,10 @@ _families: list[Family] = []
 
 
 def family(pattern: str, kind: str, meaning: str, attributes: Iterable[str] = ()) -> Callable[[Make], Make]:
-    """Registers the function that makes the beans of a family. `attributes`: those that are not Kafka's for
-    the kind: Count and rates of a meter, Count to 999thPercentile of a histogram, Value of a gauge.
+    """Register the function that makes the beans of a family.
+
+    `attributes`: those beyond Kafka's for the kind: Count and rates of a meter, Count to 999thPercentile of a
+    histogram, Value of a gauge.
     """
 
     def register(make: Make) -> Make:
@@ -106,7 +111,7 @@ def family(pattern: str, kind: str, meaning: str, attributes: Iterable[str] = ()
 
 
 def families() -> list[Family]:
-    """All that are registered, in the order of their names."""
+    """Return all registered families, in the order of their names."""
     return sorted(_families, key=lambda one: one.pattern)
 
 

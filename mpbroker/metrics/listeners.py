@@ -1,4 +1,4 @@
-"""Per listener: what its acceptor has counted, and how it was held up (Kafka: Acceptor, ConnectionQuotas)."""
+"""Counts and delays of each listener's acceptor (Kafka: Acceptor, ConnectionQuotas)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCKED = "kafka.network:type=Acceptor,name="
 
 
 def seen(view: View) -> Iterator[tuple[ListenerSeen, ListenerSeen | None]]:
-    """Each listener, and as it was before; a number is never given to another."""
+    """Yield each listener with its earlier counts. A number is never given to another listener."""
     for number, listener in sorted(view.now.listeners.items()):
         yield listener, view.before.listeners.get(number) if view.before is not None else None
 
@@ -40,7 +40,7 @@ def blocked(view: View) -> Iterator[Bean]:
     ("broker-connection-accept-rate",),
 )
 def broker_rate(view: View) -> Iterator[Bean]:
-    # Each plane's acceptor measures its own, and tells it with all of its listeners.
+    # Each plane's acceptor measures its own rate, and publishes it with all of its listeners.
     of_planes: dict[int, int] = {}
     for listener, _ in seen(view):
         of_planes[listener.counts[ListenerCount.CONTROL_PLANE]] = listener.counts[

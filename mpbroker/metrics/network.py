@@ -96,7 +96,7 @@ def processor_idle(view: View) -> Iterator[Bean]:
         yield value(name, view.share(Counter.COUNT_IDLE_NS, process))
 
 
-# Kafka's attribute, without -total and -rate, and where it is counted. Seen from a client, as in Kafka: a
+# Kafka's attribute, without -total and -rate, and its counters. As in Kafka these are a client's view: a
 # broker's "requests" are the responses it sends.
 PAIRS = {
     "connection-creation": (Counter.COUNT_CONNECTIONS_CREATED,),
@@ -165,7 +165,7 @@ def selector_gauges(view: View) -> Iterator[Bean]:
         now = view.now.counters[process]
         created, closed = now[Counter.COUNT_CONNECTIONS_CREATED], now[Counter.COUNT_CONNECTIONS_CLOSED]
         waited_ns, selects = now[Counter.COUNT_IDLE_NS], max(now[Counter.COUNT_WAKEUPS], 1)
-        # Up to its last sign of life: a sleep is counted when it is over.
+        # Count up to its last heartbeat: a sleep is counted when it is over.
         seen_ns = min(view.now.heartbeats_ns[process], view.now.now_ns)
         worked_ns = max(seen_ns - now[Counter.COUNT_STARTED_NS] - waited_ns, 0)
         ratio = view.share(Counter.COUNT_IDLE_NS, process)

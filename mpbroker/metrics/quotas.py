@@ -1,4 +1,4 @@
-"""Client quotas: what was used, who had to pause (Kafka: ClientQuotaManager, ClientRequestQuotaManager,
+"""Client quotas: usage and pauses (Kafka: ClientQuotaManager, ClientRequestQuotaManager,
 ControllerMutationQuotaManager).
 """
 
@@ -18,7 +18,7 @@ NAMES = {
     QuotaKind.QUOTA_REQUEST: "Request",
     QuotaKind.QUOTA_MUTATION: "ControllerMutation",
 }
-# Nanoseconds per second, as percent of one process.
+# Percent of one process per nanosecond a second.
 PERCENT = 1e-7
 THROTTLED = {
     "Produce": Counter.COUNT_THROTTLED_PRODUCE,
@@ -45,7 +45,7 @@ def _signed(word: int) -> int:
 
 
 def _per_second(view: View, words: list[int], before: list[int] | None, word: QuotaWord) -> float:
-    """Between the looks, or else since the broker began."""
+    """Return the rate between the looks, or else since the broker began."""
     rates = view.rates(words[word], before[word] if before is not None else None)
     return rates.get("IntervalRate", rates["MeanRate"])
 
@@ -83,7 +83,7 @@ MEANING = {
 
 
 def _register(kind: QuotaKind, name: str) -> None:
-    """The families of one kind of quota: all clients together, and each one."""
+    """Register the families of one kind of quota: of all clients together, and of each."""
     exempt = (
         ("exempt-request-time", "exempt-request-time-ns-total") if kind == QuotaKind.QUOTA_REQUEST else ()
     )
@@ -125,7 +125,7 @@ def _register(kind: QuotaKind, name: str) -> None:
 
 
 def _tokens(view: View, words: list[int]) -> float:
-    """What a bucket has filled up to since it was last looked into."""
+    """Return the tokens in a bucket, which has filled up since it was last read."""
     passed_s = max(view.now.now_ns / 1e6 - words[QuotaWord.QUOTA_LAST_MS], 0) / 1000
     left = _signed(words[QuotaWord.QUOTA_TOKENS_MILLI]) + words[QuotaWord.QUOTA_RATE_MILLI] * passed_s
     return min(left, words[QuotaWord.QUOTA_BURST_MILLI]) / 1000

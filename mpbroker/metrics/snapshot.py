@@ -1,7 +1,7 @@
-"""Everything that is counted, at one moment: the counter pages and meters of all processes of a broker.
+"""All counts at one moment: the counter pages and meters of all processes of a broker.
 
-Reading takes nothing but loads from a read-only map of the public region; it works beside a broker that is
-jammed, and after its death for as long as the file is there. Words are read one by one, so that numbers of
+Reading needs only loads from a read-only map of the public region. It works beside a broker that is
+jammed, and after its death while the file exists. Words are read one by one, so numbers of
 one snapshot can be a few microseconds apart.
 """
 
@@ -38,7 +38,7 @@ PERCENTILES = {
 
 @dataclass(frozen=True)
 class Distribution:
-    """What a histogram counted: per bucket, the exact sum, the largest value."""
+    """The counts of a histogram: per bucket, the exact sum, the largest value."""
 
     buckets: list[int]
     total: int
@@ -49,12 +49,12 @@ class Distribution:
         return sum(self.buckets)
 
     def with_zeros(self, count: int) -> Distribution:
-        """Values of zero are not recorded; how many there were is known from elsewhere."""
+        """Return a copy with the zeros of `count` values in all: zeros are not recorded."""
         missing = max(count - self.count, 0)
         return Distribution([self.buckets[0] + missing, *self.buckets[1:]], self.total, self.largest)
 
     def attributes(self, unit: float) -> dict[str, float]:
-        """Kafka's attributes, in multiples of the unit; all but Count, Max and Mean within 12.5 %."""
+        """Return Kafka's attributes, in multiples of the unit; all but Count, Max and Mean within 12.5 %."""
         count = self.count
         found: dict[str, float] = {"Count": count}
         if not count:
@@ -98,7 +98,7 @@ def added(distributions: list[Distribution]) -> Distribution:
 
 @dataclass
 class ApiCounts:
-    """Of one API, all processes together."""
+    """The counts of one API, all processes together."""
 
     versions: dict[int, int] = field(default_factory=dict)
     histograms: list[Distribution] = field(default_factory=list)
@@ -112,7 +112,7 @@ class ApiCounts:
 
 @dataclass(frozen=True)
 class ListenerSeen:
-    """`counts`: the words of ListenerCount."""
+    """A listener. `counts`: the words of ListenerCount."""
 
     name: str
     counts: list[int]
@@ -131,7 +131,7 @@ class LogSeen:
 
 @dataclass
 class Snapshot:
-    """`uptime_s`: since the broker began, or until it died."""
+    """The counts of a broker. `uptime_s`: since the broker began, or until it died."""
 
     now_ns: int
     uptime_s: float
@@ -157,21 +157,24 @@ class Snapshot:
         return self.counters[process][counter]
 
     def distribution(self, histogram: int, processes: tuple[int, ...]) -> Distribution:
-        """Of all of them together."""
+        """Return the histogram of all the processes together."""
         return added([self.distributions[process][histogram] for process in processes])
 
     def serving(self, processes: tuple[int, ...] | range) -> list[int]:
-        """Those that are at work now, or were when the broker died."""
+        """Return the processes that are at work now, or were when the broker died."""
         return [p for p in processes if self.get(p, Counter.COUNT_STARTED_NS)]
 
 
 def attach(runtime_file: Path) -> Region:
-    """Raises RegionUnavailable, LayoutMismatch."""
+    """Attach a broker's public region.
+
+    Raises RegionUnavailable: it cannot be opened. Raises LayoutMismatch: another version's, or damaged.
+    """
     return Region.attach(runtime_file, topology.PUBLIC_MAGIC, topology.LAYOUT_VERSION)
 
 
 def take(public: Region) -> Snapshot:
-    """What the region says now."""
+    """Read the region now."""
     counters, distributions, beats = {}, {}, {}
     for process in range(topology.PROCESSES):
         page = topology.counter_page(public, process)
@@ -210,7 +213,7 @@ def take(public: Region) -> Snapshot:
 
 
 def _take_listeners(public: Region) -> dict[int, ListenerSeen]:
-    """Those that are served."""
+    """Return the listeners that are served."""
     found = {}
     for number in range(MAX_LISTENERS):
         counts = topology.listener_counts(public, number)
@@ -233,7 +236,7 @@ def _take_meters(public: Region, into: Snapshot) -> None:
         for place, cell in reader.topics(process).items():
             name = names.get(place)
             if name == METADATA_TOPIC:
-                continue  # no topic of clients: Kafka counts it nowhere
+                continue  # no topic of clients: Kafka does not count it
             into.all_topics = [a + b for a, b in zip(into.all_topics, cell, strict=True)]
             if name is not None:
                 before = into.topics.get(name, [0] * TopicMeter.TOPIC_METERS)
@@ -248,13 +251,14 @@ def _take_meters(public: Region, into: Snapshot) -> None:
 
 
 def _names(public: Region, reader: Reader, logs: list[LogSeen]) -> dict[tuple[int, int], str]:
-    """(slot, generation) -> topic. What a deleted partition has counted is in the sum of all topics alone: a
-    topic that is made anew under its name begins anew.
+    """Return topics by (slot, generation).
+
+    A deleted partition's counts stay in the sum of all topics only: a new topic of its name begins at zero.
     """
     table, sizes = topology.attach_table(public), PartitionSizes(public.block("log_sizes"))
     found = {}
     for (slot, generation), name in reader.names().items():
-        # The busiest one would be missed otherwise.
+        # A plain read could give up on the busiest slot.
         now = read_partition_surely(table, slot)
         if now.generation == generation and not now.flags & PartitionFlag.PARTITION_DELETED:
             found[slot, generation] = name
@@ -268,7 +272,7 @@ def _log_of(now: Partition, topic: str, sizes: tuple[int, int] | None) -> LogSee
 
 
 def _add_quotas(alls: list[list[int]], clients: list[tuple[str, str, list[int]]], into: Snapshot) -> None:
-    """Several handlers have rows of the same client; what is in a bucket the coordinator alone says."""
+    """Add up the quotas: several handlers have rows of one client; the coordinator has its bucket."""
     for kind, words in enumerate(alls):
         into.quotas[kind] = [a + b for a, b in zip(into.quotas[kind], words, strict=True)]
     for user, client_id, words in clients:

@@ -1,7 +1,7 @@
-"""How a connection travels from an acceptor to a processor: such a message with its socket (SCM_RIGHTS).
+"""The message that hands a connection from an acceptor to a processor, with its socket (SCM_RIGHTS).
 
-Ticket (8 bytes), listener number (2), length of the client's address (1), address (16). A message without a
-socket and with MARK for the listener says: whatever was sent before me you have taken by now.
+It has a ticket (8 bytes), listener number (2), length of the client's address (1), address (16). A message
+without a socket and with MARK for the listener says that the processor has taken all that was sent before it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ def pack(ticket: int, listener: int, address: bytes) -> bytes:
 
 
 def unpack(message: bytes) -> tuple[int, int, bytes]:
-    """-> ticket, listener, address."""
+    """Return (ticket, listener, address) of a message."""
     ticket, listener, length, address = HANDOVER.unpack(message)
     return ticket, listener, address[:length]
 
 
 def receive(inbox: socket.socket) -> tuple[bytes, list[int]] | None:
-    """A message and its descriptors; none came along if this process may not have another. None: there is no
-    message now, or nobody is at the other end any more.
+    """Return the next message and its descriptors; None: there is no message now, or the other end is closed.
+
+    The descriptors are empty if this process has reached its limit.
     """
     try:
         message, fds, _, _ = socket.recv_fds(inbox, HANDOVER.size, FDS_PER_MESSAGE)
@@ -39,8 +40,9 @@ def receive(inbox: socket.socket) -> tuple[bytes, list[int]] | None:
 
 
 def packed_address(family: int, peer: Any) -> bytes:
-    """What limits count by: 4 or 16 bytes, an IPv4 client of an IPv6 socket as IPv4; b"" for one of this host
-    by a Unix-domain socket.
+    """Return the address that limits count by: 4 or 16 bytes, IPv4 for an IPv4 client of an IPv6 socket.
+
+    Returns b"" for a client by a Unix-domain socket.
     """
     if family == socket.AF_INET:
         return socket.inet_aton(peer[0])
@@ -55,7 +57,7 @@ def address_text(address: bytes) -> str:
 
 
 def peer_text(address: bytes, peer: Any) -> str:
-    """Host and port as they are written in a log line; `peer` as the socket has it."""
+    """Return host and port for a log line; `peer` as the socket has it."""
     host = address_text(address)
     if not address:
         return host

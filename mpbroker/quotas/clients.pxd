@@ -1,8 +1,8 @@
-"""What the turn of a handler knows of clients with quotas: found by connection in a few ns, filled by Python.
+"""The clients with quotas that a handler's turn knows: found by connection in a few ns, filled by Python.
 
-A connection that is not here is unknown, not unlimited: Python looks up who it is and what limits it. What was found is good for one
-revision of its session and one client id. Python alone changes the table, between two turns; nothing here is shared. What is
-used up is: `SharedRates` adds up what all handlers have recorded.
+A connection that is not here is unknown, not unlimited: Python looks up who it is and what limits it. The
+result is good for one revision of its session and one client id. Python alone changes the table, between two
+turns. Nothing here is shared; `SharedRates` has what is used up, and adds up what all handlers have recorded.
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -18,17 +18,17 @@ cdef struct Client:
     uint64_t revision
     uint8_t *id
     uint32_t id_length
-    bint fetch_limited          # every fetch is for Python
+    bint fetch_limited          # Python handles every fetch
     Budget produce
     Budget request
 
 cdef struct ClientsRef:
-    bint on                     # somebody has a quota: every client must be known
+    bint on                     # some quota exists: every client must be known
     Client *places
     uint64_t mask
     uint64_t count
     RatesRef *rates
-    MetersRef *meters           # what everybody has used, to be looked at
+    MetersRef *meters           # totals of all clients, for metrics
     uint64_t unmeasured         # events that found no room in the rates
 
 cdef Client *client_of(

@@ -9,7 +9,7 @@ from shm.rates cimport Measured, SharedRates, rates_measure, rates_record
 
 cdef enum:
     FIRST_PLACES = 256
-    # Connections that are closed stay in the table; when it is full of them it begins anew.
+    # Closed connections stay in the table; when it is full it begins anew.
     CLIENTS_MAX = 65536
     THROTTLE_MAX_MS = 0x7FFFFFFF
 
@@ -19,7 +19,7 @@ cdef inline uint64_t hashed(uint64_t connection) noexcept nogil:
 
 
 cdef Client *place_of(ClientsRef *clients, uint64_t connection) noexcept nogil:
-    """Where the connection is, or the free place where it would be."""
+    """Return the place of a connection, or the free place where it would be."""
     cdef uint64_t at = hashed(connection) & clients.mask
     while clients.places[at].connection != 0 and clients.places[at].connection != connection:
         at = (at + 1) & clients.mask
@@ -29,7 +29,7 @@ cdef Client *place_of(ClientsRef *clients, uint64_t connection) noexcept nogil:
 cdef Client *client_of(
     ClientsRef *clients, uint64_t connection, uint64_t revision, const uint8_t *id, uint32_t id_length
 ) noexcept nogil:
-    """NULL: not known, or known as somebody else."""
+    """Return a connection's client; NULL: unknown, or known with another session or client id."""
     cdef Client *client = place_of(clients, connection)
     if client.connection != connection or client.revision != revision or client.id_length != id_length:
         return NULL
@@ -39,7 +39,7 @@ cdef Client *client_of(
 cdef int64_t charge(
     ClientsRef *clients, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms
 ) noexcept nogil:
-    """Records first, then looks; how long the client has to pause, in ms (QuotaUtils.throttleTime). `kind`: QuotaKind."""
+    """Record, then return the pause in ms (QuotaUtils.throttleTime). `kind`: QuotaKind."""
     cdef Measured measured
     cdef double rate, pause_ms
     note_used(clients.meters, kind, key, value, now_ms)
@@ -56,7 +56,7 @@ cdef int64_t charge(
 
 
 cdef class Clients:
-    """`rates`, `meters`: the shared ones, as this handler writes them."""
+    """The table of one handler. `rates`, `meters`: the shared ones, as this handler writes them."""
 
     def __init__(self, SharedRates rates, Meters meters):
         self.keep = rates, meters
@@ -92,7 +92,7 @@ cdef class Clients:
 
     @property
     def on(self):
-        """Whether the turn has to ask for every request."""
+        """Return whether the turn has to look up the client of every request."""
         return self.ref.on
 
     @on.setter
@@ -101,17 +101,20 @@ cdef class Clients:
 
     @property
     def unmeasured(self):
-        """Requests that were not counted because too many clients are active at once."""
+        """Return how many requests were not counted because too many clients are active at once."""
         return self.ref.unmeasured
 
     def clear(self) -> None:
-        """The quotas have changed: everybody is unknown."""
+        """Forget all clients: the quotas have changed."""
         self._free()
         self.ref.count = 0
         self._resize(FIRST_PLACES)
 
-    def put(self, uint64_t connection, uint64_t revision, bytes client_id, produce, request, bint fetch_limited=False) -> None:
-        """What limits a connection; each budget is (key, bound per second) or None."""
+    def put(
+        self, uint64_t connection, uint64_t revision, bytes client_id, produce, request,
+        bint fetch_limited=False
+    ) -> None:
+        """Set what limits a connection; each budget is (key, bound per second) or None."""
         cdef Client *client
         cdef uint8_t *id
         if connection == 0:
@@ -128,19 +131,22 @@ cdef class Clients:
         self.ref.count += client.connection == 0
         free(client.id)
         memset(client, 0, sizeof(Client))
-        client.connection, client.revision, client.id, client.id_length = connection, revision, id, len(client_id)
+        client.connection, client.revision, client.id, client.id_length = (
+            connection, revision, id, len(client_id))
         client.produce.key, client.produce.bound = produce or (0, 0.0)
         client.fetch_limited = fetch_limited
         client.request.key, client.request.bound = request or (0, 0.0)
 
     def knows(self, uint64_t connection, uint64_t revision, bytes client_id) -> bool:
-        return client_of(&self.ref, connection, revision, <const uint8_t *><const char *>client_id, len(client_id)) != NULL
+        return client_of(
+            &self.ref, connection, revision, <const uint8_t *><const char *>client_id, len(client_id)
+        ) != NULL
 
     def charge(self, int kind, uint64_t key, double bound, int64_t value, int64_t now_ms) -> int:
-        """Adds a value to what a budget has used; how long the client has to pause, in ms. `kind`: QuotaKind."""
+        """Add to a budget's usage; return how long the client must pause, in ms. `kind`: QuotaKind."""
         return charge(&self.ref, kind, key, bound, value, now_ms)
 
     def take_back(self, int kind, uint64_t key, int64_t value, int64_t now_ms) -> None:
-        """What was charged and is not used after all."""
+        """Take back what was charged and is not used after all."""
         note_used(self.ref.meters, kind, key, -value, now_ms)
         rates_record(self.ref.rates, key, -value, now_ms)

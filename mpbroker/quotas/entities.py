@@ -1,4 +1,4 @@
-"""Whom a quota is for, which quotas an entity may have, and which one limits a client.
+"""The entities of quotas, the quotas that each may have, and the choice of the one that limits a client.
 
 An entity is a set of (type, name) pairs: a user, a client id, both, or an address; a name of None is the
 default for all names without a quota of their own. Kafka: ClientQuotaEntity, QuotaConfigs,
@@ -24,7 +24,7 @@ CONNECTION_CREATION_RATE = "connection_creation_rate"
 OF_CLIENTS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
 OF_ADDRESSES = (CONNECTION_CREATION_RATE,)
 WHOLE_NUMBERS = {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONNECTION_CREATION_RATE}
-# How far a whole number may be from one: it travels as a double.
+# The largest distance of a whole number from one: it travels as a double.
 EPSILON = 1e-6
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
@@ -32,11 +32,11 @@ Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 
 
 class InvalidQuota(ValueError):
-    """The entity or its quota is none that exists; the text is for the client."""
+    """The entity or its quota does not exist; the text is for the client."""
 
 
 class Limit(NamedTuple):
-    """A bound and who shares it: `user` and `client_id` name the budget, "" where all of them share."""
+    """A bound and its budget: `user` and `client_id` name the clients that share it, "" where all do."""
 
     user: str
     client_id: str
@@ -44,7 +44,7 @@ class Limit(NamedTuple):
 
 
 def entity_of(pairs: Iterable[tuple[str, str | None]]) -> Entity:
-    """Raises InvalidQuota for an entity that cannot have quotas."""
+    """Return the checked entity. Raises InvalidQuota: it cannot have quotas."""
     entity = tuple(sorted(pairs, key=lambda pair: pair[0]))
     types = [kind for kind, _ in entity]
     if not entity:
@@ -64,7 +64,7 @@ def entity_of(pairs: Iterable[tuple[str, str | None]]) -> Entity:
 
 
 def address_of(name: str | None) -> str | None:
-    """The one way to write an address. Raises InvalidQuota for what is none."""
+    """Return the canonical text of an address. Raises InvalidQuota: it is none."""
     if name is None:
         return None
     try:
@@ -74,7 +74,7 @@ def address_of(name: str | None) -> str | None:
 
 
 def check_quota(entity: Entity, key: str, value: float) -> None:
-    """Raises InvalidQuota if the entity cannot have this quota with this value."""
+    """Check a quota of an entity. Raises InvalidQuota: the entity cannot have it, or not with this value."""
     if key not in (OF_ADDRESSES if entity[0][0] == IP else OF_CLIENTS):
         raise InvalidQuota(f"Invalid configuration key {key}")
     if not (value > 0 and math.isfinite(value)):
@@ -104,15 +104,15 @@ class QuotaTable:
         return iter(self._quotas.items())
 
     def copy(self) -> QuotaTable:
-        """Its own table; what an entity has is replaced as a whole and never changed."""
+        """Return a table of its own. An entity's quotas are replaced as a whole and never changed."""
         return QuotaTable(self._quotas.copy())
 
     def of(self, entity: Entity) -> dict[str, float]:
-        """The quotas of exactly this entity."""
+        """Return the quotas of exactly this entity."""
         return self._quotas.get(entity, {})
 
     def put(self, entity: Entity, values: dict[str, float]) -> None:
-        """What the entity has from now on; nothing: it is forgotten."""
+        """Set the quotas of an entity; an empty dict forgets it."""
         if values:
             self._quotas[entity] = values
         else:
@@ -125,7 +125,7 @@ class QuotaTable:
         self.put(entity, values)
 
     def matching(self, wanted: dict[str, tuple[MatchType, str | None]], strict: bool) -> Iterator[Entity]:
-        """Entities that have every type asked for; with `strict`, no other type."""
+        """Yield the entities that have every wanted type; with `strict`, no other type."""
         for entity in self._quotas:
             names = dict(entity)
             if strict and len(names) != len(wanted):
@@ -134,11 +134,11 @@ class QuotaTable:
                 yield entity
 
     def has(self, key: str) -> bool:
-        """Whether anybody has such a quota."""
+        """Return whether any entity has such a quota."""
         return any(key in values for values in self._quotas.values())
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
-        """What limits a client, by Kafka's order of precedence; None: nothing does."""
+        """Return what limits a client, by Kafka's order of precedence; None: nothing does."""
         tags = self._budget(key, user, client_id)
         if tags is None:
             return None
@@ -156,7 +156,7 @@ class QuotaTable:
         return None
 
     def _budget(self, key: str, user: str, client_id: str) -> tuple[str, str] | None:
-        """Whose budget the client uses: the first level that has a quota says it."""
+        """Return the budget that the client uses, by the first level that has a quota."""
         both, of_user, of_client = (user, client_id), (user, ""), ("", client_id)
         levels: list[tuple[Entity, tuple[str, str]]] = [
             (((CLIENT_ID, client_id), (USER, user)), both),

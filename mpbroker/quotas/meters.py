@@ -1,4 +1,4 @@
-"""What clients have used of their quotas, for whoever looks (Kafka: the sensors of ClientQuotaManager)."""
+"""What clients have used of their quotas, for metrics (Kafka: the sensors of ClientQuotaManager)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ KEY_BYTES = 8
 
 
 def key_of(secret: bytes, quota: str, limit: Limit) -> int:
-    """Of those who share a budget; nobody who has not the secret can choose names that meet."""
+    """Return the key of a budget. Without the secret nobody can choose names whose keys collide."""
     name = "\0".join((quota, limit.user, limit.client_id)).encode()
     return int.from_bytes(blake2b(name, digest_size=KEY_BYTES, key=secret).digest()) or 1
 
 
 class MutationMeters:
-    """Of controller mutations, in the pages of the coordinator."""
+    """The meters of controller mutations, in the coordinator's pages."""
 
     def __init__(self, meters: Meters, secret: bytes) -> None:
         self._meters = meters
         self._secret = secret
 
     def took(self, limit: Limit, count: float, left: float, burst: float) -> None:
-        """Tokens from the bucket of a budget; negative ones were given back."""
+        """Count tokens taken from a budget's bucket; negative ones were given back."""
         key, now_ms = key_of(self._secret, CONTROLLER_MUTATION_RATE, limit), monotonic_ms()
         self._meters.name_quota(QuotaKind.QUOTA_MUTATION, key, limit.user, limit.client_id, now_ms)
         self._meters.quota_used(QuotaKind.QUOTA_MUTATION, key, round(count), now_ms)

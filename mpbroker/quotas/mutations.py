@@ -12,7 +12,7 @@ from typing import Protocol
 
 from mpbroker.quotas.entities import CONTROLLER_MUTATION_RATE, Limit, QuotaTable
 
-# Full buckets are what a new one would be; they are looked for when there are so many.
+# A full bucket is like a new one, so full ones are dropped when there are so many.
 BUCKETS_MAX = 1024
 
 
@@ -30,12 +30,12 @@ class TokenBucket:
         return self._tokens
 
     def take(self, count: float, now_ms: int) -> float:
-        """Takes as many as asked for, also more than there are; what is left."""
+        """Take `count` tokens, even more than there are; return what is left."""
         self._tokens = min(self._burst, self.tokens(now_ms) - count)
         return self._tokens
 
     def change(self, rate: float, burst: float) -> None:
-        """From now on; what is in it stays, as far as there is room."""
+        """Change rate and size. The tokens stay, as far as there is room."""
         self._rate, self._burst = rate, burst
 
     def is_full(self, now_ms: int) -> bool:
@@ -43,7 +43,7 @@ class TokenBucket:
 
 
 class Meters(Protocol):
-    """Is told what happens to the buckets."""
+    """Receives what happens to the buckets."""
 
     def took(self, limit: Limit, count: float, left: float, burst: float) -> None: ...
 
@@ -60,14 +60,14 @@ class Mutations:
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def begin(self, quotas: QuotaTable, user: str, client_id: str, *, strict: bool) -> Mutation:
-        """For one request. `strict`: an exhausted budget refuses, instead of only slowing down."""
+        """Begin one request. `strict`: an exhausted budget refuses, instead of only slowing down."""
         return Mutation(self, quotas.limit(CONTROLLER_MUTATION_RATE, user, client_id), strict)
 
     def now_ms(self) -> int:
         return self._now_ms()
 
     def take(self, limit: Limit, count: float) -> float:
-        """What is left in the bucket."""
+        """Take tokens; return what is left in the bucket."""
         now_ms = self._now_ms()
         left = self._bucket(limit, now_ms).take(count, now_ms)
         if self.meters is not None:
@@ -86,7 +86,7 @@ class Mutations:
 
 
 class Mutation:
-    """What one request has used of its budget."""
+    """The tokens that one request has used."""
 
     def __init__(self, mutations: Mutations, limit: Limit | None, strict: bool) -> None:
         self._mutations = mutations
@@ -97,7 +97,7 @@ class Mutation:
         self._throttled_at_ms = 0
 
     def allows(self, partitions: int) -> bool:
-        """Takes the tokens of a topic; False: nothing is taken and the topic is refused."""
+        """Take the tokens of a topic. False: nothing is taken, and the topic is refused."""
         if self._limit is None:
             return True
         if self._strict and self._exhausted(self._mutations.take(self._limit, 0)):
@@ -117,14 +117,14 @@ class Mutation:
         return True
 
     def throttle_ms(self) -> int:
-        """How long the client has to pause, from now on."""
+        """Return how long the client must pause from now on."""
         pause_ms = max(0, self._throttle_ms - (self._mutations.now_ms() - self._throttled_at_ms))
         if pause_ms and self._limit is not None and self._mutations.meters is not None:
             self._mutations.meters.paused(self._limit, pause_ms)
         return pause_ms
 
     def refund(self) -> None:
-        """The request is decided anew."""
+        """Give the tokens back: the request is decided anew."""
         if self._limit is not None and self._taken:
             self._mutations.take(self._limit, -self._taken)
             self._taken = 0

@@ -2,9 +2,9 @@
 (Kafka: Acceptor).
 
 A connection waits here when there is no slot for it (connection_quotas), when it came too fast, or when no
-processor has room; then its listener is paused, the others go on, and behind it the backlog waits. What the
-rate of an address forbids is parked and closed later. Nothing is kept of a connection that was handed over
-but its place in the counts.
+processor has room. Then its listener is paused and its backlog waits, while the other listeners go on. A
+connection beyond the rate of its address is parked and closed later. Of a connection that was handed over
+only its place in the counts is kept.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from mpbroker.network.acceptor.connection_quotas import Admission
 from mpbroker.network.acceptor.limit_notices import LimitNotices
 from mpbroker.network.acceptor.listener_orders import AddListener, Orders
 
-# Errors of accept() that a moment's rest may cure; the connection stays in the backlog.
+# Errors of accept() that may pass after a pause; the connection stays in the backlog.
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-# The kernel watches so many descriptors for a user (epoll(7)), in all their processes.
+# The kernel limits the descriptors watched for a user (epoll(7)), over all the user's processes.
 NO_WATCH_LEFT = {errno.ENOSPC, errno.ENOMEM}
-# Errors of handing over: the processor's queue is full, or too many sockets are on their way to all of them.
+# Errors of handing over: the processor's queue is full, or too many sockets are on their way.
 NO_ROOM_FOR_NOW = {errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM}
 ACCEPT_BACKOFF_MS = 200
 ACCEPTS_PER_WAKEUP = 256
@@ -44,12 +44,12 @@ RATES_EVERY_MS = 1000
 
 @dataclass
 class _Held:
-    """Accepted, and not handed over yet."""
+    """A connection that is accepted and not handed over yet."""
 
     connection: socket.socket
     peer: Any
     address: bytes
-    since_ns: int  # what it waited before is counted
+    since_ns: int  # its wait before then is counted
     ready_at_ms: float
     counted: bool = False
     waits_for_slot: bool = False
@@ -74,8 +74,10 @@ class _Open:
 
 
 class Acceptor:
-    """`served`: (number, listener, listening socket); `handovers`: by processor role; `orders`: where the
-    supervisor's changes of the listeners come in.
+    """The acceptor of a plane.
+
+    `served`: (number, listener, listening socket); `handovers`: by processor role; `orders`: brings the
+    supervisor's changes of the listeners.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class Acceptor:
         return ExitCode.STOPPED
 
     def _obey_fence(self) -> None:
-        """Of deaths and departures it hears by who serves; what it has to do is to follow the settings."""
+        """Follow changed settings. Deaths and departures show in who serves."""
         fence = self.context.pending_fence()
         if fence is None:
             return
@@ -135,10 +137,10 @@ class Acceptor:
         self.context.acknowledge_fence()
 
     def _look_around(self) -> None:
-        """Whatever may have changed while this process slept."""
+        """Look at all that may have changed while this process slept."""
         self._look_at_processors()
         self._tell_that_we_wait()
-        # First what is owed: what was closed for it is then surely in the journals.
+        # Read what is owed first: the journals then surely have what was closed for it.
         owed = sum(ledger.evictions_owed() for ledger in self.ledgers.values())
         self.counts.catch_up()
         now_ms = time.monotonic() * 1000
@@ -161,7 +163,7 @@ class Acceptor:
         events = self.epoll.poll(self._timeout_ms() / 1000 if quiet else 0)
         bell.disarm()
         self.context.counters.beat()
-        # Before anybody is accepted: who was told of a limit and then connects meets it.
+        # Read it before accepting: a client that was told of a limit and then connects must meet it.
         self.address_rates.follow()
         for fd, _ in events:
             if fd == bell.fd:
@@ -179,12 +181,12 @@ class Acceptor:
             if there.held is not None and not there.held.counted:
                 due.append(there.held.ready_at_ms)
         now_ms = time.monotonic() * 1000
-        # What is due and still there waits for something else, which rings.
+        # A connection that is due and still here waits for something else, which rings.
         soon = [at_ms - now_ms for at_ms in due if at_ms > now_ms]
         return min([MAX_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _tell_that_we_wait(self) -> None:
-        """Before looking again: a processor that makes room afterwards rings."""
+        """Say whether connections wait, before looking again: a processor that makes room later rings."""
         waits = any(there.held is not None for there in self.open.values())
         if waits != self.is_waited_for:
             self.is_waited_for = waits
@@ -192,7 +194,7 @@ class Acceptor:
                 ledger.wait(self.me, waits)
 
     def _stop(self) -> None:
-        """What was not handed over is closed; the backlog stays with the supervisor's sockets."""
+        """Close what was not handed over; the backlog stays with the supervisor's sockets."""
         for there in self.open.values():
             if there.held is not None:
                 there.held.connection.close()
@@ -203,8 +205,10 @@ class Acceptor:
     # ---- processors
 
     def _look_at_processors(self) -> None:
-        """Who serves now. To a new one a mark is sent: when it is taken, all that was sent before is settled,
-        also what a killed acceptor had noted and not sent.
+        """Find the processors that serve now, and send a mark to each new one.
+
+        Once the mark is taken, all sent before is settled, even what a killed acceptor noted and did not
+        send.
         """
         for role in topology.PROCESSORS:
             life = self.context.incarnation_of(role)
@@ -226,12 +230,12 @@ class Acceptor:
             if error.errno not in NO_ROOM_FOR_NOW and not isinstance(error, ConnectionError):
                 raise
             ledger.take_back(ticket)
-            self.lives[role] = 0  # again next time
+            self.lives[role] = 0  # try again next time
             return
         self.counts.recount_when_taken(role, ticket)
 
     def _hand_over(self, connection: socket.socket, number: int, address: bytes) -> bool:
-        """To the next processor that has room; False when none has."""
+        """Hand the connection to the next processor that has room. False: none has."""
         for _ in range(len(self.processors)):
             role = self.processors[self.next_processor % len(self.processors)]
             self.next_processor += 1
@@ -244,7 +248,7 @@ class Acceptor:
                 socket.send_fds(self.handovers[role], [message], [connection.fileno()])
             except OSError as error:
                 ledger.take_back(ticket)
-                # Full; or supervisor and processor are gone, and this process is about to hear of it.
+                # The queue is full; or supervisor and processor are gone, as this process will soon hear.
                 if error.errno not in NO_ROOM_FOR_NOW and not isinstance(error, ConnectionError):
                     raise
                 continue
@@ -254,7 +258,7 @@ class Acceptor:
         return False
 
     def _ask_evictions(self, owed: int) -> None:
-        """More connections than max.connections: processors close the least recently active ones."""
+        """Ask processors to close their least recently active connections beyond max.connections."""
         surplus = self.quotas.surplus() - owed
         if surplus <= 0 or self.context.index != topology.ACCEPTOR:
             return
@@ -269,7 +273,7 @@ class Acceptor:
     # ---- connections
 
     def _accept(self, there: _Open) -> None:
-        """All that wait in the backlog, or until one of them has to wait here."""
+        """Accept all that wait in the backlog, until one of them has to wait here."""
         for _ in range(ACCEPTS_PER_WAKEUP):
             if not there.may_accept:
                 return
@@ -294,7 +298,7 @@ class Acceptor:
             self._admit(there, connection, peer)
 
     def _close_parked(self) -> bool:
-        """Whether there were any: an address that comes too fast must not take what others need."""
+        """Close parked sockets, so that others can connect; return whether there were any."""
         parked, self.parked = self.parked, []
         for _, _, sock in parked:
             sock.close()
@@ -311,7 +315,7 @@ class Acceptor:
         there.rest_until_ms = time.monotonic() * 1000 + ACCEPT_BACKOFF_MS
 
     def _watch(self, there: _Open) -> None:
-        """Whoever comes is accepted from now on, or after a rest, if the kernel has no watch left for it."""
+        """Accept from now on, or after a pause if the kernel has no watch left."""
         try:
             if there.is_watched:
                 self.epoll.modify(there.sock.fileno(), select.EPOLLIN)
@@ -326,7 +330,7 @@ class Acceptor:
             there.is_watched = True
 
     def _look_away(self, there: _Open) -> None:
-        """For a while. The watch is kept: given back, somebody else might take the last one."""
+        """Stop accepting for a while. Keep the watch: another process might take the last one."""
         self.epoll.modify(there.sock.fileno(), 0)
 
     def _admit(self, there: _Open, connection: socket.socket, peer: Any) -> None:
@@ -354,7 +358,7 @@ class Acceptor:
             self._watch(there)
 
     def _advance(self, there: _Open, held: _Held, now_ms: float) -> bool:
-        """Whether it need not wait any more: it is with a processor, closed, or parked."""
+        """Go on with a held connection. Returns whether it is done: with a processor, closed, or parked."""
         if not held.counted:
             if held.ready_at_ms > now_ms:
                 return False
@@ -373,7 +377,7 @@ class Acceptor:
 
     def _is_admitted(self, there: _Open, held: _Held, now_ms: float) -> bool:
         if self.quotas.has_too_many(held.address):
-            # Maybe the last of them were closed meanwhile.
+            # Some of them may have been closed meanwhile.
             self.counts.catch_up()
         admission, throttle_ms = self.quotas.admit(there.number, held.address, now_ms)
         if admission is Admission.COUNTED:
@@ -423,7 +427,7 @@ class Acceptor:
         self.notices.tell(now_ms, logging.INFO, name, limit, text, name, delay_ms, bound, limit)
 
     def _tell_of_slots(self, there: _Open, held: _Held, now_ms: float) -> None:
-        """Once for each connection that waits; behind it the backlog does."""
+        """Log once for each connection that waits for a slot; the backlog waits behind it."""
         if held.waits_for_slot:
             return
         held.waits_for_slot = True
@@ -473,7 +477,7 @@ class Acceptor:
         self._watch(there)
 
     def _obey(self) -> None:
-        """Takes the supervisor's changes of the listeners."""
+        """Take the supervisor's changes of the listeners."""
         while (order := self.orders.receive()) is not None:
             if isinstance(order, AddListener):
                 self._add(order.number, order.listener, order.sock)
@@ -483,7 +487,7 @@ class Acceptor:
         self.context.ring(topology.SUPERVISOR)
 
     def _follow_settings(self) -> None:
-        """Who is connected stays, but for what is more than max.connections; who waits is looked at again."""
+        """Apply altered settings. Connections beyond max.connections close; waiting ones are tried again."""
         self.context.follow_settings()
         config = self.context.config
         change_quotas(self.quotas, config)
@@ -491,7 +495,7 @@ class Acceptor:
             self.quotas.change_listener(there.number, limits_of(config, there.listener.name)[0])
 
     def _remove(self, number: int) -> None:
-        """Its socket closes, with what waits in its backlog; so does what waits here."""
+        """Close a listener's socket and what waits in its backlog or here."""
         for there in [there for there in self.open.values() if there.number == number]:
             self.quotas.remove_listener(number)
             if there.is_watched:
@@ -523,5 +527,5 @@ def run(
     handovers: dict[int, socket.socket],
     orders: Orders,
 ) -> int:
-    """The acceptor's main; returns its exit code."""
+    """Run the acceptor and return its exit code."""
     return Acceptor(context, served, handovers, orders).run()

@@ -1,4 +1,4 @@
-"""How fast addresses may connect, as an acceptor hears it from the coordinator."""
+"""The rates at which addresses may connect, which an acceptor reads from the coordinator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _decoder: msgspec.msgpack.Decoder[LimitNews] = msgspec.msgpack.Decoder(LimitNews
 
 
 class AddressRates:
-    """An acceptor is a reader from before its fork, so it can look before it accepts anybody."""
+    """The rates for one acceptor, a reader since before its fork: it can read before its first accept."""
 
     def __init__(self, context: ProcessContext, quotas: ConnectionQuotas) -> None:
         memory = context.memory
@@ -23,7 +23,7 @@ class AddressRates:
         self._quotas = quotas
 
     def follow(self) -> None:
-        """Reads what is new; to be called often, for a publisher may wait until all have."""
+        """Read what is new. Call it often: a publisher may wait until all processes have."""
         for message in self._reader.poll():
             news = _decoder.decode(message)
             rates = {image.address: image.per_second for image in news.limits}

@@ -1,9 +1,8 @@
 """An acceptor's count of all connections, kept right by the ledgers of the processors.
 
-What this acceptor hands over it counts itself, and reads in the journals what was closed and what the other
-acceptor's connections are. A death is settled by looking: when the supervisor has emptied a dead processor's
-rows, when its successor has taken what was still on its way, and when this process itself is a successor, all
-rows are counted again.
+The acceptor counts itself what it hands over, and reads in the journals what was closed and the other
+acceptor's connections. It counts all rows again after a death: when the supervisor has emptied a dead
+processor's rows, when a successor has taken what was on its way, and when the acceptor itself is a successor.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ class _Book:
         self.position = 0
         self.cleared = 0
         self.known: dict[int, Known] = {}
-        self.recount_at: int | None = None  # when this ticket has been taken
+        self.recount_at: int | None = None  # count again when this ticket has been taken
 
 
 class ConnectionCounts:
-    """Keeps the counts of `quotas`. `ledgers`: by processor role, all there can be."""
+    """Keeps the counts of `quotas`. `ledgers`: by processor role, of all processors there can be."""
 
     def __init__(self, ledgers: dict[int, Ledger], quotas: ConnectionQuotas) -> None:
         self.quotas = quotas
@@ -33,11 +32,11 @@ class ConnectionCounts:
             self._count_again(book)
 
     def handed(self, role: int, ticket: int, listener: int, address: bytes) -> None:
-        """A connection that `quotas` admitted is on its way."""
+        """Note that a connection that `quotas` admitted is on its way."""
         self._books[role].known[ticket] = (listener, address)
 
     def catch_up(self) -> None:
-        """Learns what processors have reported since the last time."""
+        """Read what processors have reported since the last call."""
         for book in self._books.values():
             taken = book.recount_at is not None and book.ledger.taken >= book.recount_at
             news = book.ledger.news(book.position)
@@ -52,7 +51,7 @@ class ConnectionCounts:
                     self._learn(book, ticket, opened)
 
     def recount_when_taken(self, role: int, ticket: int) -> None:
-        """The role serves (again): what was sent to it up to `ticket` is in its rows by then, or gone."""
+        """Count again once the role has taken `ticket`: all sent to it by then is in its rows, or gone."""
         self._books[role].recount_at = ticket
 
     def by_processor(self, role: int) -> dict[int, Known]:

@@ -1,4 +1,4 @@
-"""The connection limits that a configuration means."""
+"""Connection limits as a configuration sets them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpbroker.network.acceptor.connection_quotas import ConnectionQuotas, Limits
 
 
 def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
-    """Without listeners. The supervisor has looked up the names of the overrides."""
+    """Return the quotas without listeners. The supervisor has looked up the names of the overrides."""
     return ConnectionQuotas(
         Limits(config.max_connections, config.max_connection_creation_rate),
         config.max_connections_per_ip,
@@ -20,15 +20,16 @@ def quotas_of(config: BrokerConfig) -> ConnectionQuotas:
 
 
 def change_quotas(quotas: ConnectionQuotas, config: BrokerConfig) -> None:
-    """Those of the broker and of addresses."""
+    """Change the limits of the broker and of addresses."""
     new = quotas_of(config)
     quotas.change_broker(new.broker)
     quotas.change_per_ip(new.per_ip, new.per_ip_overrides)
 
 
 def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
-    """Of a listener, and whether it is the brokers' own. What is not set for it alone is the broker's value,
-    as Kafka's lookup of prefixed keys does it.
+    """Return a listener's limits, and whether it is the brokers' own.
+
+    A limit not set for it alone is the broker's, as in Kafka's lookup of prefixed keys.
     """
     own = config.listener_limits.get(listener, ListenerLimits())
     limits = Limits(
@@ -41,7 +42,7 @@ def limits_of(config: BrokerConfig, listener: str) -> tuple[Limits, bool]:
 
 
 def limit_key(config: BrokerConfig, listener: str, key: str) -> str:
-    """Where a limit of a listener is set: for it alone, or for all."""
+    """Return the key that sets a listener's limit: its own, or the one for all."""
     own = config.listener_limits.get(listener, ListenerLimits())
     is_own = getattr(own, field_name(key)) is not None
     return f"listener.name.{listener.lower()}.{key}" if is_own else key

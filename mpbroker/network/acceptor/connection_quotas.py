@@ -1,12 +1,12 @@
-"""How many connections there may be, and how fast they may come (Kafka: ConnectionQuotas; sans-I/O).
+"""Limits on how many connections there are and how fast they come (Kafka: ConnectionQuotas; sans-I/O).
 
-An acceptor asks in this order: `delay_ms` when it has accepted a connection, then it waits until that time is
-over and `has_slot` says yes, then `admit`. Waiting is the acceptor's business; meanwhile its other listeners
-go on. Whoever was admitted is counted until `remove`.
+An acceptor asks in this order: `delay_ms` when it has accepted a connection; then it waits until that time is
+over and `has_slot` says yes; then `admit`. Waiting is the acceptor's business; meanwhile its other listeners
+go on. An admitted connection is counted until `remove`.
 
-The listener of the brokers is protected when there is another one: it has a limit of its own and does not
-mind what all listeners together have or how fast they get it. What is too many then because of it,
-`surplus` says, and processors close the least recently active connections of the others.
+The listener of the brokers is protected when there is another one: it has a limit of its own, and the limits
+of all listeners together do not hold it up. `surplus` says how many connections are too many because of it;
+processors close the least recently active ones of the other listeners.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TypeVar
 
 from mpbroker.network.acceptor.connection_rate import UNLIMITED, WindowedRate
 
-# How many rates that count for nothing any more are looked at with each connection: more than can be new.
+# Expired rates to look for with each connection: more than one can add.
 FORGOTTEN_AT_ONCE = 2
-# A client by a Unix-domain socket has no address; it is limited by its listener.
+# A client by a Unix-domain socket has no address; its listener limits it.
 NO_ADDRESS = b""
 
 K = TypeVar("K", int, bytes)
@@ -29,7 +29,7 @@ K = TypeVar("K", int, bytes)
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one listener, or of all together."""
+    """The limits of one listener, or of all together."""
 
     connections: int = UNLIMITED
     per_second: int = UNLIMITED
@@ -67,7 +67,7 @@ class ConnectionQuotas:
         self._inter_broker: int | None = None
         self._ip_rate_default: float = UNLIMITED
         self._ip_rate_of: dict[bytes, float] = {}
-        self._ip_rates: OrderedDict[bytes, WindowedRate] = OrderedDict()  # the last that came stands last
+        self._ip_rates: OrderedDict[bytes, WindowedRate] = OrderedDict()  # the latest stands last
         self.total = 0
         self.by_listener: Counter[int] = Counter()
         self.by_ip: Counter[bytes] = Counter()
@@ -83,7 +83,7 @@ class ConnectionQuotas:
             self._inter_broker = listener
 
     def remove_listener(self, listener: int) -> None:
-        """Its connections stay counted until they are closed."""
+        """Forget a listener. Its connections stay counted until they are closed."""
         self._listeners.pop(listener, None)
         if self._inter_broker == listener:
             self._inter_broker = None
@@ -104,8 +104,9 @@ class ConnectionQuotas:
         self._listeners[listener].rate.bound = limits.per_second
 
     def change_ip_rates(self, rates: Mapping[bytes | None, float | None], *, replace: bool = False) -> None:
-        """Of addresses, and by None of all without one of their own; a rate of None: no limit, or the
-        default's. `replace`: who is not among them has no rate any more.
+        """Change the rates of addresses; the key None is the default of all others.
+
+        A rate of None takes an address's own rate, or the default, away. `replace`: all others lose theirs.
         """
         if replace:
             self._ip_rate_default = UNLIMITED
@@ -126,7 +127,7 @@ class ConnectionQuotas:
     # ---- the way in
 
     def delay_ms(self, listener: int, now_ms: float) -> int:
-        """Records a connection, and says how long it must wait so that the rates are kept."""
+        """Record a connection; return how long it must wait so that the rates are kept."""
         there = self._listeners[listener]
         delay = 0
         if not self.is_protected(listener):
@@ -136,7 +137,7 @@ class ConnectionQuotas:
         return max(delay, there.rate.throttle_ms(now_ms))
 
     def exceeded_rate(self, listener: int, now_ms: float) -> tuple[float, bool]:
-        """Of a connection that must wait: the rate that it waits for, and whether that is the listener's."""
+        """Return the rate that a waiting connection waits for, and whether it is the listener's own."""
         own = self._listeners[listener].rate
         if self.is_protected(listener) or own.throttle_ms(now_ms) >= self._broker_rate.throttle_ms(now_ms):
             return own.bound, True
@@ -148,11 +149,11 @@ class ConnectionQuotas:
         return self.is_protected(listener) or self.total < self.broker.connections
 
     def is_full(self, listener: int) -> bool:
-        """By its own limit."""
+        """Return whether the listener's own limit is reached."""
         return self.by_listener[listener] >= self._listeners[listener].limits.connections
 
     def admit(self, listener: int, address: bytes, now_ms: float) -> tuple[Admission, int]:
-        """-> what to do with it, and for how long it is throttled."""
+        """Decide on a connection, and count it if admitted. Returns the decision and the throttle in ms."""
         throttle_ms = self._ip_throttle_ms(listener, address, now_ms)
         if throttle_ms:
             return Admission.THROTTLED, throttle_ms
@@ -162,13 +163,13 @@ class ConnectionQuotas:
         return Admission.COUNTED, 0
 
     def has_too_many(self, address: bytes) -> bool:
-        """Whether an address has as many connections as it may have."""
+        """Return whether an address has as many connections as it may have."""
         if address == NO_ADDRESS:
             return False
         return self.by_ip[address] >= self.per_ip_overrides.get(address, self.per_ip)
 
     def _ip_throttle_ms(self, listener: int, address: bytes, now_ms: float) -> int:
-        """What exceeds the rate of its address leaves no trace in any rate: it is not served."""
+        """Return the throttle by the address's rate. What exceeds it counts in no rate: it is not served."""
         bound = self.ip_rate(address)
         if address == NO_ADDRESS or bound >= UNLIMITED:
             return 0
@@ -189,7 +190,10 @@ class ConnectionQuotas:
         return throttle_ms
 
     def _forget_old_rates(self, now_ms: float) -> None:
-        """Those whose windows are all over: a new one would say the same. (Kafka's sensors last an hour.)"""
+        """Drop rates whose windows are all over: new ones would say the same.
+
+        (Kafka's sensors last an hour.)
+        """
         for _ in range(FORGOTTEN_AT_ONCE):
             oldest = next(iter(self._ip_rates))
             if not self._ip_rates[oldest].is_over(now_ms):
@@ -205,7 +209,7 @@ class ConnectionQuotas:
             self.by_ip[address] += 1
 
     def remove(self, listener: int, address: bytes) -> None:
-        """Raises KeyError for what was never added."""
+        """Stop counting a connection. Raises KeyError: none was added."""
         if self.by_listener[listener] <= 0 or (address != NO_ADDRESS and self.by_ip[address] <= 0):
             raise KeyError((listener, address))
         self.total -= 1
@@ -214,7 +218,7 @@ class ConnectionQuotas:
             _less(self.by_ip, address)
 
     def surplus(self) -> int:
-        """How many connections of unprotected listeners are to be closed (maxConnectionsExceeded)."""
+        """Return how many connections of unprotected listeners must be closed (maxConnectionsExceeded)."""
         unprotected = self.total
         if self._inter_broker is not None and self.is_protected(self._inter_broker):
             unprotected -= self.by_listener[self._inter_broker]
@@ -223,14 +227,14 @@ class ConnectionQuotas:
     # ---- what metrics show
 
     def rates(self, now_ms: float) -> tuple[float, dict[int, float]]:
-        """Connections a second: of the broker, and by listener."""
+        """Return connections a second: of the broker, and by listener."""
         return self._broker_rate.per_second(now_ms), {
             number: there.rate.per_second(now_ms) for number, there in self._listeners.items()
         }
 
 
 def _less(counts: Counter[K], key: K) -> None:
-    """A key without a count is forgotten."""
+    """Count one less; forget the key at zero."""
     counts[key] -= 1
     if not counts[key]:
         del counts[key]

@@ -1,7 +1,7 @@
-"""Connections a second: Kafka's windowed rate with a bound, and how long to wait beyond it (sans-I/O).
+"""Connections a second: Kafka's windowed rate with a bound, and the wait beyond it (sans-I/O).
 
-Samples of one window each, as `Rate` and `SampledStat` of Kafka's metrics keep them; what a violation costs
-is `QuotaUtils.throttleTime`, capped to one window as connections are.
+Samples of one window each, like `Rate` and `SampledStat` of Kafka's metrics; the throttle of a violation is
+`QuotaUtils.throttleTime`, capped to one window as for connections.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mpbroker.config.keys import INT_MAX
 
-# As the settings say that there is no limit.
+# The settings' value for "no limit".
 UNLIMITED = INT_MAX
 
 
@@ -22,7 +22,7 @@ class _Sample:
 
 
 class WindowedRate:
-    """`record` first, then `throttle_ms`: what was recorded stays, also when it was too much."""
+    """A rate. Call `record`, then `throttle_ms`: what was recorded stays, even when it was too much."""
 
     def __init__(self, bound: float, windows: int, window_ms: int) -> None:
         self.bound = bound
@@ -41,14 +41,14 @@ class WindowedRate:
         sample.last_ms = now_ms
 
     def is_over(self, now_ms: float) -> bool:
-        """Whether nothing that was recorded counts any more."""
+        """Return whether nothing that was recorded counts any more."""
         return now_ms - self.last_ms >= self.windows * self.window_ms
 
     def per_second(self, now_ms: float) -> float:
         return self._measure(now_ms)[0]
 
     def throttle_ms(self, now_ms: float) -> int:
-        """0 within the bound."""
+        """Return the time to wait; 0 within the bound."""
         if self.bound >= UNLIMITED:
             return 0
         rate, span_ms = self._measure(now_ms)
@@ -59,7 +59,7 @@ class WindowedRate:
         return min(round((rate - self.bound) / self.bound * span_ms), self.window_ms)
 
     def _measure(self, now_ms: float) -> tuple[float, float]:
-        """(rate per second, the time that it is measured over)."""
+        """Return (rate per second, milliseconds that it is measured over)."""
         live = [s for s in self._samples if now_ms - s.last_ms < self.windows * self.window_ms]
         if not live:
             return 0.0, (self.windows - 1) * self.window_ms or 1

@@ -1,8 +1,8 @@
-"""What the log says of connections that a limit keeps out: a line for each limit of a listener, and a minute
-later how many more there were.
+"""Log lines about connections that a limit keeps out: one for each limit of a listener, and a minute later
+the number of further ones. At DEBUG each connection has its line.
 
-(Kafka: SocketServer says "Rejected connection from …" for each connection of max.connections.per.ip, and
-nothing of the other limits; who is flooded is helped by neither.) At DEBUG each connection has its line.
+(Kafka: SocketServer logs "Rejected connection from …" for each connection beyond max.connections.per.ip, and
+nothing about the other limits; neither helps a broker that is flooded.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _Told:
 
 
 class LimitNotices:
-    """Of one acceptor."""
+    """The notices of one acceptor."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -30,7 +30,7 @@ class LimitNotices:
     def tell(
         self, now_ms: float, level: int, listener: str, limit: str, message: str, *arguments: object
     ) -> None:
-        """A connection met a limit."""
+        """Log that a connection met a limit: the first at `level`, further ones at DEBUG."""
         told = self._told.get((listener, limit))
         if told is None:
             self._told[listener, limit] = _Told(now_ms, level)
@@ -40,7 +40,7 @@ class LimitNotices:
         self._log.log(level, message, *arguments)
 
     def follow(self, now_ms: float) -> None:
-        """To be called now and then: sums up each minute that is over."""
+        """Sum up each minute that is over. Call it now and then."""
         over = [key for key, told in self._told.items() if now_ms >= told.at_ms + EVERY_MS]
         for listener, limit in over:
             told = self._told.pop((listener, limit))

@@ -1,7 +1,8 @@
-"""What the supervisor tells an acceptor while the broker runs: serve this listener too, or no more.
+"""The supervisor's orders to a running acceptor: serve this listener too, or no longer.
 
-JSON in a message of a SOCK_SEQPACKET pair, with the listening socket of a new listener (SCM_RIGHTS). What an
-acceptor did not read before it died its successor need not know: it is forked with all listeners there are.
+An order is JSON in a message of a SOCK_SEQPACKET pair, with the listening socket of a new listener
+(SCM_RIGHTS). Orders that a dead acceptor had not read are not needed: its successor is forked with all
+listeners there are.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def send_remove(channel: socket.socket, sequence: int, number: int) -> None:
 
 
 class Orders:
-    """An acceptor's end. `known`: the last order that was obeyed before it began."""
+    """An acceptor's end of the pair. `known`: the last order that was obeyed before it began."""
 
     def __init__(self, channel: socket.socket, known: int) -> None:
         self.channel = channel
@@ -56,9 +57,9 @@ class Orders:
         return self.channel.fileno()
 
     def receive(self) -> AddListener | RemoveListener | None:
-        """The next order; None when there is none now, or nobody to give one.
+        """Return the next order; None when there is none now, or the supervisor has closed its end.
 
-        Raises OSError when this process has no descriptor left for a new listener.
+        Raises OSError: this process has no descriptor left for a new listener.
         """
         while True:
             try:

@@ -1,5 +1,5 @@
-# Who was active when: an intrusive list of the open channels, the least recently active first. Part of turn.pyx.
-# (Kafka: Selector.IdleExpiryManager, a LinkedHashMap in access order.)
+# The order of activity: an intrusive list of the open channels, the least recently active first. Part of
+# turn.pyx. (Kafka: Selector.IdleExpiryManager, a LinkedHashMap in access order.)
 
 cdef inline void activity_append(Turn *t, uint32_t channel) noexcept nogil:
     cdef uint32_t last = t.links[t.channel_places].before
@@ -13,19 +13,19 @@ cdef inline void activity_remove(Turn *t, uint32_t channel) noexcept nogil:
     t.links[t.links[channel].after].before = t.links[channel].before
 
 cdef inline void active(Turn *t, Channel *c) noexcept nogil:
-    """The socket was readable or writable, in this turn."""
+    """Note that the socket was readable or writable in this turn."""
     if c.last_active_ns != t.now_ns:
         c.last_active_ns = t.now_ns
         activity_remove(t, c.index)
         activity_append(t, c.index)
 
 cdef inline Channel *least_active(Turn *t) noexcept nogil:
-    """NULL when no connection is open."""
+    """Return the least recently active channel; NULL when no connection is open."""
     cdef uint32_t first = t.links[t.channel_places].after
     return NULL if first == t.channel_places else &t.channels[first]
 
 cdef uint32_t close_idle_channels(Turn *t, uint64_t before_ns) noexcept nogil:
-    """All that were last active before, whatever they wait for. (Kafka closes one per poll.)"""
+    """Close all channels last active before `before_ns`, whatever they wait for. (Kafka: one per poll.)"""
     cdef Channel *c = least_active(t)
     cdef uint32_t closed = 0
     while c != NULL and c.last_active_ns < before_ns:

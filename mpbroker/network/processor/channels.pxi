@@ -1,7 +1,7 @@
 # Channels: lists, leases, closing. Part of turn.pyx.
 
 cdef inline void defer(Turn *t, Channel *c, bint soon) noexcept nogil:
-    """The channel is looked at again in the next turn; `soon`: it can go on then, so that turn does not sleep."""
+    """Look at the channel again in the next turn. `soon`: it can go on then, so that turn does not sleep."""
     t.soon = t.soon or soon
     if not c.deferred:
         c.deferred = 1
@@ -13,8 +13,9 @@ cdef inline void enqueue(Turn *t, Channel *c) noexcept nogil:
     t.fifo_tail += 1
 
 cdef inline void free_place(Turn *t, Channel *c) noexcept nogil:
-    """While the channel is in a list of those to look at again, or its end has not been reported, its place is not
-    given out; whoever takes it from there does it then."""
+    """Free the place of a channel, unless a list still has it or its end was not reported. Whoever takes it
+    from there frees it then.
+    """
     c.state = ChannelState.CHANNEL_FREE
     c.connection = 0
     if not c.deferred and not c.held and not c.starved and not c.unreported:
@@ -40,9 +41,12 @@ cdef inline bint may_keep(Turn *t, Channel *c) noexcept nogil:
     return c.needed <= KEPT_MAX and t.kept_bytes + c.needed <= t.arena.limit_bytes // KEPT_SHARE
 
 cdef void leave_arena(Turn *t, Channel *c) noexcept nogil:
-    """The request is parked: its handler does not look at the block any more, and whoever waits for long must not
-    keep others from the memory. If another handler may have to look, the frame is kept outside, where it takes its
-    own size alone, until it is answered. What is too large for that, or too much, goes with its handler."""
+    """Free the block of a parked request: its handler no longer reads it, and a long wait must not keep
+    memory from others.
+
+    If another handler may have to answer it, keep the frame outside the arena, in its own size, until the
+    answer. A request that is too large for that, or one too many, is lost if its handler dies.
+    """
     if c.stash:
         shrink_stash(t, c)
     if c.block == 0:
@@ -56,8 +60,9 @@ cdef void leave_arena(Turn *t, Channel *c) noexcept nogil:
     c.block = 0
 
 cdef bint enter_arena(Turn *t, Channel *c) noexcept nogil:
-    """Before a request that was parked goes to a handler again: it was let in once, so the limit does not count. False:
-    its frame was not kept, or there is no memory at all; then its connection is closed."""
+    """Bring a parked request back into the arena, for a handler. It was let in once, so the limit does not
+    count. False: its frame was not kept, or there is no memory at all; the caller closes the connection.
+    """
     cdef uint64_t asked = c.needed + answer_room(c.needed), block
     if c.kept == NULL:
         return c.block != 0
@@ -78,12 +83,12 @@ cdef inline uint64_t stash_block(uint64_t bytes) noexcept nogil:
     return bytes if bytes > SMALL_BLOCK else SMALL_BLOCK
 
 cdef void shrink_stash(Turn *t, Channel *c) noexcept nogil:
-    """What is pipelined is not looked at for a while: it takes its own size alone, not that of the block it came in."""
+    """Move pipelined bytes to a block of their own size: nothing reads them for a while."""
     cdef uint32_t left = c.stash_received - c.stash_at
     cdef uint64_t asked = stash_block(left), block
     if asked >= c.stash_asked_bytes:
         return
-    block = arena_allocate_beyond(t.arena, asked)       # only until the other one is free
+    block = arena_allocate_beyond(t.arena, asked)       # beyond the limit only until the other one is free
     if block == 0:
         return
     memcpy(t.arena.base + block, t.arena.base + c.stash + c.stash_at, left)
@@ -91,7 +96,7 @@ cdef void shrink_stash(Turn *t, Channel *c) noexcept nogil:
     c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = block, asked, 0, left
 
 cdef void give_back(Turn *t, ReplySlot *a) noexcept nogil:
-    """Ends the lease of a handler's reply block. Our own blocks are freed with their request."""
+    """End the lease of a handler's reply block. The processor's own blocks are freed with their request."""
     cdef Slot slot
     cdef ReturnSlot *r = <ReturnSlot *>&slot
     cdef Peer *peer
@@ -110,12 +115,13 @@ cdef void give_back(Turn *t, ReplySlot *a) noexcept nogil:
         owe(t, peer, &slot)
 
 cdef void owe(Turn *t, Peer *peer, Slot *slot) noexcept nogil:
-    """Keeps what did not fit into a handler's ring; it goes first as soon as there is room."""
+    """Keep a descriptor that did not fit into a handler's ring; it goes first when there is room."""
     cdef Slot *grown
     if peer.owed_count == peer.owed_places:
         grown = <Slot *>realloc(peer.owed, (peer.owed_places * 2 + 64) * sizeof(Slot))
         if grown == NULL:
-            return                  # out of memory: the handler gets the block back when it fences us
+            # out of memory: the handler gets the block back when it fences this process
+            return
         peer.owed = grown
         peer.owed_places = peer.owed_places * 2 + 64
     peer.owed[peer.owed_count] = slot[0]
@@ -129,13 +135,13 @@ cdef void pay(Turn *t, Peer *peer) noexcept nogil:
     while paid < peer.owed_count and stage(t, peer, &peer.owed[paid]):
         paid += 1
     if paid:
-        # A cancel may be among them, which must not wait for the handler's next wake-up.
+        # It may include a cancel, which must not wait for the handler's next wake-up.
         peer.touched = True
         memmove(peer.owed, peer.owed + paid, (peer.owed_count - paid) * sizeof(Slot))
         peer.owed_count -= paid
 
 cdef void cancel(Turn *t, Channel *c) noexcept nogil:
-    """Tells the handler that a parked request has nobody to answer to; it ends the lease with a NOOP."""
+    """Tell the handler that a parked request's client is gone. It ends the lease with a NOOP."""
     cdef Slot slot
     cdef RequestSlot *r = <RequestSlot *>&slot
     cdef Peer *peer = &t.handlers[c.handler]
@@ -151,7 +157,7 @@ cdef void cancel(Turn *t, Channel *c) noexcept nogil:
         owe(t, peer, &slot)
 
 cdef inline void answered(Turn *t, Channel *c) noexcept nogil:
-    """The handler no longer has the channel's request."""
+    """Take the channel's request off its handler's load."""
     if c.handler != NO_HANDLER:
         if not c.parked and t.handlers[c.handler].load:
             t.handlers[c.handler].load -= 1
@@ -162,7 +168,7 @@ cdef inline void answered(Turn *t, Channel *c) noexcept nogil:
 # ---- closing
 
 cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail) noexcept nogil:
-    """For Python; until it has been told, the place and its session stay."""
+    """Note an event for Python. The place and its session stay until Python has read it."""
     event.channel = c.index
     event.reason = reason
     event.connection = c.connection
@@ -170,7 +176,7 @@ cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail)
     c.unreported += 1
 
 cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
-    """Closes the socket. While the request is with others the place stays CLOSED, until its answer ends the lease of the block."""
+    """Close the socket. While others have the request the place stays CLOSED, until its answer comes."""
     if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
         return
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:

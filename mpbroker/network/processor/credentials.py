@@ -13,7 +13,7 @@ _decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(Cred
 
 
 class Credentials:
-    """Looked at anew for every login, so that who was told that a user exists can log in."""
+    """SCRAM credentials, read anew for every login, so that a user announced to a client can log in."""
 
     def __init__(self, context: ProcessContext) -> None:
         memory = context.memory
@@ -24,8 +24,8 @@ class Credentials:
         self._known: dict[tuple[str, int], ScramCredential] = {}
 
     def follow(self) -> None:
-        """Reads what is new; to be called often, for a publisher may wait until all have."""
-        # Not before the publisher counts us among its readers: a base could be overwritten under our eyes.
+        """Read what is new. Call it often: a publisher may wait until all processes have."""
+        # Not before the publisher counts this process as a reader: else it may overwrite a base being read.
         if not self._context.is_alive(self._context.index):
             return
         for message in self._reader.poll():

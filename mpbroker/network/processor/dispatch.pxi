@@ -2,8 +2,8 @@
 
 cdef enum:
     BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
-    FIRST_ADMINISTRATIVE_API = Api.API_CREATE_TOPICS    # those before it are asked for all the time
-    HEAVY_BYTES = 1 << 18           # a request of this size is alone with its handler
+    FIRST_ADMINISTRATIVE_API = Api.API_CREATE_TOPICS    # APIs before it are asked for all the time
+    HEAVY_BYTES = 1 << 18           # a request of this size goes to a handler alone
     HEAVY_COST = 1 << 20            # more than any number of requests that can wait
 
 cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
@@ -23,7 +23,8 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
             if c.state == ChannelState.CHANNEL_CLOSED:
                 free_request(t, c)
                 cancel(t, c)
-            elif c.ended:           # the client went before we knew that its request waits; no further edge tells so
+            # the client closed before we knew that its request is parked: no further edge tells so
+            elif c.ended:
                 close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
             else:
                 leave_arena(t, c)
@@ -57,11 +58,11 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
     else:
         note_finished(t, c)
         give_back(t, a)
-        c.state = ChannelState.CHANNEL_READING      # nobody else has its block now
+        c.state = ChannelState.CHANNEL_READING      # no other process has its block now
         close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.api_key)
 
 cdef bint take_answers(Turn *t, RingRef *ring) noexcept nogil:
-    """Takes all that waits; True when the producer waits for room."""
+    """Take all waiting answers. True: the producer waits for room."""
     cdef uint64_t waiting = ring_waiting(ring), i
     cdef Slot slot
     for i in range(waiting):
@@ -85,16 +86,22 @@ cdef void take_all_answers(Turn *t) noexcept nogil:
 # ---- dispatch
 
 cdef inline bint has_heavy(Peer *peer) noexcept nogil:
-    """Whether a heavy request runs or waits there: one of ours that it has not taken, or one that it has announced.
-    It announces before it moves its head, so one that it has taken is never overlooked."""
+    """Return whether a heavy request is with the handler: one of ours not taken yet, or one that it has
+    announced.
+
+    A handler announces before it moves its head, so one that it has taken is never overlooked.
+    """
     return load_acquire(peer.requests.head) < peer.heavy_until or load_relaxed(peer.heavy) != 0
 
 cdef inline bint takes_requests(Peer *peer) noexcept nogil:
     return peer.alive and not peer.leaving and peer.owed_count == 0 and ring_room(&peer.requests) != 0
 
 cdef Peer *least_loaded(Turn *t) noexcept nogil:
-    """The live handler with the least waiting and running, none that has a heavy request if another has not; ties
-    stay with the one that had the last batch, whose caches are warm (measured: a tenth more requests a second)."""
+    """Return the live handler with the least load, one without a heavy request if possible; NULL if none has
+    room.
+
+    A tie goes to the handler that had the last batch: its caches are warm (measured: 10 % more requests).
+    """
     cdef Peer *best = NULL
     cdef Peer *peer
     cdef uint64_t cost, least = <uint64_t>-1
@@ -111,9 +118,12 @@ cdef Peer *least_loaded(Turn *t) noexcept nogil:
     return best
 
 cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
-    """Who has to get a fetch: the handler that keeps its session, or, in turn, one that is to make a session, so that each
-    gets its share of them. NULL: anybody, also when its keeper is gone or has no room; then the client hears that nobody
-    knows the session, and makes another one."""
+    """Return the handler that must get a fetch; NULL: any.
+
+    A fetch of a session goes to the session's keeper. One that makes a session goes to each handler in turn,
+    so that each keeps its share. If the keeper is gone or has no room, another handler answers that it does
+    not know the session, and the client makes another one.
+    """
     cdef const uint8_t *frame = t.arena.base + c.block
     cdef SessionOfFetch said
     cdef Peer *peer
@@ -125,9 +135,11 @@ cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
         return NULL
     if said.id > 0:
         number = handler_of_session(said.id)
-        return &t.handlers[number] if number < t.handler_count and takes_requests(&t.handlers[number]) else NULL
+        return (
+            &t.handlers[number] if number < t.handler_count and takes_requests(&t.handlers[number]) else NULL
+        )
     if c.open_tries and c.answer.owner >= FIRST_HANDLER:
-        # Whoever answered it has made a session that the client never heard of, and ends it.
+        # The handler that answered it has made a session that the client never heard of, and ends it.
         peer = &t.handlers[c.answer.owner - FIRST_HANDLER]
         if takes_requests(peer):
             return peer
@@ -139,7 +151,7 @@ cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
     return NULL
 
 cdef bint is_heavy(Channel *c) noexcept nogil:
-    """Of unknown cost: a large one, whatever it is, and what administrators ask for."""
+    """Return whether the cost is unknown: large requests, and those of administrators."""
     if c.needed >= HEAVY_BYTES:
         return True
     if c.api_key == Api.API_PRODUCE:
@@ -148,13 +160,20 @@ cdef bint is_heavy(Channel *c) noexcept nogil:
         return False
     if Api.API_ADD_PARTITIONS_TO_TXN <= c.api_key <= Api.API_TXN_OFFSET_COMMIT:
         return False
-    if is_forwarded(c.api_key):         # the handler hands it on, the coordinator has the work
+    if is_forwarded(c.api_key):         # the handler only hands it on to the coordinator
         return False
-    return c.api_key not in (Api.API_SASL_AUTHENTICATE, Api.API_DESCRIBE_CLUSTER, Api.API_CONSUMER_GROUP_HEARTBEAT)
+    return c.api_key not in (
+        Api.API_SASL_AUTHENTICATE, Api.API_DESCRIBE_CLUSTER, Api.API_CONSUMER_GROUP_HEARTBEAT
+    )
 
 cdef inline bint is_forwarded(int16_t api_key) noexcept nogil:
-    """OffsetCommit to ListGroups, DeleteGroups and OffsetDelete; DescribeTransactions and ListTransactions."""
-    if Api.API_OFFSET_COMMIT <= api_key <= Api.API_LIST_GROUPS or api_key == Api.API_DELETE_GROUPS or api_key == Api.API_OFFSET_DELETE:
+    """Return whether the coordinator answers the API: OffsetCommit to ListGroups, DeleteGroups, OffsetDelete,
+    DescribeTransactions, ListTransactions.
+    """
+    if (
+        Api.API_OFFSET_COMMIT <= api_key <= Api.API_LIST_GROUPS
+        or api_key == Api.API_DELETE_GROUPS or api_key == Api.API_OFFSET_DELETE
+    ):
         return True
     return api_key == Api.API_DESCRIBE_TRANSACTIONS or api_key == Api.API_LIST_TRANSACTIONS
 
@@ -190,8 +209,10 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     return True
 
 cdef void dispatch(Turn *t) noexcept nogil:
-    """What a wake-up brought goes as one batch to one handler: a wake-up costs more than the work of many requests.
-    A heavy request goes alone, so that nothing waits behind it."""
+    """Give the requests of a wake-up to one handler as one batch: waking it costs more than the work of many.
+
+    A heavy request goes alone, so that nothing waits behind it.
+    """
     cdef Peer *peer
     cdef Peer *keeper
     cdef Channel *c

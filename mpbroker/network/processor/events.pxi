@@ -1,7 +1,7 @@
-# The parts of a turn around the sockets' events: who may go on, and what the next sleep depends on. Part of turn.pyx.
+# Part of turn.pyx: which channels go on after socket events, and whether the next turn may sleep.
 
 cdef bint is_ordered(Turn *t) noexcept nogil:
-    """The supervisor or an acceptor wants something that Python does."""
+    """Return whether the supervisor or an acceptor wants something that Python does."""
     if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
         return True
     return load_acquire(t.evictions_asked) != load_relaxed(t.evictions_done)
@@ -59,7 +59,7 @@ cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
         read_channel(t, c)
 
 cdef void go_on(Turn *t) noexcept nogil:
-    """Whatever waited for something that may have come: time, the next turn, room in the queue, memory."""
+    """Let channels go on whose time, turn, place in the queue or memory has come."""
     end_throttles(t)
     if t.deferred_count:
         walk_deferred(t)
@@ -74,7 +74,7 @@ cdef void go_on(Turn *t) noexcept nogil:
         close_idle_channels(t, t.now_ns - t.idle_ns)
 
 cdef void before_sleep(Turn *t) noexcept nogil:
-    """What would keep the next turn from sleeping, and what others may want to know."""
+    """Find what keeps the next turn from sleeping, and publish what others read."""
     if t.held_count:
         await_room(t)
     else:

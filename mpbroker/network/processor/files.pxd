@@ -1,4 +1,4 @@
-"""Open segment files by what a descriptor says of them: (slot, generation, segment base, inode) -> fd."""
+"""Open segment files, keyed by what a descriptor names: (slot, generation, segment base, inode)."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
@@ -17,12 +17,15 @@ cdef struct OpenFile:
 cdef struct FileTable:
     OpenFile places[FILE_PLACES]
     uint32_t count
-    uint32_t most               # may be open; beyond half of it, those that nobody is sending from are closed
-    bint released               # one has lost its last user since Python looked at the answers that wait
+    uint32_t most               # files that may be open; beyond half of it, idle ones are closed
+    bint released               # a file lost its last user since Python looked at the waiting answers
     uint64_t clock
-    uint64_t wanted_from        # what was used from then on, the answer needs for which files are being opened
+    # `used` from which on a file is needed by the answer whose files are being opened
+    uint64_t wanted_from
 
-cdef inline uint32_t file_hash(uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode) noexcept nogil:
+cdef inline uint32_t file_hash(
+    uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode
+) noexcept nogil:
     cdef uint64_t h = (<uint64_t>slot << 32 | slot_generation) * <uint64_t>0x9E3779B97F4A7C15
     h ^= (<uint64_t>segment_base + inode) * <uint64_t>0xC2B2AE3D27D4EB4F
     return <uint32_t>((h ^ (h >> 29)) & (FILE_PLACES - 1))

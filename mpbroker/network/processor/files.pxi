@@ -1,5 +1,6 @@
-# Open segment files: what goes in, what is closed, and the answers that wait for them. A deleted file costs its space on the
-# disk for as long as it is open, any file a descriptor. Part of turn.pyx; files.pxd has the table.
+# The table of open segment files: opening, closing, and the answers that wait for files. Part of turn.pyx. An
+# open file that was deleted keeps its disk space, and any open file takes a descriptor. files.pxd has the
+# layout of the table.
 
 cdef void place_file(FileTable *files, const OpenFile *file) noexcept nogil:
     cdef uint32_t place = file_hash(file.slot, file.slot_generation, file.segment_base, file.inode)
@@ -9,7 +10,7 @@ cdef void place_file(FileTable *files, const OpenFile *file) noexcept nogil:
     files.count += 1
 
 cdef int forget_files(FileTable *files) except -1:
-    """Closes the older half of the files that nobody is sending from, nor about to; how many."""
+    """Close the older half of the files that no channel sends from or waits for; return how many."""
     cdef uint32_t i
     cdef OpenFile *file
     idle = []
@@ -27,7 +28,7 @@ cdef int forget_files(FileTable *files) except -1:
     return len(idle)
 
 cdef bint has_room(FileTable *files, uint32_t more) except -1:
-    """Whether so many more files may be open; idle ones make room."""
+    """Return whether `more` further files may be open, after closing idle ones if needed."""
     if files.count + more > files.most // 2:
         forget_files(files)
     while files.count + more > files.most and forget_files(files):
@@ -35,7 +36,7 @@ cdef bint has_room(FileTable *files, uint32_t more) except -1:
     return files.count + more <= files.most
 
 cdef void place_anew(FileTable *files) noexcept nogil:
-    """Behind closings: an empty place ends a search."""
+    """Place all entries again after closings: an empty place ends a search."""
     cdef OpenFile kept[FILE_PLACES]
     cdef uint32_t count = 0, i
     for i in range(<uint32_t>FILE_PLACES):
@@ -48,7 +49,7 @@ cdef void place_anew(FileTable *files) noexcept nogil:
         place_file(files, &kept[i])
 
 cdef void close_deleted_files(FileTable *files) noexcept nogil:
-    """Those whose files have no name any more, unless somebody is sending from them."""
+    """Close files that were deleted, unless a channel is sending from them."""
     cdef struct_stat status
     cdef uint32_t i, closed = 0
     for i in range(<uint32_t>FILE_PLACES):
@@ -62,7 +63,7 @@ cdef void close_deleted_files(FileTable *files) noexcept nogil:
         place_anew(files)
 
 cdef void look_at_files(Turn *t) noexcept nogil:
-    """Once a second. Descriptors may have come free elsewhere: who waits for files tries again."""
+    """Close deleted files once a second; let waiting answers try again, as descriptors may have come free."""
     if t.next_files_look_ns >= t.now_ns:
         return
     t.next_files_look_ns = t.now_ns + FILES_LOOK_NS
@@ -70,7 +71,7 @@ cdef void look_at_files(Turn *t) noexcept nogil:
     close_deleted_files(&t.files)
 
 cdef inline bint may_open(Turn *t) noexcept nogil:
-    """Whether an answer waits for files that was not looked at, or for room that there may be now."""
+    """Return whether an answer waits for files and was not looked at, or there may be room now."""
     return t.opening_count > t.unopened_count or (t.unopened_count and t.files.released)
 
 cdef inline void await_files(Turn *t, Channel *c) noexcept nogil:
@@ -79,8 +80,10 @@ cdef inline void await_files(Turn *t, Channel *c) noexcept nogil:
 
 
 cdef class TurnFiles:
-    """The turn's table of segment files, and the answers that wait for some that are not open. One channel at a time:
-    `missing`, then `resume`, `ask_again` or `wait`."""
+    """The turn's table of segment files, and the answers that wait for files that are not open.
+
+    Serve one channel at a time: `missing`, then `resume`, `ask_again` or `wait`.
+    """
     cdef ProcessorTurn turn
     cdef Turn *t
 
@@ -89,23 +92,27 @@ cdef class TurnFiles:
         self.t = turn.t
 
     def limit(self, uint32_t most) -> None:
-        """So many files may be open, half of them without anybody who is sent something from them."""
+        """Allow `most` open files; beyond half of that, idle ones are closed."""
         self.t.files.most = min(most, <uint32_t>FILES_MOST)
 
     def opening(self) -> list[int]:
-        """Channels whose answers wait for files, those that wait longest first."""
+        """Return the channels whose answers wait for files, the longest waiting first."""
         cdef Turn *t = self.t
         cdef uint32_t i
         out = dict.fromkeys(
-            t.opening[i] for i in range(t.opening_count) if t.channels[t.opening[i]].state == ChannelState.CHANNEL_OPENING
+            t.opening[i] for i in range(t.opening_count)
+            if t.channels[t.opening[i]].state == ChannelState.CHANNEL_OPENING
         )
         t.opening_count = t.unopened_count = 0
         t.files.released = False
         return list(out)
 
     def missing(self, uint32_t channel):
-        """[(slot, slot_generation, segment_base, inode, path)] of the files that are to be opened for the channel's answer;
-        there is room for them, and what it needs of those that are open stays so. None: it has to wait, or is closed."""
+        """Return the files to open for the channel's answer: [(slot, slot_generation, segment_base, inode,
+        path)].
+
+        There is room for them, and its open files stay open. None: the channel has to wait, or is closed.
+        """
         cdef Turn *t = self.t
         cdef Channel *c = &t.channels[channel]
         cdef uint8_t *base
@@ -123,8 +130,12 @@ cdef class TurnFiles:
                 continue
             name = (part.slot, part.slot_generation, part.segment_base, part.file_generation)
             needed.add(name)
-            if file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation) == NULL:
-                missing[name] = (<char *>base)[c.answer.block + part.path : c.answer.block + part.path + part.path_length]
+            if file_find(
+                &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
+            ) == NULL:
+                missing[name] = (<char *>base)[
+                    c.answer.block + part.path : c.answer.block + part.path + part.path_length
+                ]
         if len(needed) > t.files.most:
             close_channel(t, c, CloseReason.CLOSED_MANY_FILES, len(needed))
             publish(t)
@@ -134,24 +145,27 @@ cdef class TurnFiles:
             return None
         return [(*name, path) for name, path in missing.items()]
 
-    def opened(self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd) -> None:
-        """Hands an open segment file to the table, which closes it when it was not used for long."""
+    def opened(
+        self, uint32_t slot, uint32_t slot_generation, int64_t segment_base, uint64_t inode, int fd
+    ) -> None:
+        """Hand an open segment file to the table, which closes it after a long time without use."""
         cdef FileTable *files = &self.t.files
         cdef OpenFile file
         if file_find(files, slot, slot_generation, segment_base, inode) != NULL or files.count >= FILES_MOST:
             close(fd)
             return
         files.clock += 1
-        file.slot, file.slot_generation, file.segment_base, file.inode = slot, slot_generation, segment_base, inode
+        file.slot, file.slot_generation, file.segment_base, file.inode = (
+            slot, slot_generation, segment_base, inode)
         file.fd, file.users, file.used = fd, 0, files.clock
         place_file(files, &file)
 
     def forget(self) -> int:
-        """Closes files that nobody needs; how many. For a process that is out of descriptors."""
+        """Close files that nobody needs; return how many. For a process that is out of descriptors."""
         return forget_files(&self.t.files)
 
     def wait(self, uint32_t channel) -> None:
-        """There is no room for the channel's files, or no descriptor: it is looked at again when others end, or after a second."""
+        """Let the channel wait for room or a descriptor: until other answers end, or for a second."""
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return
@@ -163,7 +177,7 @@ cdef class TurnFiles:
         self.t.unopened_count = self.t.opening_count
 
     def resume(self, uint32_t channel) -> None:
-        """The files that a channel waited for are open."""
+        """Send the channel's answer: its files are open."""
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return
@@ -171,7 +185,7 @@ cdef class TurnFiles:
         publish(self.t)
 
     def ask_again(self, uint32_t channel) -> None:
-        """A slice was no longer there (the file was replaced): the request goes to a handler once more, three times at most."""
+        """Give the request to a handler again, at most three times: a slice's file was replaced."""
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return

@@ -1,14 +1,14 @@
-# What a turn has of its own process: memory and descriptors, all made at its birth and given back at its end. Part of turn.pyx.
+# The turn's own memory and descriptors, all made at its start and given back at its end. Part of turn.pyx.
 
 cdef void *allocated(size_t count, size_t size) except NULL:
-    """Zeroes; pages that are never used cost nothing. Raises MemoryError."""
+    """Allocate zeroed memory; pages never used cost nothing. Raises MemoryError: there is none."""
     cdef void *made = calloc(count, size)
     if made == NULL:
         raise MemoryError(f"{count} times {size} bytes")
     return made
 
 cdef Turn *empty_turn() except NULL:
-    """Without any descriptor: whatever is missing later, `release_turn` may be called."""
+    """Make a turn without descriptors, so that `release_turn` may be called whatever is missing later."""
     cdef Turn *t = <Turn *>allocated(1, sizeof(Turn))
     cdef uint32_t i
     t.epoll_fd = -1
@@ -18,7 +18,7 @@ cdef Turn *empty_turn() except NULL:
     return t
 
 cdef allocate_places(Turn *t, uint32_t channel_places):
-    """Places are used from the lowest on."""
+    """Allocate the arrays for `channel_places` channels. Places are used from the lowest on."""
     t.channel_places = channel_places
     t.channels = <Channel *>allocated(channel_places, sizeof(Channel))
     t.links = <Links *>allocated(channel_places + 1, sizeof(Links))
@@ -36,12 +36,12 @@ cdef allocate_places(Turn *t, uint32_t channel_places):
     t.fifo = <uint32_t *>allocated(FIFO_PLACES, sizeof(uint32_t))
 
 cdef inline void close_own(Channel *c) noexcept nogil:
-    """A descriptor that is Python's to close stays."""
+    """Close the descriptor of a channel, unless Python closes it."""
     if c.connection and not c.owned and c.fd >= 0:
         close(c.fd)
 
 cdef void release_turn(Turn *t) noexcept nogil:
-    """Nothing of it is shared: whatever has become of the broker's memory, this is the process's own."""
+    """Free the turn. Nothing of it is shared, so this is safe whatever became of the broker's memory."""
     cdef uint32_t i
     for i in range(t.channels_used):
         close_own(&t.channels[i])

@@ -1,28 +1,28 @@
-# When the arena is used up: channels wait, the longest waiting go on first. Part of turn.pyx.
-# (Kafka: SimpleMemoryPool, and Selector's muting while it is out of memory.)
+# When the arena is used up: channels wait, and the longest waiting go on first. Part of turn.pyx. (Kafka:
+# SimpleMemoryPool, and Selector's muting while it is out of memory.)
 
 cdef inline bint memory_is_out(Turn *t) noexcept nogil:
-    """While there is a byte left, a request of any size is let in."""
+    """Return whether no byte is left. While one is left, a request of any size is let in."""
     return t.arena.in_use_bytes >= t.arena.limit_bytes
 
 cdef inline bint memory_is_low(Turn *t) noexcept nogil:
     return t.arena.in_use_bytes + t.arena.limit_bytes // LOW_MEMORY_SHARE > t.arena.limit_bytes
 
 cdef inline bint may_have_room(Turn *t) noexcept nogil:
-    """Whether what was refused last may be granted now. The limit is not all that refuses: the extent may be cut up."""
+    """Return whether a refused allocation may succeed now. A fragmented extent refuses too."""
     if memory_is_out(t):
         return False
     return t.arena.releases != t.refused_at or t.arena.limit_bytes != t.refused_limit
 
 cdef uint64_t allocate_more(Turn *t, uint64_t asked) noexcept nogil:
-    """For a channel that holds the beginning of what it asks for."""
+    """Allocate for a channel that holds the beginning of its frame."""
     if not t.beyond:
         return arena_allocate(t.arena, asked)
     t.beyond = False
     return arena_allocate_beyond(t.arena, asked)
 
 cdef void memory_full(Turn *t, Channel *c) noexcept nogil:
-    """The channel is muted until there is memory."""
+    """Mute the channel until there is memory."""
     counter_add(t.counters, Counter.COUNT_MEMORY_FULL, 1)
     if not mute_event(t, c, MUTE):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
@@ -38,7 +38,7 @@ cdef void memory_full(Turn *t, Channel *c) noexcept nogil:
         t.starved_count += 1
 
 cdef void count_dry(Turn *t) noexcept nogil:
-    """What of a dry spell has passed counts at once: an outage is seen while it lasts."""
+    """Count the part of a dry spell that has passed, so that an outage is seen while it lasts."""
     if t.dry_since_ns and t.dry_since_ns < t.now_ns:
         counter_add(t.counters, Counter.COUNT_MEMORY_DEPLETED_NS, t.now_ns - t.dry_since_ns)
         t.dry_since_ns = t.now_ns
@@ -56,11 +56,12 @@ cdef void feed(Turn *t, Channel *c) noexcept nogil:
         read_channel(t, c)
 
 cdef inline void forget_starved(Turn *t, uint32_t first, uint32_t count) noexcept nogil:
-    memmove(t.starved + first, t.starved + first + count, (t.starved_count - first - count) * sizeof(uint32_t))
+    memmove(
+        t.starved + first, t.starved + first + count, (t.starved_count - first - count) * sizeof(uint32_t))
     t.starved_count -= count
 
 cdef void feed_starved(Turn *t) noexcept nogil:
-    """Lets channels go on that waited for memory, as many as there is some for."""
+    """Let channels that waited for memory go on, as far as there is memory."""
     cdef uint32_t count = t.starved_count, fed = 0
     end_dry_spell(t)
     if not may_have_room(t):
@@ -69,12 +70,13 @@ cdef void feed_starved(Turn *t) noexcept nogil:
         fed += 1
         feed(t, &t.channels[t.starved[fed - 1]])
     if fed:
-        # Who found nothing once more stands behind those that were not looked at.
+        # Channels that found none again now stand behind those not tried.
         forget_starved(t, 0, fed)
 
 cdef void end_jam(Turn *t) noexcept nogil:
-    """All memory may be with channels that wait for more of it, and then none would ever be freed: who waits longest of
-    them goes beyond the limit. One at a time, as a single request may anyhow."""
+    """Let the longest waiting channel go beyond the limit if all memory is with channels that wait for more.
+    Otherwise none would ever be freed. One at a time, as a single request may exceed the limit anyway.
+    """
     cdef uint64_t held = 0
     cdef uint32_t i, first = t.starved_count
     cdef Channel *c
@@ -92,7 +94,7 @@ cdef void end_jam(Turn *t) noexcept nogil:
         forget_starved(t, first, 1)
 
 cdef uint64_t answer_bytes(Turn *t, Channel *c) noexcept nogil:
-    """Of an answer that is made of parts."""
+    """Return the size of an answer that is made of parts."""
     cdef uint64_t total = 0
     cdef uint32_t i
     for i in range(c.answer.length):
@@ -103,7 +105,7 @@ cdef inline bint holds_files(Channel *c) noexcept nogil:
     return c.state == ChannelState.CHANNEL_SENDING and c.answer.kind == SlotKind.SEND_PARTS
 
 cdef uint64_t progress_asked(Turn *t, Channel *c) noexcept nogil:
-    """The bytes that a channel has to move while others starve, in `stall_ns`."""
+    """Return the bytes that a channel must move within `stall_ns` while others starve."""
     cdef uint64_t holds = c.asked_bytes if c.block else 0
     if t.unopened_count and holds_files(c):
         holds = answer_bytes(t, c)
@@ -113,12 +115,15 @@ cdef uint64_t progress_asked(Turn *t, Channel *c) noexcept nogil:
     return holds if holds > PROGRESS_BYTES else PROGRESS_BYTES
 
 cdef bint is_stalled(Turn *t, Channel *c) noexcept nogil:
-    """Whether it holds memory, nothing of ours keeps it from moving, and it has moved too little for too long. A byte
-    now and then is no progress."""
+    """Return whether a channel holds memory, could move, and has moved too little for too long. A byte now
+    and then is no progress.
+    """
     if c.starved or c.held:
         return False
-    # Who is sent something holds an answer, whatever has become of the request.
-    if c.state != ChannelState.CHANNEL_SENDING and not (c.state == ChannelState.CHANNEL_READING and (c.block or c.stash)):
+    # A sending channel holds an answer, whatever became of the request.
+    if c.state != ChannelState.CHANNEL_SENDING and not (
+        c.state == ChannelState.CHANNEL_READING and (c.block or c.stash)
+    ):
         return False
     if c.last_active_ns + t.stall_ns < t.now_ns:
         return True
@@ -130,14 +135,15 @@ cdef bint is_stalled(Turn *t, Channel *c) noexcept nogil:
     return False
 
 cdef inline bint only_keeps(Turn *t, Channel *c) noexcept nogil:
-    """Whether all that it holds is what it sent ahead, behind a request that is parked or while it is throttled, and that
-    for as long as others may not stand still. It waits for us: it goes only if that helps somebody."""
+    """Return whether a channel has held only bytes pipelined behind a parked request or a throttle, for
+    `stall_ns`. Such a channel waits for us. Close it only if that frees memory another one waits for.
+    """
     if not c.stash or c.last_active_ns + t.stall_ns >= t.now_ns:
         return False
     return c.state == ChannelState.CHANNEL_THROTTLED or (c.state == ChannelState.CHANNEL_WAITING and c.parked)
 
 cdef bint replies_are_out(Turn *t) noexcept nogil:
-    """Whether a handler has no room for an answer: others have answers of it that they do not read."""
+    """Return whether a handler lacks room for an answer: other clients do not read theirs."""
     cdef uint32_t h
     for h in range(t.handler_count):
         if load_relaxed(&t.replies_out[h]):
@@ -145,8 +151,7 @@ cdef bint replies_are_out(Turn *t) noexcept nogil:
     return False
 
 cdef void close_stalled(Turn *t) noexcept nogil:
-    """While others starve, whoever holds memory, or the files that they wait for, and makes no progress loses it. Looked
-    at ten times a second."""
+    """Close channels that make no progress with memory or files others wait for, ten times a second."""
     cdef uint32_t place = t.links[t.channel_places].after
     cdef bint memory = t.dry_since_ns or t.starved_count or replies_are_out(t)
     cdef Channel *c
@@ -163,7 +168,7 @@ cdef void close_stalled(Turn *t) noexcept nogil:
     end_jam(t)
 
 cdef void shuffle(Turn *t, epoll_event *events, int count) noexcept nogil:
-    """Memory is low: in the order of their descriptors the same sockets would get it again and again."""
+    """Shuffle events while memory is low, so that it does not always go to the same sockets."""
     cdef int i
     cdef uint64_t k
     cdef epoll_event other

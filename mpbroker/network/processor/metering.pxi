@@ -1,12 +1,14 @@
-# What a processor counts of requests and clients (Kafka: RequestChannel.Request.updateRequestMetrics). Part of turn.pyx.
+# Counts of requests and clients (Kafka: RequestChannel.Request.updateRequestMetrics). Part of turn.pyx.
 
 cdef enum:
     STAMP_NS = 1000             # unit of a descriptor's stamps
 
 cdef void begin_counting(Turn *t) noexcept nogil:
-    """A predecessor's connections are closed, whether it could say so or not."""
+    """Start the counters. A predecessor's connections count as closed, whether it could count that or not."""
     cdef int by
-    counter_set(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, t.counters.counters[<int>Counter.COUNT_CONNECTIONS_CREATED])
+    counter_set(
+        t.counters, Counter.COUNT_CONNECTIONS_CLOSED,
+        t.counters.counters[<int>Counter.COUNT_CONNECTIONS_CREATED])
     counter_set(t.counters, Counter.COUNT_ARENA_LIMIT_BYTES, t.arena.limit_bytes)
     for by in range(4):
         counter_set(t.counters, <int>Counter.COUNT_THROTTLED_PRODUCE + by, 0)
@@ -15,7 +17,7 @@ cdef inline uint64_t since(uint64_t earlier_ns, uint64_t later_ns) noexcept nogi
     return later_ns - earlier_ns if later_ns > earlier_ns else 0
 
 cdef inline uint64_t begin_timing(Turn *t) noexcept nogil:
-    """0: nobody has a quota on the time of requests, and nobody asks for it."""
+    """Return the time; 0: nobody has a quota on the time of requests."""
     return monotonic_ns() if t.timed else 0
 
 cdef inline void end_timing(Channel *c, uint64_t begun_ns) noexcept nogil:
@@ -23,13 +25,15 @@ cdef inline void end_timing(Channel *c, uint64_t begun_ns) noexcept nogil:
         c.network_ns += since(begun_ns, monotonic_ns())
 
 cdef inline uint16_t network_units(Channel *c) noexcept nogil:
-    """What this processor has spent on the connection since its last request: for that one's answer, and for receiving
-    the next; before the first one its handshakes (Kafka: KafkaChannel.getAndResetNetworkThreadTimeNanos)."""
+    """Return the time that this processor has spent on the connection since its last request, in
+    NETWORK_UNIT_NS: sending that answer and receiving the next request; before the first, its handshakes
+    (Kafka: KafkaChannel.getAndResetNetworkThreadTimeNanos).
+    """
     cdef uint64_t units = c.network_ns // NETWORK_UNIT_NS
     return <uint16_t>units if units < 0xFFFF else <uint16_t>0xFFFF
 
 cdef void count_client(Turn *t, Channel *c) noexcept nogil:
-    """The connection's software is known now; "unknown" before ApiVersions names it."""
+    """Count the connection's software, which is known now; "unknown" before ApiVersions names it."""
     cdef SessionEntry *session = &t.sessions[c.index]
     client_leave(t.meters, ClientKind.CLIENT_SOFTWARE, c.client)
     c.client = <int16_t>client_enter(
@@ -37,17 +41,21 @@ cdef void count_client(Turn *t, Channel *c) noexcept nogil:
     )
 
 cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
-    """The request has ended: answered, or answered in vain. Each stage ends where the next begins, so that they add up."""
+    """Count a request that has ended, even if answered in vain.
+
+    Each stage ends where the next begins, so that they add up.
+    """
     cdef ReplySlot *a = &c.answer
     cdef uint64_t *page = api_page(t.meters, c.api_key)
     cdef uint64_t queue_ns = <uint64_t>a.queue_us * STAMP_NS, local_ns = <uint64_t>a.local_us * STAMP_NS
     cdef uint64_t answered_ns, remote_ns
-    # Nothing was written for the others: no time has passed.
+    # For other kinds nothing was written: no time has passed.
     if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
         t.clock_ns = monotonic_ns()
-    answered_ns = since(c.received_ns, a.done_ns if a.done_ns and a.done_ns < c.dequeued_ns else c.dequeued_ns)
+    answered_ns = since(
+        c.received_ns, a.done_ns if a.done_ns and a.done_ns < c.dequeued_ns else c.dequeued_ns)
     remote_ns = since(queue_ns + local_ns, answered_ns)
-    if remote_ns < 2 * STAMP_NS:    # what rounding two stamps down has left
+    if remote_ns < 2 * STAMP_NS:    # left by rounding down two stamps
         local_ns += remote_ns
         remote_ns = 0
     count_version(page, c.api_version)
@@ -70,7 +78,7 @@ cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
 cdef void keep_told(
     Turn *t, Channel *c, uint64_t queue_ns, uint64_t local_ns, uint64_t remote_ns, uint64_t response_queue_ns
 ) noexcept nogil:
-    """Copies what a handler says for the request log; Python writes it when the turn is over. Without memory it is lost."""
+    """Copy a handler's text for the request log, for Python to write. Without memory it is lost."""
     cdef ReplySlot *a = &c.answer
     cdef uint8_t *base = t.handlers[a.owner - FIRST_HANDLER].arena
     cdef uint8_t *end = base + a.block + block_capacity(base, a.block)
@@ -95,7 +103,7 @@ cdef void keep_told(
     t.told_count += 1
 
 cdef list take_told(Turn *t):
-    """The fields of request_log.Ended, and frees the copies."""
+    """Return the fields of request_log.Ended, and free the copies."""
     cdef Told *one
     cdef uint32_t i
     out = []
@@ -104,14 +112,14 @@ cdef list take_told(Turn *t):
         text = one.text[: one.length]
         free(one.text)
         out.append((
-            text, one.total_ns, one.request_queue_ns, one.local_ns, one.remote_ns, one.throttle_ms, one.response_queue_ns,
-            one.send_ns,
+            text, one.total_ns, one.request_queue_ns, one.local_ns, one.remote_ns, one.throttle_ms,
+            one.response_queue_ns, one.send_ns,
         ))
     t.told_count = 0
     return out
 
 cdef void note_size(Turn *t, Channel *c) noexcept nogil:
-    """A response begins to be written."""
+    """Note the size of a response that begins to be written."""
     cdef uint64_t size = c.answer.length
     cdef uint32_t i
     if c.answer.kind == SlotKind.SEND_PARTS:

@@ -10,9 +10,9 @@ response: whichever comes last unmutes.
                         -THROTTLE_ENDED-> MUTED
     timer first         THROTTLED_AND_PENDING -THROTTLE_ENDED-> RESPONSE_PENDING -RESPONSE_SENT-> MUTED
 
-MUTE and UNMUTE may come at any time; the first is ignored where the channel is muted already, the second
-where something is still awaited. The other events are impossible where the table has no entry: the
-processor closes such a channel. The native turn follows this very table (`native_table`).
+MUTE and UNMUTE may come at any time; MUTE is ignored where the channel is muted already, UNMUTE where
+something is still awaited. The other events are impossible where the table has no entry: the processor
+closes such a channel. The native turn follows this table (`native_table`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TABLE: dict[MuteState, tuple[MuteState | None, ...]] = {
 
 
 def native_table() -> bytes:
-    """The following state of every (state, event), row by row; IMPOSSIBLE where there is none."""
+    """Return the following state of each (state, event), row by row; IMPOSSIBLE where there is none."""
     return bytes(
         IMPOSSIBLE if (following := TABLE[state][event]) is None else following
         for state in MuteState

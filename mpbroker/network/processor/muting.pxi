@@ -1,7 +1,7 @@
-# Mute states and throttle timers. Part of turn.pyx; the states are drawn in mute.py, whose table this follows.
+# Mute states and throttle timers. Part of turn.pyx; mute.py draws the states and has their table.
 
 cdef inline bint mute_event(Turn *t, Channel *c, int event) noexcept nogil:
-    """Moves the channel's mute state; False: impossible here, the channel has to be closed."""
+    """Change the channel's mute state. False: the event is impossible, and the caller closes the channel."""
     cdef uint8_t following = t.mute_table[c.mute * MUTE_EVENTS + event]
     if following == MUTE_IMPOSSIBLE:
         return False
@@ -10,7 +10,7 @@ cdef inline bint mute_event(Turn *t, Channel *c, int event) noexcept nogil:
 
 
 cdef class Muting:
-    """The mute state of one channel that has nothing else, as the turn keeps it."""
+    """The mute state of one channel, as the turn keeps it, without the rest of a channel."""
     cdef Turn *t
     cdef Channel channel
 
@@ -28,7 +28,7 @@ cdef class Muting:
         return self.channel.mute
 
     def handle(self, int event) -> bool:
-        """Whether the event is possible; if not, nothing has changed."""
+        """Apply an event; return whether it is possible. If not, nothing changes."""
         return mute_event(self.t, &self.channel, event)
 
 
@@ -39,7 +39,7 @@ cdef load_mute_table(Turn *t):
     memcpy(t.mute_table, <const char *>table, MUTE_TABLE_BYTES)
 
 
-# ---- timers: a binary heap of throttled channels, the next to end first; a channel knows its place in it
+# ---- timers: a binary heap of throttled channels, the next to end first; a channel has its place there
 
 cdef inline void timer_put(Turn *t, uint32_t place, uint32_t channel) noexcept nogil:
     t.timers[place] = channel
@@ -49,7 +49,7 @@ cdef inline uint64_t timer_at(Turn *t, uint32_t place) noexcept nogil:
     return t.channels[t.timers[place]].throttled_until_ns
 
 cdef void timer_sift(Turn *t, uint32_t place, uint32_t channel) noexcept nogil:
-    """Finds the place for a channel where `place` is vacant. Places count from 1; 0 is none."""
+    """Find the place of a channel, with `place` vacant. Places count from 1; 0 is none."""
     cdef uint64_t until = t.channels[channel].throttled_until_ns
     cdef uint32_t child
     while place > 1 and timer_at(t, place // 2) > until:
@@ -86,7 +86,7 @@ cdef void timer_stop(Turn *t, Channel *c) noexcept nogil:
         timer_sift(t, place, last)
 
 cdef inline int until_timer_ms(Turn *t, int timeout_ms, uint64_t now_ns) noexcept nogil:
-    """How long to sleep at most, rounded up: a channel is never unmuted too early."""
+    """Return how long to sleep at most, rounded up so that no channel is unmuted too early."""
     cdef uint64_t left_ns
     if t.timer_count == 0:
         return timeout_ms
@@ -99,7 +99,7 @@ cdef inline int until_timer_ms(Turn *t, int timeout_ms, uint64_t now_ns) noexcep
 # ---- throttling
 
 cdef bint start_throttle(Turn *t, Channel *c, ReplySlot *a) noexcept nogil:
-    """Before the answer that announces it is written (KIP-219). The time counts from when the handler answered."""
+    """Start the throttle, from the handler's answer on, before writing the answer (KIP-219)."""
     cdef uint64_t since = a.done_ns if 0 < a.done_ns < t.now_ns else t.now_ns
     if not mute_event(t, c, THROTTLE_STARTED):
         return False
@@ -114,13 +114,12 @@ cdef void end_throttle(Turn *t, Channel *c) noexcept nogil:
         go_on_reading(t, c)
 
 cdef void end_throttles(Turn *t) noexcept nogil:
-    """Those whose time is over. It is not looked at the clock in between: what follows waits for the next turn."""
+    """End the throttles expired by this turn's `now_ns`; the clock is not read again."""
     while t.timer_count and timer_at(t, 1) <= t.now_ns:
         end_throttle(t, &t.channels[t.timers[1]])
 
 cdef void go_on_reading(Turn *t, Channel *c) noexcept nogil:
-    """The request is answered: unmutes, unless a throttle lasts. What was pipelined behind the request comes next,
-    without another wake-up."""
+    """Unmute an answered channel, unless a throttle lasts. A pipelined frame needs no further wake-up."""
     if not mute_event(t, c, UNMUTE):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
         return

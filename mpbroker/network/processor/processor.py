@@ -1,7 +1,7 @@
 """The processor process: Python around the native turn (Kafka: SocketServer.Processor).
 
-Python takes new sockets from the acceptor, opens segment files that an answer needs, says why connections
-closed, and does what the supervisor orders. The rest happens in `turn.pyx` without it.
+Python takes new sockets from the acceptor, opens segment files that an answer needs, logs why connections
+closed, and obeys the supervisor. `turn.pyx` does the rest without it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
 
-# As Kafka's Processor: at most this many new sockets per wake-up, so that the others are not kept waiting.
+# Most new sockets per wake-up, like Kafka's Processor, so that open ones are not kept waiting.
 NEW_CONNECTIONS_MAX = 20
 NO_FLEXIBLE_VERSION = 32767
 UNKNOWN_KEY = -1
@@ -38,14 +38,14 @@ NEWS_NS = 1_000_000_000
 TLS_HANDSHAKE_RECORD = 0x16
 HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"CONN", b"PATC", b"PRI ")
 
-# How loud an end is told, as Kafka does. A handler that lets a connection be closed has said why.
+# The log level of each close reason, as in Kafka. CLOSED_BY_HANDLER: the handler has logged why.
 _LEVELS = {
     CloseReason.CLOSED_BY_PEER: logging.DEBUG,
     CloseReason.CLOSED_RESET: logging.DEBUG,
     CloseReason.CLOSED_STOPPING: logging.DEBUG,
     CloseReason.CLOSED_BY_HANDLER: logging.DEBUG,
     CloseReason.CLOSED_IDLE: logging.DEBUG,
-    # Why has been said with its connection id.
+    # The reason was logged with the connection id.
     CloseReason.CLOSED_TLS: logging.DEBUG,
     CloseReason.CLOSED_AUTHENTICATION: logging.DEBUG,
     CloseReason.CLOSED_SESSION_EXPIRED: logging.INFO,
@@ -59,7 +59,7 @@ _LEVELS = {
 
 
 def first_flexible_versions() -> list[int]:
-    """Per API key: the first version whose request header has tagged fields; -1 for unknown keys."""
+    """Return, per API key, the first version whose request header has tagged fields; -1 for unknown keys."""
     table = [UNKNOWN_KEY] * 128
     for key in ApiKey:
         flexible = [v for v in valid_versions(key) if is_flexible(key, v)]
@@ -68,12 +68,16 @@ def first_flexible_versions() -> list[int]:
 
 
 def connection_prefix(index: int, incarnation: int) -> int:
-    """Connection ids are never reused: processor (8 bits), its incarnation (16), a running number (40)."""
+    """Return the high bits of new connection ids: processor (8 bits), its incarnation (16); a running number
+    (40) follows.
+
+    Ids are never reused.
+    """
     return index << 56 | (incarnation & 0xFFFF) << 40
 
 
 class Processor:
-    """One processor process; `inbox` is its end of the acceptor's socket pair."""
+    """A processor process. `inbox` is its end of the acceptor's socket pair."""
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class Processor:
         )
 
     def run(self) -> int:
-        # The turn counts orders from its making on; one may have come before.
+        # An order may have come before the turn was made, which counts only those since.
         self._obey()
         self.context.ready()
         while not self.context.must_stop():
@@ -160,7 +164,7 @@ class Processor:
         try:
             return self.turn.serve(timeout_ms)
         except turn.PollFailed as error:
-            # Nothing would ever be ready again, and the heart would beat on: a successor begins anew.
+            # No socket would be ready again while the heartbeat goes on: let a successor begin anew.
             self.log.error("poll failed: %s. This processor ends and is replaced", error)
             raise
 
@@ -212,7 +216,7 @@ class Processor:
         self.context.acknowledge_fence()
 
     def _follow_settings(self) -> None:
-        """Whoever is connected stays; of TLS and SASL new connections get what is new."""
+        """Apply altered settings. Open connections stay; new ones get the new TLS and SASL settings."""
         config, served = self.context.config, self.secure.listeners if self.secure is not None else ()
         listeners = {number: self.context.listener(number).listener for number in served}
         before = {number: settings_of(listener, config) for number, listener in listeners.items()}
@@ -237,14 +241,14 @@ class Processor:
             )
 
     def _follow_news(self) -> None:
-        """Also without a use for it: whoever publishes credentials waits until all have followed."""
+        """Read new credentials, needed or not: a publisher waits until all processes have read them."""
         now_ns = time.monotonic_ns()
         if now_ns >= self.next_news_ns:
             self.next_news_ns = now_ns + NEWS_NS
             self.credentials.follow()
 
     def _take_connections(self) -> bool:
-        """Whether there may be more of them."""
+        """Take over new sockets. Return whether there may be more of them."""
         more = True
         for _ in range(NEW_CONNECTIONS_MAX):
             received = handover.receive(self.inbox)
@@ -268,12 +272,12 @@ class Processor:
         return more
 
     def _add_connection(self, fd: int, number: int) -> int | None:
-        """-> its channel; None: it is closed."""
+        """Serve a new socket; return its channel, or None if it had to be closed."""
         if number in self.removed_listeners:
             os.close(fd)
             return None
         if number >= self.listeners_in_title:
-            # Nobody says that one was added: its first connection does.
+            # Nobody announces an added listener: its first connection does.
             self.listeners_in_title = number + 1
             self.context.entitle_by_listeners()
         listener = self.context.listener(number).listener
@@ -303,7 +307,7 @@ class Processor:
                     listener.name,
                 )
                 return None
-            # The client may have gone before it was served.
+            # The client may have closed before it was served.
             level = self.log.debug if error.errno == errno.ENOTCONN else self.log.warning
             level("a new connection on %s could not be registered: %s", listener.name, error)
             return None
@@ -323,8 +327,9 @@ class Processor:
         return channel
 
     def _secure(self, number: int, listener: Listener) -> SecureChannels | None:
-        """What serves the listener's connections. One that was added after this process began is made ready
-        by its first connection; None: that cannot be done.
+        """Return what serves the listener's connections, or None if its settings cannot be used (logged).
+
+        A listener added after this process began is set up by its first connection.
         """
         if self.secure is not None and number in self.secure.listeners:
             return self.secure
@@ -339,8 +344,9 @@ class Processor:
         return self.secure
 
     def _evict(self, count: int) -> None:
-        """There are more connections than max.connections: the least recently active make room, but for those
-        of the brokers' own listener while there is another one.
+        """Close the least recently active connections: there are more than max.connections.
+
+        Those of the brokers' own listener are spared while there is another listener.
         """
         spared = self.context.config.inter_broker_listener_name
         served = [n for n in range(MAX_LISTENERS) if self._is_served(n)]
@@ -352,7 +358,7 @@ class Processor:
         self.ledger.evicted(count)
 
     def _is_served(self, number: int) -> bool:
-        """Now, by the acceptor that gives connections to this process."""
+        """Return whether the acceptor that gives connections to this process accepts on the listener now."""
         state = self.context.memory.listener_counts(number).get(ListenerCount.STATE)
         control = self.context.config.control_plane_listener_name
         return state == ListenerState.ACCEPTING and not self._is_called(number, control)
@@ -362,7 +368,7 @@ class Processor:
         return number < len(listeners) and listeners[number].name == name
 
     def _ring_who_waits(self) -> None:
-        """An acceptor that has no processor with room, or no slot for one more connection."""
+        """Ring each acceptor that waits for a processor with room, or for a slot for one more connection."""
         for number, acceptor in enumerate(topology.ACCEPTORS):
             if self.ledger.waits(number):
                 self.context.ring(acceptor)
@@ -391,10 +397,9 @@ class Processor:
             )
 
     def _drain(self) -> None:
-        """Answers what is under way, takes nothing new; then the rest is closed with the process."""
+        """Answer what is under way and begin nothing new. The process's end closes the rest."""
         self.turn.saw_orders()
-        # The acceptor gives nothing more to one that leaves; what it gave before must not wait for a
-        # successor.
+        # The acceptor gives nothing more to a process that leaves. Take what it gave before.
         while self._take_connections():
             pass
         self.turn.stop_reading()
@@ -411,7 +416,7 @@ class Processor:
 
 
 def _guess(size: int) -> str:
-    """What a client may be whose first four bytes are no size."""
+    """Guess what client sent `size` as its first four bytes."""
     first = struct.pack(">i", size)
     if first[0] == TLS_HANDSHAKE_RECORD:
         return ": a TLS client on a plaintext listener?"
@@ -419,7 +424,7 @@ def _guess(size: int) -> str:
 
 
 def describe_close(reason: int, detail: int) -> str:
-    """What an operator reads."""
+    """Describe a close reason for the log."""
     if reason == CloseReason.CLOSED_FRAME_SIZE:
         return f"its frame claims {detail} bytes, outside 0..socket.request.max.bytes{_guess(detail)}"
     texts = {
@@ -460,5 +465,5 @@ def run(
     listeners: dict[int, ListenerSecurity],
     served: tuple[Served, ...],
 ) -> int:
-    """The processor's main; returns its exit code. `listeners` has those with TLS or SASL, by number."""
+    """Run the processor and return its exit code. `listeners` has those with TLS or SASL, by number."""
     return Processor(context, inbox, listeners, served).run()

@@ -1,9 +1,11 @@
-# The request queue: queued.max.requests over the FIFOs of all processors and what handlers have not taken. Part of
-# turn.pyx. (Kafka: RequestChannel.requestQueue. There a full queue stops the network thread; here it stops reading.)
+# The request queue: queued.max.requests over the FIFOs of all processors and the requests not taken by
+# handlers. Part of turn.pyx. (Kafka: RequestChannel.requestQueue. There a full queue stops the network
+# thread; here it stops reading.)
 
 cdef void count_taken_by(Turn *t, Peer *peer) noexcept nogil:
-    """What the handler has taken since it was last looked at. Without requests in the ring the places say nothing: they may
-    have been used again and again since."""
+    """Count what the handler has taken since the last look. If it had no requests, the places say nothing:
+    they may have been reused many times since.
+    """
     cdef uint64_t head = load_acquire(peer.requests.head)
     cdef uint32_t taken = 0
     if peer.untaken == 0:
@@ -16,11 +18,11 @@ cdef void count_taken_by(Turn *t, Peer *peer) noexcept nogil:
     t.untaken -= taken
 
 cdef inline bint stage(Turn *t, Peer *peer, const Slot *slot) noexcept nogil:
-    """Into the handler's ring; counts requests until the handler has taken them."""
+    """Stage a descriptor in the handler's ring. A request counts until the handler has taken it."""
     cdef uint8_t is_request = (<const RequestSlot *>slot).kind == SlotKind.REQUEST
     cdef uint64_t place = peer.requests.staged & (REQUEST_RING_PLACES - 1)
     if peer.requests.staged - peer.counted >= REQUEST_RING_PLACES:
-        count_taken_by(t, peer)         # before what the place says of an earlier slot is overwritten
+        count_taken_by(t, peer)         # count before the place of an earlier slot is overwritten
     if not ring_stage(&peer.requests, slot):
         return False
     peer.is_request[place] = is_request
@@ -35,7 +37,7 @@ cdef void count_taken(Turn *t) noexcept nogil:
             count_taken_by(t, &t.handlers[h])
 
 cdef void forget_untaken(Turn *t, Peer *peer) noexcept nogil:
-    """Its ring is bound anew, or gone."""
+    """Stop counting a handler's requests: its ring is bound anew, or gone."""
     t.untaken -= peer.untaken
     peer.untaken = 0
     peer.counted = load_acquire(peer.requests.head)
@@ -44,12 +46,12 @@ cdef inline uint64_t queued_here(Turn *t) noexcept nogil:
     return t.fifo_tail - t.fifo_head + t.untaken
 
 cdef void look_at_queues(Turn *t) noexcept nogil:
-    """Says how much is queued here, and sums up what the other processors say."""
+    """Publish how much is queued here, and sum up the other processors' words."""
     cdef uint64_t elsewhere = 0, queued, busy = 1
     cdef uint32_t i
     count_taken(t)
     store_relaxed(&t.queued[t.process], queued_here(t))
-    if t.process != CONTROL_PROCESSOR:      # which has a queue of its own
+    if t.process != CONTROL_PROCESSOR:      # the control plane has a queue of its own
         for i in range(<uint32_t>FIRST_PROCESSOR, <uint32_t>CONTROL_PROCESSOR):
             if i != t.process:
                 queued = load_relaxed(&t.queued[i])
@@ -59,13 +61,14 @@ cdef void look_at_queues(Turn *t) noexcept nogil:
     t.queue_floor = (t.queued_requests_max + busy - 1) // busy
 
 cdef inline bint queue_is_full(Turn *t) noexcept nogil:
-    """An equal part of it, among those that have something queued, cannot be taken by what others have: a queue that is
-    always full would serve those only who are in it already."""
+    """Return whether the queue is full for this processor. Each processor with queued requests keeps an equal
+    part of the queue; otherwise a queue that is always full would serve only those already in it.
+    """
     cdef uint64_t here = queued_here(t)
     return here + t.queued_elsewhere >= t.queued_requests_max and here >= t.queue_floor
 
 cdef void hold(Turn *t, Channel *c) noexcept nogil:
-    """The channel is not read until there is room in the queue."""
+    """Stop reading the channel until there is room in the queue."""
     c.marked_ns = 0
     if not c.held:
         c.held = 1
@@ -73,7 +76,7 @@ cdef void hold(Turn *t, Channel *c) noexcept nogil:
         t.held_count += 1
 
 cdef void release_held(Turn *t) noexcept nogil:
-    """Those that waited longest go on first, as far as there is room."""
+    """Let the longest waiting channels go on, as far as there is room."""
     cdef uint32_t count = t.held_count, released = 0
     cdef Channel *c
     while released < count and not queue_is_full(t):
@@ -89,7 +92,7 @@ cdef void release_held(Turn *t) noexcept nogil:
         t.held_count -= released
 
 cdef void await_room(Turn *t) noexcept nogil:
-    """Asks to be rung when a handler takes something; what other processors have is looked at again before long."""
+    """Ask to be rung when a handler takes a request. Other processors' words are read again before long."""
     cdef uint64_t before = t.untaken
     cdef uint32_t h
     for h in range(t.handler_count):

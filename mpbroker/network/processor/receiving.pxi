@@ -11,7 +11,10 @@ cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
     return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
 
 cdef bint parse_header(Turn *t, Channel *c) noexcept nogil:
-    """Request header v1 or v2 (RequestHeader.json); fills api_key, api_version, correlation, body. False: malformed."""
+    """Parse a request header v1 or v2 (RequestHeader.json). False: malformed.
+
+    Fills api_key, api_version, correlation, body.
+    """
     cdef uint8_t *frame = t.arena.base + c.block
     cdef uint64_t at = 12, end = c.needed
     cdef int32_t client_bytes
@@ -27,7 +30,10 @@ cdef bint parse_header(Turn *t, Channel *c) noexcept nogil:
         at += client_bytes
     if at > end:
         return False
-    if 0 <= c.api_key < API_KEYS and t.first_flexible[c.api_key] >= 0 and c.api_version >= t.first_flexible[c.api_key]:
+    if (
+        0 <= c.api_key < API_KEYS and t.first_flexible[c.api_key] >= 0
+        and c.api_version >= t.first_flexible[c.api_key]
+    ):
         if not read_uvarint(frame, &at, end, &tags):
             return False
         for i in range(tags):
@@ -54,7 +60,7 @@ cdef inline bint is_alphanumeric(uint8_t a) noexcept nogil:
     return 48 <= a <= 57 or 65 <= a <= 90 or 97 <= a <= 122
 
 cdef bint is_software(const uint8_t *text, uint64_t length) noexcept nogil:
-    """What KIP-511 accepts: letters, digits, dashes and dots, a letter or digit at either end."""
+    """Check a software name (KIP-511): letters, digits, dashes, dots, a letter or digit at either end."""
     cdef uint64_t i
     if length == 0 or not is_alphanumeric(text[0]) or not is_alphanumeric(text[length - 1]):
         return False
@@ -64,32 +70,42 @@ cdef bint is_software(const uint8_t *text, uint64_t length) noexcept nogil:
     return True
 
 cdef void note_software(Turn *t, Channel *c) noexcept nogil:
-    """An ApiVersions request names the client's software: the session has it before the request is queued. What is
-    malformed or not valid is left to the handler, who answers it."""
+    """Note the client's software, which an ApiVersions request names, in the session before the request is
+    queued. Malformed or invalid requests are left to the handler, which answers them.
+    """
     cdef const uint8_t *frame = t.arena.base + c.block
     cdef uint64_t at = c.body, name, name_bytes, version, version_bytes
     if c.api_version < t.first_flexible[<int>Api.API_API_VERSIONS] or c.api_version > API_VERSIONS_LATEST:
         return
-    if not read_uvarint(frame, &at, c.needed, &name_bytes) or name_bytes == 0 or name_bytes - 1 > c.needed - at:
+    if (
+        not read_uvarint(frame, &at, c.needed, &name_bytes)
+        or name_bytes == 0 or name_bytes - 1 > c.needed - at
+    ):
         return
     name = at
     at += name_bytes - 1
-    if not read_uvarint(frame, &at, c.needed, &version_bytes) or version_bytes == 0 or version_bytes - 1 > c.needed - at:
+    if (
+        not read_uvarint(frame, &at, c.needed, &version_bytes)
+        or version_bytes == 0 or version_bytes - 1 > c.needed - at
+    ):
         return
     version = at
     if is_software(frame + name, name_bytes - 1) and is_software(frame + version, version_bytes - 1):
-        session_software(&t.sessions[c.index], frame + name, name_bytes - 1, frame + version, version_bytes - 1)
+        session_software(
+            &t.sessions[c.index], frame + name, name_bytes - 1, frame + version, version_bytes - 1)
         count_client(t, c)
 
 cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:
-    """The block for a frame of which more came than its first block holds: what a client only claims costs little."""
+    """Return the size of a frame's second or later block. A size that is only claimed costs little."""
     if claimed > CLAIMED_MAX and received < FIRST_BLOCK:
         return FIRST_BLOCK
     return claimed + answer_room(claimed)
 
 cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
-    """Bytes behind the frame have to leave the place of its answer: they move, or the frame does, whichever is
-    shorter. So no byte is ever moved more than once or twice, however many frames come at once. False: no memory."""
+    """Clear the place of the answer: move the bytes behind the frame, or the frame, whichever is shorter.
+
+    No byte moves more than twice, however many frames come at once. False: no memory.
+    """
     cdef uint32_t extra = c.received - c.needed
     cdef uint64_t asked, block
     if extra <= c.needed:
@@ -105,13 +121,14 @@ cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
         if block == 0:
             return False
         memcpy(t.arena.base + block, t.arena.base + c.block, c.needed)
-        c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = c.block, c.asked_bytes, c.needed, c.received
+        c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = (
+            c.block, c.asked_bytes, c.needed, c.received)
         c.block, c.asked_bytes = block, asked
     c.received = c.needed
     return True
 
 cdef int frame_whole(Turn *t, Channel *c) noexcept nogil:
-    """Mutes the channel and puts its request into the FIFO. 1: it is there; -1: closed; -2: no memory."""
+    """Mute the channel and put its request into the FIFO. 1: it is there; -1: closed; -2: no memory."""
     if c.received > c.needed and not set_aside(t, c):
         return -2
     if not parse_header(t, c):
@@ -141,7 +158,7 @@ cdef int frame_whole(Turn *t, Channel *c) noexcept nogil:
     return 1
 
 cdef bint take_size(Turn *t, Channel *c, const uint8_t *frame) noexcept nogil:
-    """Reads the size of a frame; False: it is impossible, and the channel is closed."""
+    """Read the size of a frame. False: it is impossible, and the channel is closed."""
     cdef int32_t size = <int32_t>be32(frame)
     if size < 0 or <uint32_t>size > t.frame_bytes_max:
         close_channel(t, c, CloseReason.CLOSED_FRAME_SIZE, size)
@@ -150,7 +167,7 @@ cdef bint take_size(Turn *t, Channel *c, const uint8_t *frame) noexcept nogil:
     return True
 
 cdef int take_from_stash(Turn *t, Channel *c) noexcept nogil:
-    """The next frame, or its beginning, gets a block of its own. Returns as `frame_received`."""
+    """Give the next frame, or its beginning, a block of its own. Returns as `frame_received`."""
     cdef uint32_t left = c.stash_received - c.stash_at
     cdef uint32_t taken = left
     cdef const uint8_t *frame = t.arena.base + c.stash + c.stash_at
@@ -164,7 +181,7 @@ cdef int take_from_stash(Turn *t, Channel *c) noexcept nogil:
         if taken == c.needed or taken >= SMALL_BLOCK:
             asked = frame_block(c.needed, taken)
     if c.stash_at == 0 and taken == left:
-        # Nothing stands before it and nothing behind it: the block is the frame's.
+        # The stash holds this frame alone: use it as the frame's block.
         c.block, c.asked_bytes, c.received = c.stash, c.stash_asked_bytes, left
         c.stash = 0
         return frame_received(t, c)
@@ -179,7 +196,7 @@ cdef int take_from_stash(Turn *t, Channel *c) noexcept nogil:
     return frame_received(t, c)
 
 cdef bint make_room(Turn *t, Channel *c) noexcept nogil:
-    """Moves the beginning of a frame into a block that holds more, at last all of it and its answer. False: no memory now."""
+    """Move a frame's beginning into a larger block, finally one for all and its answer. False: no memory."""
     cdef uint64_t asked = frame_block(c.needed, c.received)
     cdef uint64_t block
     if c.needed + answer_room(c.needed) <= block_capacity(t.arena.base, c.block):
@@ -194,18 +211,18 @@ cdef bint make_room(Turn *t, Channel *c) noexcept nogil:
     return True
 
 cdef inline uint64_t frame_room(Turn *t, Channel *c) noexcept nogil:
-    """How much of the frame the block has room for."""
+    """Return how much more of the frame the block has room for."""
     cdef uint64_t whole = block_capacity(t.arena.base, c.block)
     return (c.needed if 0 < c.needed < whole else whole) - c.received
 
 cdef int frame_received(Turn *t, Channel *c) noexcept nogil:
-    """Looks at what is in the block. 1: a request went to the FIFO; 0: more bytes are needed; -1: closed; -2: no memory."""
+    """Look at the block. 1: a request went to the FIFO; 0: needs more bytes; -1: closed; -2: no memory."""
     if c.received < 4:
         return 0
     if c.needed == 0 and not take_size(t, c, t.arena.base + c.block):
         return -1
     if c.received < c.needed and c.received < block_capacity(t.arena.base, c.block):
-        # First it has to fill the block that it began in.
+        # It has to fill its first block before it gets another.
         return 0
     if c.received < c.needed or c.needed + ANSWER_ROOM // 2 > block_capacity(t.arena.base, c.block):
         if not make_room(t, c):
@@ -215,7 +232,7 @@ cdef int frame_received(Turn *t, Channel *c) noexcept nogil:
     return frame_whole(t, c)
 
 cdef int find_block(Turn *t, Channel *c) noexcept nogil:
-    """Room for what the socket has. Returns as `frame_received`: 0 when there is room."""
+    """Find room for what the socket has. Returns as `frame_received`: 0 when there is room."""
     cdef uint64_t asked
     cdef int framed
     if c.stash:
@@ -223,7 +240,8 @@ cdef int find_block(Turn *t, Channel *c) noexcept nogil:
         if framed:
             return framed
     if c.block == 0:
-        asked = c.expected + answer_room(c.expected) if c.expected > SMALL_BLOCK - ANSWER_ROOM else SMALL_BLOCK
+        asked = (
+            c.expected + answer_room(c.expected) if c.expected > SMALL_BLOCK - ANSWER_ROOM else SMALL_BLOCK)
         c.block = arena_allocate(t.arena, asked)
         if c.block == 0:
             return -2
@@ -232,17 +250,19 @@ cdef int find_block(Turn *t, Channel *c) noexcept nogil:
         c.needed = 0
         c.marked_ns = 0
         return 0
-    # Bytes that waited for memory: maybe a whole frame.
+    # These bytes waited for memory, and may be a whole frame.
     return frame_received(t, c) if c.received else 0
 
 cdef void receive_end(Turn *t, Channel *c, ssize_t n) noexcept nogil:
-    """What a recv without bytes means: nothing there, the end, or a failure."""
+    """Handle a recv without bytes: nothing there, the end, or a failure."""
     if n < 0 and errno == EAGAIN:
         c.readable = 0
         if c.received == 0:
             free_request(t, c)
         return
-    close_channel(t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET, c.received if n == 0 else errno)
+    close_channel(
+        t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET,
+        c.received if n == 0 else errno)
 
 cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
     cdef uint64_t begun_ns = begin_timing(t)
@@ -250,7 +270,7 @@ cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
     end_timing(c, begun_ns)
 
 cdef void receive(Turn *t, Channel *c) noexcept nogil:
-    """Receives until a request is whole, the socket is empty, this channel had its share, or something is wrong."""
+    """Receive until a request is whole, the socket is empty, the share is used up, or an error."""
     cdef uint64_t room, budget = RECEIVED_PER_TURN_MAX
     cdef ssize_t n
     cdef int framed
@@ -284,8 +304,8 @@ cdef void receive(Turn *t, Channel *c) noexcept nogil:
         c.moved_bytes += n
         budget -= n
         active(t, c)
-        # A short read has emptied the socket's buffer: the next byte brings a new edge. The end may have come with
-        # the bytes, and then brings none.
+        # A short read has emptied the socket's buffer: the next byte brings a new edge. The end of the stream
+        # may have come with the bytes, and then brings none.
         c.readable = 1 if <uint64_t>n == room or c.ended else 0
         counter_add(t.counters, Counter.COUNT_BYTES_IN, n)
         framed = frame_received(t, c)

@@ -1,6 +1,6 @@
 """The request log: while it is on, a line of JSON for each request that has ended (kafka.request.logger).
 
-A handler describes request and response; here the times are added that nobody else knows.
+A handler describes request and response; this module adds the times that only the processor knows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ log.setLevel(logging.DEBUG)
 
 
 class Ended(NamedTuple):
-    """A request that was to be logged. `described`: a JSON object without its closing brace."""
+    """An ended request that is to be logged. `described`: a JSON object without its closing brace."""
 
     described: bytes
     total_ns: int
@@ -26,7 +26,7 @@ class Ended(NamedTuple):
 
 
 def line(ended: Ended) -> str:
-    """In milliseconds, to the microsecond."""
+    """Return the JSON line; times are in milliseconds, to the microsecond."""
     times = {
         "totalTimeMs": ended.total_ns,
         "requestQueueTimeMs": ended.request_queue_ns,

@@ -1,7 +1,7 @@
-"""The segment files that answers are sent from: opened when one needs them, before its first byte is written.
+"""The segment files that answers are sent from: opened before an answer's first byte is written.
 
-What is open is in the turn's table (`files.pxi`); here is what asks the system. Connections and files share
-a process's descriptors, so each has its part of them: otherwise idle connections could take the last, and
+The turn's table has the open files (`files.pxi`); this module makes the system calls. Connections and files
+share a process's descriptors, and each has its part: otherwise idle connections could take the last one, and
 nobody could fetch. (Kafka opens a segment once, when it loads the log.)
 """
 
@@ -20,28 +20,28 @@ from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.turn import MOST_FILES, ProcessorTurn, TurnFiles
 from shm.counters import CounterPage
 
-# What a process needs beside them for moments: sockets on their way, directories, settings and keys.
+# Descriptors for other short uses: sockets on their way, directories, settings and keys.
 SPARE_DESCRIPTORS = 16
 FILES_SHARE = 4
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class Descriptors(NamedTuple):
-    """How many of a process's descriptors are for segment files and for connections."""
+    """The descriptors of a process for segment files and for connections."""
 
     files: int
     connections: int
 
 
 def shares(limit: int, in_use: int) -> Descriptors:
-    """Of the descriptors that are left; connections get what files will never need."""
+    """Divide the descriptors that are left. Connections get what files will never need."""
     left = max(2, limit - in_use - SPARE_DESCRIPTORS)
     files = max(1, min(MOST_FILES, left // FILES_SHARE))
     return Descriptors(files, left - files)
 
 
 def own_shares() -> Descriptors:
-    """Of this process, as it is now: before its first connection."""
+    """Divide this process's descriptors. Call this before its first connection."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 30
@@ -49,7 +49,7 @@ def own_shares() -> Descriptors:
 
 
 class SegmentFiles:
-    """One processor's; `most` files may be open."""
+    """The segment files of one processor, at most `most` of them open."""
 
     def __init__(self, turn: ProcessorTurn, most: int, log: logging.Logger, counters: CounterPage) -> None:
         self.files = TurnFiles(turn)
@@ -60,7 +60,7 @@ class SegmentFiles:
         self.is_short = False
 
     def open(self) -> None:
-        """Opens what answers wait for; what is not there any more goes back to a handler."""
+        """Open the files that answers wait for. The fetch of a file that is gone goes back to a handler."""
         for channel in self.files.opening():
             try:
                 self._open_for(channel)
@@ -97,7 +97,7 @@ class SegmentFiles:
         self.files.resume(channel)
 
     def _descriptor(self, path: bytes) -> int:
-        """Files that nobody needs now make room for it."""
+        """Open a segment, closing files that nobody needs if descriptors are short. Raises OSError."""
         while True:
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -109,7 +109,7 @@ class SegmentFiles:
                 return fd
 
     def _complain(self, path: bytes, error: OSError) -> None:
-        """Once, until one can be opened again."""
+        """Log an error once, until a file can be opened again."""
         if not self.is_short:
             self.log.error(
                 "segment %s cannot be opened (%s): fetches wait. Raise the limit of open files (LimitNOFILE)",

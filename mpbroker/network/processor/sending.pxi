@@ -1,14 +1,14 @@
 # Writing answers: bytes of an arena block, slices of segment files. Part of turn.pyx.
 
 cdef inline uint8_t *answer_base(Turn *t, ReplySlot *a) noexcept nogil:
-    """The arena that an answer lies in: the request's own block, or one of a handler."""
+    """Return the arena of an answer: this processor's, for the request's own block, or a handler's."""
     return t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
 
 cdef inline Part *parts_of(Turn *t, ReplySlot *a) noexcept nogil:
     return <Part *>(answer_base(t, a) + a.block + a.position)
 
 cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
-    """Ends the use of files and of the lease of the answer that the channel was sending."""
+    """End the use of files and the lease of the answer that the channel was sending."""
     cdef ReplySlot *a = &c.answer
     cdef Part *part
     cdef OpenFile *entry
@@ -17,14 +17,17 @@ cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
         for i in range(a.length):
             part = parts_of(t, a) + i
             if part.kind == PartKind.PART_FILE:
-                entry = file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
+                entry = file_find(
+                    &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
                 if entry != NULL and entry.users:
                     entry.users -= 1
                     t.files.released |= entry.users == 0
     give_back(t, a)
 
-cdef int send_bytes(Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget) noexcept nogil:
-    """Writes from `part_sent` on. 1: all written; 0: the socket is full; 2: the budget of this turn is used up; -1: error."""
+cdef int send_bytes(
+    Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget
+) noexcept nogil:
+    """Write from `part_sent` on. 1: all written; 0: the socket is full; 2: budget used up; -1: error."""
     cdef ssize_t n
     cdef uint64_t want
     while c.part_sent < length:
@@ -46,8 +49,9 @@ cdef int send_bytes(Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, 
     return 1
 
 cdef int send_file(Turn *t, Channel *c, Part *part, uint64_t *budget) noexcept nogil:
-    """As `send_bytes`, from the page cache."""
-    cdef OpenFile *entry = file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
+    """Write a slice of a file from the page cache; otherwise like `send_bytes`."""
+    cdef OpenFile *entry = file_find(
+        &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
     cdef ssize_t n
     cdef long offset
     cdef uint64_t want
@@ -75,7 +79,7 @@ cdef int send_file(Turn *t, Channel *c, Part *part, uint64_t *budget) noexcept n
     return 1
 
 cdef int send_answer(Turn *t, Channel *c) noexcept nogil:
-    """1: the whole answer is written; 0: wait for the socket; 2: go on next turn; -1: the connection failed."""
+    """Write the answer. 1: all written; 0: wait for the socket; 2: go on next turn; -1: error."""
     cdef ReplySlot *a = &c.answer
     cdef Part *part
     cdef uint8_t *base = answer_base(t, a)
@@ -97,13 +101,15 @@ cdef int send_answer(Turn *t, Channel *c) noexcept nogil:
     return 1
 
 cdef bint files_are_open(Turn *t, Channel *c) noexcept nogil:
-    """Whether every slice of the answer can be sent; all are checked before the first byte is written."""
+    """Return whether every slice can be sent. All are checked before the first byte is written."""
     cdef Part *part
     cdef uint32_t i
     for i in range(c.answer.length):
         part = parts_of(t, &c.answer) + i
         if part.kind == PartKind.PART_FILE:
-            if file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation) == NULL:
+            if file_find(
+                &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
+            ) == NULL:
                 return False
     return True
 
@@ -113,10 +119,12 @@ cdef void use_files(Turn *t, Channel *c) noexcept nogil:
     for i in range(c.answer.length):
         part = parts_of(t, &c.answer) + i
         if part.kind == PartKind.PART_FILE:
-            file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation).users += 1
+            file_find(
+                &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
+            ).users += 1
 
 cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
-    """The channel's answer is in `c.answer`."""
+    """Begin to send `c.answer`, or wait for its files."""
     c.part = 0
     c.part_sent = 0
     c.marked_ns = 0
@@ -150,7 +158,7 @@ cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
         close_channel(t, c, CloseReason.CLOSED_RESET, errno)
 
 cdef void finish_request(Turn *t, Channel *c) noexcept nogil:
-    """The request is answered, or wanted no answer."""
+    """End a request that was answered, or that wanted no answer."""
     note_finished(t, c)
     free_request(t, c)
     c.state = ChannelState.CHANNEL_READING

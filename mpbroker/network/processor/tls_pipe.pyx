@@ -1,13 +1,13 @@
 # distutils: libraries = ssl crypto
 """TLS on a non-blocking socket, with OpenSSL between two buffers of the process (Kafka: SslTransportLayer).
 
-OpenSSL on the socket itself would take two system calls to read a record of 16 KiB and one to write it; here one
-reads up to 64 KiB, and one writes all records that the caller has encrypted. Decrypted bytes go straight into the
-caller's memory. A connection has memory of its own only for what its client has not read or has sent too early:
-one chunk at most, and nothing while it is idle.
+OpenSSL on the socket itself would take two system calls to read a record of 16 KiB and one to write it. Here
+one call reads up to 64 KiB, and one writes all records that the caller has encrypted. Decrypted bytes go
+straight into the caller's memory. A connection has memory of its own only for what its client has not read or
+has sent too early: one chunk at most, and nothing while it is idle.
 
-The buffers are of all pipes of the process, each empty again before the call that filled it returns: the GIL is
-held all the time, and a process has one thread that serves connections.
+All pipes of the process share the buffers. Each buffer is empty again before the call that filled it returns:
+the GIL is held all the time, and one thread of the process serves connections.
 """
 
 import os
@@ -29,20 +29,20 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef enum:
     CIPHERTEXT_BYTES = 64 << 10
-    # What a chunk of the caller's becomes, and some more; what is more yet goes the way of what cannot be written.
+    # A caller's chunk when encrypted, and some more. Anything beyond is kept like unwritten bytes.
     STAGED_BYTES = 160 << 10
-    # So much may be received in one call beyond what the caller gets of it: a client may put each byte into a record.
+    # Bytes received in one call beyond those its caller gets: each byte may come in a record of its own.
     WASTED_BYTES = 256 << 10
-    # So many records of one call may bring the caller nothing. A change of keys is such a record: it costs us some 20 us,
-    # and nothing who has prepared it.
+    # Records of one call that may bring the caller nothing. A change of keys is such a record: it costs us
+    # some 20 us, and costs nothing to a client that has prepared it.
     IDLE_RECORDS = 32
-    # What OpenSSL reads of a record first.
+    # The bytes of a record that OpenSSL reads first.
     RECORD_HEADER_BYTES = 5
 
 WASTED_BYTES_MAX = WASTED_BYTES
 IDLE_RECORDS_MAX = IDLE_RECORDS
 CIPHERTEXT_BYTES_MAX = CIPHERTEXT_BYTES
-# TLS's own answers, to changes of keys for example, to a client that reads none of them.
+# Bound of TLS's own answers, to changes of keys for example, to a client that does not read them.
 UNREAD_BYTES_MAX = 64 << 10
 
 
@@ -50,7 +50,7 @@ _ENDS = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class MoreLater(Exception):
-    """The socket has more, which no edge will tell: it is the others' turn first."""
+    """The socket has more, which no edge will tell. Other channels go first."""
 
 
 cdef uint8_t received[CIPHERTEXT_BYTES]
@@ -67,10 +67,10 @@ cdef void forget(Bytes *some) noexcept nogil:
     some.at = some.end = 0
 
 cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
-    """False: there is no memory."""
+    """Append bytes. False: there is no memory."""
     cdef uint8_t *base
     if to.at:
-        # What is gone gives its place: whoever takes some and never all would make it grow without end.
+        # Reuse the place of consumed bytes: a reader that never takes all would make the buffer grow forever.
         memmove(to.base, to.base + to.at, waiting(to))
         to.end -= to.at
         to.at = 0
@@ -85,7 +85,7 @@ cdef bint append(Bytes *to, const uint8_t *data, size_t n) noexcept nogil:
 # ---- OpenSSL's side
 
 cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
-    """OpenSSL writes: never more than memory can hold, so it never waits."""
+    """Take what OpenSSL writes (BIO write). It never waits: memory holds what the socket does not take."""
     global staged_end
     cdef Wire *wire = <Wire *>BIO_get_data(bio)
     BIO_clear_retry_flags(bio)
@@ -99,14 +99,14 @@ cdef int take_encrypted(BIO *bio, const char *data, int n) noexcept nogil:
     return n
 
 cdef bint keep_staged(Wire *wire) noexcept nogil:
-    """Behind what is left of earlier calls. False: there is no memory, and the connection is lost."""
+    """Move the staged bytes behind earlier ones. False: no memory, and the connection is lost."""
     global staged_end
     cdef size_t n = staged_end
     staged_end = 0
     return n == 0 or append(&wire.left, staged, n)
 
 cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
-    """OpenSSL reads."""
+    """Give OpenSSL bytes to read (BIO read)."""
     global received_at
     cdef Wire *wire = <Wire *>BIO_get_data(bio)
     cdef size_t n = room
@@ -136,13 +136,13 @@ cdef int give_received(BIO *bio, char *into, int room) noexcept nogil:
     return <int>n
 
 cdef bint has_spoken(Wire *wire) noexcept nogil:
-    """Whether the client has sent anything, or has gone: before that OpenSSL would take some 40 KiB to wait with."""
+    """Return whether the client has sent anything or gone. Waiting in OpenSSL would take some 40 KiB."""
     cdef uint8_t first
     wire.begun = c_recv(wire.fd, &first, 1, MSG_PEEK) >= 0 or c_errno != EAGAIN
     return wire.begun
 
 cdef bint fill(Wire *wire) noexcept nogil:
-    """Takes what the socket has; False: nothing now, or its end, or that is enough for one call."""
+    """Receive what the socket has. False: nothing now, its end, or enough for one call."""
     global received_at, received_end
     cdef ssize_t n
     if wire.ended:
@@ -183,7 +183,10 @@ cdef BIO_METHOD *METHOD = new_method()
 # ---- the caller's side
 
 cdef class TlsPipe:
-    """The server's side of a connection whose descriptor stays the caller's. `recv`, `recv_into` and `send` behave as a non-blocking socket's."""
+    """The server's side of a TLS connection. The caller keeps the descriptor.
+
+    `recv`, `recv_into` and `send` behave like those of a non-blocking socket.
+    """
 
     def __init__(self, int fd, ServerContext context not None):
         self.wire.fd = fd
@@ -195,7 +198,11 @@ cdef class TlsPipe:
         forget(&self.wire.early)
 
     def handshake(self) -> bool:
-        """Whether it is done. Raises ssl.SSLError, after the alert if that could go; ssl.SSLEOFError; MoreLater."""
+        """Go on with the handshake; return whether it is done.
+
+        Raises ssl.SSLError: it failed; the alert was sent if it could be. Raises ssl.SSLEOFError: the client
+        has closed. Raises MoreLater: other channels go first.
+        """
         cdef int done
         if not self.wire.begun and not has_spoken(&self.wire):
             return False
@@ -215,19 +222,19 @@ cdef class TlsPipe:
         try:
             self.flush()
         except OSError:
-            pass    # it does not hear why; the caller does
+            pass    # the client does not learn why; the caller does
         raise error
 
     def flush(self) -> bool:
-        """Whether all that was encrypted is written."""
+        """Write what was encrypted; return whether all is written."""
         return self.write_left()
 
     def encrypt(self, const unsigned char[::1] data) -> bool:
-        """All of it; whether it is written too, or `flush` has to go on."""
+        """Encrypt all of `data`; return whether it is written too. If not, `flush` must go on."""
         return self.write_encrypted(&data[0], data.shape[0]) if data.shape[0] else self.write_left()
 
     cdef _open(self):
-        """OpenSSL's side, 8 KiB with 3.0 and 16 with 3.5: nobody who says nothing has it."""
+        """Make OpenSSL's side, 8 KiB with 3.0 and 16 with 3.5. A client that sends nothing costs none."""
         cdef BIO *bio = BIO_new(METHOD)
         if bio == NULL:
             raise MemoryError
@@ -241,7 +248,7 @@ cdef class TlsPipe:
         SSL_set_accept_state(self.tls)
 
     cdef size_t waiting(self) noexcept:
-        """Encrypted and not yet written."""
+        """Return the bytes that are encrypted and not yet written."""
         return waiting(&self.wire.left)
 
     cdef bint write_left(self) except -1:
@@ -273,15 +280,21 @@ cdef class TlsPipe:
         return at == n
 
     def send(self, data) -> int:
-        """All or BlockingIOError, if earlier bytes wait; `flush` tells when they are written."""
+        """Encrypt all of `data`; `flush` says when it is written.
+
+        Raises BlockingIOError: earlier bytes wait, and nothing was taken.
+        """
         if not self.flush():
             raise BlockingIOError
         self.encrypt(data)
         return len(data)
 
     def recv_into(self, unsigned char[::1] room) -> int:
-        """As many bytes as there are; 0: the end. Raises BlockingIOError when nothing is left, here or in the socket; MoreLater,
-        or says so by `had_share` if there are some."""
+        """Decrypt into `room`; return the number of bytes, 0 at the end of the stream.
+
+        Raises BlockingIOError: nothing is left, here or in the socket. Raises MoreLater: nothing yet, and
+        other channels go first; with some bytes `had_share` says so.
+        """
         cdef size_t got = 0, n = 0, most = room.shape[0]
         if self.failed is not None:
             raise self.failed
@@ -298,11 +311,11 @@ cdef class TlsPipe:
                 break
             got += n
             self.wire.wasted -= n
-            # It may have come with an earlier call's header.
+            # The header of its record may have been read by an earlier call.
             self.wire.records -= self.wire.records > 0
         self._end()
         if got and isinstance(error, ssl.SSLError) and not isinstance(error, _ENDS):
-            # What came before it counts; OpenSSL says only once why it does not go on.
+            # The bytes before the failure count. OpenSSL says only once why it does not go on.
             self.failed = error
         if got:
             return got
@@ -319,7 +332,7 @@ cdef class TlsPipe:
         return bytes(data[: self.recv_into(data)])
 
     def close(self) -> None:
-        """Says goodbye if that needs no waiting."""
+        """Send TLS's closing alert, if that needs no waiting."""
         if self.tls == NULL:
             return
         self._begin()
@@ -329,26 +342,26 @@ cdef class TlsPipe:
             self._end()
             self.flush()
         except (OSError, MemoryError):
-            pass    # nobody listens any more, or there is no memory to say it
+            pass    # the client is gone, or there is no memory for the alert
 
     @property
     def has_begun(self) -> bool:
-        """Whether the client has said something that the handshake answers."""
+        """Return whether the client has sent something that the handshake answers."""
         return self.wire.begun
 
     @property
     def had_share(self) -> bool:
-        """The last call ended although there may be more: it is the others' turn first."""
+        """Return whether the last call ended early, with more to read, so that other channels go first."""
         return self.wire.more
 
     @property
     def held_bytes(self) -> int:
-        """Of this connection's own memory."""
+        """Return the bytes of this connection's own memory."""
         return self.wire.left.end + self.wire.early.end
 
     @property
     def cipher(self) -> str:
-        """In OpenSSL's words; "" before the handshake is done."""
+        """Return the name of the cipher, as OpenSSL spells it; empty before the handshake is done."""
         cdef const SSL_CIPHER *chosen = NULL
         if self.tls != NULL:
             chosen = SSL_get_current_cipher(self.tls)
@@ -356,12 +369,12 @@ cdef class TlsPipe:
 
     @property
     def version(self) -> str:
-        """"" before the client has said something."""
+        """Return the TLS version; empty before the client has sent something."""
         return SSL_get_version(self.tls).decode() if self.tls != NULL else ""
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """DER."""
+        """Return the client's certificate in DER; None if it sent none."""
         cdef X509 *found = NULL
         if self.tls != NULL:
             found = SSL_get_peer_certificate(self.tls)
@@ -386,7 +399,7 @@ cdef class TlsPipe:
         self.wire.more = False
 
     cdef _end(self):
-        """What this call leaves becomes the connection's own: the buffers are the next one's."""
+        """Keep what this call leaves in the connection's own memory: the next call uses the buffers."""
         global received_at, received_end
         cdef bint kept = keep_staged(&self.wire)
         if received_at < received_end:
@@ -396,7 +409,7 @@ cdef class TlsPipe:
             raise MemoryError
 
     cdef size_t _written(self, const uint8_t *data, size_t n) except? 0:
-        """How much the socket took. Raises OSError."""
+        """Write to the socket; return how many bytes it took. Raises OSError."""
         cdef ssize_t taken
         if n == 0:
             return 0
@@ -411,7 +424,7 @@ cdef class TlsPipe:
                 raise os_error(c_errno)
 
     cdef object _error(self, int done):
-        """Why OpenSSL did not go on; None: it waits for the client."""
+        """Return why OpenSSL did not go on; None: it waits for the client."""
         cdef int kind = SSL_get_error(self.tls, done)
         if kind == SSL_ERROR_WANT_READ:
             return None

@@ -1,10 +1,11 @@
-"""TLS and SASL on a processor's connections: the I/O around the sans-I/O parts (Kafka: SslTransportLayer,
-SaslServerAuthenticator, the authentication half of KafkaChannel and Selector).
+"""TLS and SASL on a processor's connections: the I/O around the sans-I/O parts.
 
-The native turn names the channels that need us. Until a client is authenticated we read its few bytes into a
-small buffer of its own; then a plain connection becomes an ordinary one, and of a TLS connection the bytes go
-through OpenSSL into the blocks of the turn and out of its answers (`tls_pipe`). Nothing here blocks, and one
-channel gets a bounded share.
+(Kafka: SslTransportLayer, SaslServerAuthenticator, the authentication half of KafkaChannel and Selector.)
+
+The native turn names the channels that need Python. Until a client is authenticated, Python reads its few
+bytes into a small buffer of the connection. Then a plain connection becomes an ordinary one; the bytes of a
+TLS connection go through OpenSSL into the turn's blocks and out of its answers (`tls_pipe`). Nothing here
+blocks, and each channel gets a bounded share of a turn.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from shm.clock import wall_ms
 from shm.counters import CounterPage
 
 SIZE_BYTES = 4
-# Bytes that one channel may move in a turn, so that none starves another.
+# Bytes that one channel may move in a turn, so that no channel starves another.
 MOVED_PER_TURN_MAX = 1 << 20
-# A handshake costs about a millisecond of signing: more of them wait a turn, so that who is in goes on.
+# A handshake costs about a millisecond of signing. Further ones wait a turn, so that open connections go on.
 HANDSHAKES_PER_TURN_MAX = 8
-# Of SASL too: so many channels a turn, and so many frames of each. A client may pipeline what leads nowhere.
+# Bound SASL too: channels per turn, and frames of each. A client may pipeline frames that lead nowhere.
 TALKS_PER_TURN_MAX = 64
 FRAMES_PER_TALK_MAX = 4
-# Read at once before authentication: nothing is set aside for what a frame claims and may never bring.
+# Bytes read at once before authentication: nothing is set aside for a frame size that is only claimed.
 RECEIVED_AT_ONCE = 16 << 10
 REFRESH_NS = 1_000_000_000
 DISCARD_BYTES = 16 << 10
@@ -89,18 +90,18 @@ class Peer:
         self.due_ns = 0
         self.cipher = -1  # its number in the meters
         self.renewed_ns = 0  # when its re-authentication began
-        self.was_answered = False  # our part of the handshake has gone out, and with it our certificate
+        self.was_answered = False  # our part of the handshake, and so our certificate, was sent
 
     @property
     def io(self) -> socket.socket | TlsPipe:
-        """What SASL is spoken over."""
+        """Return the transport of the SASL exchange."""
         found = self.pipe or self.sock
         assert found is not None
         return found
 
 
 class SecureChannels:
-    """All of a processor's; `listeners` has those that are not PLAINTEXT, by number."""
+    """The TLS and SASL connections of a processor; `listeners`: by number, those that are not PLAINTEXT."""
 
     def __init__(
         self,
@@ -129,11 +130,11 @@ class SecureChannels:
         for number, security in listeners.items():
             self.add_listener(number, security)
         self._peers: dict[int, Peer] = {}
-        # In order of their time: the delay is the same for all.
+        # In order of `due_ns`: the delay is the same for all.
         self._failed: dict[int, Peer] = {}
-        # Channels that had their share in this turn.
+        # Channels that had their share of this turn.
         self._had_enough: list[int] = []
-        # Ends of handshakes that were looked at in this turn.
+        # Ends of handshakes that were read in this turn.
         self._last_words = 0
         self._next_refresh_ns = 0
 
@@ -145,12 +146,12 @@ class SecureChannels:
             self._offers[number] = security.offer(self._served, self._look_up, self._wall_ms)
 
     def remove_listener(self, number: int) -> None:
-        """No connection of it will be added any more."""
+        """Forget a listener: it gets no more connections."""
         self.listeners.pop(number, None)
         self._offers.pop(number, None)
 
     def add(self, fd: int, listener: int, channel: int, connection: int) -> None:
-        """A connection that the turn has just taken over."""
+        """Take over a connection that the turn has just registered."""
         security = self.listeners[listener]
         peer = self._peers[connection] = Peer(channel, connection, listener, security)
         self.native.begin(channel)
@@ -164,7 +165,7 @@ class SecureChannels:
         peer.pipe = TlsPipe(fd, security.keystore.context)
 
     def serve(self) -> None:
-        """Moves what can be moved, for every channel that the turn has named."""
+        """Move what can be moved, for every channel that the turn has named."""
         handshakes = talks = self._last_words = 0
         timed = self.native.timed
         for channel, connection, sending in self.native.take():
@@ -192,14 +193,14 @@ class SecureChannels:
                 self._gone_wrong(peer)
             if timed:
                 self.native.spent(channel, connection, time.monotonic_ns() - begun_ns)
-        # Behind those that were not looked at.
+        # They come after the channels that had no turn yet.
         for channel in self._had_enough:
             self.native.later(channel)
         self._had_enough.clear()
         self.native.done()
 
     def closed(self, session: Connection, reason: int) -> None:
-        """The turn has closed it: the descriptor goes, with a word to the other side if that can be said."""
+        """Close the descriptor of a connection closed by the turn, after TLS's closing alert if possible."""
         self._failed.pop(session.connection, None)
         peer = self._peers.pop(session.connection, None)
         if peer is not None:
@@ -214,14 +215,14 @@ class SecureChannels:
         sock.close()
 
     def timeout_ms(self, most_ms: int) -> int:
-        """How long the turn may sleep."""
+        """Return how long the turn may sleep, `most_ms` at most."""
         first = next(iter(self._failed.values()), None)
         if first is None:
             return most_ms
         return max(0, min(most_ms, -(-(first.due_ns - self._now_ns()) // 1_000_000)))
 
     def work(self) -> None:
-        """What is due: answers to failed authentications, changed certificates."""
+        """Do what is due: answer failed authentications, load changed certificates."""
         now_ns = self._now_ns()
         while self._failed and next(iter(self._failed.values())).due_ns <= now_ns:
             connection = next(iter(self._failed))
@@ -264,7 +265,7 @@ class SecureChannels:
                 self._discard(peer)
 
     def _broken(self, peer: Peer, error: OSError) -> None:
-        """A system call or OpenSSL failed on an established connection."""
+        """Close an established connection on which a system call or OpenSSL failed."""
         if isinstance(error, ssl.SSLError) and not isinstance(
             error, ssl.SSLEOFError | ssl.SSLZeroReturnError
         ):
@@ -276,7 +277,7 @@ class SecureChannels:
             self.native.close(peer.channel, CloseReason.CLOSED_RESET, error.errno or 0)
 
     def _gone_wrong(self, peer: Peer) -> None:
-        """By no fault of the client's."""
+        """Close a connection after an error of the processor, not of the client."""
         self.log.exception("connection %s: an error of the processor", self._name(peer))
         self.counters.add(Counter.COUNT_ERRORS)
         self.native.close(peer.channel, CloseReason.CLOSED_FAILED, 0)
@@ -312,7 +313,7 @@ class SecureChannels:
             principal = peer.security.principal(peer.pipe.peer_certificate)
             self.turn.set_session(peer.channel, peer.connection, principal=str(principal))
         except ValueError as error:
-            # No rule, no certificate, or no text that a session can keep.
+            # No rule fits, there is no certificate, or the name is no text that a session can keep.
             self._failed_handshake(peer, str(error))
             return
         self.counters.add(Counter.COUNT_AUTHENTICATIONS)
@@ -320,12 +321,12 @@ class SecureChannels:
         self.native.opened(peer.channel, False, 0)
 
     def _failed_handshake(self, peer: Peer, why: str) -> None:
-        """OpenSSL has sent its alert already; nothing is held back."""
+        """Close after a failed handshake. OpenSSL has sent its alert already; nothing is held back."""
         self._tell_failed_handshake(self._name(peer), why)
         self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
 
     def _hear_last_word(self, pipe: TlsPipe, name: str) -> None:
-        """Who does not trust our certificate says so and goes: alert and reset may come in one event."""
+        """Log the alert of a client that does not trust our certificate: a reset may come with it."""
         if self._last_words >= HANDSHAKES_PER_TURN_MAX:
             return
         self._last_words += 1
@@ -336,16 +337,16 @@ class SecureChannels:
         except ssl.SSLError as error:
             self._tell_failed_handshake(name, reason_of(error))
         except OSError:
-            return  # a reset with nothing before it
+            return  # a reset without an alert
 
     def _tell_failed_handshake(self, name: str, why: str) -> None:
         self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
-        # OpenSSL's words for a first byte that begins no TLS record.
+        # OpenSSL's text for a first byte that begins no TLS record.
         hint = " (a client without TLS?)" if "wrong version number" in why else ""
         self.log.info("connection %s: failed TLS handshake: %s%s", name, why, hint)
 
     def _receive(self, peer: Peer) -> None:
-        """Decrypts into the block of the turn until a frame is whole, or nothing is left."""
+        """Decrypt into the turn's block until a frame is whole or nothing is left."""
         pipe, native, channel = peer.pipe, self.native, peer.channel
         assert pipe is not None
         moved = 0
@@ -367,13 +368,13 @@ class SecureChannels:
             moved += n
             if not native.received(channel, n):
                 break
-        # What TLS itself had to say, to a change of keys for example; what does not fit goes with the answer.
+        # Write TLS's own messages, to a change of keys for example; what does not fit goes with the answer.
         pipe.flush()
 
     # ---- SASL
 
     def _talk(self, peer: Peer) -> None:
-        """Reads a few frames and answers each; one that is not flushed holds up the next."""
+        """Read a few frames and answer each. An answer must be flushed before the next frame is read."""
         self.native.active(peer.channel)
         answered = 0
         while peer.stage is Stage.TALKING and self._flush(peer):
@@ -390,7 +391,7 @@ class SecureChannels:
             answered += 1
 
     def _flush(self, peer: Peer) -> bool:
-        """Whether nothing waits to be written."""
+        """Write what is left; return whether all is written."""
         while peer.out:
             try:
                 del peer.out[: peer.io.send(peer.out)]
@@ -399,7 +400,7 @@ class SecureChannels:
         return peer.pipe is None or peer.pipe.flush()
 
     def _read_frame(self, peer: Peer) -> bytes | None:
-        """One frame, never a byte behind it: that may be for the turn. None: not whole, or closed."""
+        """Read one frame and no byte behind it, which may be for the turn. None: not whole yet, or closed."""
         while True:
             missing = peer.wanted - len(peer.frame)
             if missing:
@@ -434,7 +435,7 @@ class SecureChannels:
             self._fail(peer, str(failure), failure.answer)
 
     def _complete(self, peer: Peer, sasl: SaslServer) -> None:
-        """The last token is written: the connection is open."""
+        """Open the connection: the last token is written."""
         session = sasl.session
         assert session is not None
         expires_ns = 0
@@ -449,7 +450,7 @@ class SecureChannels:
                 expires_ns=expires_ns,
             )
         except ValueError as error:
-            # Too long, or no text that a session can keep.
+            # The principal is too long, or no text that a session can keep.
             self._fail(peer, str(error), b"")
             return
         if sasl.software is not None:
@@ -469,11 +470,11 @@ class SecureChannels:
         peer.sock = None
         self.native.opened(peer.channel, True, expires_ns)
         if not expires_ns:
-            # From here on it is like any other: nothing is to be remembered of it.
+            # It is an ordinary connection now.
             del self._peers[peer.connection]
 
     def _renew(self, peer: Peer, fd: int, frame: bytes, behind: bytes) -> None:
-        """A SaslHandshake on an open connection whose authentication ends (KIP-368)."""
+        """Begin to authenticate an open connection again, with its SaslHandshake (KIP-368)."""
         assert peer.session is not None
         if peer.sock is None:
             peer.sock = socket.socket(fileno=fd)
@@ -490,7 +491,7 @@ class SecureChannels:
     # ---- failures
 
     def _fail(self, peer: Peer, why: str, answer: bytes) -> None:
-        """Answer and close are held back: who guesses passwords shall not be told quickly."""
+        """Hold back the answer and the close after a failure, to slow down guessing of passwords."""
         renews = peer.sasl is not None and peer.sasl.renews
         failed = Counter.COUNT_REAUTHENTICATIONS_FAILED if renews else Counter.COUNT_AUTHENTICATIONS_FAILED
         self.counters.add(failed)
@@ -505,7 +506,7 @@ class SecureChannels:
         self._failed[peer.connection] = peer
 
     def _give_up(self, peer: Peer) -> None:
-        """The time is up: one try to write the answer, then the end."""
+        """Try once to write the held answer, then close."""
         try:
             self._flush(peer)
         except OSError as error:
@@ -513,7 +514,7 @@ class SecureChannels:
         self.native.close(peer.channel, CloseReason.CLOSED_AUTHENTICATION, 0)
 
     def _discard(self, peer: Peer) -> None:
-        """What comes while an answer is held back is read and ignored; the end of it is the end."""
+        """Read and ignore what comes while an answer is held back; close at the end of the stream."""
         for _ in range(MOVED_PER_TURN_MAX // DISCARD_BYTES):
             try:
                 data = peer.io.recv(DISCARD_BYTES)
@@ -525,11 +526,11 @@ class SecureChannels:
 
 
 def _name_of(session: Connection, peer: Peer) -> str:
-    """As the processor names a connection, with its listener."""
+    """Return the name of a connection in the processor's logs, with its listener."""
     return f"{session.connection_id} on {peer.security.name}"
 
 
 def reason_of(error: OSError) -> str:
-    """What went wrong, without a byte of what was sent."""
+    """Return what went wrong, without a byte of what was sent."""
     reason = getattr(error, "reason", None)
     return str(reason or error.strerror or type(error).__name__)

@@ -1,8 +1,9 @@
 # Answers and requests of TLS channels, whose bytes go through OpenSSL (tls_pipe.pyx). Part of turn.pyx.
 
 cdef int64_t read_part(Turn *t, Part *part, uint64_t at, uint8_t *into, uint64_t room) noexcept nogil:
-    """Copies of a part from `at` on what there is room for; -1: its file cannot be read."""
-    cdef OpenFile *entry = file_find(&t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
+    """Copy what there is room for of a part, from `at` on. Returns the bytes; -1: its file cannot be read."""
+    cdef OpenFile *entry = file_find(
+        &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
     cdef uint64_t want = part.length - at
     cdef ssize_t n
     if want > room:
@@ -16,7 +17,7 @@ cdef int64_t read_part(Turn *t, Part *part, uint64_t at, uint8_t *into, uint64_t
     return -1
 
 cdef int64_t copy_answer(Turn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
-    """The bytes of the answer that follow those which are written; -1: a segment cannot be read."""
+    """Copy the answer's bytes behind the written ones. Returns their count; -1: a segment cannot be read."""
     cdef ReplySlot *a = &c.answer
     cdef uint8_t *base = answer_base(t, a)
     cdef uint64_t at = c.part_sent, copied = 0, want
@@ -48,7 +49,7 @@ cdef int64_t copy_answer(Turn *t, Channel *c, uint8_t *into, uint64_t room) noex
     return copied
 
 cdef bint advance_answer(Turn *t, Channel *c, uint64_t n) noexcept nogil:
-    """So many more bytes are written; whether that was the last."""
+    """Count `n` more bytes as written; return whether the answer is complete."""
     cdef ReplySlot *a = &c.answer
     cdef Part *part
     counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
@@ -65,16 +66,20 @@ cdef bint advance_answer(Turn *t, Channel *c, uint64_t n) noexcept nogil:
 
 
 cdef enum:
-    # So much is encrypted at a time and written at once: enough for a wake-up of the client, and little enough that
-    # it decrypts while the next is encrypted. With what TLS adds it is two segments of the loopback interface (65,483
-    # bytes), nearly full, which are also what a card is given at once to cut into packets. With 64 KiB a segment of a
-    # hundred bytes went behind each full one, and had a way through TCP and a wake-up of its own.
+    # Encrypt so much at a time and write it at once: enough for a wake-up of the client, and little enough
+    # that it decrypts while the next chunk is encrypted. With TLS's overhead it is two segments of the
+    # loopback interface (65,483 bytes), nearly full, which is also the most that a network card is given at
+    # once to cut into packets. With 64 KiB a segment of a hundred bytes went behind each full one, with its
+    # own way through TCP and its own wake-up.
     CHUNK_BYTES = 126 << 10
-    # The first is one segment: the client begins earlier, and for a socket that is full nearly at once less is kept.
+    # The first chunk is one segment: the client begins earlier, and for a nearly full socket less is kept.
     FIRST_CHUNK_BYTES = 63 << 10
 
 cdef class SecureTurn:
-    """The channels of tls_sasl.pxi, for Python, which decides what is next to do for each. Whoever holds a channel's number may use it until the turn reports it closed."""
+    """The channels of tls_sasl.pxi, for Python, which decides what each does next.
+
+    A channel's number may be used until the turn reports it closed.
+    """
     cdef ProcessorTurn turn
     cdef Turn *t
 
@@ -88,13 +93,13 @@ cdef class SecureTurn:
         return &self.t.channels[channel]
 
     def begin(self, uint32_t channel) -> None:
-        """A new connection: nothing of it is read until `opened`. Its descriptor is Python's to close from here on."""
+        """Stop reading a new connection until `opened`. Python closes its descriptor from now on."""
         cdef Channel *c = self._channel(channel)
         c.secure = NEGOTIATING
         c.owned = 1
 
     def take(self):
-        """(channel, connection, is sending) of those for which there is something to do."""
+        """Return (channel, connection, is sending) of the channels that Python has to look at."""
         cdef Turn *t = self.t
         cdef Channel *c
         cdef uint32_t i
@@ -109,7 +114,7 @@ cdef class SecureTurn:
         return out
 
     def renewal(self, uint32_t channel):
-        """(descriptor, frame, bytes behind it) of a request that begins a re-authentication; None: there is none."""
+        """Return (descriptor, frame, bytes behind it) of a request that begins re-authentication, or None."""
         cdef Channel *c = self._channel(channel)
         if c.secure != NEGOTIATING or c.block == 0 or c.needed < 4 or c.received < c.needed:
             return None
@@ -122,22 +127,24 @@ cdef class SecureTurn:
         return c.fd, frame, rest
 
     def opened(self, uint32_t channel, bint native, uint64_t expires_ns) -> None:
-        """The client is authenticated. `native`: the bytes are plain, and the descriptor the turn's again."""
+        """Open an authenticated channel. `native`: its bytes are plain, and the turn closes it again."""
         cdef Channel *c = self._channel(channel)
         c.secure = 0 if native else MOVED
         c.owned = not native
         c.expires_ns = expires_ns
-        c.readable = 1          # what came with the last token has had its edge
+        c.readable = 1          # bytes that came with the last token have had their edge
         defer(self.t, c, True)
 
     def software(self, uint32_t channel, bytes name, bytes version) -> None:
-        """What ApiVersions said before authentication."""
+        """Note the software that ApiVersions named before authentication."""
         cdef Channel *c = self._channel(channel)
-        session_software(&self.t.sessions[channel], <const uint8_t *>name, len(name), <const uint8_t *>version, len(version))
+        session_software(
+            &self.t.sessions[channel], <const uint8_t *>name, len(name),
+            <const uint8_t *>version, len(version))
         count_client(self.t, c)
 
     def room(self, uint32_t channel):
-        """Where decrypted bytes go; None: nothing is to be read now."""
+        """Return the memory for decrypted bytes; None: nothing is to be read now."""
         cdef Channel *c = self._channel(channel)
         cdef uint64_t room
         if c.secure != MOVED or c.state != ChannelState.CHANNEL_READING or c.block == 0 or self.t.stopping:
@@ -148,7 +155,10 @@ cdef class SecureTurn:
         return PyMemoryView_FromMemory(<char *>(self.t.arena.base + c.block + c.received), room, PyBUF_WRITE)
 
     def received(self, uint32_t channel, uint32_t n) -> bool:
-        """So many bytes are in the room; whether the frame needs more. A whole one is muted and queued."""
+        """Take `n` bytes in the room; return whether the frame needs more.
+
+        A whole frame mutes the channel and is queued.
+        """
         cdef Channel *c = self._channel(channel)
         cdef int framed
         c.received += n
@@ -162,14 +172,15 @@ cdef class SecureTurn:
         return framed == 0
 
     def nothing(self, uint32_t channel) -> None:
-        """The socket and what is decrypted are empty: the next byte brings a new edge."""
+        """Note that the socket and the decrypted bytes are empty: the next byte brings a new edge."""
         cdef Channel *c = self._channel(channel)
         c.readable = 0
         if c.state == ChannelState.CHANNEL_READING and c.received == 0:
             free_request(self.t, c)
 
     def send(self, uint32_t channel, TlsPipe pipe, uint64_t most) -> None:
-        """Encrypts and writes the answer, chunk by chunk, until it is sent, the socket is full, or so many bytes have moved.
+        """Encrypt and write the answer by chunks, until it is sent, the socket is full, or `most` bytes have
+        moved.
 
         A chunk counts as sent when all of it is written. Raises what the pipe raises.
         """
@@ -199,7 +210,7 @@ cdef class SecureTurn:
                 c.moved_bytes += n - pipe.waiting()
 
     cdef bint _flush(self, Channel *c, TlsPipe pipe) except -1:
-        """Whether all that was encrypted is written. What a slow reader takes of a chunk shows that it is not stalled."""
+        """Write what was encrypted; return whether all is written. Each byte taken counts as progress."""
         cdef uint64_t before = pipe.waiting()
         cdef bint done = pipe.write_left()
         if before > pipe.waiting():
@@ -208,7 +219,7 @@ cdef class SecureTurn:
         return done
 
     cdef bint _sent(self, Channel *c, uint64_t n):
-        """So many bytes of the answer are written; whether that was all of it."""
+        """Count `n` bytes of the answer as written; return whether it is complete."""
         counter_add(self.t.counters, Counter.COUNT_WRITES, 1)
         active(self.t, c)
         if not advance_answer(self.t, c, n):
@@ -220,17 +231,17 @@ cdef class SecureTurn:
 
     @property
     def timed(self) -> bool:
-        """Whether somebody has a quota on the time of requests, so that `spent` is to be told."""
+        """Return whether somebody has a quota on the time of requests, so that `spent` must be called."""
         return self.t.timed
 
     def spent(self, uint32_t channel, uint64_t connection, uint64_t ns) -> None:
-        """Python's time for a connection; nothing if it is not there any more."""
+        """Add Python's time to a connection; does nothing if that is closed."""
         cdef Channel *c = self._channel(channel)
         if c.connection == connection:
             c.network_ns += ns
 
     def later(self, uint32_t channel) -> None:
-        """It had its share: it goes on in the next turn."""
+        """Serve the channel again in the next turn: it had its share of this one."""
         defer(self.t, self._channel(channel), True)
 
     def active(self, uint32_t channel) -> None:
@@ -240,6 +251,6 @@ cdef class SecureTurn:
         close_channel(self.t, self._channel(channel), reason, detail)
 
     def done(self) -> None:
-        """What was received goes to the handlers now."""
+        """Give the requests that were received to the handlers now."""
         dispatch(self.t)
         publish(self.t)

@@ -1,4 +1,4 @@
-"""The state of the processor's native turn; turn.pyx has its phases."""
+"""The state of the processor's native turn; turn.pyx has the phases."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from mpbroker.ipc.meters cimport Meters, MetersRef
@@ -11,15 +11,15 @@ from shm.doorbell cimport BellRef
 from shm.ring cimport RingRef, Slot
 
 cdef enum:
-    MOST_HANDLERS = 33          # with the control plane's
+    MOST_HANDLERS = 33          # with those of the control plane
     MOST_LOGS = 7
     REQUEST_RING_PLACES = 1024  # mpbroker.ipc.topology.REQUEST_RING_SLOTS, checked at import
     MOST_EVENTS = 512
     MUTE_TABLE_BYTES = 30       # states times events of mute.py
-    FIFO_PLACES = 65536         # a power of two; at least as many as there can be channels with a request each
+    FIFO_PLACES = 65536         # a power of two; at least one for each channel there can be
     API_KEYS = 128
 
-# What the turn does differently for some requests; all that it knows of Kafka's APIs (ApiKey, checked at import).
+# The APIs that the turn treats differently: all that it knows of them (ApiKey, checked at import).
 cpdef enum Api:
     API_PRODUCE = 0
     API_FETCH = 1
@@ -48,20 +48,20 @@ cdef struct Peer:
     uint32_t process            # process index
     bint known                  # its rings are bound
     bint alive                  # it has a process
-    bint leaving                # it finishes what it has, and gets nothing new
-    bint wants_room             # we asked for room in `requests`
+    bint leaving                # finishes what it has, and gets nothing new
+    bint wants_room             # this process asked for room in `requests`
     RingRef requests            # to the handler
     RingRef answers             # from the handler
     BellRef bell
     uint8_t *arena              # its reply arena
-    uint64_t *heavy             # its word: since when it has a heavy request
-    uint64_t heavy_until        # its ring's position behind the last heavy request from here
+    uint64_t *heavy             # the handler's word: since when it has a heavy request
+    uint64_t heavy_until        # position in `requests` behind the last heavy request from here
     uint64_t counted            # position up to which `requests` was seen taken
-    uint32_t untaken            # requests in it behind that
+    uint32_t untaken            # requests in the ring behind `counted`
     uint8_t is_request[REQUEST_RING_PLACES]
-    uint32_t load               # requests with it that are not parked
-    bint touched                # something was staged for it in this turn that it must wake up for
-    Slot *owed                  # what did not fit into `requests`
+    uint32_t load               # requests with the handler that are not parked
+    bint touched                # this turn staged something that the handler must wake up for
+    Slot *owed                  # descriptors that did not fit into `requests`
     uint32_t owed_count
     uint32_t owed_places
 
@@ -75,9 +75,9 @@ cdef struct Links:
     uint32_t before
     uint32_t after
 
-# What the request log is to say of a request that has ended.
+# A request that has ended, for the request log.
 cdef struct Told:
-    char *text                  # a copy, to be freed
+    char *text                  # a copy; its reader frees it
     uint32_t length
     uint32_t throttle_ms
     uint64_t total_ns
@@ -90,7 +90,7 @@ cdef struct Told:
 cdef struct Turn:
     uint32_t process            # process index of this processor
     int epoll_fd
-    int poll_errno              # why the last epoll_wait failed
+    int poll_errno              # errno of the last epoll_wait, if that failed
     int handover_fd
     ArenaRef *arena
     uint64_t *request_limit     # the supervisor's word: the arena's limit
@@ -99,7 +99,7 @@ cdef struct Turn:
     BellRef bell
     Peer handlers[MOST_HANDLERS]
     uint32_t handler_count      # places in use in `handlers`
-    uint32_t last_handler       # number of the handler that had the last batch: where a tie begins
+    uint32_t last_handler       # number of the handler that got the last batch: a tie begins here
     uint32_t last_session_keeper    # number of the handler that was last given a fetch that makes a session
     RingRef log_answers[MOST_LOGS]
     BellRef log_bells[MOST_LOGS]
@@ -109,8 +109,8 @@ cdef struct Turn:
     uint32_t channel_places
     uint32_t *free_channels
     uint32_t free_count
-    uint32_t channels_used      # places from here on were never used: they are zero, and cost nothing
-    Links *links                # by channel, and behind them the list's head: who was active when
+    uint32_t channels_used      # places from here on were never used: they are zero, and take no memory
+    Links *links                # the list in order of activity: by channel, and behind them the list's head
     uint64_t idle_ns            # connections.max.idle.ms; 0: for ever
     uint32_t *timers            # heap of throttled channels, from 1
     uint32_t timer_count
@@ -118,59 +118,64 @@ cdef struct Turn:
     uint32_t *fifo              # channels whose request waits for a handler
     uint64_t fifo_head
     uint64_t fifo_tail
-    uint64_t untaken            # requests that are with handlers who have not taken them
-    uint64_t *queued            # a word per process: FIFO and untaken; each processor writes its own
+    uint64_t untaken            # requests given to handlers that have not taken them
+    # a word per process: requests in its FIFO or untaken; each processor writes its own
+    uint64_t *queued
     uint64_t queued_elsewhere
-    uint64_t *request_quotas    # the coordinator's word: somebody's time is limited
-    bint timed                  # what it said when this turn began
-    uint64_t queue_floor        # what may be queued here whatever others have
+    uint64_t *request_quotas    # the coordinator's word: some client's request time is limited
+    bint timed                  # `request_quotas` when this turn began
+    uint64_t queue_floor        # how many may be queued here, however many others have
     uint32_t *held              # channels that wait for room in the queue, the longest waiting first
     uint32_t held_count
-    uint32_t *marked            # channels that Python has to look at; twice, if a place was taken anew meanwhile
+    uint32_t *marked            # channels for Python to look at; twice, if a place was taken anew meanwhile
     uint32_t marked_count
     uint32_t *deferred          # channels to look at again in the next turn
     uint32_t deferred_count
     uint32_t *deferred_now
     uint32_t *starved           # channels that wait for memory, the longest waiting first
     uint32_t starved_count
-    uint64_t *replies_out       # a word per handler: something waits for room among its answers
-    uint64_t dry_since_ns       # an allocation failed and no memory has come free since; 0: no
-    uint64_t refused_at         # the arena's releases and limit when it refused something
+    uint64_t *replies_out       # a word per handler: some reply waits for room in its answer ring
+    uint64_t dry_since_ns       # since when an allocation failed and no memory came free; 0: not
+    # the arena's releases when it last refused an allocation; `refused_limit`: its limit then
+    uint64_t refused_at
     uint64_t refused_limit
-    uint64_t kept_bytes         # of parked requests, outside the arena
+    uint64_t kept_bytes         # frames of parked requests, outside the arena
     bint beyond                 # the next allocation may go beyond the limit
     uint64_t stall_ns
     uint64_t next_stall_check_ns
     uint64_t dice
-    uint32_t found              # events that the last turn had, or one for something else to do
+    uint32_t found              # events of the last turn, or 1 if something else was to do
     bint soon                   # a deferred channel can go on at once: do not sleep
     uint32_t next_request
     uint64_t next_connection
     uint32_t frame_bytes_max
     uint32_t queued_requests_max
     bint stopping
-    uint64_t *order             # the supervisor's words for us, and what Python has seen of them
+    # the supervisor's words for this process; `order_seen`, `fence_order_seen`: what Python has seen of them
+    uint64_t *order
     uint64_t *fence_order
     uint64_t *evictions_asked   # in the ledger of connections
     uint64_t *evictions_done
     uint64_t order_seen
     uint64_t fence_order_seen
-    int16_t first_flexible[API_KEYS]    # per API key: first version with request header 2; 32767: none; -1: unknown key
+    # per API key: first version with request header 2; 32767: none; -1: unknown key
+    int16_t first_flexible[API_KEYS]
     uint64_t now_ns
     Told *told
     uint32_t told_count
     uint32_t told_room
-    uint64_t answers_waiting    # found in the rings by this turn
-    uint64_t clock_ns           # as now_ns, and later: when the last answer was written
+    uint64_t answers_waiting    # answers that this turn found in the rings
+    uint64_t clock_ns           # now_ns, or later: when the last answer was written
     FileTable files
     uint64_t next_files_look_ns
     Event *late                 # answers that came after their connection was closed
     uint32_t late_count
-    Event *closed               # connections closed since Python looked; room for all there can be
+    Event *closed               # connections closed since Python looked; has room for all there can be
     uint32_t closed_count
-    uint32_t *opening           # channels in CHANNEL_OPENING since Python looked; twice, if a place was taken anew meanwhile
+    # channels in CHANNEL_OPENING since Python looked; twice, if a place was taken anew meanwhile
+    uint32_t *opening
     uint32_t opening_count
-    uint32_t unopened_count     # of these, the first: there was no room for their files when Python looked
+    uint32_t unopened_count     # the first of `opening` that found no room for their files when Python looked
 
 
 cdef class ProcessorTurn:

@@ -1,6 +1,6 @@
 """One wake-up of a processor: receive, frame, parse headers, hand to handlers, send answers; without the GIL.
 
-The phases of a turn, in Kafka's order (SocketServer.Processor.run), for all that a wake-up brought:
+A turn does all that a wake-up brought, in phases, in Kafka's order (SocketServer.Processor.run):
 
     sleep      arm the doorbell, look at the rings, epoll_wait
     answers    every reply in every ring: start writing it; when it is written go on reading that connection
@@ -8,8 +8,9 @@ The phases of a turn, in Kafka's order (SocketServer.Processor.run), for all tha
     dispatch   the FIFO goes as one batch to the handler with the least load
     publish    one store per ring, one doorbell per handler
 
-Sockets are edge-triggered and registered once, so muting a channel costs no system call: it is just not read. Whatever needs a
-decision is returned to Python: new connections, closed ones, segment files to open, orders of the supervisor.
+Sockets are edge-triggered and registered once, so muting a channel costs no system call: it is just not read.
+The turn returns to Python what needs a decision: new connections, closed ones, segment files to open, orders
+of the supervisor.
 """
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -26,14 +27,18 @@ from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, SessionOfFetch, handler_of_session, session_of_fetch
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
 from mpbroker.ipc.meters cimport (
-    ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version, note_api,
+    ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version,
+    note_api,
 )
 from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
 from mpbroker.ipc.slots cimport (
-    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot, SlotFlag, SlotKind,
+    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot,
+    SlotFlag, SlotKind,
 )
 from mpbroker.network.processor.channel cimport Channel, ChannelState, CloseReason
-from mpbroker.network.processor.files cimport FILE_PLACES, FILES_MOST, FileTable, OpenFile, file_find, file_hash
+from mpbroker.network.processor.files cimport (
+    FILE_PLACES, FILES_MOST, FileTable, OpenFile, file_find, file_hash,
+)
 from mpbroker.network.processor.tls_pipe cimport TlsPipe
 from shm.arena cimport (
     Arena, arena_allocate, arena_allocate_beyond, arena_free, block_capacity, block_generation, block_lend,
@@ -41,7 +46,8 @@ from shm.arena cimport (
 from shm.counters cimport CounterPage, counter_add, counter_set, heartbeat, histogram_record, monotonic_ns
 from shm.doorbell cimport Doorbell, bell_arm, bell_disarm, bell_ring
 from shm.ring cimport (
-    Ring, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting, ring_want_space,
+    Ring, Slot, ring_advance, ring_bind, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting,
+    ring_want_space,
 )
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 
@@ -78,23 +84,24 @@ cdef enum:
     FIRST_HANDLER = 25              # mpbroker.ipc.topology.FIRST_HANDLER, checked at import
     LOG_PROCESS = 3                 # mpbroker.ipc.topology.LOG, checked at import
     SMALL_BLOCK = 1984              # bytes of the smallest size class: most requests fit
-    ANSWER_ROOM = 1024              # a block keeps at least this free behind the frame for the produce job and its answer
+    # bytes kept free behind the frame, at least: for the produce job and its answer
+    ANSWER_ROOM = 1024
     ANSWER_ROOM_MAX = 65536
     # Bytes per channel and turn, so that no channel starves another.
     SENT_PER_TURN_MAX = 1 << 18
     RECEIVED_PER_TURN_MAX = 1 << 18
-    # A frame that claims more than this gets a block of that size first, and room for all of it when that is full.
+    # A frame that claims more than CLAIMED_MAX gets FIRST_BLOCK first, and room for all once that is full.
     CLAIMED_MAX = 1 << 21
     FIRST_BLOCK = (1 << 16) - 64
-    EXPECTED_MAX = 1 << 15          # what is set aside for the next frame before its size is known
-    # A parked request of this size is kept for another handler, as long as all take less than this share of the limit.
+    EXPECTED_MAX = 1 << 15          # bytes set aside for the next frame before its size is known
+    # Parked requests of at most KEPT_MAX bytes are kept, together in at most 1 / KEPT_SHARE of the limit.
     KEPT_MAX = 1 << 14
     KEPT_SHARE = 16
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
     FILES_LOOK_NS = 1000 * 1000 * 1000
-    # Of the time that a channel may make no progress while others starve it has to move so much, and of a large request
-    # or answer this share.
+    # While others starve, a channel must move at least so many bytes within `stall_ns`, and at least this
+    # share of a large request or answer.
     PROGRESS_BYTES = 4096
     PROGRESS_SHARE = 64
     QUEUE_RETRY_MS = 2              # other processors may have room in the queue by then
@@ -111,7 +118,7 @@ cdef enum:
     TURN_CONNECTIONS = 1
     TURN_CLOSED = 2
     TURN_OPENING = 4
-    TURN_TOLD = 8                   # for the request log
+    TURN_TOLD = 8                   # ended requests for the request log
     TURN_SECURE = 16
     TURN_FAILED = 32
     DEATHS_MAX = 2
@@ -120,15 +127,23 @@ cdef enum:
 assert FIRST_PROCESSOR == topology.FIRST_PROCESSOR and CONTROL_PROCESSOR == topology.CONTROL_PROCESSOR
 assert REQUEST_RING_PLACES == topology.REQUEST_RING_SLOTS
 assert NOT_MUTED == MuteState.NOT_MUTED and MUTE_IMPOSSIBLE == mute.IMPOSSIBLE
-assert (MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED) == tuple(mute.MuteEvent)
-assert FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG and MOST_LOGS == topology.MAX_LOG_WORKERS and MOST_HANDLERS == len(topology.HANDLERS)
-assert {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
+assert (
+    MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED
+) == tuple(mute.MuteEvent)
+assert (
+    FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG
+    and MOST_LOGS == topology.MAX_LOG_WORKERS and MOST_HANDLERS == len(topology.HANDLERS)
+)
+assert (
+    {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
+)
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
-# What epoll says of the two descriptors that are no channels.
+# Epoll tags of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
 MOST_FILES = FILES_MOST
-CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE
+CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = (
+    TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE)
 
 
 include "lifecycle.pxi"
@@ -182,9 +197,9 @@ cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
         tag = <uint32_t>events[i].data.u64
         if tag == HANDOVER_TAG:
             flags |= TURN_CONNECTIONS
-        elif tag != BELL_TAG:           # which is edge-triggered: there is nothing to reset
+        elif tag != BELL_TAG:           # the bell is edge-triggered: nothing to reset
             c = &t.channels[tag]
-            # An event of an earlier connection in this place carries the low bits of another id.
+            # An event of an earlier connection in this place carries the low bits of another connection id.
             if <uint32_t>c.connection == <uint32_t>(events[i].data.u64 >> 32):
                 if c.state != ChannelState.CHANNEL_FREE and c.state != ChannelState.CHANNEL_CLOSED:
                     socket_event(t, c, events[i].events)
@@ -206,11 +221,11 @@ include "peer_failure.pxi"
 
 
 class PollFailed(OSError):
-    """The kernel does not tell any more which sockets are ready."""
+    """The kernel no longer tells which sockets are ready."""
 
 
 cdef class ProcessorTurn:
-    """The processor's connections and their way through the broker. `memory` is the broker's `SharedMemory`."""
+    """A processor's connections and their requests. `memory` is the broker's `SharedMemory`."""
 
     def __cinit__(self, *args, **named):
         self.t = empty_turn()
@@ -220,8 +235,9 @@ cdef class ProcessorTurn:
             release_turn(self.t)
 
     def __init__(
-        self, memory, int process, int handover_fd, list first_flexible, uint32_t channel_places, uint32_t frame_bytes_max,
-        uint32_t queued_requests_max, uint64_t connection_prefix, uint64_t idle_ns=0,
+        self, memory, int process, int handover_fd, list first_flexible, uint32_t channel_places,
+        uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t connection_prefix,
+        uint64_t idle_ns=0,
         uint64_t stall_ns=10_000_000_000,
     ):
         cdef Turn *t = self.t
@@ -232,7 +248,8 @@ cdef class ProcessorTurn:
         cdef unsigned char[::1] fence_orders = memory.private.block("fence_orders")
         cdef uint32_t i
         if channel_places > topology.CHANNELS_PER_PROCESSOR:
-            raise ValueError(f"{channel_places} channels: there are {topology.CHANNELS_PER_PROCESSOR} sessions")
+            raise ValueError(
+                f"{channel_places} channels: there are {topology.CHANNELS_PER_PROCESSOR} sessions")
         self.memory = memory
         self.rings = {}
         self.sessions = memory.sessions(process)
@@ -295,12 +312,12 @@ cdef class ProcessorTurn:
             raise OSError(errno, "epoll_ctl")
 
     def saw_orders(self) -> None:
-        """Python has done what the supervisor ordered up to now; a later order ends the next sleep."""
+        """Confirm that the orders `look_at_orders` found are done. A later order ends the next sleep."""
         self.t.order_seen = self.order_now
         self.t.fence_order_seen = self.fence_order_now
 
     def look_at_orders(self) -> bool:
-        """Whether there is an order that `saw_orders` has not confirmed. Call before doing what it says."""
+        """Return whether there is an order that `saw_orders` has not confirmed. Call this before obeying."""
         self.order_now = load_acquire(self.t.order)
         self.fence_order_now = load_acquire(self.t.fence_order)
         return (
@@ -310,12 +327,17 @@ cdef class ProcessorTurn:
         )
 
     def turn(self, int timeout_ms) -> int:
-        """One wake-up. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD. Raises PollFailed."""
+        """Run one turn. Returns a set of TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE.
+
+        Raises PollFailed: epoll_wait failed.
+        """
         return self._turns(timeout_ms, 0)
 
     def serve(self, int timeout_ms) -> int:
-        """As `turn`, and further turns for as long as each finds something to do and nothing is for Python: what Python
-        does between two turns costs more than they do."""
+        """Run turns while each finds something to do and nothing is for Python; otherwise like `turn`.
+
+        What Python does between two turns costs more than they do.
+        """
         return self._turns(timeout_ms, NATIVE_AT_MOST_NS)
 
     cdef int _turns(self, int timeout_ms, uint64_t longest_ns) except -1:
@@ -326,7 +348,10 @@ cdef class ProcessorTurn:
                 flags = run_turn(self.t, left_ms)
                 passed_ns = self.t.clock_ns - begun_ns
                 left_ms = timeout_ms - <int>(passed_ns // 1000000)
-                if flags or passed_ns >= longest_ns or left_ms <= 0 or not 0 < self.t.found <= NATIVE_WHILE_FEW or is_ordered(self.t):
+                if (
+                    flags or passed_ns >= longest_ns or left_ms <= 0
+                    or not 0 < self.t.found <= NATIVE_WHILE_FEW or is_ordered(self.t)
+                ):
                     break
         if flags & TURN_FAILED:
             raise PollFailed(self.t.poll_errno, os.strerror(self.t.poll_errno))
@@ -334,13 +359,14 @@ cdef class ProcessorTurn:
 
     @property
     def poll_fd(self):
-        """The descriptor that the turn sleeps on."""
+        """Return the descriptor that the turn sleeps on."""
         return self.t.epoll_fd
 
     def add_connection(self, int fd, int listener, int protocol=0, bint privileged=False):
-        """Takes over a connected non-blocking socket; returns (channel, connection), or None when all places are taken.
+        """Take over a connected non-blocking socket; return (channel, connection), or None when all places
+        are taken.
 
-        Raises OSError: the socket stays the caller's.
+        Raises OSError: the socket cannot be watched. It stays the caller's.
         """
         cdef Turn *t = self.t
         cdef Channel *c
@@ -348,11 +374,12 @@ cdef class ProcessorTurn:
         if t.free_count == 0 and t.channels_used == t.channel_places:
             return None
         index = t.free_channels[t.free_count - 1] if t.free_count else t.channels_used
-        # First what may fail: then the place is free and the socket the caller's.
+        # Do first what may fail: until then the place is free and the socket the caller's.
         self.sessions.open(
             index, t.next_connection + 1, fd, t.process - FIRST_PROCESSOR, listener, protocol, privileged)
         self._watch(
-            fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET, <uint64_t><uint32_t>(t.next_connection + 1) << 32 | index)
+            fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET,
+            <uint64_t><uint32_t>(t.next_connection + 1) << 32 | index)
         if t.free_count:
             t.free_count -= 1
         else:
@@ -375,30 +402,35 @@ cdef class ProcessorTurn:
         return index, c.connection
 
     def set_session(self, uint32_t channel, uint64_t connection, **known) -> None:
-        """What authentication found out: see `Sessions.set`. Only while no request of the connection is with a handler."""
+        """Record what authentication found out: see `Sessions.set`.
+
+        Raises RuntimeError: a request of the connection is with a handler.
+        """
         if channel < self.t.channel_places and self.t.channels[channel].state == ChannelState.CHANNEL_WAITING:
             raise RuntimeError(f"channel {channel} has a request under way: its session must not change")
         self.sessions.set(channel, connection, **known)
 
     def closed(self):
-        """(session, reason, detail) of what was closed since the last call; its places may be used again now."""
+        """Return (session, reason, detail) of channels closed since the last call, and free their places."""
         cdef uint32_t i
         cdef Turn *t = self.t
         cdef Channel *c
         out = []
         for i in range(t.closed_count):
             c = &t.channels[t.closed[i].channel]
-            out.append((self.sessions.of(c.index, t.closed[i].connection), t.closed[i].reason, t.closed[i].detail))
+            out.append((
+                self.sessions.of(c.index, t.closed[i].connection), t.closed[i].reason, t.closed[i].detail))
             self._reported(c)
         t.closed_count = 0
         return out
 
     def late_answers(self):
-        """(session, API key) of answers that came when their connection was closed already."""
+        """Return (session, API key) of answers that came after their connection was closed."""
         cdef uint32_t i
         cdef Turn *t = self.t
         out = [
-            (self.sessions.of(t.late[i].channel, t.late[i].connection), t.late[i].detail) for i in range(t.late_count)
+            (self.sessions.of(t.late[i].channel, t.late[i].connection), t.late[i].detail)
+            for i in range(t.late_count)
         ]
         for i in range(t.late_count):
             self._reported(&t.channels[t.late[i].channel])
@@ -411,20 +443,22 @@ cdef class ProcessorTurn:
             free_place(self.t, c)
 
     def close_connection(self, uint32_t channel, int reason, int64_t detail=0) -> None:
-        """What Python could not do for this connection must not touch the others."""
+        """Close one connection. Python calls this when it failed for one, so that the others go on."""
         if channel < self.t.channels_used:
             close_channel(self.t, &self.t.channels[channel], reason, detail)
             publish(self.t)
 
     def told(self) -> list[tuple[bytes, int, int, int, int, int, int, int]]:
-        """What the request log is to say of requests that have ended since the last call: the fields of request_log.Ended."""
+        """Return the fields of request_log.Ended for requests that have ended since the last call."""
         return take_told(self.t)
 
     # ---- orders
 
     def welcome_handler(self, uint32_t number) -> None:
-        """A handler (or a dead one's successor) is there: bind its rings anew. One that is known already, since this
-        process began while that did, keeps what it has been given."""
+        """Bind the rings of a new handler, or of a dead one's successor.
+
+        A handler that is known already keeps what it was given: it began before this process did.
+        """
         if self.t.handlers[number].known:
             return
         cdef Turn *t = self.t
@@ -458,7 +492,7 @@ cdef class ProcessorTurn:
         t.soon = True
 
     def leave_handler(self, uint32_t number) -> None:
-        """It will leave: from here on it gets nothing new, and finishes what it has."""
+        """Give a handler nothing new from now on; it finishes what it has."""
         self.t.handlers[number].leaving = True
 
     def fence_handler(self, uint32_t number) -> None:
@@ -471,19 +505,20 @@ cdef class ProcessorTurn:
         publish(self.t)
 
     def welcome_log(self, uint32_t number=0) -> None:
-        """A log worker (or a dead one's successor) is there: bind its ring anew."""
+        """Bind the ring of a new log worker, or of a dead one's successor."""
         cdef Ring answers = self.memory.ring(topology.log_worker(number), self.t.process)
         cdef Doorbell bell = self.memory.doorbell(topology.log_worker(number))
         self.logs[number] = (answers, bell)
         self.t.log_answers[number], self.t.log_bells[number] = answers.ref, bell.ref
 
     def limit(self, uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t idle_ns) -> None:
-        """Other limits from now on; a frame whose size is read already stays allowed."""
-        self.t.frame_bytes_max, self.t.queued_requests_max, self.t.idle_ns = frame_bytes_max, queued_requests_max, idle_ns
-        self.t.soon = True          # who waits for room in the queue may go on
+        """Set other limits. A frame whose size was read already stays allowed."""
+        self.t.frame_bytes_max, self.t.queued_requests_max, self.t.idle_ns = (
+            frame_bytes_max, queued_requests_max, idle_ns)
+        self.t.soon = True          # channels that wait for room in the queue may go on
 
     def stop_reading(self) -> None:
-        """From here on no request begins; connections that have none are closed."""
+        """Begin no more requests, and close the connections that have none under way."""
         cdef uint32_t i
         self.t.stopping = True
         for i in range(self.t.channels_used):
@@ -491,18 +526,24 @@ cdef class ProcessorTurn:
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
 
     def close_idle(self, uint64_t before_ns) -> None:
-        """Closes all connections without readiness since `before_ns` (CLOCK_MONOTONIC), whatever they wait for, as Kafka does."""
+        """Close all connections without readiness since `before_ns` (CLOCK_MONOTONIC), as Kafka does.
+
+        What they wait for does not matter.
+        """
         close_idle_channels(self.t, before_ns)
         publish(self.t)
 
     def close_listener(self, int listener) -> None:
-        """Closes all connections that came by a listener."""
+        """Close all connections of a listener."""
         close_all_of(self.t, listener)
         publish(self.t)
 
     def close_least_recently_active(self, listeners=None):
-        """Makes room for another connection: closes the one that was not active for longest, of these listeners only if
-        some are named. Returns its id, or None when there is none. (Kafka: Processor.closeExcessConnections.)"""
+        """Close the least recently active connection to make room for another one, of `listeners` only if
+        given.
+
+        Returns its id, or None when there is none. (Kafka: Processor.closeExcessConnections.)
+        """
         cdef uint32_t place = self.t.links[self.t.channel_places].after
         cdef Channel *c
         while place != self.t.channel_places:
@@ -516,7 +557,7 @@ cdef class ProcessorTurn:
         return None
 
     def close_parked(self) -> None:
-        """Stopping: nobody waits for a long poll."""
+        """Close the connections whose request is parked: a stop waits for no long poll."""
         cdef uint32_t i
         for i in range(self.t.channels_used):
             if self.t.channels[i].state == ChannelState.CHANNEL_WAITING and self.t.channels[i].parked:
