@@ -50,7 +50,7 @@ class MsgPack(msgspec.Struct, frozen=True):
 
 
 class Avro(msgspec.Struct, frozen=True):
-    """Decodes Avro. Each schema is JSON in its normalised form, which workers can compare and keep."""
+    """Decodes Avro. Each schema is JSON text, which workers can compare and keep."""
 
     writer: str | None
     reader: str | None

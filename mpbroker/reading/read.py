@@ -37,7 +37,7 @@ def read_range(task: TaskRange, schema: pa.Schema, options: ReadOptions) -> Iter
 
 
 def _can_read(files: LocalFiles, options: ReadOptions) -> bool:
-    """Tells whether the files are here; False if they are not, and brokers can be asked instead.
+    """Return whether the files are here; False if they are not, and brokers can be asked instead.
 
     Raises FilesUnavailable.
     """

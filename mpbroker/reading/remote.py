@@ -1,4 +1,4 @@
-"""Asks brokers which topics and offsets there are: Metadata and ListOffsets of the Kafka protocol."""
+"""Asks brokers for topics and offsets: Metadata and ListOffsets of the Kafka protocol."""
 
 from __future__ import annotations
 
@@ -38,9 +38,8 @@ def servers_of(text: str) -> list[tuple[str, int]]:
 class Brokers:
     """Asks the brokers of a cluster.
 
-    Methods raise ClientError; those that go by `retried`, SourceUnavailable.
-
-    Connections and what is known of leaders are those that the process has already, see `connections`.
+    Methods raise ClientError; those that use `retried` raise SourceUnavailable. Connections and known leaders
+    are shared with earlier readers of the process, see `connections`.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -58,7 +57,7 @@ class Brokers:
 
     @property
     def isolation_level(self) -> int:
-        """Returns the isolation level, of KIP-98: 0 for read_uncommitted, 1 for read_committed."""
+        """Return the isolation level of KIP-98: 0 for read_uncommitted, 1 for read_committed."""
         return _READ_COMMITTED if self._options.read_committed else _READ_UNCOMMITTED
 
     def topics(self, names: Sequence[str] | None) -> list[m.MetadataResponse.MetadataResponseTopic]:
@@ -81,19 +80,19 @@ class Brokers:
         return None if node is None else node.id
 
     def topic_id(self, topic: str) -> bytes | None:
-        """Asks for the id of the topic that has the name now.
+        """Ask for the id of the topic that has the name now.
 
-        None if brokers know no ids (before KIP-516).
+        Returns None if brokers know no ids (before KIP-516).
         """
         (found,) = self._metadata([topic])
         return _id_of(found)
 
     def start(self, node: int, request: m.Message) -> Asked:
-        """Sends a request; other things may be done before `finish`."""
+        """Send a request; `finish` takes its response, and other work may be done before."""
         return self._cluster.start(node, request)
 
     def finish(self, asked: Asked) -> Any:
-        """Waits for the response to what `start` has sent."""
+        """Wait for the response to the request that `start` has sent."""
         return self._cluster.finish(asked)
 
     def ask(self, node: int, request: m.Message) -> Any:
@@ -116,7 +115,7 @@ class Brokers:
             raise SourceUnavailable(str(error)) from error
 
     def look_again(self, topics: Sequence[str]) -> None:
-        """Looks up who leads the topics now; if nobody says, the next question finds out why."""
+        """Look up who leads the topics now. If nobody answers, the next question finds out why."""
         if not topics:
             return
         try:
@@ -143,7 +142,7 @@ def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
 
 
 def _base(options: ReadOptions) -> ClientConfig:
-    """Returns the client settings that hold unless the user set them by their Kafka names."""
+    """Return the client settings that hold unless the user set them by their Kafka names."""
     return ClientConfig(
         client_id=CLIENT_ID,
         request_timeout_ms=options.request_timeout_ms,
@@ -167,21 +166,22 @@ class RemoteCatalog:
         return sorted(part.partition_index for part in found.partitions)
 
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
-        # The ids are older than the offsets: if they are of another topic by now, no task gets its records.
+        # Ids are asked for before offsets: if the offsets are another topic's by then, no task gets its
+        # records.
         ids = {topic: self._topic_id(topic) for topic, _ in wanted}
         starts = self._list_offsets(dict.fromkeys(wanted, EARLIEST))
         ends = self._list_offsets(dict.fromkeys(wanted, LATEST))
         return {one: PartitionBounds(starts[one], ends[one], ids[one[0]]) for one in wanted}
 
     def ends(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Asks for the ends alone, with one request to each leader."""
+        """Ask for the ends alone, with one request to each leader."""
         return self._list_offsets(dict.fromkeys(wanted, LATEST))
 
     def await_records(self, ends: Mapping[TopicPartition, int], timeout_s: float) -> bool | None:
-        """Has the leader of all partitions wait for records from these offsets on, with a fetch.
+        """Have the leader of all partitions wait, by a fetch, for records from these offsets on.
 
-        True if there are some, or if only a look can tell; False after the timeout. None at once if the
-        partitions have several leaders, or none: nobody can wait for all of them.
+        Returns True if there are some, or if only a look can tell; False after the timeout. Returns None at
+        once if the partitions have several leaders, or none: no broker can wait for all of them.
         """
         leaders = {self._brokers.known_leader(topic, number) for topic, number in ends}
         if len(leaders) != 1 or (leader := leaders.pop()) is None:
@@ -212,7 +212,7 @@ class RemoteCatalog:
         return {one: None if offset < 0 else offset for one, offset in found.items()}
 
     def weight(self, wanted: OffsetRange) -> int:  # noqa: ARG002 - no request tells
-        """Returns 0, unknown: no request of the protocol tells."""
+        """Return 0 (unknown): no request of the protocol tells the size."""
         return 0
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:

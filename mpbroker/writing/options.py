@@ -1,8 +1,8 @@
 """Parses the options of the sink; names, defaults and errors are those of Spark's Kafka sink.
 
-(Spark: KafkaSourceProvider, KafkaWriter.) Our own: exactlyOnce, sinkId, sinkBatch. Spark hands options
-over with lower-cased keys. What begins with `kafka.` is for the client; `kafka.linger.ms` has no meaning,
-because rows come as fast as they can be written.
+Our own options are exactlyOnce, sinkId and sinkBatch. Spark passes options with lower-cased keys. Those that
+begin with `kafka.` are for the client; `kafka.linger.ms` has no meaning, because rows come as fast as they
+can be written. (Spark: KafkaSourceProvider, KafkaWriter.)
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class WriteOptions:
     batch_bytes: int = BATCH_BYTES
     exactly_once: bool = False
     sink_id: str = ""
-    # Of df.write: a name of jobs, and the number of this one. What was committed is not written again.
+    # For df.write: a name of jobs, and the number of this one. A committed number is not written again.
     sink_batch: tuple[str, int] | None = None
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
-    # Of the network client, by their Kafka names; passwords are among them.
+    # Settings of the network client, by their Kafka names; passwords are among them.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def client_config(self) -> ClientConfig:
