@@ -43,8 +43,9 @@ print(json.dumps({"version": list(sys.version_info[:2]), "missing": missing}))
 
 
 class SparkSetupError(RuntimeError):
-    """This host, or a session that runs already, lacks something that the source needs; the text says what
-    to do.
+    """Something that the source needs is missing on this host or in a running session.
+
+    The text says what to do.
     """
 
 
@@ -85,7 +86,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def check_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Returns the Java that Spark will start, if it is new enough. Raises SparkSetupError."""
+    """Return the Java that Spark will start, if it is new enough. Raises SparkSetupError."""
     java = find_java(environ)
     if java.major < JAVA_MAJOR_MIN:
         raise SparkSetupError(f"Spark 4 does not run on Java {java.major} ({java.path}). {_INSTALL_JAVA}")
@@ -110,12 +111,12 @@ def _java_major(path: str) -> int:
 
 
 def package_root() -> Path:
-    """Returns the directory that `import mpbroker` comes from: site-packages, or a clone."""
+    """Return the directory that `import mpbroker` comes from: site-packages, or a clone."""
     return Path(__file__).resolve().parents[1]
 
 
 def spark_version() -> tuple[int, int]:
-    """Returns the version of the installed PySpark, as (4, 3). Raises SparkSetupError."""
+    """Return the version of the installed PySpark, as (4, 3). Raises SparkSetupError."""
     if find_spec("pyspark") is None:
         raise SparkSetupError(
             f"PySpark is not installed in {sys.executable}. "

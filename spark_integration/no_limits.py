@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class ReadLimit:
-    """How much a trigger takes."""
+    """A limit of what a trigger takes."""
 
 
 @dataclass

@@ -42,14 +42,14 @@ class Schemas(Protocol):
     """Finds schemas. A schema never changes, so it may be kept."""
 
     def by_id(self, number: int) -> Any:
-        """Returns the schema that a record was written with. Raises UnknownSchema, RegistryUnavailable."""
+        """Return the schema that a record was written with. Raises UnknownSchema, RegistryUnavailable."""
 
     def by_subject(self, subject: str, version: int | str) -> Any:
-        """Returns the schema of a subject's version, a number or "latest". Raises as `by_id` does."""
+        """Return the schema of a subject's version, a number or "latest". Raises as `by_id` does."""
 
 
 def open_schemas(place: str, headers: Mapping[str, str] | None = None) -> Schemas:
-    """Opens a registry if the place begins with http:// or https://, else a directory. Raises OptionError."""
+    """Open a registry if the place begins with http:// or https://, else a directory. Raises OptionError."""
     if place.startswith(("http://", "https://")):
         return Registry(place, tuple(sorted((headers or {}).items())))
     directory = Path(place)
@@ -152,7 +152,7 @@ def _whole(registry: Registry, path: str) -> Any:
 
 
 def _parsed(text: str) -> Any:
-    """Parses a schema, which is JSON; a primitive one may be a bare word."""
+    """Parse a schema, which is JSON; a primitive one may be a bare word."""
     try:
         return json.loads(text)
     except ValueError:

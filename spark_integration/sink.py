@@ -66,7 +66,7 @@ class Written(WriterCommitMessage):
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> DataSourceWriter:
-    """Returns the writer of `df.write`. Raises OptionError."""
+    """Return the writer of `df.write`. Raises OptionError."""
     parsed = _checked(schema, options)
     if overwrite:
         raise OptionError(

@@ -96,7 +96,7 @@ class ValueFormat(NamedTuple):
 
 
 def parse_value_format(options: Mapping[str, str]) -> ValueFormat | None:
-    """Parses the options of a query; None if values stay bytes. Raises OptionError."""
+    """Parse the options of a query; None if values stay bytes. Raises OptionError."""
     lowered = {key.lower(): value for key, value in options.items()}
     given = {name: lowered[name.lower()] for name in (SCHEMA, MODE, *_OF_AVRO) if name.lower() in lowered}
     kind = lowered.get(FORMAT.lower())

@@ -22,7 +22,7 @@ from mpbroker.protocol.uuids import uuid_text
 
 LOOK_EVERY_S: Final = 1.0
 TOLD_AFTER_S: Final = 5.0
-# These wait beside the callers whose change is durable; each is logged on its own.
+# Kinds of waits beside those of callers whose change is durable; each is logged on its own.
 ROUND, CALLS = "round", "calls"
 # The kinds of news, in an operator's words.
 _NEWS = {
@@ -42,7 +42,7 @@ class _Wait:
 
 @dataclass(frozen=True)
 class Now:
-    """What is under way now.
+    """The calls that are under way.
 
     `written` names the calls whose round is on its way into the metadata log. `undecided` counts the calls
     that wait behind it; `away` says why none is decided at all.

@@ -77,7 +77,7 @@ UNKNOWN_OUTCOME = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class Phase(Enum):
-    """How far the coordinator is with the current log process."""
+    """The coordinator's progress with the current log process."""
 
     LOG_AWAY = 0  # at least one log worker is not there
     GREETING = 1

@@ -128,7 +128,7 @@ def _comparable(condition: Condition, wanted: type) -> bool:
 
 
 def _offsets(condition: Condition) -> tuple[int, int, bool]:
-    """Returns [low, high) with all offsets that fulfil the condition, and whether it has no others."""
+    """Return [low, high) with all offsets that fulfil the condition, and whether it has no others."""
     operator, value = condition.operator, condition.value
     if condition.negated:
         if operator in _NEGATED:

@@ -86,7 +86,7 @@ class Connections:
         lent.cluster.close()
 
     def close(self) -> None:
-        """Closes all clusters that are not lent."""
+        """Close all clusters that are not lent."""
         with self._lock:
             kept, self._kept = self._kept, {}
         for found in kept.values():

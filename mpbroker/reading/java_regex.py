@@ -179,7 +179,7 @@ class _Translation:
         return chr(number)
 
     def _property(self) -> frozenset[str]:
-        """Returns the characters of `\\p{Lower}`, `\\p{IsAlphabetic}`, `\\pL`."""
+        """Return the characters of `\\p{Lower}`, `\\p{IsAlphabetic}`, `\\pL`."""
         if self._skipped("{"):
             end = self._pattern.find("}", self._at)
             if end < 0:
@@ -195,7 +195,7 @@ class _Translation:
         return found
 
     def _quoted(self) -> str:
-        """Takes the text up to `\\E`, or to the end."""
+        """Take the text up to `\\E`, or to the end."""
         end = self._pattern.find("\\E", self._at)
         text = self._pattern[self._at :] if end < 0 else self._pattern[self._at : end]
         self._at = len(self._pattern) if end < 0 else end + 2

@@ -51,7 +51,7 @@ def positive(text: str, option: str) -> int:
 
 
 def timestamp_ms(text: str, option: str) -> int:
-    """Parses milliseconds since 1970."""
+    """Parse milliseconds since 1970."""
     if not _is_decimal(text.strip()):
         raise OptionError(
             f"{option}: Expected a single long value, got {text} "
@@ -83,12 +83,12 @@ def partitions(text: str, option: str) -> tuple[TopicPartition, ...]:
 
 
 def offsets(text: str, option: str, lowest: int) -> dict[TopicPartition, int]:
-    """Parses `{"topic":{"0":23,"1":-2}}`; no offset may be below `lowest`."""
+    """Parse `{"topic":{"0":23,"1":-2}}`; no offset may be below `lowest`."""
     return _by_partition(text, OptionError(f"{option}: {_WANT_OFFSETS}{text}"), lowest)
 
 
 def timestamps_ms(text: str, option: str) -> dict[TopicPartition, int]:
-    """Parses `{"topic":{"0":1735689600000}}`, milliseconds since 1970."""
+    """Parse `{"topic":{"0":1735689600000}}`, milliseconds since 1970."""
     return _by_partition(text, OptionError(f"{option}: {_WANT_TIMES}{text}"), 0)
 
 

@@ -95,7 +95,7 @@ class SubscribePattern:
 
 @dataclass(frozen=True)
 class Assign:
-    """These partitions."""
+    """The named partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -148,7 +148,7 @@ class ReadOptions:
     check_crcs: bool = True
     # Leave out records of aborted and of open transactions.
     read_committed: bool = True
-    # Whether Spark may hand over conditions of the query.
+    # Let Spark hand over conditions of the query.
     filter_pushdown: bool = False
     log_dirs: tuple[str, ...] = ()
     bootstrap_servers: str | None = None

@@ -38,7 +38,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """Where the bytes of a range were when it was planned, and the log directories that it may move to.
+    """The place of a range's bytes when it was planned, and the log directories that it may move to.
 
     `cluster_id` and `node_id` tell the broker's directories from others at the same paths on another host.
     `aborted` are transactions that `.txnindex` files may lack.
@@ -52,7 +52,7 @@ class LocalFiles:
     aborted: tuple[AbortedRange, ...] = ()
 
     def places(self) -> list[Path]:
-        """Returns the directories that the partition may be in now, the planned one first."""
+        """Return the directories that the partition may be in now, the planned one first."""
         planned = Path(self.directory)
         return list(dict.fromkeys([planned, *(Path(log_dir) / planned.name for log_dir in self.log_dirs)]))
 
@@ -99,13 +99,13 @@ class Catalog(Protocol):
     """Topics and their offsets, from files or from brokers."""
 
     def topics(self) -> Iterable[str]:
-        """Returns the names of all topics."""
+        """Return the names of all topics."""
 
     def partitions(self, topic: str) -> Sequence[int]:
-        """Returns the topic's partitions. Raises SourceUnavailable if there is no such topic."""
+        """Return the topic's partitions. Raises SourceUnavailable if there is no such topic."""
 
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
-        """Returns what may be read of each partition. Raises SourceUnavailable."""
+        """Return what may be read of each partition. Raises SourceUnavailable."""
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Find the first offset at each time or later, in ms since 1970; None if there is none."""
@@ -318,7 +318,7 @@ def parts_of(sizes: Sequence[int], min_partitions: int | None) -> list[int]:
 
 
 def by_offsets(start: int, end: int, parts: int, max_records: int | None) -> list[tuple[int, int]]:
-    """Cuts [start, end) into equal pieces, none with more than `max_records` offsets."""
+    """Cut [start, end) into equal pieces, none with more than `max_records` offsets."""
     if max_records is not None:
         parts = max(parts, math.ceil((end - start) / max_records))
     parts = min(parts, end - start)

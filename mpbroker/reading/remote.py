@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def servers_of(text: str) -> list[tuple[str, int]]:
-    """Parses `host:port,host:port`. Raises OptionError."""
+    """Parse `host:port,host:port`. Raises OptionError."""
     try:
         return parse_servers(text)
     except ConfigError as error:
@@ -61,11 +61,11 @@ class Brokers:
         return _READ_COMMITTED if self._options.read_committed else _READ_UNCOMMITTED
 
     def topics(self, names: Sequence[str] | None) -> list[m.MetadataResponse.MetadataResponseTopic]:
-        """Returns the metadata of these topics, or of all. Raises SourceUnavailable."""
+        """Return the metadata of these topics, or of all. Raises SourceUnavailable."""
         return self.retried(lambda: self._metadata(names))
 
     def leader(self, topic: str, partition: int) -> int:
-        """Returns the node id of the partition's leader."""
+        """Return the node id of the partition's leader."""
         node = self._cluster.metadata.leader(topic, partition)
         if node is None:
             self._metadata([topic])
@@ -75,7 +75,7 @@ class Brokers:
         return node.id
 
     def known_leader(self, topic: str, partition: int) -> int | None:
-        """Returns the node id of the partition's leader by the last metadata."""
+        """Return the node id of the partition's leader by the last metadata."""
         node = self._cluster.metadata.leader(topic, partition)
         return None if node is None else node.id
 
@@ -137,7 +137,7 @@ class Brokers:
 
 
 def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
-    """Returns the topic's id; None if the broker has none for it."""
+    """Return the topic's id; None if the broker has none for it."""
     return topic.topic_id if topic.topic_id != m.ZERO_UUID else None
 
 
@@ -225,13 +225,13 @@ class RemoteCatalog:
         self._brokers.close()
 
     def _topic_id(self, topic: str) -> bytes | None:
-        """Returns the topic's id as it was when its partitions were asked for."""
+        """Return the topic's id as it was when its partitions were asked for."""
         if topic not in self._topic_ids:
             self.partitions(topic)
         return self._topic_ids[topic]
 
     def _list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Asks each leader once; EARLIEST and LATEST have the numbers of ListOffsets."""
+        """Ask each leader once; EARLIEST and LATEST have the numbers of ListOffsets."""
         topics = sorted({topic for topic, _ in wanted})
         return self._brokers.retried(lambda: self._list_offsets_once(wanted), topics)
 

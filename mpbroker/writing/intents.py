@@ -14,16 +14,14 @@ class SinkError(RuntimeError):
 
 
 class State(StrEnum):
-    """How far a batch has come."""
+    """The state of a batch."""
 
     DECIDED = "decided"
-    """All its transactions must be committed, by this driver or a later one; some may be already."""
+    """The transactions must be committed, by this driver or a later one; some may be already."""
     COMMITTED = "committed"
-    """All its transactions are committed."""
+    """Every transaction is committed."""
     WITHDRAWN = "withdrawn"
-    """All its transactions were aborted before the first was committed, so the batch is to be written
-    anew.
-    """
+    """Every transaction was aborted before any was committed: the batch is to be written anew."""
 
 
 @dataclass(frozen=True)

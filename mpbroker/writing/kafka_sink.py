@@ -44,7 +44,7 @@ _UNENDED: Final = (
     f"{RECORDING_TIMEOUT_MS} ms. See the broker's log, then start the query again"
 )
 _ABORTING: Final = ("PrepareAbort", "CompleteAbort", "PrepareEpochFence")
-# These transactions are aborted as soon as they are found, so they need no time. Short enough for any broker
+# Timeout of transactions that are aborted as soon as they are found and need no time; any broker allows it
 # (transaction.max.timeout.ms).
 _STRAY_TIMEOUT_MS = 1_000
 

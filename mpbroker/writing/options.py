@@ -45,7 +45,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a query writes where, and how; it travels to every task."""
+    """Options of a query that writes. They travel to every task."""
 
     bootstrap_servers: str
     topic: str | None = None
@@ -61,13 +61,13 @@ class WriteOptions:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def client_config(self) -> ClientConfig:
-        """Returns the network client's settings. Raises ConfigError."""
+        """Return the network client's settings. Raises ConfigError."""
         config, _ = from_properties(self.client, ClientConfig(client_id=CLIENT_ID))
         return config
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Parses what a query writes, and where. Raises OptionError."""
+    """Parse what a query writes, and where. Raises OptionError."""
     options = {name.lower(): value for name, value in given.items()}
     for name, text in _REFUSED.items():
         if name in options:

@@ -197,7 +197,7 @@ class RowWriter:
         return targets
 
     def _topic_numbers(self, columns: dict[str, pa.Array]) -> pa.Array | None:
-        """Returns the topic's number for each row, or None if all rows have the first topic."""
+        """Return the topic's number for each row, or None if all rows have the first topic."""
         if self._options.topic is not None:
             self._topics.number(self._options.topic)
             return None

@@ -38,8 +38,9 @@ _HOUR_US: Final = 3_600_000_000
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """What to archive, where to, and in which form. A job with more than `records_per_run` makes several
-    runs.
+    """The topics to archive, the target, and its form.
+
+    A job with more than `records_per_run` records makes several runs.
     """
 
     source: Source
@@ -50,7 +51,7 @@ class ArchiveSettings:
 
 @dataclass
 class Result:
-    """What a call has done."""
+    """The result of a call."""
 
     records: int = 0
     runs: int = 0

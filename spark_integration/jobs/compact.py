@@ -22,7 +22,7 @@ FILE_BYTES: Final = 128 << 20
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a compaction has done; all numbers are 0 if there was nothing to do."""
+    """The result of a compaction; all numbers are 0 if there was nothing to do."""
 
     runs: int = 0
     files_before: int = 0

@@ -1,4 +1,4 @@
-"""What all jobs share: the source that they read, progress, and errors."""
+"""Parts that all jobs share: the source that they read, progress, and errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class Source:
-    """Which topics a job reads, and where. `extra` has more options of the source, by their names."""
+    """The topics that a job reads, and their place. `extra` has more options of the source, by name."""
 
     topics: str | None = None
     pattern: str | None = None

@@ -25,7 +25,7 @@ SOURCE_OFFSET: Final = "__source.offset"
 
 @dataclass(frozen=True)
 class MirrorSettings:
-    """What to write, and where.
+    """The records to write, and their target.
 
     `options` are the sink's, such as kafka.bootstrap.servers. `checkpoint` is a directory of this mirror
     alone. `name` is the sink's, with `exactly_once`; it belongs to the checkpoint. `prefix` goes before the

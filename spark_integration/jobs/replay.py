@@ -28,7 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """What to write, and where.
+    """The records to write, and their target.
 
     `name` is the replay's; its progress is kept beside the archive under that name. `topics` restricts it to
     these. `to_topic` takes all records; without it each goes to the topic of its name. `keep_partitions`
@@ -47,7 +47,7 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a call has done."""
+    """The result of a call."""
 
     records: int = 0
     steps: int = 0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """What to read, and where sessions go: Parquet files in a directory, or a topic.
+    """The events to read, and the target of sessions: Parquet files in a directory, or a topic.
 
     `options` are those of a topic's sink, such as kafka.bootstrap.servers. `gap` and `lateness` are intervals
     as Spark writes them, such as "30 minutes".

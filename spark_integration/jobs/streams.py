@@ -1,4 +1,4 @@
-"""What jobs that are streaming queries share: their progress, their end, and what they leave."""
+"""Parts that jobs with streaming queries share: their progress, their end, and what they leave."""
 
 from __future__ import annotations
 
