@@ -137,9 +137,7 @@ class AvroType:
         return spark, _fields(converts) if converts else None
 
     def _union(self, branches: list[Any]) -> tuple[DataType, Convert | None]:
-        """Map a union as Spark does: null makes it nullable, two numbers become the wider one, others a
-        struct.
-        """
+        """Map a union as Spark does: null makes it nullable, two numbers give the wider, others a struct."""
         others = [branch for branch in branches if _kind(branch) != "null"]
         if not others:
             return NullType(), None
@@ -255,8 +253,9 @@ def plain_decoder(writer: Any, reader: Any | None) -> Convert:
 
 
 def framed_decoder(schemas: Registry | Directory, reader: Any) -> Convert:
-    """Return a decoder of Confluent's framing: a zero, the schema's id (4 bytes, big endian), then Avro's
-    encoding.
+    """Return a decoder of Confluent's framing.
+
+    A value is a zero, the schema's id (4 bytes, big endian), then Avro's encoding.
     """
     target = AvroType(reader)
 

@@ -32,8 +32,9 @@ _BY_SESSION = "or make the session with mpbroker.spark.session(), which sets it"
 
 
 class Check(NamedTuple):
-    """The result of one check. `state` is ok, note (the source works without) or problem; `advice` is
-    empty if ok.
+    """The result of one check.
+
+    `state` is ok, note (the source works without) or problem; `advice` is empty if ok.
     """
 
     name: str

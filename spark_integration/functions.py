@@ -1,5 +1,4 @@
-"""Functions that decode a column of values into a column of structs: Arrow UDFs, for batch queries and
-streams.
+"""Functions that decode a column of values into structs: Arrow UDFs, for batch queries and streams.
 
 JSON needs no function of ours: Spark's own `from_json(col("value").cast("string"), schema)` decodes in the
 JVM, where the data are, and takes numbers of any size into decimal or string columns.

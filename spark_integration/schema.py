@@ -1,5 +1,6 @@
-"""Names the columns of Spark's Kafka source, and those that a query gets (Spark:
-KafkaRecordToRowConverter).
+"""Names the columns of Spark's Kafka source, and those that a query gets.
+
+(Spark: KafkaRecordToRowConverter.)
 """
 
 from __future__ import annotations

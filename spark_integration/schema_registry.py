@@ -29,8 +29,9 @@ _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class RegistryUnavailable(RuntimeError):
-    """The registry does not answer, or refuses. A record whose schema it may have is not to be called
-    corrupt.
+    """The registry does not answer, or refuses.
+
+    A record whose schema it may have is not to be called corrupt.
     """
 
 

@@ -83,8 +83,7 @@ def session(
             found.sparkContext.setLogLevel("ERROR")
     from spark_integration.source import MpbrokerDataSource
 
-    # PySpark would find the source by itself, but asks the JVM's default Python, which a running JVM does not
-    # change.
+    # PySpark would find the source itself, but by the JVM's default Python, which a running JVM keeps.
     found.dataSource.register(MpbrokerDataSource)
     return found
 
@@ -105,8 +104,9 @@ def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> Sp
 
 
 def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> dict[str, str]:
-    """Return all settings of the session, the given ones first. Prepares the environment and a running
-    context.
+    """Return all settings of the session, the given ones first.
+
+    Prepares the environment and a running context.
 
     Raises SparkSetupError.
     """
@@ -213,8 +213,9 @@ def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:
 
 
 def _check_running_jvm() -> None:
-    """Check the default Python of a running JVM of Spark. Raises SparkSetupError if it cannot find the
-    source.
+    """Check the default Python of a running JVM of Spark.
+
+    Raises SparkSetupError if it cannot find the source.
     """
     if not _jvm_runs():
         return
@@ -234,8 +235,9 @@ def _check_running_jvm() -> None:
 
 
 def _check_class_path(wanted: Mapping[str, str]) -> None:
-    """Check that a running JVM of Spark can load the JVM reader, if it is wanted. Raises SparkSetupError if
-    not.
+    """Check that a running JVM of Spark can load the JVM reader, if it is wanted.
+
+    Raises SparkSetupError if not.
 
     Spark would warn in its log, and read with Python. A jar comes onto the class path of the driver only when
     its JVM starts.

@@ -77,8 +77,9 @@ def batch_writer(schema: StructType, options: Mapping[str, str], *, overwrite: b
 
 
 def stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceStreamWriter:
-    """Return the writer of one micro-batch. Other output modes are taken for append, as by Spark's Kafka
-    sink.
+    """Return the writer of one micro-batch.
+
+    Other output modes are taken for append, as by Spark's Kafka sink.
 
     Raises OptionError, ClientError.
     """

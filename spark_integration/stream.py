@@ -105,8 +105,6 @@ class MpbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _patient(options: ReadOptions) -> ReadOptions:
-    """Return options for tasks, which wait kafkaConsumer.pollTimeoutMs for a broker, as those of Kafka's
-    source do.
-    """
+    """Return options for tasks, which wait kafkaConsumer.pollTimeoutMs for a broker as Kafka's do."""
     tries = math.ceil(options.request_timeout_ms / max(1, options.retry_interval_ms))
     return replace(options, retries=max(options.retries, tries))

@@ -47,8 +47,9 @@ _STRUCT: Final = re.compile(r"\s*STRUCT\s*<(.*)>\s*", re.I | re.S)
 
 
 class ValueFormat(NamedTuple):
-    """The type and encoding of the column `value`. `fields` is the DDL of MessagePack's fields, or their
-    type.
+    """The type and encoding of the column `value`.
+
+    `fields` is the DDL of MessagePack's fields, or their type.
     """
 
     mode: Mode
@@ -68,8 +69,7 @@ class ValueFormat(NamedTuple):
         return self._avro_decoding().spark
 
     def decoding(self, column: DataType) -> Decoding:
-        """Return how to decode into a column of this type: `column_type`, or the fields that a user chose of
-        it.
+        """Return how to decode into a column of this type: `column_type`, or a user's choice of its fields.
 
         May ask a registry. Raises OptionError, RegistryUnavailable.
         """

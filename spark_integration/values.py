@@ -1,6 +1,4 @@
-"""Decodes columns of encoded values into columns of structs and sets malformed ones apart; knows no
-format.
-"""
+"""Decodes columns of values into columns of structs and sets malformed ones apart; knows no format."""
 
 from __future__ import annotations
 

@@ -74,8 +74,9 @@ class Announcer:
         self._writer.then(action)
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce what is new. Return False if nothing is, or if a base waits until all readers follow the
-        last one.
+        """Announce what is new.
+
+        Return False if nothing is, or if a base waits until all readers follow the last one.
         """
         if not self.has_news:
             return False

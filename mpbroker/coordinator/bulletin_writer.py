@@ -1,6 +1,4 @@
-"""Writes one bulletin of the coordinator: a delta if it fits, else a base once all readers follow the last
-one.
-"""
+"""Writes one bulletin of the coordinator: deltas, and bases once all readers follow the last one."""
 
 from __future__ import annotations
 

@@ -37,8 +37,9 @@ def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
 
 
 def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[Path, BinaryIO]]:
-    """Open all segments up to `last_base`, ascending, at once: the cleaner may replace them while they are
-    read.
+    """Open all segments up to `last_base`, ascending.
+
+    All are opened at once: the cleaner may replace them while they are read.
     """
     for _ in range(TRIES):
         paths = [path for path in sorted(directory.glob("*.log")) if int(path.stem) <= last_base]

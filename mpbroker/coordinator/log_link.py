@@ -58,8 +58,9 @@ class Kind(Enum):
 
 @dataclass(eq=False)
 class _Asked:
-    """A question, and the answers so far of the workers that were asked. `topic` is the topic as it was
-    opened.
+    """A question, and the answers so far of the workers that were asked.
+
+    `topic` is the topic as it was opened.
     """
 
     kind: Kind

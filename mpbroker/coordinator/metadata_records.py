@@ -1,5 +1,4 @@
-"""Encodes and decodes the records of `__cluster_metadata` that this broker writes, and builds batches of
-them.
+"""Encodes, decodes and batches the records of `__cluster_metadata` that this broker writes.
 
 The versions are those of Kafka's MetadataRecordSerde (KIP-631), so that `kafka-dump-log.sh
 --cluster-metadata-decoder` reads our log; keys are null. One batch is one atomic step: it is in the log as a
@@ -38,8 +37,7 @@ MetadataRecord = (
     | RemoveUserScramCredentialRecord
 )
 
-# Version 1 of PartitionRecord has the directories of its replicas; 2 adds what only a cluster needs
-# (KIP-966).
+# PartitionRecord: version 1 has its replicas' directories; 2 adds what only a cluster needs (KIP-966).
 _VERSIONS: Final[dict[type[MetadataRecord], int]] = {
     TopicRecord: 0,
     PartitionRecord: 1,

@@ -28,8 +28,9 @@ ScramKey: TypeAlias = tuple[str, int]
 
 
 class NewsAnnouncer(Generic[K]):
-    """The writer of one bulletin. Changes are noted with `changed`; actions that wait for them run when they
-    are out.
+    """The writer of one bulletin.
+
+    Changes are noted with `changed`; actions that wait for them run when they are out.
 
     `everything` and `some` make the messages of a base and of a delta, from the state and what changed.
     """
@@ -60,8 +61,9 @@ class NewsAnnouncer(Generic[K]):
         self._writer.replaced()
 
     def publish(self, state: MetadataState) -> bool:
-        """Announce what is new. Return False if nothing is, or if a base waits until all readers follow the
-        last one.
+        """Announce what is new.
+
+        Return False if nothing is, or if a base waits until all readers follow the last one.
         """
         if not self.has_news:
             return False

@@ -132,8 +132,8 @@ class Coordinator:
         )
         self._handlers: dict[int, RingPair] = {}
         self._lives = dict.fromkeys(HANDLERS, 0)
-        # Handlers that died and have not been welcomed anew. `roles` may name the successor before its rings
-        # are bound.
+        # Handlers that died and were not welcomed anew: `roles` may name a successor whose rings are not
+        # bound.
         self._fenced: set[int] = set()
         burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
         measured = MutationMeters(memory.meters(COORDINATOR), memory.quota_secret)
@@ -368,9 +368,7 @@ class Coordinator:
             raise InconsistentMetadata(f"the log ends at {state.next_offset}, where no round of ours ends")
 
     def _remove_leftovers(self, removed: dict[bytes, str]) -> None:
-        """Remove topics that our log says are removed and the log process still serves: a predecessor died in
-        between.
-        """
+        """Remove topics removed in our log and still served, because a predecessor died in between."""
         for slot in slots_given(self._table, len(self._log.workers)):
             partition = read_partition_surely(self._table, slot)
             if partition.flags & PartitionFlag.PARTITION_LIVE and partition.topic_id in removed:
@@ -558,9 +556,7 @@ class Coordinator:
         self._waiting.settle({(Awaited.GONE, topic_id)})
 
     def _settle_announced(self) -> None:
-        """Settle waits for topics that handlers can see now, or that were deleted before any handler saw
-        them.
-        """
+        """Settle waits for topics that handlers can see now, or that were deleted unseen."""
         if self._waiting:
             self._waiting.settle_if(self._is_seen)
 

@@ -15,8 +15,9 @@ from mpbroker.protocol.messages import ClientQuotaRecord
 from mpbroker.quotas.entities import Entity, InvalidQuota, QuotaTable, check_quota, entity_of
 
 NAME_BYTES_MAX: Final = 1024
-"""The longest user or client id with a quota, in bytes. Kafka sets no bound; here every handler holds them
-all.
+"""The longest user or client id with a quota, in bytes.
+
+Kafka sets no bound; here every handler holds them all.
 """
 
 
@@ -26,8 +27,9 @@ def entity_in(record: ClientQuotaRecord) -> Entity:
 
 
 def alter(quotas: QuotaTable, call: AlterQuotas, room: int) -> tuple[AlteredQuotas, list[ClientQuotaRecord]]:
-    """Return the answer, and the records that make it true. Changes nothing. `room` is the bytes that are
-    left.
+    """Return the answer, and the records that make it true.
+
+    Changes nothing. `room` is the bytes that are left.
     """
     times = Counter(tuple(sorted(a.entity, key=str)) for a in call.alterations)
     answer, records = AlteredQuotas([]), []
@@ -44,8 +46,7 @@ def alter(quotas: QuotaTable, call: AlterQuotas, room: int) -> tuple[AlteredQuot
             text = "There are too many topics and quotas; remove some first"
             answer.results.append((ErrorCode.POLICY_VIOLATION, text))
             continue
-        # A removal makes room only for the next call: another alteration in this one may be of the same
-        # entity.
+        # A removal makes room for the next call only: another alteration here may be of the same entity.
         room -= max(grown, 0)
         answer.results.append((ErrorCode.NONE, None))
         if not call.validate_only:

@@ -1,5 +1,4 @@
-"""Groups and transactions within the coordinator process: routes requests to them and gives them what they
-need.
+"""Groups and transactions within the coordinator process, and what both need of the rest of it.
 
 Both take forwarded requests, write to a topic of their own, and read it again after a death. Transactions end
 with markers in partitions of any topic, those of committed offsets among them.
@@ -194,8 +193,9 @@ class Services:
         self.groups.step(is_serving)
 
     def sleep_ms(self, most_ms: int) -> int:
-        """Return for how long there is nothing to do, at most `most_ms`. Either service may have made work
-        for the other.
+        """Return for how long there is nothing to do, at most `most_ms`.
+
+        Either service may have made work for the other.
         """
         if self._is_serving and (self.groups.has_work or self.transactions.has_work):
             return 0

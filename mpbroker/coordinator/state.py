@@ -1,5 +1,6 @@
-"""The metadata state machine: the state that the log describes, and decisions that add to it. No I/O, no
-clock.
+"""The metadata state machine: the state that the log describes, and decisions that add to it.
+
+No I/O, no clock.
 
 `MetadataState` is the outcome of applying every record of `__cluster_metadata` in order, nothing else.
 `decide` answers a call from a state with the records that would make the answer true; it changes nothing.
@@ -291,8 +292,9 @@ class Decider:
         return self._mutations.begin(state.quotas, account.user, account.client_id, strict=account.strict)
 
     def _create_topics(self, draft: MetadataState, call: CreateTopics) -> Decision:
-        """Decide new topics. `draft` collects those of this call, so that they are checked against each
-        other.
+        """Decide new topics.
+
+        `draft` collects those of this call, so that they are checked against each other.
         """
         mutation = self._begin_mutation(draft, call.account)
         decision = Decision(answers := CreatedTopics([]), mutation=mutation)
@@ -362,8 +364,7 @@ class Decider:
         ]
 
     def _fresh_id(self, state: MetadataState) -> bytes:
-        """Return a random id that Kafka does not reserve and whose text does not look like a command line
-        option.
+        """Return a random id, none that Kafka reserves or that looks like a command line option.
 
         (Kafka: Uuid.randomUuid.)
         """
@@ -472,8 +473,9 @@ class Decider:
             )
 
     def _check_room(self, state: MetadataState, more_bytes: int) -> None:
-        """Check that handlers' bulletins have room for `more_bytes`. Raises Refused if not. A decrease always
-        fits.
+        """Check that handlers' bulletins have room for `more_bytes`.
+
+        Raises Refused if not. A decrease always fits.
         """
         if more_bytes > 0 and state.image_bytes + more_bytes > self._image_bytes_max:
             raise Refused(

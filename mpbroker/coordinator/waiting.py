@@ -25,9 +25,7 @@ class Caller:
 
 
 class Change(NamedTuple):
-    """A change of a topic that readers must have seen: at least this version of its settings and this many
-    partitions.
-    """
+    """The state of a topic that readers must have reached: version of its settings, partitions."""
 
     topic_id: bytes
     config_version: int

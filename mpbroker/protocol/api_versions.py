@@ -24,8 +24,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 Served = ApiVersionsResponse.ApiVersion
 # Kafka's features of which only level 0 (off) exists here. None of them is finalized, which means level 0.
 _OFF = ("eligible.leader.replicas.version", "group.version", "share.version", "streams.version")
-# Level 2 is KIP-890 part 2. Clients that do not know it work as with level 0, so a lower level need not be
-# offered.
+# Level 2 is KIP-890 part 2. Clients that do not know it work as with level 0: no level need be refused.
 _TRANSACTION = "transaction.version"
 _TRANSACTION_LEVEL = 2
 _FEATURES = [

@@ -69,8 +69,9 @@ def _new_decoder(kind: schema.Kind, api_key: int, version: int) -> Decoder:
 
 
 def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
-    """Return the encoder, which appends to a first segment that its caller gives. Raises
-    UnsupportedVersion.
+    """Return the encoder, which appends to a first segment that its caller gives.
+
+    Raises UnsupportedVersion.
     """
     encoder = _encoders.get((kind, api_key, version))
     if encoder is None:

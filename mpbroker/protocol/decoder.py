@@ -76,8 +76,9 @@ RUNTIME: dict[str, Any] = {
 
 
 class _DecoderWriter(FunctionWriter):
-    """Writes a decoder. `view` means that the source is a memoryview, whose slices cannot decode
-    themselves.
+    """Writes a decoder.
+
+    `view` means that the source is a memoryview, whose slices cannot decode themselves.
     """
 
     def __init__(self, message: Message, version: int, cls: type, view: bool) -> None:

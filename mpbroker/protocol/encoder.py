@@ -1,5 +1,4 @@
-"""Compiles the encoder of one message and version: it takes the message and a first segment, and returns
-segments.
+"""Compiles the encoder of one message and version, from a message and a first segment to all segments.
 
 The first segment is given so that a header can stand in it already. Large records become segments of their
 own and are never copied.

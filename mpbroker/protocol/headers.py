@@ -125,8 +125,9 @@ def throttle_time_at(api_key: int, api_version: int) -> int | None:
 def frame_response(
     api_key: int, api_version: int, correlation_id: int, body: bytes, throttle_time_ms: int = 0
 ) -> bytearray:
-    """Return size, header and body of an encoded response; `throttle_time_ms` says how long its client
-    pauses.
+    """Return size, header and body of an encoded response.
+
+    `throttle_time_ms` says how long its client pauses.
     """
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     frame = bytearray(header.pack(correlation_id)) + body

@@ -1,5 +1,4 @@
-"""Reads the values of the records in `__cluster_metadata`: a frame that says which record it is, then the
-record.
+"""Reads the values of the records in `__cluster_metadata`: a frame that names the record, then its fields.
 
 Source in Kafka: org.apache.kafka.server.common.serialization.AbstractApiMessageSerde.
 

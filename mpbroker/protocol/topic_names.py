@@ -40,7 +40,5 @@ def problem_with(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str | None:
-    """Return a key that is equal for names that would collide in Kafka's metrics; None if the name cannot
-    collide.
-    """
+    """Return a key that names colliding in Kafka's metrics share; None if the name cannot collide."""
     return name.replace(".", "_") if "." in name or "_" in name else None

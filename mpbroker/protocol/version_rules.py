@@ -53,8 +53,9 @@ def in_version(api_key: int, version: int, response: Any) -> Any:
 
 
 def error_for_version(version: int, code: int, first_that_knows: int) -> int:
-    """Return INVALID_PRODUCER_EPOCH for PRODUCER_FENCED in versions that do not know that (KIP-588), else
-    the code.
+    """Return the code as this version knows it.
+
+    PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH in versions before `first_that_knows` (KIP-588).
     """
     is_known = version >= first_that_knows or code != ErrorCode.PRODUCER_FENCED
     return code if is_known else ErrorCode.INVALID_PRODUCER_EPOCH

@@ -57,8 +57,9 @@ class RecordsSlice:
 
 
 def more(b: Buffer, p: int, n: int) -> tuple[int, int]:
-    """Read the rest of an unsigned varint whose first byte is `n`. Return the value and the position after
-    it.
+    """Read the rest of an unsigned varint whose first byte is `n`.
+
+    Return the value and the position after it.
     """
     n &= 127
     shift = 7

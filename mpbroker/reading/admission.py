@@ -1,5 +1,6 @@
-"""Decides how much of the backlog a micro-batch takes. Knows offsets and the time it is given, and asks
-nobody.
+"""Decides how much of the backlog a micro-batch takes.
+
+Knows offsets and the time it is given, and asks nobody.
 
 (Spark: KafkaMicroBatchStream.rateLimit and delayBatch.)
 """
@@ -43,8 +44,7 @@ def at_most_bytes(
     ends: Mapping[TopicPartition, int],
     weight: Callable[[OffsetRange], int],
 ) -> dict[TopicPartition, int]:
-    """Return ends that take at most `limit` bytes, but at least one record batch of each partition with a
-    backlog.
+    """Return ends that take at most `limit` bytes, but a record batch at least of each backlog.
 
     `weight` returns the bytes of a range, which grow with it by whole batches. If it returns 0 (unknown),
     that end stays as it is.

@@ -27,8 +27,9 @@ KEPT_MAX: Final = 4
 
 
 class Lent(NamedTuple):
-    """A cluster lent to one reader. `made_s` is in monotonic seconds; `pid` is the process that it belongs
-    to.
+    """A cluster lent to one reader.
+
+    `made_s` is in monotonic seconds; `pid` is the process that it belongs to.
     """
 
     cluster: Cluster

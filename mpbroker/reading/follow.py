@@ -1,5 +1,4 @@
-"""Follows the ends of topics while a streaming query runs: cheaply while nothing comes, at once when
-something does.
+"""Follows the ends of topics for a streaming query: cheaply in quiet times, at once when records come.
 
 Files are watched in the broker's shared memory. Readers may only read it and cannot ask to be woken, so they
 look at the versions of their partitions' slots, with pauses that grow while nothing comes. Brokers are asked
@@ -36,8 +35,7 @@ _SHORTEST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.02
 # A pause is the quiet before it divided by this: what ends the quiet is seen at most so much later.
 _QUIET_TO_PAUSE = 50
-# Looking at directories, and whether a broker lives, are calls to the kernel: dearer than a look at its
-# memory.
+# Asking the kernel about directories, or whether a broker lives, is dearer than a look at its memory.
 _DIRECTORIES_AGE_S = 0.1
 # A question costs the brokers something, too.
 _SHORTEST_REMOTE_PAUSE_S = 0.005

@@ -124,8 +124,7 @@ class LocalCatalog:
         }
 
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
-        """Read again what the running broker publishes of these partitions, without a look at the
-        directories.
+        """Read again what the running broker publishes of these partitions; the directories are not read.
 
         Returns False if one has no slot, or if its slot is not that of a served partition any more: then only
         a new catalog can find it. Raises CorruptLog.

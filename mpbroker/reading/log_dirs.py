@@ -249,10 +249,10 @@ def _broker_of(log_dir: Path) -> RunningBroker:
 
 
 def one_that_counts(paths: Sequence[Path]) -> Path:
-    """Return which of a partition's directories, in several log directories, counts: the marks of a move say
-    so.
+    """Return the directory that counts of one partition's in several log directories.
 
-    (mpbroker.log.directories.future_replica.) Raises SourceUnavailable if no mark decides.
+    The marks of a move say which (mpbroker.log.directories.future_replica). Raises SourceUnavailable if no
+    mark decides.
     """
     if len(paths) == 1:
         return paths[0]

@@ -119,9 +119,7 @@ def _json_object(text: str, wrong: OptionError) -> dict[str, Any]:
 
 
 def _is_decimal(text: str) -> bool:
-    """Return whether all are of the ten ASCII digits: Python's own `isdecimal` accepts those of other
-    scripts, too.
-    """
+    """Return whether all are ASCII digits: Python's own `isdecimal` accepts other scripts, too."""
     return text.isascii() and text.isdecimal()
 
 

@@ -172,10 +172,10 @@ def includes_headers(options: Mapping[str, str]) -> bool:
 
 
 def chosen_columns(options: Mapping[str, str], known: Sequence[str]) -> tuple[str, ...]:
-    """Return the names in the option `columns`; by default all known ones, `headers` only if they are
-    included.
+    """Return the names in the option `columns`.
 
-    Raises OptionError for a name that is not known, or listed twice.
+    Without the option these are all known ones, `headers` only if they are included. Raises OptionError for a
+    name that is not known, or listed twice.
     """
     text = _lowered(options).get("columns")
     if text is None:
@@ -419,8 +419,9 @@ def _not_for_batches(limit: Limit, refused: int, for_all: str, for_one: str) -> 
 
 
 def _check_order(starting: Limit, ending: Limit) -> None:
-    """Refuse two limits of the same kind that name different partitions or go backwards. Raises
-    OptionError.
+    """Refuse two limits of the same kind that name different partitions or go backwards.
+
+    Raises OptionError.
     """
     if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
         first, last, what = starting.offsets, ending.offsets, "offset"

@@ -1,5 +1,6 @@
-"""Fetches a task's range over the Kafka protocol. The bytes are the same as in the files, and so is the
-decoder.
+"""Fetches a task's range over the Kafka protocol.
+
+The bytes are the same as in the files, and so is the decoder.
 
 The next fetch is under way while Spark takes the records of the last one.
 
@@ -91,9 +92,7 @@ def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iter
 
 
 def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterator[Fetched]:
-    """Yield all fetches of a range, in order; each is sent as soon as the answer of the one before has
-    come.
-    """
+    """Yield all fetches of a range, in order; each is sent as soon as the one before was answered."""
     offset = task.start
     under_way: Asked | None = None
     while offset < task.end:

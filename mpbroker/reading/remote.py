@@ -166,8 +166,7 @@ class RemoteCatalog:
         return sorted(part.partition_index for part in found.partitions)
 
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
-        # Ids are asked for before offsets: if the offsets are another topic's by then, no task gets its
-        # records.
+        # Ids are asked for first: if the offsets are another topic's by then, no task gets its records.
         ids = {topic: self._topic_id(topic) for topic, _ in wanted}
         starts = self._list_offsets(dict.fromkeys(wanted, EARLIEST))
         ends = self._list_offsets(dict.fromkeys(wanted, LATEST))

@@ -312,8 +312,9 @@ class Stream:
         return found
 
     def _view(self, begun: StreamOffsets | None, *, is_final: bool = False) -> StreamOffsets:
-        """Return the ends now. Ends that went back, or partitions that are gone, are looked for again before
-        that counts.
+        """Return the ends now.
+
+        Ends that went back, or partitions that are gone, are looked for again before that counts.
 
         As long as nobody answers nothing is new, up to a Kafka client's patience. `is_final` says that this
         is the only look, so it waits for an answer. Raises SourceUnavailable.

@@ -31,23 +31,23 @@ class StreamOffsets:
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
     def of_another(self, topic: str, topic_id: bytes | None) -> bool:
-        """Return whether these offsets are those of another topic of that name. An unknown id equals every
-        id.
+        """Return whether these offsets are those of another topic of that name.
+
+        An unknown id equals every id.
         """
         known = self.topic_ids.get(topic)
         return known is not None and topic_id is not None and known != topic_id
 
     def to_json(self) -> Json:
-        """Return the JSON with topics and partitions in order: Spark compares offsets as text. Do not
-        change it.
+        """Return the JSON with topics and partitions in order: Spark compares offsets as text.
+
+        Do not change it.
         """
         return self._json
 
     @cached_property
     def _json(self) -> Json:
-        """Return the JSON, built once: an idle query asks again and again for the same offsets of a
-        thousand partitions.
-        """
+        """Return the JSON, built once: an idle query asks for the same thousand offsets again and again."""
         found: Json = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             found.setdefault(topic, {})[str(partition)] = offset

@@ -183,8 +183,9 @@ def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: I
 
 
 def check_last_index(directory: Path, bases: Sequence[int], bound: Bound, aborted_end: int) -> None:
-    """Check that the last aborted transaction that the broker knows of is in its index. Raises CorruptLog if
-    not.
+    """Check that the last aborted transaction that the broker knows of is in its index.
+
+    Raises CorruptLog if not.
 
     `aborted_end` is the table's: one above the last abort marker, 0 if there is none. A missing entry can be
     detected only in a segment that is never cleaned, the bound's or a later one.

@@ -34,8 +34,9 @@ def binary(column: pa.Array | None) -> Binary | None:
 
 
 def numbers(column: pa.Array | None) -> Numbers | None:
-    """Return the addresses of a column of numbers or times. The column has to live as long as they are
-    used.
+    """Return the addresses of a column of numbers or times.
+
+    The column has to live as long as they are used.
     """
     if column is None or pa.types.is_null(column.type):
         return None

@@ -63,11 +63,10 @@ def prefix_of(sink_id: str) -> str:
 
 
 def begun(transactions: Transactions, name: str, timeout_ms: int) -> Transaction:
-    """Begin a transaction of the name, or of a similar name if that one exists: beginning it again would
-    abort it.
+    """Begin a transaction of the name, or of a similar name if that one exists.
 
-    Spark counts attempts from 0 again when it retries a stage, and may use the results of the first try.
-    Raises ClientError.
+    Beginning an existing one again would abort it. Spark counts attempts from 0 again when it retries a
+    stage, and may use the results of the first try. Raises ClientError.
     """
     while _is_open(transactions, name):
         name += "+"

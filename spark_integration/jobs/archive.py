@@ -116,9 +116,7 @@ class _Archiving:
         return self._result
 
     def _ahead(self, reached: Mapping[Log, int]) -> Slice:
-        """Return the offsets to archive: from the end of each log's last run, or its start, to what may be
-        read now.
-        """
+        """Return the offsets to archive, from each log's last run, or its start, to what may be read now."""
         options = self._settings.source.parsed()
         with closing(open_catalog(options)) as catalog:
             bounds = catalog.bounds(selected(catalog, options))
@@ -212,8 +210,9 @@ class _Archiving:
         return spans
 
     def _check_ids(self, now: Slice) -> None:
-        """Check that topic ids are still the same: then they were the same during the run. Raises
-        JobError.
+        """Check that topic ids are still the same: then they were the same during the run.
+
+        Raises JobError.
         """
         options = self._settings.source.parsed()
         with closing(open_catalog(options)) as catalog:
@@ -245,9 +244,7 @@ def where_to_begin(reached: Mapping[Log, int], log: Log, log_start: int) -> tupl
 
 
 def cut(whole: Slice, most: int) -> Slice:
-    """Return the beginning of a slice, about `most` offsets, from each partition in proportion to what it
-    has.
-    """
+    """Return the first `most` offsets or so of a slice, from each partition in proportion."""
     if whole.offsets <= most:
         return whole
     spans = {
@@ -277,8 +274,9 @@ def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[in
 
 @contextmanager
 def as_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Have timestamps written as all readers of Parquet know them; Spark's default is an old form of its
-    own.
+    """Have timestamps written as all readers of Parquet know them.
+
+    Spark's default is an old form of its own.
     """
     name = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(name)

@@ -1,5 +1,6 @@
-"""Audits whether a log is whole: gaps, duplicates and checksums of every batch, read from the files with one
-task per segment.
+"""Audits whether a log is whole: gaps, duplicates and checksums of every batch.
+
+The files are read by as many tasks as there are segments.
 
 A gap is a run of offsets between two batches that is in no batch. The cleaner's checkpoint tells offsets that
 compaction took from holes: compaction never went beyond it. Control records and aborted records are no gaps,
@@ -36,8 +37,9 @@ _DDL: Final = (
 
 @dataclass
 class PartitionAudit:
-    """A partition's numbers. `compacted` counts offsets that compaction took, `missing` those that are in
-    no batch.
+    """A partition's numbers.
+
+    `compacted` counts offsets that compaction took, `missing` those that are in no batch.
     """
 
     topic: str

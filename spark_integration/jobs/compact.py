@@ -1,6 +1,4 @@
-"""Rewrites the many small files of an archive as few large ones; readers see the old files or the new
-ones.
-"""
+"""Rewrites an archive's many small files as few large ones; readers see the old or the new ones."""
 
 from __future__ import annotations
 

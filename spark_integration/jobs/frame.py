@@ -76,8 +76,9 @@ class Source:
 
 
 def check_sink(options: Mapping[str, str]) -> None:
-    """Check options of the sink before Spark is started. Raises OptionError for what the sink would
-    refuse.
+    """Check options of the sink before Spark is started.
+
+    Raises OptionError for what the sink would refuse.
     """
     from mpbroker.writing.options import parse_write_options
 

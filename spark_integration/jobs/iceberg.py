@@ -1,5 +1,4 @@
-"""Archives topics in an Iceberg table, each record once: a run's files and offsets become visible in one
-commit.
+"""Archives topics in an Iceberg table, each record once: one commit shows a run's files and offsets.
 
 Spark writes the Parquet files; pyiceberg adds them to the table, with the offsets among the properties of the
 snapshot. The catalog's commit is the only step that readers see, so offsets and data cannot disagree. Of two

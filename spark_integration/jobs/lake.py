@@ -173,8 +173,9 @@ class Lake:
                 shutil.rmtree(other)
 
     def _check_link(self, generations: Path) -> None:
-        """Check that an archive has its link. Raises JobError if not: the job would begin anew, and delete
-        the archive.
+        """Check that an archive has its link.
+
+        Raises JobError if not: the job would begin anew, and delete the archive.
         """
         if self.data.is_symlink() or not generations.exists():
             return

@@ -54,8 +54,9 @@ class Replayed:
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The file beside the archive. `id` names this replay to the sink; `step` is the number of the next
-    step.
+    """The file beside the archive.
+
+    `id` names this replay to the sink; `step` is the number of the next step.
     """
 
     format: int
@@ -109,8 +110,9 @@ def _replay(spark: SparkSession, settings: ReplaySettings, notice: Notice) -> Re
 
 
 def _now(archive: Path) -> tuple[Path, list[Run]]:
-    """Return the runs that readers see, and their directory, which stays until the archive was compacted
-    twice.
+    """Return the runs that readers see, and their directory.
+
+    The directory stays until the archive was compacted twice.
     """
     lake = Lake(archive)
     while True:

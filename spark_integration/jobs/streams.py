@@ -74,8 +74,9 @@ def triggered(writer: DataStreamWriter, *, once: bool, every_s: float) -> DataSt
 
 
 def in_order(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options with which one task reads everything that a batch has of a partition. Raises
-    OptionError.
+    """Return options with which one task reads everything that a batch has of a partition.
+
+    Raises OptionError.
     """
     for name in options:
         if name.lower() in _BROKEN_ORDER:

@@ -69,9 +69,7 @@ class Field(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def default(self) -> object:
-        """Return the default as a value; None for a struct, whose default is an instance of its own
-        defaults.
-        """
+        """Return the default as a value; None for a struct, which defaults to its fields' defaults."""
         text = self.default_text
         if self.is_null_default():
             return None
