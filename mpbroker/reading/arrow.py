@@ -52,8 +52,8 @@ def read(
     `columns` are names of `mpbroker.reading.columns.SCHEMA`; the default is all but `headers`. `partitions`
     are numbers, of each of the topics; the default is all partitions.
 
-    Offsets are "earliest", "latest", or an offset by partition: `{0: 23, 1: 5}`, for several topics `{"a":
-    {0: 23}, "b": {0: 0}}`. They must name all partitions that are read. The ending offset is not read.
+    Offsets are "earliest", "latest", or an offset by partition: `{0: 23, 1: 5}`, for several topics
+    `{"a": {0: 23}, "b": {0: 0}}`. They must name all partitions that are read. The ending offset is not read.
     Timestamps are aware `datetime`s or milliseconds since 1970; they mean the first record of that time or
     later. If there is none, reading ends at the end; as a start it is an error.
 

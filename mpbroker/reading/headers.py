@@ -1,4 +1,4 @@
-"""Reads the headers of the record batches in a log's segment files, for audits, damaged ones too.
+"""Reads the headers of the record batches in a log's segment files, damaged files too, for audits.
 
 Unlike all other readers this one continues after damage, at the next batch that is whole.
 """

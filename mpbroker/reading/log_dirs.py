@@ -65,7 +65,7 @@ def identity_of(log_dir: Path) -> Identity | None:
 
 @contextmanager
 def permission_needed(path: Path) -> Iterator[None]:
-    """Raise FilesUnavailable, with advice, for files that this user may not read."""
+    """Turn PermissionError into FilesUnavailable, with advice."""
     try:
         yield
     except PermissionError as error:

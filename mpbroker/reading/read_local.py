@@ -150,7 +150,7 @@ def _check_markers_behind(task: TaskRange, files: LocalFiles, aborted: AbortedRa
 
 @contextmanager
 def _moves_seen(directory: Path, task: TaskRange, files: LocalFiles) -> Iterator[None]:
-    """Raise _HasMoved if files are missing because the partition is in another log directory now."""
+    """Turn errors of missing files into _HasMoved if the partition is in another log directory now."""
     try:
         yield
     except (SegmentGone, FileNotFoundError) as error:
