@@ -1,8 +1,8 @@
 """Encodes, decodes and batches the records of `__cluster_metadata` that this broker writes.
 
 The versions are those of Kafka's MetadataRecordSerde (KIP-631), so that
-`kafka-dump-log.sh --cluster-metadata-decoder` reads our log; keys are null. One batch is one atomic step: it is
-in the log as a whole or not at all.
+`kafka-dump-log.sh --cluster-metadata-decoder` reads our log; keys are null. One batch is one atomic step: it
+is in the log as a whole or not at all.
 """
 
 from __future__ import annotations
