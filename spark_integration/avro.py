@@ -61,7 +61,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], DataType]] = {
     ("long", "local-timestamp-millis"): TimestampNTZType(),
     ("long", "local-timestamp-micros"): TimestampNTZType(),
 }
-# By which Python type a value of a union shows its branch.
+# The Python type by which a value of a union shows its branch.
 _KINDS: Final = {
     "boolean": bool,
     "int": int,
@@ -76,19 +76,19 @@ _KINDS: Final = {
     "map": dict,
     "record": dict,
 }
-# Two branches that Spark makes one.
+# Pairs of branches that Spark merges into the wider type.
 _WIDER: Final = ({"int", "long"}, {"float", "double"})
 
 
 class AvroSchemaError(ValueError):
-    """The schema is no Avro, or Spark has no type for a part of it."""
+    """The text is no Avro schema, or Spark has no type for a part of it."""
 
 
 class AvroType:
-    """What Spark gets for an Avro schema, and what turns fastavro's values into it."""
+    """The Spark type of an Avro schema, and the conversion of fastavro's values into it."""
 
     def __init__(self, schema: Any) -> None:
-        """`schema` is JSON, as text or as what it means. Raises AvroSchemaError."""
+        """Map `schema`, JSON as text or already parsed. Raises AvroSchemaError."""
         self.parsed = parsed(schema)
         self._names: dict[str, Any] = {}
         self._open: set[str] = set()
@@ -137,7 +137,7 @@ class AvroType:
         return spark, _fields(converts) if converts else None
 
     def _union(self, branches: list[Any]) -> tuple[DataType, Convert | None]:
-        """Maps a union as Spark does: null makes it nullable, two numbers the wider, others a struct."""
+        """Map a union as Spark does: null makes it nullable, two numbers give the wider, others a struct."""
         others = [branch for branch in branches if _kind(branch) != "null"]
         if not others:
             return NullType(), None
@@ -206,7 +206,7 @@ def _each(convert: Convert) -> Convert:
 
 
 def _pairs(convert: Convert | None) -> Convert:
-    """Turns a map into pairs, as Arrow takes it."""
+    """Return a conversion from a map to pairs, as Arrow takes it."""
     if convert is None:
         return lambda values: list(values.items())
     return lambda values: [(key, convert(value)) for key, value in values.items()]
@@ -233,7 +233,7 @@ def _members(pythons: list[type], converts: list[Convert | None]) -> Convert:
 
 
 def parsed(schema: Any) -> Any:
-    """Parses a schema into fastavro's form: names in full, definitions checked. Raises AvroSchemaError."""
+    """Parse a schema into fastavro's form: names in full, definitions checked. Raises AvroSchemaError."""
     if isinstance(schema, str) and schema.lstrip()[:1] in '{["':
         try:
             schema = json.loads(schema)
@@ -246,14 +246,17 @@ def parsed(schema: Any) -> Any:
 
 
 def plain_decoder(writer: Any, reader: Any | None) -> Convert:
-    """Decodes Avro's binary encoding, written with the one schema, into rows of the other."""
+    """Return a decoder of Avro's binary encoding, written with the `writer` schema, into rows of `reader`."""
     target = AvroType(writer if reader is None else reader)
     written = parsed(writer)
     return lambda data: _decoded(data, 0, written, target, is_resolved=reader is not None)
 
 
 def framed_decoder(schemas: Registry | Directory, reader: Any) -> Convert:
-    """Decodes Confluent's framing: a zero, the schema's id (4 bytes, big endian), then Avro's encoding."""
+    """Return a decoder of Confluent's framing.
+
+    A value is a zero, the schema's id (4 bytes, big endian), then Avro's encoding.
+    """
     target = AvroType(reader)
 
     def decode(data: bytes) -> Any:
@@ -267,7 +270,7 @@ def framed_decoder(schemas: Registry | Directory, reader: Any) -> Convert:
 
 @lru_cache(maxsize=4096)
 def _written(schemas: Registry | Directory, number: int) -> Any:
-    """Returns the schema of this id; each worker process keeps it, and asks a registry once."""
+    """Return the schema of this id. Each worker process keeps it and asks a registry once."""
     return parsed(schemas.by_id(number))
 
 

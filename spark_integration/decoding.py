@@ -1,6 +1,7 @@
-"""Describes how encoded values become structs: one description for functions on columns and for the source.
+"""Describes how encoded values become structs, in one form for functions on columns and for the source.
 
-It is made where a query is written or planned, and travels to the workers, which make a decoder of it.
+A description is made where a query is written or planned. It travels to the workers, which make a decoder of
+it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ CORRUPT_FIELD: Final = StructField(
 
 
 class Form(Protocol):
-    """How values are encoded. It is immutable, and equal forms have equal hashes."""
+    """A way in which values are encoded. Forms are immutable, and equal forms have equal hashes."""
 
     def decoder(self, kind: pa.StructType) -> Convert:
-        """Makes what turns the bytes of one value into a dict that Arrow takes for the type."""
+        """Make a function from the bytes of one value to a dict that Arrow takes for the type."""
 
 
 class MsgPack(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ class MsgPack(msgspec.Struct, frozen=True):
 
 
 class Avro(msgspec.Struct, frozen=True):
-    """Decodes Avro. Schemas are JSON, of one value each: the form that workers can compare and keep."""
+    """Decodes Avro. Each schema is JSON text, which workers can compare and keep."""
 
     writer: str | None
     reader: str | None
@@ -65,7 +66,7 @@ class Avro(msgspec.Struct, frozen=True):
 
 
 class Decoding(msgspec.Struct, frozen=True):
-    """Decodes columns of values. `struct`: the result's type as JSON, `_corrupt` included if permissive."""
+    """Decodes columns of values. `struct` is the result's type as JSON, `_corrupt` included if permissive."""
 
     struct: str
     mode: Mode
@@ -73,22 +74,22 @@ class Decoding(msgspec.Struct, frozen=True):
 
     @property
     def spark(self) -> StructType:
-        """Returns the type of the result."""
+        """Return the type of the result."""
         return StructType.fromJson(msgspec.json.decode(self.struct))
 
     @property
     def arrow(self) -> pa.StructType:
-        """Returns the type of the result, as Spark makes it of its own."""
+        """Return the type of the result in Arrow, as Spark converts its own."""
         return _made(self)[0]
 
     def decode(self, values: pa.Array) -> pa.StructArray:
-        """Makes a struct for each value of a binary column, null for null. Raises MalformedRecord."""
+        """Decode a binary column into structs, null for null. Raises MalformedRecord."""
         kind, decoder = _made(self)
         return decode_column(values, decoder, kind, self.mode)
 
 
 class AvroSchemas(NamedTuple):
-    """Which schemas values were written with and are read as; see `functions.from_avro`."""
+    """The schemas that values were written with and are read as; see `functions.from_avro`."""
 
     schema: str | Mapping[str, Any] | None = None
     registry: str | None = None
@@ -99,12 +100,12 @@ class AvroSchemas(NamedTuple):
 
 
 def msgpack_decoding(wanted: StructType, mode: Mode) -> Decoding:
-    """Decodes MessagePack into these fields, all of them nullable. Raises OptionError."""
+    """Describe decoding MessagePack into these fields, all of them nullable. Raises OptionError."""
     return _decoding(nullable_struct(wanted), mode, MsgPack())
 
 
 def avro_decoding(given: AvroSchemas, mode: Mode) -> Decoding:
-    """Decodes Avro; asks a registry for the subject, if that is what names the fields.
+    """Describe decoding Avro. Asks a registry for the subject, if that is what names the fields.
 
     Raises OptionError, RegistryUnavailable.
     """
@@ -132,7 +133,7 @@ def avro_decoding(given: AvroSchemas, mode: Mode) -> Decoding:
 
 
 def parse_mode(text: str) -> Mode:
-    """Raises OptionError."""
+    """Parse the name of a mode. Raises OptionError."""
     upper = text.strip().upper()
     if upper == "DROPMALFORMED":
         raise OptionError(
@@ -145,7 +146,7 @@ def parse_mode(text: str) -> Mode:
 
 
 def nullable_struct(kind: StructType) -> StructType:
-    """Makes all fields nullable, as Spark's from_json does: what others wrote may lack any of them."""
+    """Make all fields nullable, as Spark's from_json does: values of other writers may lack any of them."""
     return StructType([StructField(one.name, _nullable(one.dataType)) for one in kind.fields])
 
 
@@ -168,7 +169,7 @@ def _decoding(wanted: StructType, mode: Mode, form: Form) -> Decoding:
 
 @lru_cache(maxsize=256)
 def _made(decoding: Decoding) -> tuple[pa.StructType, Convert]:
-    """Makes the Arrow type and the decoder, once in each worker process."""
+    """Make the Arrow type and the decoder, once in each worker process."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     kind = to_arrow_type(decoding.spark, timezone="UTC")

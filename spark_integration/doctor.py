@@ -32,7 +32,10 @@ _BY_SESSION = "or make the session with mpbroker.spark.session(), which sets it"
 
 
 class Check(NamedTuple):
-    """One thing that was looked at. `state`: ok, note (it works without), problem. `advice`: if not ok."""
+    """The result of one check.
+
+    `state` is ok, note (the source works without) or problem; `advice` is empty if ok.
+    """
 
     name: str
     state: str
@@ -41,7 +44,7 @@ class Check(NamedTuple):
 
 
 def examine(log_dirs: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Iterator[Check]:
-    """Checks everything, in the order in which it is needed; changes nothing and starts no Spark."""
+    """Check everything, in the order in which it is needed. Changes nothing and starts no Spark."""
     environ = os.environ if environ is None else environ
     yield _java(environ)
     yield _spark()
@@ -76,7 +79,7 @@ def _spark() -> Check:
 
 
 def _failed(name: str, error: SparkSetupError) -> Check:
-    """Makes a problem of an error: its first sentence says what is wrong, the rest what to do."""
+    """Make a problem of an error. Its first sentence says what is wrong, the rest what to do."""
     found, _, advice = str(error).partition(". ")
     return Check(name, PROBLEM, found, advice)
 
@@ -100,7 +103,7 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 
 
 def _workers_here() -> Check:
-    """Checks the workers of our own sessions: they run this Python, and in no directory of the user's."""
+    """Check the workers of our own sessions: they run this Python, and in no directory of the user's."""
     unfit = why_unfit(sys.executable, with_package(None))
     if unfit:
         return Check("workers", PROBLEM, f"with {sys.executable} {unfit}", _INSTALL)
@@ -108,7 +111,7 @@ def _workers_here() -> Check:
 
 
 def _worker_python(environ: Mapping[str, str]) -> Check:
-    """Checks the Python that a session gets which nobody configured."""
+    """Check the Python that a session gets if nobody configured one."""
     name = "PYSPARK_PYTHON"
     chosen = environ.get(name)
     python = chosen or "python3"
@@ -121,7 +124,7 @@ def _worker_python(environ: Mapping[str, str]) -> Check:
 
 
 def _driver_python(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Checks PYSPARK_DRIVER_PYTHON: it goes before PYSPARK_PYTHON, and often is Jupyter's start script."""
+    """Check PYSPARK_DRIVER_PYTHON: it goes before PYSPARK_PYTHON, and often is Jupyter's start script."""
     name = "PYSPARK_DRIVER_PYTHON"
     chosen = environ.get(name)
     if chosen is None:
@@ -143,7 +146,7 @@ def _source() -> Check:
 
 
 def _unix_sockets() -> Check:
-    """Checks for Unix sockets where Java makes them: in its temporary directory, whatever Python's is."""
+    """Check for Unix sockets where Java makes them: in its temporary directory, which may not be Python's."""
     try:
         with (
             tempfile.TemporaryDirectory(prefix="mpbroker-doctor-", dir="/tmp") as directory,
@@ -187,7 +190,7 @@ def _jar() -> Check:
 
 
 def _log_dir(name: str) -> Check:
-    """Checks whether this user can read the log directory, and whether a broker runs on it."""
+    """Check whether this user can read the log directory, and whether a broker runs on it."""
     from mpbroker.reading.errors import OptionError, SourceUnavailable
     from mpbroker.reading.local import LocalCatalog
     from mpbroker.reading.log_dirs import running_broker

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 JAVA_MAJOR_MIN: Final = 17
 SPARK_MIN: Final = (4, 3)
-# What a worker imports to plan and to read.
+# The modules that a worker imports to plan and to read.
 WORKER_MODULES: Final = ("pyarrow", "mpbroker", "pyspark", "spark_integration.source")
 _ANSWERS_WITHIN_SECONDS = 60.0
 _INSTALL_JAVA = (
@@ -29,7 +29,7 @@ _INSTALL_JAVA = (
 )
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
-# Prints what of the modules in its arguments cannot be imported, and why.
+# Prints which of the modules in its arguments cannot be imported, and why.
 _PROBE = """
 import importlib, json, sys
 missing = {}
@@ -43,25 +43,31 @@ print(json.dumps({"version": list(sys.version_info[:2]), "missing": missing}))
 
 
 class SparkSetupError(RuntimeError):
-    """This host, or a session that runs already, lacks what the source needs; the text says what to do."""
+    """Something that the source needs is missing on this host or in a running session.
+
+    The text says what to do.
+    """
 
 
 class Java(NamedTuple):
-    """The Java that Spark's start script takes, and its version: 8, 11, 17 …"""
+    """The Java that Spark's start script runs, and its version: 8, 11, 17 …"""
 
     path: str
     major: int
 
 
 class WorkerPython(NamedTuple):
-    """A Python that was asked what it can import. `missing`: a reason by module; `version` is (3, 11)."""
+    """The answer of a Python that was asked what it can import.
+
+    `missing` has a reason for each module that it cannot import; `version` is (3, 11).
+    """
 
     version: tuple[int, int]
     missing: Mapping[str, str]
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Finds the program that Spark's own script starts: of JAVA_HOME, else of PATH.
+    """Find the `java` that Spark's own script starts: of JAVA_HOME, else of PATH.
 
     Raises SparkSetupError.
     """
@@ -80,7 +86,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def check_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Returns the Java that Spark will start, if it is new enough. Raises SparkSetupError."""
+    """Return the Java that Spark will start, if it is new enough. Raises SparkSetupError."""
     java = find_java(environ)
     if java.major < JAVA_MAJOR_MIN:
         raise SparkSetupError(f"Spark 4 does not run on Java {java.major} ({java.path}). {_INSTALL_JAVA}")
@@ -89,7 +95,7 @@ def check_java(environ: Mapping[str, str] | None = None) -> Java:
 
 def _java_major(path: str) -> int:
     try:
-        # It says its version on standard error.
+        # Java prints its version on standard error.
         done = subprocess.run(
             [path, "-version"], capture_output=True, text=True, timeout=_ANSWERS_WITHIN_SECONDS, check=False
         )
@@ -100,17 +106,17 @@ def _java_major(path: str) -> int:
     if found is None:
         first = (said.strip().splitlines() or ["nothing"])[0]
         raise SparkSetupError(f"{path} -version says no version but: {first}. {_INSTALL_JAVA}")
-    # Until Java 8 the first number was 1.
+    # Up to Java 8 the first number was 1.
     return int(found[2] or 0) if found[1] == "1" else int(found[1])
 
 
 def package_root() -> Path:
-    """Returns the directory that `import mpbroker` comes from: site-packages, or a clone."""
+    """Return the directory that `import mpbroker` comes from: site-packages, or a clone."""
     return Path(__file__).resolve().parents[1]
 
 
 def spark_version() -> tuple[int, int]:
-    """Returns the version of the installed PySpark, as (4, 3). Raises SparkSetupError."""
+    """Return the version of the installed PySpark, as (4, 3). Raises SparkSetupError."""
     if find_spec("pyspark") is None:
         raise SparkSetupError(
             f"PySpark is not installed in {sys.executable}. "
@@ -123,7 +129,7 @@ def spark_version() -> tuple[int, int]:
 
 
 def check_spark() -> tuple[int, int]:
-    """Returns the version of the installed PySpark if the source can work with it. Raises SparkSetupError."""
+    """Return the version of the installed PySpark if the source works with it. Raises SparkSetupError."""
     version = spark_version()
     if version < SPARK_MIN:
         raise SparkSetupError(
@@ -134,7 +140,7 @@ def check_spark() -> tuple[int, int]:
 
 
 def with_package(python_path: str | None) -> str:
-    """Returns a PYTHONPATH that also leads to this package; the same one if pip has installed the package."""
+    """Return a PYTHONPATH that also leads to this package; the same one if pip has installed the package."""
     root = str(package_root())
     parts = [part for part in (python_path or "").split(os.pathsep) if part]
     is_installed = root in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
@@ -142,14 +148,14 @@ def with_package(python_path: str | None) -> str:
 
 
 def ask_python(python: str, python_path: str | None = None) -> WorkerPython:
-    """Asks a Python what of the workers' modules it can import with this PYTHONPATH.
+    """Ask a Python which of the workers' modules it can import with this PYTHONPATH.
 
-    Spark brings its own Python modules to workers, and so does this. Raises SparkSetupError.
+    Spark adds its own Python modules to the path of workers, and so does this. Raises SparkSetupError.
     """
     program = shutil.which(python)
     if program is None:
         raise SparkSetupError(f"there is no program {python}")
-    # What lies in the user's current directory is not in reach of workers.
+    # Workers cannot reach modules in the user's current directory.
     program = str(Path(program).absolute())
     paths = [part for part in (python_path, _spark_on_path()) if part]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -172,7 +178,7 @@ def ask_python(python: str, python_path: str | None = None) -> WorkerPython:
 
 
 def _spark_on_path() -> str:
-    """Returns the archives that Spark puts on the path of every worker."""
+    """Return the archives that Spark puts on the path of every worker."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         return ""
@@ -181,7 +187,7 @@ def _spark_on_path() -> str:
 
 
 def why_unfit(python: str, python_path: str | None = None) -> str | None:
-    """Says why this Python cannot run workers of a driver like this one; None if it can."""
+    """Return why this Python cannot run workers of a driver like this one; None if it can."""
     try:
         answer = ask_python(python, python_path)
     except SparkSetupError as error:

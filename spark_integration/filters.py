@@ -23,7 +23,7 @@ _WITH_A_VALUE: Final[dict[type[spark.Filter], Operator]] = {
 
 
 def condition_of(found: spark.Filter) -> Condition | None:
-    """Turns a filter into a condition on one column; None if it is none."""
+    """Return the filter as a condition on one column; None if it is none."""
     if isinstance(found, spark.Not):
         inner = condition_of(found.child)
         return None if inner is None else inner._replace(negated=not inner.negated)

@@ -1,7 +1,7 @@
-"""Decodes columns of values into columns of structs: Arrow UDFs, for batch queries and streams.
+"""Functions that decode a column of values into structs: Arrow UDFs, for batch queries and streams.
 
-For JSON there is none: Spark's own `from_json(col("value").cast("string"), schema)` decodes in the JVM, where
-the data are, and numbers of any size as decimal or string columns.
+JSON needs no function of ours: Spark's own `from_json(col("value").cast("string"), schema)` decodes in the
+JVM, where the data are, and takes numbers of any size into decimal or string columns.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from spark_integration.values import CORRUPT
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# PySpark's stubs want the kind of function named, PySpark itself warns of that.
+# PySpark's stubs require the kind of function to be named; PySpark itself warns if it is.
 _by_its_hints: Any = arrow_udf
 
 
 def from_msgpack(column: Column | str, schema: StructType | str, *, mode: str = "PERMISSIVE") -> Column:
-    """Decodes MessagePack maps into a struct. The schema is a StructType or DDL: `id bigint, at timestamp`.
+    """Decode MessagePack maps into a struct. The schema is a StructType or DDL: `id bigint, at timestamp`.
 
-    Keys that the schema does not have are left out, and missing ones are null. Timestamps are MessagePack's
-    or ISO 8601 text, dates are such text, decimals text or integers. All fields are nullable.
+    Keys that are not in the schema are left out, missing ones are null, and all fields are nullable.
+    Timestamps are MessagePack's own or ISO 8601 text, dates ISO 8601 text, decimals text or integers.
 
-    Null gives null. With mode PERMISSIVE a record that cannot be decoded, or does not fit the schema, has
-    null in all fields but `_corrupt`, a struct of `error` and `data`; with FAILFAST it ends the query. To do
-    without them use `df.transform(drop_malformed("column"))`. Raises OptionError.
+    A null value gives null. With mode PERMISSIVE a record that cannot be decoded, or does not fit the schema,
+    is null in all fields but `_corrupt`, a struct of `error` and `data`;
+    `df.transform(drop_malformed("column"))` removes such rows. With mode FAILFAST it ends the query.
+
+    Raises OptionError.
     """
     return _decoded(column, msgpack_decoding(_struct(schema), parse_mode(mode)))
 
@@ -49,17 +51,20 @@ def from_avro(
     headers: Mapping[str, str] | None = None,
     mode: str = "PERMISSIVE",
 ) -> Column:
-    """Decodes Avro into a struct; a schema that is no record gives a struct with the field `value`.
+    """Decode Avro into a struct. A schema that is no record gives a struct with the one field `value`.
 
-    With `registry` values have Confluent's framing: a zero, the id of the schema that they were written
-    with, the data. It is the address of a registry (user and password may stand in it, `headers` go with
-    each request) or a directory with `<id>.avsc`, `<subject>.avsc` and `<subject>-v<version>.avsc`. The
-    columns are those of `reader_schema`, else of `schema`, else of the subject's version, asked once, now.
+    Without `registry` a value is Avro data alone, and all values are written with `schema`.
 
-    Without `registry` values are Avro data alone, all written with `schema`.
+    With `registry` a value has Confluent's framing: a zero, the id of the schema that it was written with,
+    the data. The registry is an address, in which a user and a password may stand (`headers` go with each
+    request), or a directory with `<id>.avsc`, `<subject>.avsc` and `<subject>-v<version>.avsc`. The columns
+    are those of `reader_schema`, else of `schema`, else of the subject's version, which is looked up once,
+    during this call.
 
-    Nulls and modes are those of `from_msgpack`; a record of a schema that the registry does not have is
-    corrupt, a registry that does not answer ends the query. Raises OptionError, RegistryUnavailable.
+    Nulls and modes are those of `from_msgpack`. A record whose schema the registry does not have is corrupt;
+    a registry that does not answer ends the query.
+
+    Raises OptionError, RegistryUnavailable.
     """
     chosen = parse_mode(mode)
     wanted = AvroSchemas(schema, registry, subject, version, reader_schema, headers)
@@ -70,9 +75,9 @@ def from_avro(
 
 
 def drop_malformed(*columns: str) -> Callable[[DataFrame], DataFrame]:
-    """Returns a function for `df.transform` that leaves out rows with a malformed record in these columns.
+    """Return a function for `df.transform` that drops rows with a malformed record in one of these columns.
 
-    The field `_corrupt` goes with them. Rows whose column is null stay.
+    It also drops the field `_corrupt`. Rows whose column is null stay.
     """
 
     def transform(frame: DataFrame) -> DataFrame:
@@ -84,7 +89,7 @@ def drop_malformed(*columns: str) -> Callable[[DataFrame], DataFrame]:
 
 
 def _decoded(column: Column | str, decoding: Decoding) -> Column:
-    # What is pickled is this function and the decoding; workers import the modules.
+    # Pickling takes only this function and the decoding; workers import the modules.
     def decode(values: pa.Array) -> pa.Array:
         return decoding.decode(values)
 

@@ -6,31 +6,31 @@ from dataclasses import dataclass
 
 
 class ReadLimit:
-    """How much a trigger takes."""
+    """A limit of what a trigger takes."""
 
 
 @dataclass
 class ReadAllAvailable(ReadLimit):
-    """All there is."""
+    """Takes everything there is."""
 
 
 @dataclass
 class ReadMinRows(ReadLimit):
-    """No fewer rows."""
+    """Takes at least so many rows."""
 
     min_rows: int
 
 
 @dataclass
 class ReadMaxRows(ReadLimit):
-    """No more rows."""
+    """Takes at most so many rows."""
 
     max_rows: int
 
 
 @dataclass
 class ReadMaxBytes(ReadLimit):
-    """No more bytes."""
+    """Takes at most so many bytes."""
 
     max_bytes: int
 

@@ -1,4 +1,7 @@
-"""Names the columns of Spark's Kafka source, and those that a query gets (KafkaRecordToRowConverter)."""
+"""Names the columns of Spark's Kafka source, and those that a query gets.
+
+(Spark: KafkaRecordToRowConverter.)
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ FIELDS: Final = {
 
 
 def schema_for(options: Mapping[str, str]) -> StructType | str:
-    """Returns all columns, or those of the option `columns`; as DDL where Spark has to parse `valueSchema`.
+    """Return all columns, or those of the option `columns`; as DDL if Spark has to parse `valueSchema`.
 
     Asks a registry if one has the schema of the values. Raises OptionError, RegistryUnavailable.
     """
@@ -61,10 +64,10 @@ def schema_for(options: Mapping[str, str]) -> StructType | str:
 
 
 def check_schema(schema: StructType, options: Mapping[str, str]) -> Decoding | None:
-    """Checks that a schema, which a user may have given, is a choice of columns.
+    """Check that a schema, which a user may have given, is a choice of columns.
 
-    Types are fixed, NOT NULL is allowed. Returns how values are decoded, None if they stay bytes.
-    Raises OptionError, RegistryUnavailable.
+    Types are fixed, NOT NULL is allowed. Returns how values are decoded, None if they stay bytes. Raises
+    OptionError, RegistryUnavailable.
     """
     values, decoding = value_format(options), None
     for field in schema.fields:
@@ -82,9 +85,9 @@ def check_schema(schema: StructType, options: Mapping[str, str]) -> Decoding | N
 
 
 def value_format(options: Mapping[str, str]) -> ValueFormat | None:
-    """Returns what the options say of decoded values; None if values stay bytes. Raises OptionError."""
+    """Return what the options say of decoded values; None if values stay bytes. Raises OptionError."""
     if not any(key.lower().startswith(VALUE) for key in options):
-        # Most queries do without what is imported here, and each of Spark's processes would pay for it.
+        # Most queries need none of the imports here, and each of Spark's processes would pay for them.
         return None
     from spark_integration.value_format import parse_value_format
 

@@ -29,7 +29,10 @@ _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class RegistryUnavailable(RuntimeError):
-    """The registry does not answer, or refuses; records behind this are not to be called corrupt."""
+    """The registry does not answer, or refuses.
+
+    A record whose schema it may have is not to be called corrupt.
+    """
 
 
 class UnknownSchema(ValueError):
@@ -37,17 +40,17 @@ class UnknownSchema(ValueError):
 
 
 class Schemas(Protocol):
-    """Finds schemas; what is found never changes, so it may be kept."""
+    """Finds schemas. A schema never changes, so it may be kept."""
 
     def by_id(self, number: int) -> Any:
-        """Returns the schema that a record was written with. Raises UnknownSchema, RegistryUnavailable."""
+        """Return the schema that a record was written with. Raises UnknownSchema, RegistryUnavailable."""
 
     def by_subject(self, subject: str, version: int | str) -> Any:
-        """Returns the schema of a subject's version, a number or "latest". Raises as `by_id` does."""
+        """Return the schema of a subject's version, a number or "latest". Raises as `by_id` does."""
 
 
 def open_schemas(place: str, headers: Mapping[str, str] | None = None) -> Schemas:
-    """Opens a registry if the place begins with http:// or https://, else a directory. Raises OptionError."""
+    """Open a registry if the place begins with http:// or https://, else a directory. Raises OptionError."""
     if place.startswith(("http://", "https://")):
         return Registry(place, tuple(sorted((headers or {}).items())))
     directory = Path(place)
@@ -58,7 +61,7 @@ def open_schemas(place: str, headers: Mapping[str, str] | None = None) -> Schema
 
 @dataclass(frozen=True)
 class Directory:
-    """Files `<id>.avsc`, `<subject>-v<version>.avsc`, and `<subject>.avsc` for the latest."""
+    """A directory of files `<id>.avsc`, `<subject>-v<version>.avsc`, and `<subject>.avsc` for the latest."""
 
     path: Path
 
@@ -80,9 +83,9 @@ class Directory:
 
 @dataclass(frozen=True)
 class Registry:
-    """A server; user and password may stand in the address. Headers are for other kinds of authentication."""
+    """A server. User and password may stand in the address; headers are for other kinds of authentication."""
 
-    # Either may have a password.
+    # Both may contain a password.
     url: str = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -93,7 +96,7 @@ class Registry:
         return _whole(self, f"/subjects/{quote(subject, safe='')}/versions/{version}")
 
     def ask(self, path: str) -> Any:
-        """Asks for the document at this path, a few times if the registry is busy.
+        """Ask for the document at this path, a few times if the registry is busy.
 
         Raises UnknownSchema, RegistryUnavailable.
         """
@@ -116,7 +119,7 @@ class Registry:
         raise AssertionError("the last try returns or raises")
 
     def _request(self, path: str) -> tuple[str, Request]:
-        """Returns the address without the password, for people, and the request."""
+        """Return the address without the password, for messages, and the request."""
         parts = urlsplit(self.url)
         address = urlunsplit(
             (parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/") + path, "", "")
@@ -132,12 +135,12 @@ class Registry:
 
 @lru_cache(maxsize=4096)
 def _kept(registry: Registry, path: str) -> Any:
-    """Asks once for each path: schemas of ids, and of numbered versions, never change."""
+    """Ask once for each path: schemas of ids, and of numbered versions, never change."""
     return registry.ask(path)
 
 
 def _whole(registry: Registry, path: str) -> Any:
-    """Returns the schema at the path, with those that it refers to put where their names first stand."""
+    """Return the schema at the path, with the schemas it refers to put where their names first stand."""
     document = registry.ask(path) if path.endswith("/latest") else _kept(registry, path)
     kind = document.get("schemaType", "AVRO")
     if kind != "AVRO":
@@ -150,7 +153,7 @@ def _whole(registry: Registry, path: str) -> Any:
 
 
 def _parsed(text: str) -> Any:
-    """Parses a schema, which is JSON; a primitive one may be a bare word."""
+    """Parse a schema, which is JSON; a primitive one may be a bare word."""
     try:
         return json.loads(text)
     except ValueError:
@@ -158,7 +161,7 @@ def _parsed(text: str) -> Any:
 
 
 def _with_references(schema: Any, named: dict[str, Any]) -> Any:
-    """Puts the named schemas where their names first stand, since Avro wants a definition there."""
+    """Put the named schemas where their names first stand: Avro wants a definition there."""
     if isinstance(schema, str):
         return named.pop(schema, schema)
     if isinstance(schema, list):

@@ -1,8 +1,8 @@
 """Makes Spark sessions in which `format("mpbroker")` works: Java is there, workers have the package.
 
-Spark starts workers with the Python that PYSPARK_PYTHON names, by default `python3` of PATH. Where that one
-is missing, or lacks this package, a query ends in DATA_SOURCE_NOT_FOUND with no word of the reason, and none
-of our code runs that could give one. (Spark: PythonUtils.defaultPythonExec, DataSourceManager.)
+Spark starts workers with the Python that PYSPARK_PYTHON names, by default `python3` of PATH. If that one is
+missing, or lacks this package, a query ends in DATA_SOURCE_NOT_FOUND with no word of the reason, and none of
+our code runs that could give one. (Spark: PythonUtils.defaultPythonExec, DataSourceManager.)
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("mpbroker.spark")
 
 # Between Python and the JVM a Unix socket is up to a fifth faster than TCP. New workers for every query cost
-# more than a second; to keep them is Spark's default, which an administrator may have changed.
+# more than a second; keeping them is Spark's default, which an administrator may have changed.
 _FASTER: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
 }
-# What a session has that was not told.
+# Settings of a session for which the user gave none.
 _DEFAULTS: Final = {
     "spark.python.unix.domain.socket.enabled": "false",
     "spark.python.worker.reuse": "true",
 }
-# Arrow's Java library checks each access to a vector, a tenth of what Spark does with our batches; what Spark
-# takes out of a vector is within it anyway. Whoever has set it otherwise keeps that.
+# Arrow's Java library checks each access to a vector, a tenth of what Spark does with our batches; Spark
+# never reads outside a vector anyway. A value that the user has set stays.
 _ARROW_UNCHECKED: Final = "ARROW_ENABLE_UNSAFE_MEMORY_ACCESS"
 _QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _WORKER_PYTHON: Final = "spark.pyspark.python"
@@ -55,14 +55,16 @@ def session(
     config: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> SparkSession:
-    """Returns a Spark session that knows `format("mpbroker")`: a new one, or the one that runs already.
+    """Return a Spark session that knows `format("mpbroker")`: a new one, or the one that runs already.
 
-    `master` is Spark's, such as `local[4]`; without it that of spark-submit or of Spark's configuration
-    holds. `config` has any settings of Spark; they go before those that are set here. `accelerated` adds the
-    reader that runs in the JVM. `quiet` does without Spark's web pages, progress bar, and log below errors.
+    `master` is Spark's, such as `local[4]`; by default that of spark-submit or of Spark's configuration.
+    `config` has any settings of Spark; they go before those that are set here. `accelerated` adds the reader
+    that runs in the JVM. `quiet` switches off Spark's web pages, its progress bar, and log lines below
+    errors.
 
     A session that runs keeps its settings; a warning names those that should be others. On this host its
-    Python is replaced if that cannot run the source. Raises SparkSetupError: what is missing, what to do.
+    Python is replaced if that cannot run the source. Raises SparkSetupError, which says what is missing and
+    what to do.
     """
     from pyspark.sql import SparkSession
 
@@ -81,16 +83,16 @@ def session(
             found.sparkContext.setLogLevel("ERROR")
     from spark_integration.source import MpbrokerDataSource
 
-    # PySpark finds it by itself, but asks the JVM's default Python, which a running JVM does not change.
+    # PySpark would find the source itself, but by the JVM's default Python, which a running JVM keeps.
     found.dataSource.register(MpbrokerDataSource)
     return found
 
 
 def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> SparkSession.Builder:
-    """Adds to a builder what `session` sets, but for what it was given; call it before `getOrCreate`.
+    """Add to a builder the settings of `session` that it was not given. Call it before `getOrCreate`.
 
-    Raises SparkSetupError: what is missing, what to do; also where Spark's JVM runs already, with a Python
-    that cannot run the source.
+    Raises SparkSetupError, which says what is missing and what to do; also if Spark's JVM runs already with a
+    Python that cannot run the source.
     """
     check_spark()
     # PySpark has no public way to ask a builder what it was given.
@@ -102,7 +104,9 @@ def configure(builder: SparkSession.Builder, *, accelerated: bool = False) -> Sp
 
 
 def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> dict[str, str]:
-    """Returns all settings of the session, the given ones first; prepares environment and running context.
+    """Return all settings of the session, the given ones first.
+
+    Prepares the environment and a running context.
 
     Raises SparkSetupError.
     """
@@ -112,11 +116,11 @@ def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> di
                 "accelerated=True cannot add a jar to a Spark Connect server. Start the server with the jar "
                 "in its spark.jars, or leave accelerated away"
             )
-        # Workers, and the settings that they depend on, are the server's.
+        # The server decides about workers and the settings that they depend on.
         return dict(given)
     unchecked = {}
     if not _jvm_runs():
-        # This host's JVM inherits it, executors elsewhere are told.
+        # The JVM of this host inherits it; executors elsewhere get it as a setting.
         value = os.environ.setdefault(_ARROW_UNCHECKED, "true")
         unchecked = {f"spark.executorEnv.{_ARROW_UNCHECKED}": value}
     wanted = {**_FASTER, **unchecked, **(_QUIET if quiet else {}), **given}
@@ -135,7 +139,7 @@ def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> di
         check_java()
     python = _python_for_workers(wanted)
     wanted[_WORKER_PYTHON] = os.environ["PYSPARK_PYTHON"] = python
-    # Queries are planned by this one, and notebooks have it start Jupyter.
+    # This Python plans queries; in notebooks the variable may name Jupyter's start script.
     wanted[_DRIVER_PYTHON] = os.environ["PYSPARK_DRIVER_PYTHON"] = python
     if path := with_package(os.environ.get("PYTHONPATH")):
         os.environ["PYTHONPATH"] = path
@@ -143,10 +147,10 @@ def _prepared(given: Mapping[str, str], *, accelerated: bool, quiet: bool) -> di
 
 
 def _python_for_workers(wanted: Mapping[str, str]) -> str:
-    """Returns the Python that the user chose if it works, else, on this host, the one that runs this.
+    """Return the Python that the user chose if it works, else, on this host, the one that runs this.
 
-    Spark plans on the driver with the very path that executors run, so it has to work here too.
-    Raises SparkSetupError.
+    Spark plans on the driver with the same path that executors run, so it has to work here too. Raises
+    SparkSetupError.
     """
     in_config = wanted.get(_WORKER_PYTHON)
     chosen = in_config or os.environ.get("PYSPARK_PYTHON")
@@ -166,7 +170,7 @@ def _python_for_workers(wanted: Mapping[str, str]) -> str:
 
 
 def _adopt(context: SparkContext) -> None:
-    """Has workers of a running context find the package; on this host also with another Python."""
+    """Have workers of a running context find the package; on this host also by another Python."""
     path = with_package(context.environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))
     if path:
         context.environment["PYTHONPATH"] = path
@@ -191,7 +195,7 @@ def _adopt(context: SparkContext) -> None:
 
 
 def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:
-    """Names the settings that a session which ran before was asked to change, and did not."""
+    """Warn of the settings that a session which ran before was asked to change, and did not."""
     core = found.sparkContext.getConf()
     kept = []
     for name, value in wanted.items():
@@ -209,7 +213,10 @@ def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:
 
 
 def _check_running_jvm() -> None:
-    """Raises SparkSetupError if Spark's JVM runs with a default Python that cannot find the source."""
+    """Check the default Python of a running JVM of Spark.
+
+    Raises SparkSetupError if it cannot find the source.
+    """
     if not _jvm_runs():
         return
     from pyspark import SparkContext
@@ -228,7 +235,9 @@ def _check_running_jvm() -> None:
 
 
 def _check_class_path(wanted: Mapping[str, str]) -> None:
-    """Raises SparkSetupError if Spark's JVM runs and cannot load the JVM reader that is wanted.
+    """Check that a running JVM of Spark can load the JVM reader, if it is wanted.
+
+    Raises SparkSetupError if not.
 
     Spark would warn in its log, and read with Python. A jar comes onto the class path of the driver only when
     its JVM starts.
@@ -259,20 +268,20 @@ def _running_context() -> SparkContext | None:
 
 
 def _jvm_runs() -> bool:
-    """Tells whether a JVM runs: a stopped session's, or that of spark-submit, which starts Python."""
+    """Return whether a JVM runs: that of a stopped session, or of spark-submit, which starts Python."""
     from pyspark import SparkContext
 
     return SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _has_a_server(given: Mapping[str, str]) -> bool:
-    """Tells whether this is a client of a Spark Connect server that somebody else started."""
+    """Return whether this is a client of a Spark Connect server that somebody else started."""
     remote = given.get("spark.remote") or os.environ.get("SPARK_REMOTE") or ""
     return remote.startswith("sc://")
 
 
 def _is_local(master: str | None) -> bool:
-    """Tells whether workers are on this host, with the files and programs that this process sees."""
+    """Return whether workers are on this host, with the files and programs that this process sees."""
     master = master or os.environ.get("MASTER") or "local"
     return master.startswith("local")
 

@@ -1,8 +1,8 @@
 """Writes topics for `df.write.format("mpbroker")` and `writeStream`, by the rules of Spark's Kafka sink.
 
-(Spark: KafkaWriter, KafkaRowWriter.) At least once as that by default: a failed task's records stay and are
-written again. With exactlyOnce=true each attempt of a task leaves a transaction open, and the driver commits
-those of a batch as one (mpbroker/writing/two_phase.py).
+The default is at least once, as in Spark: a failed task's records stay and are written again. With
+exactlyOnce=true each attempt of a task leaves a transaction open, and the driver commits those of a batch as
+one (mpbroker/writing/two_phase.py). (Spark: KafkaWriter, KafkaRowWriter.)
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 }
 
 
-# Transactional ids of a stream repeat after so many batches, by when no attempt of the first is left.
+# Transactional ids of a stream repeat after so many batches; by then no attempt of the first is left.
 _BATCHES_APART: Final = 16
-# Of the thread that runs a batch (Spark: StreamExecution, MicroBatchExecution).
+# Local properties of the thread that runs a batch (Spark: StreamExecution, MicroBatchExecution).
 _QUERY_ID, _BATCH_ID, _RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: with exactlyOnce its batch, and its transaction if it has rows."""
+    """A task's message to the driver: with exactlyOnce its batch, and its transaction if it has rows."""
 
     rows: int
     batch: Batch | None = None
@@ -66,7 +66,7 @@ class Written(WriterCommitMessage):
 
 
 def batch_writer(schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> DataSourceWriter:
-    """Returns the writer of `df.write`. Raises OptionError."""
+    """Return the writer of `df.write`. Raises OptionError."""
     parsed = _checked(schema, options)
     if overwrite:
         raise OptionError(
@@ -77,7 +77,9 @@ def batch_writer(schema: StructType, options: Mapping[str, str], *, overwrite: b
 
 
 def stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceStreamWriter:
-    """Returns the writer of one micro-batch. Takes other output modes for append, as Spark's Kafka sink does.
+    """Return the writer of one micro-batch.
+
+    Other output modes are taken for append, as by Spark's Kafka sink.
 
     Raises OptionError, ClientError.
     """
@@ -90,15 +92,14 @@ def stream_writer(schema: StructType, options: Mapping[str, str]) -> DataSourceS
 class BatchWriter(DataSourceArrowWriter):
     """Writes for `df.write`.
 
-    It travels to every task and to the driver's commit, and holds what both need.
-
-    `known` is what the sink had decided by then, of a job that has a number.
+    The writer travels to every task and to the driver's commit, and holds what both need. `known` is the
+    sink's last decision when the writer was made, for a job that has a number.
     """
 
     def __init__(self, options: WriteOptions, known: Intent | None = None) -> None:
         self._options = options
         self._known = known
-        # Transactional ids are of this run of the job, whatever its number is.
+        # Transactional ids belong to this run of the job, whatever the job's number is.
         self._run = f"{JOB}{uuid.uuid4().hex}"
         self._job = Batch(*options.sink_batch) if options.sink_batch else Batch(self._run, 0)
 
@@ -117,7 +118,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes for `writeStream`; made anew for each batch. `known` is what the sink had decided by then."""
+    """Writes for `writeStream`; made anew for each batch. `known` is the sink's last decision by then."""
 
     def __init__(self, options: WriteOptions, known: Intent | None) -> None:
         self._options = options
@@ -145,14 +146,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         # If no task has told its batch, this may be a query that the sink does not belong to. A task that
-        # fails aborts its own transaction; those of tasks that were killed are aborted with the next batch.
+        # fails aborts its own transaction; those of killed tasks are aborted with the next batch.
         batch = _batch_of(messages)
         if self._options.exactly_once and batch is not None:
             _abort(self._options, batch, messages)
 
 
 def write_task(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Writes the rows of a task; returns when all are acknowledged."""
+    """Write the rows of a task. Returns when all are acknowledged."""
     from mpbroker.writing.rows import RowWriter, open_cluster, write_all
 
     context = TaskContext.get()
@@ -165,10 +166,10 @@ def write_task(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Writ
 def write_prepared(
     options: WriteOptions, batch: Batch, run: str, known: Intent | None, batches: Iterator[pa.RecordBatch]
 ) -> Written:
-    """Writes the rows in a transaction that stays open, or reads past them if the batch is decided.
+    """Write the rows in a transaction that stays open, or skip them if the batch is decided.
 
-    The transactional id is of this attempt alone. An attempt that fails aborts its transaction; the driver
-    aborts those of attempts that were killed. Raises SinkError, ClientError.
+    The transactional id belongs to this attempt alone. An attempt that fails aborts its transaction; the
+    driver aborts those of attempts that were killed. Raises SinkError, ClientError.
     """
     from mpbroker.client.errors import ClientError
     from mpbroker.client.transactions import Transactions
@@ -179,7 +180,7 @@ def write_prepared(
         return Written(sum(one.num_rows for one in batches), batch, skipped=True)
     context = TaskContext.get()
     partition, attempt = (context.partitionId(), context.attemptNumber()) if context else (0, 0)
-    # Without rows there is nothing to end.
+    # Without rows no transaction is begun: there would be nothing to end.
     first = next((one for one in batches if one.num_rows), None)
     if first is None:
         return Written(0, batch)
@@ -189,7 +190,7 @@ def write_prepared(
         try:
             rows = write_all(RowWriter(cluster, options, partition, transaction), chain([first], batches))
         except Exception:
-            # Left open it would hold up all who read what is committed.
+            # An open transaction would hold up all readers of committed records.
             with suppress(ClientError):
                 transaction.end(committed=False)
             raise
@@ -226,7 +227,7 @@ def _abort(options: WriteOptions, batch: Batch, messages: Sequence[WriterCommitM
 
 
 def settle(given: Mapping[str, str]) -> None:
-    """Ends the open transactions of a sink whose query was stopped, by the options that it was written with.
+    """End the open transactions of a stopped query's sink, by the options that it was written with.
 
     Raises OptionError, SinkError, ClientError.
     """
@@ -244,12 +245,12 @@ def _prepared(messages: Sequence[WriterCommitMessage | None]) -> list[Prepared]:
 
 
 def _batch_of(messages: Sequence[WriterCommitMessage | None]) -> Batch | None:
-    """Returns the batch that tasks have told; None if all have failed, or there was none."""
+    """Return the batch that tasks have told; None if all have failed, or there was none."""
     return next((one.batch for one in messages if isinstance(one, Written)), None)
 
 
 def _checked(schema: StructType, given: Mapping[str, str]) -> WriteOptions:
-    """Parses the options, and checks the columns against them (Spark: KafkaWriter.validateQuery).
+    """Parse the options, and check the columns against them (Spark: KafkaWriter.validateQuery).
 
     Raises OptionError.
     """
@@ -271,7 +272,7 @@ def _checked(schema: StructType, given: Mapping[str, str]) -> WriteOptions:
 
 
 def _are_headers(kind: DataType) -> bool:
-    """Tells whether the type is array<struct<key:string,value:binary>>."""
+    """Return whether the type is array<struct<key:string,value:binary>>."""
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return False
     fields = [(field.name, type(field.dataType)) for field in kind.elementType.fields]

@@ -1,6 +1,6 @@
 """Defines the data source that `spark.read.format("mpbroker")` finds.
 
-PySpark imports this in several kinds of processes: what plans or reads is imported only where it is used.
+PySpark imports this in several kinds of processes, so modules that plan or read are imported only where used.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MpbrokerDataSource(DataSource):
             return FilteringReader(self.options, schema)
         return MpbrokerReader(self.options, schema)
 
-    # PySpark gives the arguments by their names.
+    # PySpark passes the arguments by name.
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from spark_integration.stream import MpbrokerStreamReader
@@ -67,7 +67,7 @@ class MpbrokerDataSource(DataSource):
 class MpbrokerReader(DataSourceReader):
     """Plans and reads a batch query.
 
-    It travels to every task, so it holds options, schema, how to decode values, and nothing else.
+    The reader travels to every task, so it holds options, schema, how to decode values, and nothing else.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -98,7 +98,7 @@ class FilteringReader(MpbrokerReader):
         self._conditions: tuple[Condition, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Takes the query's filters, and returns those that Spark still has to evaluate."""
+        """Take the query's filters, and return those that Spark still has to evaluate."""
         from mpbroker.reading.conditions import pruning_of
         from spark_integration.filters import condition_of
 

@@ -24,7 +24,7 @@ try:
         SupportsTriggerAvailableNow,
     )
 except ModuleNotFoundError:
-    # Before Spark 4.2 sources do not hear of limits, and each trigger takes all there is.
+    # Before Spark 4.2 sources hear of no limits, and each trigger takes everything.
     from spark_integration.no_limits import (  # type: ignore[assignment]
         ReadAllAvailable,
         ReadLimit,
@@ -49,16 +49,16 @@ class MpbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._run: Stream | None = None
 
-    # Names and arguments are Spark's.
+    # Names and arguments of these methods are Spark's.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self._stream().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Names one of the limits: Spark knows no combined ones, so the stream goes by its own.
+        """Return one of the limits: Spark knows no combined ones, so the stream goes by its own.
 
-        Without any it is
-        ReadAllAvailable, which Spark also hands to `latestOffset` for triggers that take everything.
+        Without any limit it is ReadAllAvailable, which Spark also hands to `latestOffset` for triggers that
+        take everything.
         """
         options = self._options
         if options.max_offsets_per_trigger is not None:
@@ -105,6 +105,6 @@ class MpbrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _patient(options: ReadOptions) -> ReadOptions:
-    """Returns options for tasks, which wait kafkaConsumer.pollTimeoutMs for a broker, as Kafka's do."""
+    """Return options for tasks, which wait kafkaConsumer.pollTimeoutMs for a broker as Kafka's do."""
     tries = math.ceil(options.request_timeout_ms / max(1, options.retry_interval_ms))
     return replace(options, retries=max(options.retries, tries))

@@ -1,4 +1,4 @@
-"""Tasks of a query as PySpark takes them, and what each of them reads."""
+"""The tasks of a query as PySpark takes them, and the records that each reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SparkTask(InputPartition):
-    """A planned range as what PySpark takes for a partition."""
+    """A planned range in the form of PySpark's partitions."""
 
     range: TaskRange
 
@@ -33,8 +33,9 @@ class SparkTask(InputPartition):
 def read_task(
     partition: InputPartition | None, schema: StructType, options: ReadOptions, decoding: Decoding | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of a task; none for a partition that is not ours, which Spark makes for the one task
-    that it runs for an empty plan.
+    """Yield the records of a task.
+
+    Yields none for a partition that is not ours: Spark makes one for the single task of an empty plan.
     """
     import pyarrow as pa
 
@@ -42,7 +43,7 @@ def read_task(
     from mpbroker.reading.read import read_range
 
     if isinstance(partition, SparkTask):
-        # Spark compares it, NOT NULL included, with the one that it makes of its schema itself.
+        # Spark compares this schema, NOT NULL included, with the one that it makes of its own.
         chosen = pa.schema([SCHEMA.field(one.name).with_nullable(one.nullable) for one in schema.fields])
         batches = read_range(partition.range, chosen, options)
         yield from batches if decoding is None else _decoded(batches, chosen, decoding, partition)
@@ -51,7 +52,7 @@ def read_task(
 def _decoded(
     batches: Iterator[pa.RecordBatch], raw: pa.Schema, decoding: Decoding, task: SparkTask
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the batches with their values decoded. Raises MalformedRecord."""
+    """Yield the batches with their values decoded. Raises MalformedRecord."""
     import pyarrow as pa
 
     from spark_integration.values import MalformedRecord

@@ -1,7 +1,7 @@
 """Parses the options of values that the source decodes itself, `valueFormat` and those that go with it.
 
-They say what the arguments of `from_msgpack` and `from_avro` say. The type of the column is decided when a
-query is loaded, in a process that has no JVM: DDL is passed on for Spark to parse.
+They mean the same as the arguments of `from_msgpack` and `from_avro`. The type of the column is decided when
+a query is loaded, in a process that has no JVM, so DDL is passed on for Spark to parse.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_JSON: Final = (
     "valueFormat json: Spark itself decodes JSON, without Python. Leave valueFormat out and use "
     "from_json(col('value').cast('string'), schema) of pyspark.sql.functions"
 )
-# Names in backquotes and comments in quotes may have any words in them.
+# Names in backquotes and comments in quotes may contain any words.
 _NOT_NULL: Final = re.compile(
     r"(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\s+NOT\s+NULL\b", re.I
 )
@@ -47,14 +47,17 @@ _STRUCT: Final = re.compile(r"\s*STRUCT\s*<(.*)>\s*", re.I | re.S)
 
 
 class ValueFormat(NamedTuple):
-    """What the column `value` becomes. `fields`: DDL of MessagePack's fields, or their type."""
+    """The type and encoding of the column `value`.
+
+    `fields` is the DDL of MessagePack's fields, or their type.
+    """
 
     mode: Mode
     fields: str | StructType | None = None
     avro: AvroSchemas | None = None
 
     def column_type(self) -> DataType | str:
-        """Returns the type of the column, as DDL where that is given.
+        """Return the type of the column, as DDL if that was given.
 
         May ask a registry. Raises OptionError, RegistryUnavailable.
         """
@@ -66,7 +69,7 @@ class ValueFormat(NamedTuple):
         return self._avro_decoding().spark
 
     def decoding(self, column: DataType) -> Decoding:
-        """Returns how to decode into a column of this type: `column_type`, or what a user chose of it.
+        """Return how to decode into a column of this type: `column_type`, or a user's choice of its fields.
 
         May ask a registry. Raises OptionError, RegistryUnavailable.
         """
@@ -93,7 +96,7 @@ class ValueFormat(NamedTuple):
 
 
 def parse_value_format(options: Mapping[str, str]) -> ValueFormat | None:
-    """Parses the options of a query; None if values stay bytes. Raises OptionError."""
+    """Parse the options of a query; None if values stay bytes. Raises OptionError."""
     lowered = {key.lower(): value for key, value in options.items()}
     given = {name: lowered[name.lower()] for name in (SCHEMA, MODE, *_OF_AVRO) if name.lower() in lowered}
     kind = lowered.get(FORMAT.lower())
@@ -116,7 +119,7 @@ def parse_value_format(options: Mapping[str, str]) -> ValueFormat | None:
 
 
 def _fields(given: Mapping[str, str]) -> str | StructType:
-    """Parses the schema of MessagePack: Spark's JSON, or DDL without its NOT NULL."""
+    """Parse the schema of MessagePack: Spark's JSON, or DDL without its NOT NULL."""
     for name in _OF_AVRO:
         if name in given:
             raise OptionError(f"{name} is an option of valueFormat avro, not of msgpack")
@@ -158,7 +161,7 @@ def _headers(text: str) -> dict[str, str]:
 
 
 def _without_corrupt(column: DataType, mode: Mode) -> StructType:
-    """Checks the type of the column, and returns the fields that are decoded. Raises OptionError."""
+    """Check the type of the column, and return the fields that are decoded. Raises OptionError."""
     if not isinstance(column, StructType):
         raise OptionError(
             f"schema: with valueFormat the column value is a struct, not {column.simpleString()}"

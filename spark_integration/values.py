@@ -1,4 +1,4 @@
-"""Turns columns of encoded values into columns of structs, with what cannot be decoded; knows no format."""
+"""Decodes columns of values into columns of structs and sets malformed ones apart; knows no format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CORRUPT: Final = "_corrupt"
 
 CORRUPT_TYPE: Final = pa.struct([pa.field("error", pa.string()), pa.field("data", pa.binary())])
 
-# What decoders raise on bytes that are not what they should be; all else is a fault of ours and goes on.
+# Errors that decoders raise on malformed bytes; any other error is a bug of ours and is not caught.
 UNREADABLE: Final = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, struct.error)
 
 Convert = Callable[[Any], Any]
@@ -26,7 +26,7 @@ _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class Mode(StrEnum):
-    """What becomes of a record that cannot be decoded, by the words of Spark's own sources."""
+    """The fate of a record that cannot be decoded, in the words of Spark's own sources."""
 
     PERMISSIVE = "PERMISSIVE"
     FAILFAST = "FAILFAST"
@@ -37,10 +37,10 @@ class MalformedRecord(ValueError):
 
 
 def decode_column(column: pa.Array, decode: Convert, kind: pa.StructType, mode: Mode) -> pa.StructArray:
-    """Makes a struct for each value of a binary column, null for null. Raises MalformedRecord.
+    """Make a struct for each value of a binary column, null for null. Raises MalformedRecord.
 
-    `decode` gives a dict for the bytes of one value, or raises one of UNREADABLE. `kind` is the result's type
-    with the field `_corrupt` at its end, if the mode is PERMISSIVE.
+    `decode` returns a dict for the bytes of one value, or raises one of UNREADABLE. `kind` is the result's
+    type, with the field `_corrupt` at its end if the mode is PERMISSIVE.
     """
     data = column.to_pylist()
     rows: list[Any] = []
@@ -74,9 +74,9 @@ def decode_column(column: pa.Array, decode: Convert, kind: pa.StructType, mode: 
 
 
 def _typed(rows: list[Any], kind: pa.StructType, errors: dict[int, str]) -> pa.StructArray:
-    """Makes an array of the rows.
+    """Make an array of the rows.
 
-    One that does not fit the type has no fields then, and is noted in `errors`.
+    A row that does not fit the type gets no fields, and is noted in `errors`.
     """
     try:
         return pa.array(rows, kind)
@@ -96,11 +96,9 @@ def _told(error: BaseException) -> str:
 
 
 def converter(kind: pa.DataType, leaf: Callable[[pa.DataType], Convert | None]) -> Convert | None:
-    """Returns what turns a decoded value into one that Arrow takes for the type.
+    """Return a conversion from a decoded value to one that Arrow takes for the type.
 
-    None if it takes it as it is.
-
-    `leaf` says so for types without children.
+    Returns None if Arrow takes the value as it is. `leaf` decides for types without children.
     """
     if pa.types.is_struct(kind):
         inner = {field.name: convert for field in kind if (convert := converter(field.type, leaf))}
@@ -152,7 +150,7 @@ def _in_list(each: Convert) -> Convert:
 
 
 def of_text(kind: pa.DataType) -> Convert | None:
-    """Returns the conversion from text for types that a format lacks: ISO 8601 times, decimal numbers.
+    """Return the conversion from text for types that a format lacks: ISO 8601 times, decimal numbers.
 
     Numbers are refused: nobody knows whether they are seconds, and floats are no decimals.
     """

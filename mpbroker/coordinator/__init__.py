@@ -1,4 +1,4 @@
-"""Topics, settings, users, quotas and consumer groups: event logs, and what follows from them.
+"""Topics, settings, users, quotas and consumer groups: event logs and the state that they add up to.
 
 (Kafka: QuorumController, GroupCoordinatorService.)
 """

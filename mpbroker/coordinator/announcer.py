@@ -1,8 +1,10 @@
-"""Telling the handlers: which topics can be used, in which slots, and who has which quotas, by the bulletin;
-and the processors, by a word, whether anybody has a quota on the time of requests.
+"""Announces topics and quotas to the handlers, in a bulletin.
 
-A change is announced when it is durable and the log process serves it. What may only happen after all
-handlers can see a change is queued with `then` and runs after the message is out.
+The bulletin says which topics can be used, in which slots, and who has which quotas. A word in shared memory
+tells the processors whether anybody has a quota on request time.
+
+A change is announced when it is durable and the log process serves it. An action that may only happen after
+all handlers can see a change is queued with `then` and runs after the message is out.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from shm.word import Words
 
 
 class Announcer:
-    """`slots` has the partitions of every topic that the log process has opened, `topics` how it was then,
-    `announced` how the handlers know it.
+    """The writer of the handlers' bulletin.
+
+    `slots` has the partitions of every topic that the log process has opened, `topics` the topic as it was
+    opened, `announced` the topic as the handlers know it.
     """
 
     def __init__(
@@ -42,7 +46,7 @@ class Announcer:
         return self._writer.has_news(bool(self._changed or self._removed or self._quotas))
 
     def opened(self, topic: Topic, partitions: Places) -> bool:
-        """Notes where the log process has a topic; whether that is news."""
+        """Note where the log process has a topic. Return whether that is news."""
         topic_id = topic.topic_id
         if self.slots.get(topic_id) == partitions and self.announced.get(topic_id) == topic:
             return False
@@ -66,11 +70,14 @@ class Announcer:
         self._writer.changed()
 
     def then(self, action: Callable[[], None]) -> None:
-        """Runs the action when everything noted so far is announced."""
+        """Run the action when everything noted so far is announced."""
         self._writer.then(action)
 
     def publish(self, state: MetadataState) -> bool:
-        """Announces what is new. False: nothing, or a base waits until all follow the last one."""
+        """Announce what is new.
+
+        Return False if nothing is, or if a base waits until all readers follow the last one.
+        """
         if not self.has_news:
             return False
         written = self._writer.write(lambda: self._delta(state), lambda: self._base(state))
@@ -88,7 +95,7 @@ class Announcer:
         return True
 
     def run_actions(self) -> None:
-        """What waited for the announcement; call after the handlers were rung."""
+        """Run the actions that waited for the announcement. Call it after the handlers were rung."""
         self._writer.run_actions()
 
     def _delta(self, state: MetadataState) -> MetadataDelta:

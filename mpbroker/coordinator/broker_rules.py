@@ -1,7 +1,7 @@
-"""What becomes of the broker's settings when a client alters them, checked whole before it is recorded.
+"""Alterations of the broker's settings, checked as a whole before they are recorded.
 
 A resource is one broker, by its node id, or all of them: "". Each is kept in the metadata log as Kafka keeps
-it. What comes of it must be a configuration that the running broker can take over whole (config.dynamic), as
+it. The result must be a configuration that the running broker can take over completely (config.dynamic), as
 if it had stood in the file. (Kafka: ConfigAdminManager, DynamicBrokerConfig.validate, as of 4.3.)
 """
 
@@ -26,14 +26,17 @@ from mpbroker.protocol.numbers import ConfigOperation, ResourceType
 ALL_BROKERS = ""
 Brokers = Mapping[str, Configs]
 _KEYS = BROKER_KEYS | dynamic.REPLICATION_RATES
-# Everything that can be altered of this broker and of all, at its longest; what another version has left in
-# the log may be more.
+# The longest form of everything that can be altered, of this broker and of all. The log may hold more than
+# this, left by another version.
 _ALTERABLE = {*dynamic.DYNAMIC, *dynamic.REPLICATION_RATES}
 BROKERS_BYTES_MAX: Final = 2 * sum(config_bytes(key, "x" * CONFIG_VALUE_LENGTH_MAX) for key in _ALTERABLE)
 
 
 def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -> list[ConfigRecord]:
-    """What is to be recorded. `now`: as the broker runs. Raises Refused."""
+    """Return the records of an alteration; `now` is the configuration that the broker runs with.
+
+    Raises Refused if the result is no valid configuration, or has no room.
+    """
     name = alteration.name
     before = brokers.get(name, {})
     wanted = [one.name for one in alteration.changes if one.operation != ConfigOperation.DELETE]
@@ -58,7 +61,7 @@ def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -
 
 
 def _check_room(before: Brokers, after: Brokers) -> None:
-    """Raises Refused."""
+    """Check that the altered settings fit. Raises Refused if they do not."""
     taken = brokers_bytes(after)
     if taken > max(BROKERS_BYTES_MAX, brokers_bytes(before)):
         raise Refused(
@@ -69,7 +72,7 @@ def _check_room(before: Brokers, after: Brokers) -> None:
 
 
 def _check(before: Brokers, after: Brokers, now: BrokerConfig) -> None:
-    """Raises Refused."""
+    """Check that the broker can take over the result. Raises Refused if it cannot."""
     static = dynamic.static_of(now)
     was, becomes = _overlaid(static, before), _overlaid(static, after)
     if problems := new_contradictions(was, becomes):

@@ -1,4 +1,4 @@
-"""One bulletin of the coordinator: a delta where that will do, else a base once all follow the last one."""
+"""Writes one bulletin of the coordinator: deltas, and bases once all readers follow the last one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ _log = logging.getLogger("mpbroker")
 
 class Written(Enum):
     NOTHING = 0
-    """A base waits until all readers follow the last one."""
+    """Nothing is written: a base waits until all readers follow the last one."""
     DELTA = 1
     BASE = 2
     TOO_LARGE = 3
-    """Even for a base: only a change can help."""
+    """Even a base is too large; only a change can help."""
 
 
 class BulletinWriter:
-    """`what` is announced, as an operator calls it. What waits for an announcement runs when it is out."""
+    """The writer of one bulletin; `what` is its content in an operator's words, for the log.
+
+    Actions that wait for an announcement run when it is out.
+    """
 
     def __init__(self, publisher: BulletinPublisher, what: str) -> None:
         self._publisher = publisher
@@ -37,11 +40,11 @@ class BulletinWriter:
         return not self._is_too_large and (self._needs_base or has_changes)
 
     def changed(self) -> None:
-        """There may be less than before."""
+        """Try a base that was too large again: a change may have made it smaller."""
         self._is_too_large = False
 
     def replaced(self) -> None:
-        """What was said before may not be true any more."""
+        """Have the next message be a base: what was announced before may not be true any more."""
         self._needs_base = True
         self._is_too_large = False
 

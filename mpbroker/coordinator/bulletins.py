@@ -1,4 +1,4 @@
-"""The coordinator's bulletins: who reads which, and who of them is behind."""
+"""The coordinator's bulletins, their readers, and which of these are behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpbroker.ipc.topology import ACCEPTORS, HANDLERS, PROCESSORS, SUPERVISOR, S
 
 
 class Bulletins:
-    """`is_alive`: whether a role has a process now."""
+    """All bulletins of the coordinator. `is_alive` says whether a role has a process now."""
 
     def __init__(self, memory: SharedMemory, is_alive: Callable[[int], bool]) -> None:
         self._memory = memory
@@ -17,11 +17,11 @@ class Bulletins:
         self.topics = self._publisher("bulletin", "bulletin_acks", HANDLERS)
         self.credentials = self._publisher("credentials", "credential_acks", PROCESSORS)
         self.limits = self._publisher("limits", "limit_acks", ACCEPTORS)
-        # Without the supervisor nobody is.
+        # The supervisor always counts as alive: without it no process is.
         self.brokers = self._publisher("brokers", "broker_acks", (SUPERVISOR,), lambda _: True)
 
     def behind(self) -> list[int]:
-        """Who keeps one of them from being written anew."""
+        """Return the readers that keep a bulletin from being written anew."""
         publishers = (self.topics, self.credentials, self.limits, self.brokers)
         return [reader for publisher in publishers for reader in publisher.behind()]
 

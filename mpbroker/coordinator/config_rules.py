@@ -1,4 +1,4 @@
-"""What becomes of settings when a client alters them, and of a topic's, with Kafka's error codes and texts.
+"""Alterations of settings, of any resource and of topics, with Kafka's error codes and texts.
 
 (Kafka: ConfigurationControlManager.incrementalAlterConfigs and legacyAlterConfigs, as of 4.3.)
 """
@@ -21,7 +21,7 @@ Configs = dict[str, str]
 
 
 def altered(configs: Configs, alteration: ConfigAlteration, broker: BrokerConfig) -> Configs:
-    """The topic's own settings afterwards. Raises Refused."""
+    """Return the topic's own settings after the alteration. Raises Refused if they are not valid."""
 
     def beneath(key: Key) -> str:
         return format_value(inherited(key, broker)) or ""
@@ -32,9 +32,10 @@ def altered(configs: Configs, alteration: ConfigAlteration, broker: BrokerConfig
 def after(
     configs: Configs, alteration: ConfigAlteration, keys: Mapping[str, Key], beneath: Callable[[Key], str]
 ) -> dict[str, str | None]:
-    """What a resource has of its own then, not checked. `beneath`: the text of what it has not itself.
+    """Return a resource's own settings after the alteration, not checked.
 
-    Raises Refused.
+    `beneath` gives the text of a setting that the resource inherits. Raises Refused for an operation on a
+    list where the setting is none.
     """
     result: dict[str, str | None] = {} if alteration.replaces else dict(configs)
     for change in alteration.changes:
@@ -45,14 +46,14 @@ def after(
 
 
 def records(kind: ResourceType, name: str, before: Configs, after: Configs) -> list[ConfigRecord]:
-    """What makes the one the other; nothing for what stays."""
+    """Return the records that turn `before` into `after`; unchanged settings need none."""
     gone = {key: None for key in before if key not in after}
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     return [ConfigRecord(kind, name, key, value) for key, value in {**gone, **changed}.items()]
 
 
 def growth(before: Configs, after: Configs) -> int:
-    """Bytes that handlers are told more than before."""
+    """Return by how many bytes the alteration enlarges what handlers are told."""
     return sum(config_bytes(*one) for one in after.items()) - sum(
         config_bytes(*one) for one in before.items()
     )
@@ -61,7 +62,7 @@ def growth(before: Configs, after: Configs) -> int:
 def _value(
     configs: Configs, change: ConfigChange, keys: Mapping[str, Key], beneath: Callable[[Key], str]
 ) -> str | None:
-    """Raises Refused."""
+    """Return the value after one change. Raises Refused if it needs a list and the setting is none."""
     if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         return change.value
     key = keys.get(change.name)

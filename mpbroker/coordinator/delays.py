@@ -1,8 +1,8 @@
-"""What clients have waited for too long is told once: whose change it is, and who owes what to it.
+"""Logs, once, what clients have waited for too long: whose change it is, and which process owes what to it.
 
-The coordinator itself waits for nothing; its callers wait for other processes: a log worker that is at its
-disk, a reader that does not follow the bulletin. Without a word here nobody could tell a slow disk from a
-broker that hangs. (Kafka: EventPerformanceMonitor tells of slow events of the controller.)
+The coordinator itself waits for nothing. Its callers wait for other processes: a log worker that is at its
+disk, a reader that does not follow the bulletin. Without a line here nobody could tell a slow disk from a
+broker that hangs. (Kafka: EventPerformanceMonitor logs slow events of the controller.)
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mpbroker.protocol.uuids import uuid_text
 
 LOOK_EVERY_S: Final = 1.0
 TOLD_AFTER_S: Final = 5.0
-# What waits beside those whose change is durable, each told of on its own.
+# Kinds of waits beside those of callers whose change is durable; each is logged on its own.
 ROUND, CALLS = "round", "calls"
-# As an operator calls them.
+# The kinds of news, in an operator's words.
 _NEWS = {
     Awaited.QUOTAS: "quotas",
     Awaited.CREDENTIALS: "credentials",
@@ -42,8 +42,10 @@ class _Wait:
 
 @dataclass(frozen=True)
 class Now:
-    """`written`: the calls whose round is on its way into the metadata log. `undecided`: how many calls wait
-    behind it; `away`: why none is decided at all.
+    """The calls that are under way.
+
+    `written` names the calls whose round is on its way into the metadata log. `undecided` counts the calls
+    that wait behind it; `away` says why none is decided at all.
     """
 
     topics: Mapping[bytes, Topic]
@@ -53,7 +55,7 @@ class Now:
 
 
 class Delays:
-    """`behind`: the readers who keep bulletins from being written anew."""
+    """Watches for long waits. `behind` returns the readers that keep bulletins from being written anew."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Delays:
         self._longest_s = 0.0
 
     def look(self, now: Callable[[], Now]) -> None:
-        """To be called from time to time: looks once a second."""
+        """Look for long waits, at most once a second. The loop calls it on every turn."""
         time_s = self._clock()
         if time_s < self._next_look_s:
             return
@@ -103,7 +105,7 @@ class Delays:
             self._longest_s = 0.0
 
     def _tell(self, what: Caller | str, pending: Pending | None, more: int, now: Now) -> None:
-        """One line, however many wait: it is mostly the same that they wait for."""
+        """Log one line, however many wait: mostly they all wait for the same."""
         if pending is not None:
             who = f"{type(pending.answer).__name__} for {name_of(pending.caller.handler)}"
             why = now.away or self._why(next(iter(pending.missing)), now.topics)

@@ -1,7 +1,7 @@
-"""Reading a partition of the broker's own in place, up to the durable end that the partition table names.
+"""Reads a partition of the broker's own in place, up to the durable end that the partition table names.
 
-What lies behind the high watermark is not there for us. A piece at a time: whoever takes the batches one by
-one can do something else in between, and no segment has to fit into memory. Read-only.
+Nothing at or above the high watermark is read. Batches are read piece by piece: a caller can do something
+else between two of them, and no segment has to fit into memory. Read-only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TRIES: Final = 100
 
 
 def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
-    """The batches below the high watermark, in order. Raises CorruptBatch or OSError."""
+    """Yield the batches below the high watermark, in order. Raises CorruptBatch or OSError."""
     if end.high_watermark == 0:
         return
     with ExitStack() as stack:
@@ -30,14 +30,17 @@ def batches_below(directory: Path, end: Partition) -> Iterator[Batch]:
             is_last = int(path.stem) == end.high_watermark_segment
             limit = end.high_watermark_position if is_last else os.fstat(file.fileno()).st_size
             for batch in batches_of(path, file, limit):
-                # A segment that is being replaced may be there with those that it already holds.
+                # A segment that takes the place of others may be listed beside those that it replaces.
                 if batch.header.base_offset >= next_offset:
                     next_offset = batch.last_offset + 1
                     yield batch
 
 
 def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[Path, BinaryIO]]:
-    """All segments up to that one, ascending, at once: the cleaner may replace them while they are read."""
+    """Open all segments up to `last_base`, ascending.
+
+    All are opened at once: the cleaner may replace them while they are read.
+    """
     for _ in range(TRIES):
         paths = [path for path in sorted(directory.glob("*.log")) if int(path.stem) <= last_base]
         try:
@@ -48,7 +51,7 @@ def _opened(directory: Path, last_base: int, stack: ExitStack) -> list[tuple[Pat
 
 
 def batches_of(path: Path, file: BinaryIO, limit: int) -> Iterator[Batch]:
-    """The batches in the first `limit` bytes of a segment. Raises CorruptBatch or OSError."""
+    """Yield the batches in the first `limit` bytes of a segment. Raises CorruptBatch or OSError."""
     carried = b""
     left = limit
     while left:

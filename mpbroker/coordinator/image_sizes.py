@@ -1,7 +1,7 @@
-"""How much of a base everything takes: upper bounds, so that a base always fits into its bulletin.
+"""Upper bounds of the bytes that each thing takes in a base, so that a base always fits into its bulletin.
 
-What no base can hold could not be announced any more. MessagePack: a header of an array, a
-string or a map has at most five bytes, a number nine; see `mpbroker/ipc/metadata.py` for what is encoded.
+What no base can hold could not be announced any more. In MessagePack the header of an array, a string or a
+map has at most five bytes, a number nine; `mpbroker/ipc/metadata.py` says what is encoded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 _STRING_BYTES: Final = 5
 _TOPIC_BYTES: Final = 48
-"""Of a topic without partitions, settings and its name."""
+"""Bytes of a topic without its partitions, settings and name."""
 _ENTITY_BYTES: Final = 12
 _NUMBER_BYTES: Final = 9
 PARTITION_BYTES: Final = 8
@@ -23,17 +23,17 @@ def topic_bytes(name: str, partitions: int, configs: Mapping[str, str]) -> int:
 
 
 def config_bytes(name: str, value: str | None) -> int:
-    """Of one setting of a topic or a broker; None: it has none."""
+    """Return the bytes of one setting of a topic or a broker; none if `value` is None (not set)."""
     return 0 if value is None else _text_bytes(name) + _text_bytes(value)
 
 
 def brokers_bytes(brokers: Mapping[str, Mapping[str, str]]) -> int:
-    """Of what is altered of brokers."""
+    """Return the bytes of all altered settings of brokers."""
     return sum(config_bytes(key, value) for configs in brokers.values() for key, value in configs.items())
 
 
 def quota_bytes(entity: Iterable[tuple[str, str | None]], values: Mapping[str, float]) -> int:
-    """Of all quotas of an entity; it is not there without any."""
+    """Return the bytes of all quotas of an entity; an entity without quotas is not announced."""
     if not values:
         return 0
     names = sum(1 + _text_bytes(kind) + _text_bytes(name or "") for kind, name in entity)

@@ -1,11 +1,13 @@
-"""What the coordinator asks of the log workers: append to its log, open a topic, remove one.
+"""The coordinator's requests to the log workers: append to its log, open a topic, remove one.
 
-Each worker is asked about what it owns, and an answer is that of all of them. Every question is answered once
-by the process it was asked of, or never if that died: then `forget` drops all of them, also what the others
-are still at, and what still has to be is asked again when there is a successor. Opening and removing are
-idempotent. An append to our own log is dropped only with its own worker: until it is known what became of it
-nobody may read that log. An answer to what we did not ask is dropped: fences keep it from coming, and if one
-fails that must not end us. What our arena has no room for waits until some of it is returned.
+Each worker is asked about the partitions it owns, and a question is answered when all workers have answered.
+Every question is answered once by the process that it was asked of, or never if that process died. Then
+`forget` drops all questions, also those that the other workers are still at. What still has to be done is
+asked again when there is a successor: opening and removing are idempotent.
+
+An append to our own log is dropped only with its own worker. Until its outcome is known nobody may read that
+log. An answer to a question that we did not ask is dropped: fences prevent such answers, and a fence that
+fails must not end this process. A message that our arena has no room for waits until blocks are returned.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ from shm.arena import ArenaFull
 
 # Rounds that can be under way at once: of metadata, of groups, of transactions, of markers.
 ROUNDS = 4
-# Credits: with all rounds on top there is always room for the answers, and for returning them.
+# Credits. Even with all rounds under way there is room for the answers, and for returning them.
 QUESTIONS_UNDER_WAY = (CALL_RING_SLOTS - ROUNDS) // 2
 
 
 class LogEvents(Protocol):
-    """What the log workers have to say."""
+    """The events that the log workers cause in the coordinator."""
 
     def appended(self, error: int, base_offset: int) -> None: ...
     def opened(self, topic: Topic, answer: Message) -> None: ...
@@ -56,7 +58,10 @@ class Kind(Enum):
 
 @dataclass(eq=False)
 class _Asked:
-    """A question, and what those it was asked of have answered. `topic`: as it was opened."""
+    """A question, and the answers so far of the workers that were asked.
+
+    `topic` is the topic as it was opened.
+    """
 
     kind: Kind
     topic_id: bytes
@@ -67,7 +72,7 @@ class _Asked:
 
 
 class LogLink:
-    """The conversation with the log workers of the moment."""
+    """The conversation with the current log workers."""
 
     def __init__(self, context: ProcessContext, lender: Lender, events: LogEvents) -> None:
         self.workers = range(context.memory.sizes.log_workers)
@@ -88,26 +93,26 @@ class LogLink:
             len(self.workers),
             context.call_numbers(),
         )
-        # Of log workers, and their successors' arrivals: what was asked for before comes to nothing.
+        # Counts deaths and arrivals of log workers: what was asked before such a change comes to nothing.
         self._changes = 0
-        # Under way, each with the worker that was asked.
+        # Questions under way, each with the worker that was asked.
         self._questions: list[tuple[_Asked, int]] = []
         self._unasked: deque[tuple[_Asked, int, Message]] = deque()
         self._unsent: deque[tuple[Sequence[NewBatch], Then]] = deque()
         self.waits_for_room = False
         self._opening: set[bytes] = set()
-        # Has changed while it was being opened: once more then, as it is now.
+        # Topics that changed while they were being opened; they are opened once more, as they are now.
         self._opening_again: dict[bytes, tuple[Topic, int | None]] = {}
         self._removing: dict[bytes, str] = {}
 
     @property
     def is_up(self) -> bool:
-        """Whether every worker is there."""
+        """Return whether every worker is there."""
         return len(self._up) == len(self.workers)
 
     @property
     def is_appending(self) -> bool:
-        """Whether something that was sent may still be appended."""
+        """Return whether something that was sent may still be appended."""
         return bool(self._appends)
 
     @property
@@ -116,7 +121,7 @@ class LogLink:
         return not (self._questions or self._unasked or self._unsent or self._removing or has_unsent)
 
     def owing(self, topic_id: bytes) -> set[int]:
-        """The workers that have not answered yet what they were, or are to be, asked about a topic."""
+        """Return the workers that still owe an answer about a topic, or are still to be asked."""
         unasked = [(asked, worker) for asked, worker, _ in self._unasked]
         return {worker for asked, worker in (*self._questions, *unasked) if asked.topic_id == topic_id}
 
@@ -128,13 +133,13 @@ class LogLink:
             self._rings[worker].flush()
 
     def greet(self) -> None:
-        """A question about our own log: the answer says that its owner has opened it and serves us."""
+        """Ask about our own log. The answer says that its owner has opened it and serves us."""
         self._ask({0: EnsureTopic(METADATA_TOPIC, METADATA_TOPIC_ID, [0])}, Kind.GREETING)
 
     def open(self, topic: Topic, new_from: int | None = None) -> None:
-        """Nothing can have been appended to partitions from `new_from` on."""
+        """Open a topic. Partitions from `new_from` on are new: nothing can have been appended to them."""
         if not self.is_up:
-            return  # all are opened when they are there
+            return  # all topics are opened once every worker is there
         if topic.topic_id in self._opening:
             self._opening_again[topic.topic_id] = topic, new_from
             return
@@ -151,7 +156,7 @@ class LogLink:
         self._ask(messages, Kind.OPENING, topic.topic_id, topic)
 
     def remove(self, name: str, topic_id: bytes) -> None:
-        """After the topic's opening, if that is under way: the two must not cross."""
+        """Remove a topic. Waits for its opening, if that is under way: the two must not cross."""
         self._removing[topic_id] = name
         if topic_id not in self._opening and self.is_up:
             self._ask_all(RemoveTopic(name, topic_id), Kind.REMOVAL, topic_id)
@@ -160,14 +165,15 @@ class LogLink:
         self._ask_all(Recovered({topic.name: topic.topic_id for topic in topics}), Kind.RECOVERED)
 
     def append(self, batch: bytes, count: int, slot: Partition) -> None:
-        """One batch to our own log; `appended` follows when it is durable or refused."""
+        """Append one batch to our own log. Calls `appended` when it is durable or refused."""
         new = NewBatch(METADATA_SLOT, slot.generation, slot.config_version, batch, count)
         self.append_all([new], lambda done: self._events.appended(done[0].error, done[0].base_offset))
 
     def append_all(self, batches: Sequence[NewBatch], done: Callable[[list[Batch]], None]) -> None:
-        """Batches to several partitions; `done` follows when each is durable or refused.
+        """Append batches to several partitions. Calls `done` when each is durable or refused.
 
-        It never follows if a log worker dies meanwhile; with batches to our own log, if its own one does.
+        Never calls it if a log worker dies meanwhile; for batches to our own log only, if that log's worker
+        dies.
         """
         is_to_our_log = all(batch.slot == METADATA_SLOT for batch in batches)
         changes = self._changes
@@ -180,7 +186,7 @@ class LogLink:
         self._send_on()
 
     def _send_on(self) -> None:
-        """What waits, the appends first, as far as there is room for it in our arena."""
+        """Send what waits, appends first, as far as our arena has room."""
         try:
             while self._unsent:
                 self._appends.append(*self._unsent[0])
@@ -188,7 +194,7 @@ class LogLink:
             self._ask_on()
         except ArenaFull as error:
             if not self._lender.in_use_bytes:
-                raise  # nothing will ever be returned that makes room for it
+                raise  # nothing is lent out whose return could make room
             if not self.waits_for_room:
                 self._context.log.warning("the log process is asked when there is room for it: %s", error)
             self.waits_for_room = True
@@ -209,13 +215,13 @@ class LogLink:
             self._send_on()
 
     def forget(self, worker: int) -> None:
-        """A log worker died, with everything that was asked of it; the others go on with what they have."""
+        """Drop everything that was asked of a dead worker. The other workers go on with what they have."""
         self._rings[worker].drop()
         self._up.discard(worker)
         self._forget_questions(worker)
 
     def welcome(self, worker: int) -> None:
-        """A successor is there, behind empty rings."""
+        """Take a successor, which has empty rings, into use."""
         self._rings[worker].rebind()
         self._up.add(worker)
         self._forget_questions(worker)
@@ -234,7 +240,7 @@ class LogLink:
         self._lender.reclaim(log_worker(worker))
 
     def resume(self) -> None:
-        """All serve again: asks for what was to be removed."""
+        """Ask again for pending removals, now that all workers serve."""
         for topic_id, name in list(self._removing.items()):
             self.remove(name, topic_id)
 
@@ -244,13 +250,13 @@ class LogLink:
     def _ask(
         self, messages: Mapping[int, Message], kind: Kind, topic_id: bytes = b"", topic: Topic | None = None
     ) -> None:
-        """Each worker its own."""
+        """Ask each worker its own message."""
         asked = _Asked(kind, topic_id, topic, len(messages))
         self._unasked.extend((asked, worker, message) for worker, message in messages.items())
         self._send_on()
 
     def _ask_on(self) -> None:
-        """In the order in which it was wanted, as far as the credits go. Raises ArenaFull."""
+        """Ask what waits, in order, as far as the credits go. Raises ArenaFull."""
         while self._unasked and len(self._questions) < QUESTIONS_UNDER_WAY:
             asked, worker, message = self._unasked[0]
             self._clients[worker].call(message, partial(self._answered, asked, worker))
@@ -290,7 +296,10 @@ class LogLink:
 
 
 def _together(topic_id: bytes, answers: list[Message]) -> Message:
-    """What of a topic is open: what none of the answers names is not, and is to be asked for again."""
+    """Join the workers' answers about a topic.
+
+    A partition that no answer names is not open and has to be asked for again.
+    """
     ensured = [answer for answer in answers if isinstance(answer, EnsuredTopic)]
     if len(answers) == 1 or not ensured:
         return answers[0]

@@ -1,7 +1,8 @@
-"""The records of `__cluster_metadata` that this broker writes, in which versions, and batches of them.
+"""Encodes, decodes and batches the records of `__cluster_metadata` that this broker writes.
 
-As in Kafka's MetadataRecordSerde (KIP-631), so that `kafka-dump-log.sh --cluster-metadata-decoder` reads our
-log; their keys are null. One batch is one atomic step: it is in the log as a whole or not at all.
+The versions are those of Kafka's MetadataRecordSerde (KIP-631), so that
+`kafka-dump-log.sh --cluster-metadata-decoder` reads our log; keys are null. One batch is one atomic step: it
+is in the log as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ MetadataRecord = (
     | RemoveUserScramCredentialRecord
 )
 
-# PartitionRecord 1 has the directories of its replicas; 2 adds what only a cluster needs (KIP-966).
+# PartitionRecord: version 1 has its replicas' directories; 2 adds what only a cluster needs (KIP-966).
 _VERSIONS: Final[dict[type[MetadataRecord], int]] = {
     TopicRecord: 0,
     PartitionRecord: 1,
@@ -52,22 +53,22 @@ _TYPES: Final = {data_key(record): record for record in _VERSIONS}
 
 
 class UnreadableMetadata(Exception):
-    """A record of the metadata log is none that this version knows, or is damaged."""
+    """A record of the metadata log is damaged, or of a type or version that this program does not know."""
 
 
 def prepare() -> None:
-    """Compiles what reads the records of topics ahead, as `codec.prepare` does."""
+    """Compile the decoders of topic records ahead of use, as `codec.prepare` does."""
     for record in (TopicRecord, PartitionRecord):
         prepare_data(record, _VERSIONS[record])
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """The value of the record in the log."""
+    """Return the value of the record in the log."""
     return encode_metadata_record(record, _VERSIONS[type(record)])
 
 
 def decode_record(value: Buffer) -> MetadataRecord:
-    """Raises UnreadableMetadata."""
+    """Decode the value of a record. Raises UnreadableMetadata."""
     try:
         record = decode_metadata_record(value)
     except MalformedMessage as error:
@@ -79,7 +80,10 @@ def decode_record(value: Buffer) -> MetadataRecord:
 
 
 def check_type(value: Buffer) -> None:
-    """Raises UnreadableMetadata for types and versions that `decode_record` refuses; reads no fields."""
+    """Check the type and version of a record without reading its fields.
+
+    Raises UnreadableMetadata for those that `decode_record` refuses.
+    """
     try:
         api_key, version, _ = read_frame(value)
         _check_type(api_key, version)
@@ -89,7 +93,7 @@ def check_type(value: Buffer) -> None:
 
 @cache
 def _check_type(api_key: int, version: int) -> None:
-    """Raises UnreadableMetadata."""
+    """Check that this version of a record type is known. Raises UnreadableMetadata if not."""
     record = _TYPES.get(api_key)
     if record is None:
         raise UnreadableMetadata(f"a broker alone has no records of type {api_key}")
@@ -102,7 +106,7 @@ def _check_type(api_key: int, version: int) -> None:
 def build_metadata_batch(
     values: list[bytes], timestamp_ms: int, base_offset: int = 0, leader_epoch: int = 0
 ) -> bytearray:
-    """One batch of records that `encode_record` made: an atomic step."""
+    """Build one batch, an atomic step, of records that `encode_record` made."""
     return build_batch(
         [NewRecord(value=value, timestamp=timestamp_ms) for value in values],
         base_offset=base_offset,

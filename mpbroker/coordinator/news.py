@@ -1,9 +1,9 @@
-"""Telling processes that are no handlers what they need to know, by a bulletin of their own for each matter:
-the processors who may log in, the acceptors how fast an address may connect, the supervisor what clients have
-altered of the broker's settings.
+"""Bulletins for processes other than handlers, one for each matter.
 
-Who does not need a matter is no reader of it: what a request handler never holds it cannot give away, and an
-acceptor does not read the metadata of all topics for a few rates.
+Processors learn who may log in, acceptors how fast an address may connect, the supervisor which of the
+broker's settings clients have altered. Only the processes that need a matter read its bulletin: a request
+handler cannot give away credentials that it never holds, and an acceptor does not read the metadata of all
+topics for a few rates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ ScramKey: TypeAlias = tuple[str, int]
 
 
 class NewsAnnouncer(Generic[K]):
-    """Changes are noted with `changed`; what waits for them runs when they are out.
+    """The writer of one bulletin.
+
+    Changes are noted with `changed`; actions that wait for them run when they are out.
 
     `everything` and `some` make the messages of a base and of a delta, from the state and what changed.
     """
@@ -55,11 +57,14 @@ class NewsAnnouncer(Generic[K]):
         self._writer.then(then)
 
     def replaced(self) -> None:
-        """The state was read from the log anew: what was said before may not be true any more."""
+        """Have the next message be a base: the state was read from the log anew."""
         self._writer.replaced()
 
     def publish(self, state: MetadataState) -> bool:
-        """Announces what is new. False: nothing, or a base waits until all readers follow the last one."""
+        """Announce what is new.
+
+        Return False if nothing is, or if a base waits until all readers follow the last one.
+        """
         if not self.has_news:
             return False
         written = self._writer.write(
@@ -102,7 +107,7 @@ def limit_news(publisher: BulletinPublisher) -> NewsAnnouncer[Entity]:
 
 
 def limited(entities: Iterable[Entity]) -> list[Entity]:
-    """Those that acceptors hear about."""
+    """Return the entities that acceptors hear about."""
     return [entity for entity in entities if entity[0][0] == IP]
 
 
@@ -121,7 +126,7 @@ def _limit(entity: Entity, quotas: QuotaTable) -> LimitImage:
 
 
 def _packed(name: str | None) -> bytes | None:
-    """As acceptors count an address: an IPv4 one in four bytes, however it is written."""
+    """Pack an address as acceptors count it: an IPv4 one in four bytes, however it is written."""
     if name is None:
         return None
     address = ipaddress.ip_address(name)
@@ -133,7 +138,7 @@ def _packed(name: str | None) -> bytes | None:
 
 
 def broker_news(publisher: BulletinPublisher) -> NewsAnnouncer[str]:
-    """They are few: each message has all of them."""
+    """Make the announcer of altered broker settings. They are few, so each message has all of them."""
     return NewsAnnouncer(publisher, "settings of brokers", _brokers, lambda state, _: _brokers(state))
 
 

@@ -1,10 +1,12 @@
 """The coordinator process: the metadata state machine between handlers, log process and bulletin.
 
 Calls that came while a round was under way are decided together on a draft of the state and appended as one
-batch: a round is in the log as a whole or not at all. When it is durable the draft becomes the state, the
-topics are opened or removed, the bulletin says so, and only then is answered. One round is under way at most,
-so what became of it can always be read from the end of the log: after a death of the log process the log is
-read again, and a round that is not in it is decided anew. Nothing here waits but the one sleep of the loop.
+batch: a round is in the log as a whole or not at all. When it is durable the draft becomes the state, topics
+are opened or removed, and the bulletin announces the change. Only then the calls are answered.
+
+At most one round is under way, so its outcome can always be read from the end of the log. After a death of
+the log process the log is read again, and a round that is not in it is decided anew. The loop sleeps in one
+place; nothing else here waits.
 """
 
 from __future__ import annotations
@@ -64,20 +66,20 @@ from mpbroker.quotas.mutations import Mutations
 from shm.clock import monotonic_ms, wall_ms
 from shm.table import SlotBusy
 
-# A round takes no more calls from here on, so that its batch stays small enough for every reader.
+# A round of this size takes no more calls, so that its batch stays small enough for every reader.
 ROUND_BYTES = 512 << 10
-# How soon to look again at what nobody rings for: another process's word.
+# How often to look at words of other processes that ring no doorbell.
 POLL_MS = 5
 RETRY_OPEN_SECONDS = 1.0
 STOP_SECONDS = 5.0
-# The log process does not know what became of the batch, or that it is ours: its log will tell.
+# The log process does not know whether the batch was appended, or that we own the log. Its log will tell.
 UNKNOWN_OUTCOME = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 class Phase(Enum):
-    """How far the coordinator is with the log process of the moment."""
+    """The coordinator's progress with the current log process."""
 
-    LOG_AWAY = 0  # one of them at least
+    LOG_AWAY = 0  # at least one log worker is not there
     GREETING = 1
     READING = 2
     OPENING = 3
@@ -101,14 +103,14 @@ class Round:
     decided: list[tuple[Caller, Message, Decision]] = field(default_factory=list)
 
     def refund(self) -> None:
-        """Nothing comes of it: the clients' quotas get back what it took from them."""
+        """Give back to the clients' quotas what a round that comes to nothing took from them."""
         for _, _, decision in self.decided:
             if decision.mutation:
                 decision.mutation.refund()
 
 
 class Coordinator:
-    """Everything but the loop. `now_ms` stamps records, `new_id` makes topic ids."""
+    """The coordinator without its loop. `now_ms` stamps records, `new_id` makes topic ids."""
 
     def __init__(
         self,
@@ -130,12 +132,13 @@ class Coordinator:
         )
         self._handlers: dict[int, RingPair] = {}
         self._lives = dict.fromkeys(HANDLERS, 0)
-        # Dead and not welcomed anew: `roles` may name the successor before we have bound its rings.
+        # Handlers that died and were not welcomed anew: `roles` may name a successor whose rings are not
+        # bound.
         self._fenced: set[int] = set()
         burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
         measured = MutationMeters(memory.meters(COORDINATOR), memory.quota_secret)
         mutations = Mutations(burst_s, monotonic_ms, measured)
-        # Half of what a half of the bulletin holds.
+        # A base takes half of the bulletin; this is half of that half.
         room = memory.BULLETIN_BYTES // 4
         self._decider = Decider(config, memory.sizes.most_partitions, new_id, mutations, room)
         self._bulletins = bulletins = Bulletins(memory, context.is_alive)
@@ -149,7 +152,7 @@ class Coordinator:
         self._state = MetadataState()
         self._slot: Partition | None = None
         self._calls: deque[tuple[Caller, Message]] = deque()
-        # What state machines in here have asked for: who hears the answer.
+        # Calls that our own state machines have made, and who takes the answer.
         self._our_calls: dict[Caller, Callable[[Message], None]] = {}
         self._our_numbers = itertools.count()
         self._round: Round | None = None
@@ -157,7 +160,8 @@ class Coordinator:
         self._delays = Delays(self._log, self._waiting, bulletins.behind)
         self._to_open: set[bytes] = set()
         self._failed: set[bytes] = set()
-        # Topics that have partitions from the life of this log process, without a slot so far: the first one.
+        # By topic, the first partition that was made in the life of this log process, as long as one lacks a
+        # slot: nothing can have been appended to it or to later ones.
         self._new: dict[bytes, int] = {}
         self._retry_at = 0.0
         self._is_ready = False
@@ -178,7 +182,7 @@ class Coordinator:
     # --- the loop's view
 
     def step(self) -> None:
-        """All that can be done now."""
+        """Do everything that can be done now."""
         while (fence := self._context.pending_fence()) is not None:
             self._mend(fence)
             self._context.acknowledge_fence()
@@ -200,7 +204,7 @@ class Coordinator:
         counters.set(Counter.COUNT_HEARTBEATS_DELAYED, timers.count("member"))
 
     def something_waits(self) -> bool:
-        """The look before sleeping."""
+        """Return whether something waits; the last look before sleeping."""
         if self._context.pending_fence() is not None:
             return True
         if self._log.waiting():
@@ -217,14 +221,14 @@ class Coordinator:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for anything: the moment to stop."""
+        """Return whether nobody waits for anything, so that the process may stop."""
         busy = self._calls or self._round or self._waiting or not self._log.idle or not self._services.is_idle
         return not busy and not any(rings.has_unsent for rings in self._handlers.values())
 
     # --- handlers
 
     def _now(self) -> Now:
-        """For `Delays`."""
+        """Describe the moment for `Delays`."""
         decided = self._round.decided if self._round is not None else []
         written = [type(call).__name__ for _, call, _ in decided]
         away = None if self.phase is Phase.SERVING else STATUS[self.phase]
@@ -264,7 +268,7 @@ class Coordinator:
                 self._calls.append((caller, call))
 
     def _answer(self, caller: Caller, answer: Message) -> bool:
-        """False: nobody hears it. The handler died, or there is no memory for it."""
+        """Answer a caller. Return False if the handler died, or if there is no memory for the answer."""
         if caller.handler == COORDINATOR:
             self._our_calls.pop(caller)(answer)
             return True
@@ -273,7 +277,7 @@ class Coordinator:
         return self._server.answer(caller.handler, caller.request, answer)
 
     def _ask_ourselves(self, call: Message, then: Callable[[Message], None]) -> None:
-        """A call of a state machine in here, decided like those of handlers."""
+        """Take a call of one of our own state machines; it is decided like those of handlers."""
         caller = Caller(COORDINATOR, 0, next(self._our_numbers))
         self._our_calls[caller] = then
         self._calls.append((caller, call))
@@ -319,7 +323,7 @@ class Coordinator:
         self._enter(Phase.READING)
 
     def _read_log(self) -> None:
-        """Reads our log once all of it is durable: what lies behind that end may yet become so."""
+        """Read our log once all of it is durable: what lies above the durable end may yet become durable."""
         if self._log.is_appending:
             return
         try:
@@ -350,7 +354,7 @@ class Coordinator:
         self._opened_all_if_so()
 
     def _resolve_round(self, state: MetadataState) -> None:
-        """What became of a round whose append was interrupted: only we write, so the log's end tells."""
+        """Find out whether an interrupted round was appended: only we write to the log, so its end tells."""
         unknown, self._round = self._round, None
         if unknown is None:
             self._state = state
@@ -364,7 +368,7 @@ class Coordinator:
             raise InconsistentMetadata(f"the log ends at {state.next_offset}, where no round of ours ends")
 
     def _remove_leftovers(self, removed: dict[bytes, str]) -> None:
-        """Topics removed in our log and still served by the log process: a predecessor died in between."""
+        """Remove topics removed in our log and still served, because a predecessor died in between."""
         for slot in slots_given(self._table, len(self._log.workers)):
             partition = read_partition_surely(self._table, slot)
             if partition.flags & PartitionFlag.PARTITION_LIVE and partition.topic_id in removed:
@@ -400,7 +404,7 @@ class Coordinator:
             self._context.ring(reader)
 
     def _start_round(self) -> None:
-        """Decides what waits, each call on top of those before it."""
+        """Decide the calls that wait, each on top of those before it."""
         current = Round(self._state.draft())
         values: list[bytes] = []
         size = 0
@@ -427,7 +431,7 @@ class Coordinator:
         self._log.append(bytes(batch), len(values), self._slot)
 
     def appended(self, error: int, base_offset: int) -> None:
-        """The log process has made the round durable, or refused it."""
+        """Take the log process's report: the round is durable (`error` 0), or refused."""
         done = self._round
         assert done is not None
         code = error_code(error)
@@ -448,7 +452,7 @@ class Coordinator:
         self._complete(done, done.draft)
 
     def _complete(self, done: Round, state: MetadataState) -> None:
-        """The round's records are durable: makes them true, and notes whose answer waits for what."""
+        """Make the records of a durable round true, and note what each caller's answer waits for."""
         self._note_new(done, state)
         records = [record for _, _, decision in done.decided for record in decision.records]
         for line in topic_lines(records, self._state.topics):
@@ -491,7 +495,7 @@ class Coordinator:
         self._settle_announced()
 
     def _note_new(self, done: Round, state: MetadataState) -> None:
-        """Which partitions cannot have had records, before the state is replaced."""
+        """Note the partitions that cannot have had records. Call it before the state is replaced."""
         made = [topic_id for _, _, decision in done.decided for topic_id in decision.awaits]
         changed = [change.topic_id for _, _, decision in done.decided for change in decision.changes]
         for topic_id in (*made, *changed):
@@ -513,15 +517,16 @@ class Coordinator:
         self._settle_announced()
 
     def _note_partitions(self, topic: Topic, answer: Message) -> None:
-        """An offline partition has a slot that says so; one without a slot is tried again.
+        """Note where the partitions of a topic are.
 
-        Until then it is announced with generation 0, which no slot ever has.
+        An offline partition has a slot that says so. One without a slot is tried again; until then it is
+        announced with generation 0, which no slot ever has.
         """
         name, topic_id = topic.name, topic.topic_id
         images = {number: PartitionImage(number, 0, 0) for number in range(topic.partitions)}
         problem = ""
         if isinstance(answer, EnsuredTopic):
-            # Why one of them is offline has been said by its log worker.
+            # The log worker has logged why a partition is offline.
             for ensured in answer.partitions:
                 images[ensured.partition] = PartitionImage(
                     ensured.partition, ensured.slot, ensured.slot_generation
@@ -551,7 +556,7 @@ class Coordinator:
         self._waiting.settle({(Awaited.GONE, topic_id)})
 
     def _settle_announced(self) -> None:
-        """Topics that handlers can see now, and those that were deleted before anybody saw them."""
+        """Settle waits for topics that handlers can see now, or that were deleted unseen."""
         if self._waiting:
             self._waiting.settle_if(self._is_seen)
 
@@ -568,7 +573,7 @@ class Coordinator:
 
 
 def run(context: ProcessContext, cluster_id: str) -> int:
-    """The coordinator's life, from replay to stop; -> exit code."""
+    """Run the coordinator, from replay to stop. Return the exit code."""
     coordinator = Coordinator(context, cluster_id, wall_ms, lambda: uuid.uuid4().bytes)
     stop_by: float | None = None
     while True:

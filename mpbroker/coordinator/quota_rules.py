@@ -1,6 +1,6 @@
-"""What an alteration of quotas comes to: records for what changes, an error for each entity that is refused.
+"""Alterations of quotas: records for what changes, an error for each entity that is refused.
 
-One entity's changes happen together or not at all. Kafka: ClientQuotaControlManager.alterClientQuotas.
+The changes of one entity happen together or not at all. (Kafka: ClientQuotaControlManager.alterClientQuotas.)
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ from mpbroker.protocol.messages import ClientQuotaRecord
 from mpbroker.quotas.entities import Entity, InvalidQuota, QuotaTable, check_quota, entity_of
 
 NAME_BYTES_MAX: Final = 1024
-"""Of a user or client id with a quota. Kafka sets no bound; everybody who serves requests holds them all."""
+"""The longest user or client id with a quota, in bytes.
+
+Kafka sets no bound; here every handler holds them all.
+"""
 
 
 def entity_in(record: ClientQuotaRecord) -> Entity:
-    """Whom the record is about."""
+    """Return the entity that the record is about."""
     return tuple(sorted(((e.entity_type, e.entity_name) for e in record.entity), key=lambda pair: pair[0]))
 
 
 def alter(quotas: QuotaTable, call: AlterQuotas, room: int) -> tuple[AlteredQuotas, list[ClientQuotaRecord]]:
-    """The answer, and the records that make it true; changes nothing. `room`: the bytes that are left."""
+    """Return the answer, and the records that make it true.
+
+    Changes nothing. `room` is the bytes that are left.
+    """
     times = Counter(tuple(sorted(a.entity, key=str)) for a in call.alterations)
     answer, records = AlteredQuotas([]), []
     for alteration in call.alterations:
@@ -40,7 +46,7 @@ def alter(quotas: QuotaTable, call: AlterQuotas, room: int) -> tuple[AlteredQuot
             text = "There are too many topics and quotas; remove some first"
             answer.results.append((ErrorCode.POLICY_VIOLATION, text))
             continue
-        # What is removed leaves room for the next call only: another alteration may be of the same entity.
+        # A removal makes room for the next call only: another alteration here may be of the same entity.
         room -= max(grown, 0)
         answer.results.append((ErrorCode.NONE, None))
         if not call.validate_only:
@@ -49,7 +55,7 @@ def alter(quotas: QuotaTable, call: AlterQuotas, room: int) -> tuple[AlteredQuot
 
 
 def _changes(quotas: QuotaTable, alteration: QuotaAlteration) -> list[ClientQuotaRecord]:
-    """Raises InvalidQuota."""
+    """Return the records of one entity's alteration. Raises InvalidQuota."""
     entity = entity_of(alteration.entity)
     current = quotas.of(entity)
     records = []
@@ -65,14 +71,14 @@ def _changes(quotas: QuotaTable, alteration: QuotaAlteration) -> list[ClientQuot
 
 
 def _check_names(entity: Entity) -> None:
-    """Raises InvalidQuota."""
+    """Check the lengths of the entity's names. Raises InvalidQuota."""
     for kind, name in entity:
         if name is not None and len(name.encode()) > NAME_BYTES_MAX:
             raise InvalidQuota(f"The name of a {kind} may have at most {NAME_BYTES_MAX} bytes")
 
 
 def _growth(quotas: QuotaTable, changes: list[ClientQuotaRecord]) -> int:
-    """By how much the changes of one entity enlarge what handlers hold; negative for removals."""
+    """Return by how many bytes one entity's changes enlarge what handlers hold; negative for removals."""
     if not changes:
         return 0
     entity = entity_in(changes[0])

@@ -1,6 +1,6 @@
-"""Reading `__cluster_metadata-0` in place at start, up to the durable end that the partition table names.
+"""Reads `__cluster_metadata-0` in place at start, up to the durable end that the partition table names.
 
-The log process alone writes the files; what lies behind the high watermark is not there for us. Read-only.
+The log process alone writes the files. Nothing at or above the high watermark is read. Read-only.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mpbroker.records.errors import CorruptBatch
 
 
 def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:
-    """The state as of the durable end, and the names of all topics that were ever removed, by id.
+    """Return the state as of the durable end, and the names by id of all topics that were ever removed.
 
-    Raises FatalError: metadata that cannot be read is never guessed at.
+    Raises FatalError if the metadata cannot be read: it is never guessed.
     """
     directory = Path(log_dirs[end.log_dir]) / partition_name(METADATA_TOPIC, 0)
     state = MetadataState()

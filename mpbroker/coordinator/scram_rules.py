@@ -1,4 +1,4 @@
-"""What an alteration of SCRAM credentials comes to, and what describing them says.
+"""Alterations and descriptions of SCRAM credentials.
 
 All alterations of one user happen together or not at all. (Kafka: ScramControlManager; KIP-554.)
 """
@@ -18,11 +18,11 @@ Credentials: TypeAlias = dict[tuple[str, int], ScramCredential]
 Alteration: TypeAlias = UserScramCredentialRecord | RemoveUserScramCredentialRecord
 Refusal: TypeAlias = tuple[ErrorCode, str]
 
-# Ours: Kafka bounds none of these; here all credentials together have to fit into a bulletin.
+# These bounds are ours; Kafka has none. Here all credentials together have to fit into a bulletin.
 NAME_BYTES_MAX = 1024
 SALT_BYTES_MAX = 1024
 KEY_BYTES_MAX = 64
-# What a credential takes beside its name and salt.
+# Bytes of a credential without its name and salt.
 CREDENTIAL_BYTES = 2 * KEY_BYTES_MAX + 32
 CREDENTIALS_BYTES_MAX = 16 << 20
 MECHANISMS = (ScramType.SCRAM_SHA_256, ScramType.SCRAM_SHA_512)
@@ -33,7 +33,7 @@ def credential_in(record: UserScramCredentialRecord) -> ScramCredential:
 
 
 def alter(credentials: Credentials, call: AlterScram) -> tuple[ScramUsers, list[Alteration]]:
-    """The answer, one entry per user, and the records that make it true; changes nothing."""
+    """Return the answer, one entry per user, and the records that make it true. Changes nothing."""
     keys = [*call.deletions, *((one.user, one.mechanism) for one in call.upsertions)]
     times = Counter(keys)
     refused: dict[str, Refusal] = {}
@@ -109,7 +109,7 @@ def _missing(credentials: Credentials, user: str, mechanism: int) -> Refusal | N
 
 
 def describe(credentials: Credentials, call: DescribeScram) -> ScramUsers:
-    """Mechanisms and iterations; nothing else of a credential ever leaves the broker."""
+    """Return mechanisms and iterations. Nothing else of a credential ever leaves the broker."""
     known: dict[str, list[tuple[int, int]]] = {}
     for (user, mechanism), credential in sorted(credentials.items()):
         known.setdefault(user, []).append((mechanism, credential.iterations))

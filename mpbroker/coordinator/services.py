@@ -1,7 +1,7 @@
-"""Groups and transactions within the coordinator process: whose a request is, and what both need of the rest.
+"""Groups and transactions within the coordinator process, and what both need of the rest of it.
 
-Both are fed by forwarded requests, write to a topic of their own, and read it again after a death.
-Transactions end with markers in partitions of any topic, those of committed offsets among them.
+Both take forwarded requests, write to a topic of their own, and read it again after a death. Transactions end
+with markers in partitions of any topic, those of committed offsets among them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ OURS = ForwardedRequest | CheckTransaction | EndHold | HoldsEnded | Abandon
 
 
 class Services:
-    """`metadata`: as it is durable; `ask` has the process decide a call of ours; `handlers`: those that may
-    still append what an earlier coordinator has granted them.
+    """Groups and transactions as the process runs them.
+
+    `metadata` returns the durable state. `ask` has the process decide a call of ours. `handlers` are those
+    that may still append what an earlier coordinator has granted them.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Services:
         match call:
             case ForwardedRequest():
                 waiter = Caller(caller.handler, caller.life, caller.request, call.api_key, call.version)
-                # A request that nobody serves is answered as one that failed, by either of them.
+                # A request that nobody serves is answered as one that failed; either of them can do that.
                 self._coordinators.get(call.api_key, self.groups).receive(waiter, call)
             case CheckTransaction():
                 self.transactions.check(caller, call)
@@ -100,8 +102,10 @@ class Services:
                 self._answer(caller, Acknowledged())
 
     def handler_died(self, handler: int) -> None:
-        """Nobody hears the answers to what it had asked. What it had been granted is in the log, or never
-        will be: the log workers were first to hear of its death.
+        """Drop what a dead handler had asked: nobody hears the answers.
+
+        What it had been granted is in the log, or never will be: the log workers were first to hear of its
+        death.
         """
 
         def is_gone(waiter: Waiter) -> bool:
@@ -139,7 +143,7 @@ class Services:
 
     def _new_batch(self, topic_id: bytes, batch: PartitionBatch) -> NewBatch:
         image = self._announcer.slots[topic_id][batch.partition]
-        # As the log process has it: settings that were changed may not have got there yet.
+        # Send the version that the log process has opened: altered settings may not have reached it yet.
         version = self._announcer.topics[topic_id].config_version
         place = image.slot, image.slot_generation, version
         count, stamp = batch.record_count, batch.max_timestamp
@@ -183,13 +187,16 @@ class Services:
         self.groups.coordinator.topics_deleted(names)
 
     def step(self, is_serving: bool) -> None:
-        """`is_serving`: the log process is there and has opened all topics."""
+        """Do what waits. `is_serving` says that the log process is there and has opened all topics."""
         self._is_serving = is_serving
         self.transactions.step(is_serving)
         self.groups.step(is_serving)
 
     def sleep_ms(self, most_ms: int) -> int:
-        """How long there is nothing to do for us, at most: each may have made work for the other."""
+        """Return for how long there is nothing to do, at most `most_ms`.
+
+        Either service may have made work for the other.
+        """
         if self._is_serving and (self.groups.has_work or self.transactions.has_work):
             return 0
         return min(self.groups.sleep_ms(most_ms), self.transactions.sleep_ms(most_ms))

@@ -1,9 +1,11 @@
-"""The metadata state machine: what the log says, and the decisions that add to it. No I/O, no clock.
+"""The metadata state machine: the state that the log describes, and decisions that add to it.
+
+No I/O, no clock.
 
 `MetadataState` is the outcome of applying every record of `__cluster_metadata` in order, nothing else.
-`decide` looks at a state and answers a call with the records that would make it so; it changes nothing.
-Decisions that are not durable yet live in a `draft`, a copy that either becomes the state or is forgotten, so
-that what is refused by the disk was never believed.
+`decide` answers a call from a state with the records that would make the answer true; it changes nothing.
+Decisions that are not durable yet live in a `draft`, a copy that either becomes the state or is dropped, so
+that a decision which the disk refuses was never part of the state.
 
 Kafka: ReplicationControlManager, ProducerIdControlManager, ControllerApis.
 """
@@ -64,16 +66,16 @@ from mpbroker.quotas.mutations import Mutation, Mutations
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 ZERO_ID: Final = bytes(16)
 UNASSIGNED_DIRECTORY: Final = bytes(16)
-"""Kafka's DirectoryId.UNASSIGNED: which log directory holds the replica is the log process's affair."""
+"""Kafka's DirectoryId.UNASSIGNED. Only the log process knows which log directory holds the replica."""
 RESERVED_IDS: Final = 100
-"""Ids whose number is smaller have a meaning of their own in Kafka (Uuid.RESERVED, DirectoryId)."""
+"""Ids below this number have a meaning of their own in Kafka (Uuid.RESERVED, DirectoryId)."""
 IMAGE_BYTES_MAX: Final = 64 << 20
 PRODUCER_ID_MAX: Final = (1 << 63) - 1
 EXCEEDED: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 class InconsistentMetadata(Exception):
-    """A record contradicts those before it: the log is damaged, or this program has a fault."""
+    """A record contradicts those before it: the log is damaged, or this program has a bug."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,10 @@ class Topic:
 
 @dataclass
 class MetadataState:
-    """What the log says. `next_offset`: behind the last record that was applied.
+    """The state that the log describes. `next_offset` is one above the last record that was applied.
 
-    `image_bytes`: what all of it takes at most when handlers are told. `brokers`: altered settings by node
-    id, "" for all; `brokers_version` grows with each of their records.
+    `image_bytes` is an upper bound of what all of it takes in the handlers' bulletin. `brokers` has altered
+    settings by node id, "" for all; `brokers_version` grows with each of their records.
     """
 
     topics: dict[bytes, Topic] = field(default_factory=dict)
@@ -108,7 +110,7 @@ class MetadataState:
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def draft(self) -> MetadataState:
-        """A copy to try decisions on; topics are immutable and shared."""
+        """Return a copy to try decisions on. Topics are immutable and shared."""
         return replace(
             self,
             topics=self.topics.copy(),
@@ -120,13 +122,13 @@ class MetadataState:
         )
 
     def colliding_with(self, name: str) -> str | None:
-        """An existing topic whose name differs only in dots and underscores."""
+        """Return an existing topic whose name differs only in dots and underscores; None if there is none."""
         key = collision_key(name)
         names = self._colliding.get(key, ()) if key is not None else ()
         return names[0] if names else None
 
     def apply_all(self, records: list[MetadataRecord]) -> None:
-        """Applies records at the offsets that follow. Raises InconsistentMetadata."""
+        """Apply records at the offsets that follow. Raises InconsistentMetadata."""
         for record in records:
             self._apply(record)
             self.next_offset += 1
@@ -215,12 +217,12 @@ class MetadataState:
 
 @dataclass
 class Decision:
-    """What a call comes to.
+    """The outcome of a call.
 
-    The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes`
-    are gone, the handlers can see the `changes` of topics and the new quotas of `quotas`, the processors the
-    new `credentials`, and the supervisor has done what it can for the `brokers_version`. If nothing comes of
-    it `mutation` gets back what it took from its account.
+    The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes` are
+    gone, the handlers can see the `changes` of topics and the new quotas of `quotas`, the processors the new
+    `credentials`, and the supervisor has done what it can for the `brokers_version`. If the decision comes to
+    nothing, `mutation` gets back what it took from its account.
     """
 
     answer: Message
@@ -235,10 +237,11 @@ class Decision:
 
 
 class Decider:
-    """Answers calls from a state. `new_id` makes 16 random bytes; `partition_limit`: how many fit;
-    `image_bytes_max`: how large all that handlers are told may get.
+    """Answers calls from a state.
 
-    What clients have used up of their accounts is no part of the state: it is kept in `mutations`.
+    `new_id` makes 16 random bytes; `partition_limit` is how many partitions fit; `image_bytes_max` bounds the
+    size of everything that handlers are told. What clients have used of their accounts is no part of the
+    state: it is kept in `mutations`.
     """
 
     def __init__(
@@ -256,7 +259,7 @@ class Decider:
         self._image_bytes_max = image_bytes_max
 
     def decide(self, state: MetadataState, call: Message) -> Decision:
-        """Does not change the state."""
+        """Decide a call. Does not change the state."""
         match call:
             case CreateTopics():
                 return self._create_topics(state.draft(), call)
@@ -289,7 +292,10 @@ class Decider:
         return self._mutations.begin(state.quotas, account.user, account.client_id, strict=account.strict)
 
     def _create_topics(self, draft: MetadataState, call: CreateTopics) -> Decision:
-        """`draft` collects the topics of this very call, so that they are checked against each other."""
+        """Decide new topics.
+
+        `draft` collects those of this call, so that they are checked against each other.
+        """
         mutation = self._begin_mutation(draft, call.account)
         decision = Decision(answers := CreatedTopics([]), mutation=mutation)
         asked = sum(topic_rules.partitions_asked(topic, self._config) for topic in call.topics)
@@ -330,7 +336,7 @@ class Decider:
     def _create_topic(
         self, state: MetadataState, topic: CreateTopic, mutation: Mutation | None
     ) -> list[MetadataRecord]:
-        """Raises Refused, with what Kafka would find first."""
+        """Return the records of a new topic. Raises Refused with the error that Kafka would find first."""
         if topic.name == METADATA_TOPIC:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
@@ -358,7 +364,10 @@ class Decider:
         ]
 
     def _fresh_id(self, state: MetadataState) -> bytes:
-        """None that Kafka reserves, nor one whose text looks like a command line option (Uuid.randomUuid)."""
+        """Return a random id, none that Kafka reserves or that looks like a command line option.
+
+        (Kafka: Uuid.randomUuid.)
+        """
         while True:
             topic_id = self._new_id()
             reserved = int.from_bytes(topic_id) < RESERVED_IDS
@@ -366,7 +375,7 @@ class Decider:
                 return topic_id
 
     def _alter(self, draft: MetadataState, call: AlterSettings) -> Decision:
-        """`draft` collects the alterations of this very call."""
+        """Decide alterations of settings. `draft` collects those of this call."""
         decision = Decision(answers := AlteredResources([]))
         for alteration in call.alterations:
             try:
@@ -384,7 +393,7 @@ class Decider:
     def _alter_broker(
         self, draft: MetadataState, alteration: ConfigAlteration, decision: Decision, validate_only: bool
     ) -> None:
-        """Raises Refused."""
+        """Decide one alteration of a broker's settings. Raises Refused."""
         records = broker_rules.altered(draft.brokers, alteration, self._config)
         draft.apply_all([*records])
         if records and not validate_only:
@@ -392,7 +401,7 @@ class Decider:
             decision.brokers_version = draft.brokers_version
 
     def _alter_topic(self, state: MetadataState, alteration: ConfigAlteration) -> list[MetadataRecord]:
-        """Raises Refused."""
+        """Return the records of one alteration of a topic's settings. Raises Refused."""
         topic = state.topics.get(state.ids.get(alteration.name, ZERO_ID))
         if topic is None:
             raise Refused(
@@ -419,7 +428,7 @@ class Decider:
     def _add_partitions(
         self, state: MetadataState, more: MorePartitions, mutation: Mutation | None
     ) -> list[MetadataRecord]:
-        """Raises Refused."""
+        """Return the records of new partitions of a topic. Raises Refused."""
         topic = state.topics.get(state.ids.get(more.name, ZERO_ID))
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -456,7 +465,7 @@ class Decider:
         decision.changes.append(Change(topic.topic_id, topic.config_version, topic.partitions))
 
     def _check_partitions(self, state: MetadataState, more: int) -> None:
-        """Raises Refused."""
+        """Check that `more` partitions fit. Raises Refused if they do not."""
         if state.partitions + more > self._partition_limit:
             raise Refused(
                 ErrorCode.INVALID_PARTITIONS,
@@ -464,7 +473,10 @@ class Decider:
             )
 
     def _check_room(self, state: MetadataState, more_bytes: int) -> None:
-        """Raises Refused. What makes it less is always welcome."""
+        """Check that handlers' bulletins have room for `more_bytes`.
+
+        Raises Refused if not. A decrease always fits.
+        """
         if more_bytes > 0 and state.image_bytes + more_bytes > self._image_bytes_max:
             raise Refused(
                 ErrorCode.POLICY_VIOLATION,
@@ -473,7 +485,7 @@ class Decider:
             )
 
     def _delete_topics(self, state: MetadataState, call: DeleteTopics) -> Decision:
-        """By the rules of Kafka's ControllerApis.deleteTopics, which looks at the whole request first."""
+        """Decide deletions as Kafka's ControllerApis.deleteTopics does: it checks the whole request first."""
         mutation = self._begin_mutation(state, call.account)
         decision = Decision(answers := DeletedTopics([]), mutation=mutation)
         names, ids = Counter(call.names), Counter(call.ids)
@@ -544,7 +556,7 @@ class Decider:
 
 
 def _partition(number: int, topic_id: bytes, node: int) -> PartitionRecord:
-    """Led by the only broker there is."""
+    """Return the record of a partition that the only broker leads."""
     return PartitionRecord(
         partition_id=number,
         topic_id=topic_id,

@@ -1,4 +1,4 @@
-"""What the log of the broker says of topics: a line for each that comes, goes, or gets more partitions."""
+"""Log lines about topics: one for each that is created or deleted, or gets more partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpbroker.protocol.uuids import uuid_text
 
 
 def topic_lines(records: Iterable[MetadataRecord], before: dict[bytes, Topic]) -> Iterator[str]:
-    """Of one round of changes; `before`: the topics as they were."""
+    """Yield the lines of one round of changes; `before` has the topics as they were."""
     made: dict[bytes, str] = {}
     added: Counter[bytes] = Counter()
     gone: dict[bytes, None] = {}

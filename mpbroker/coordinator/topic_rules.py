@@ -1,7 +1,7 @@
-"""What a new topic must satisfy, with Kafka's error codes and texts.
+"""Rules for new topics, with Kafka's error codes and texts.
 
-From Kafka's ReplicationControlManager (partitions, replicas, assignments) and
-ConfigurationControlManager (settings), as of 4.3.
+(Kafka: ReplicationControlManager for partitions, replicas and assignments, ConfigurationControlManager for
+settings, as of 4.3.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 
 
 class Refused(Exception):
-    """What a client asks for cannot be done; the text is for the client."""
+    """A client asks for something that cannot be done; the text is for the client."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -29,14 +29,14 @@ class Refused(Exception):
 
 
 def check_name(name: str) -> None:
-    """Raises Refused."""
+    """Check a topic's name. Raises Refused if it is not valid."""
     problem = problem_with(name)
     if problem is not None:
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
 
 def check_configs(configs: dict[str, str | None], broker: BrokerConfig) -> dict[str, str]:
-    """The topic's own settings. Raises Refused."""
+    """Return the topic's own settings. Raises Refused if one is not valid."""
     if nulls := [name for name, value in configs.items() if value is None]:
         raise Refused(
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
@@ -51,7 +51,7 @@ def check_configs(configs: dict[str, str | None], broker: BrokerConfig) -> dict[
 
 
 def check_lengths(configs: Mapping[str, str], error: ErrorCode) -> None:
-    """Of the values. Raises Refused."""
+    """Check the lengths of the values. Raises Refused if one is too long."""
     if any(len(value.encode()) > CONFIG_VALUE_LENGTH_MAX for value in configs.values()):
         raise Refused(
             error,
@@ -61,20 +61,20 @@ def check_lengths(configs: Mapping[str, str], error: ErrorCode) -> None:
 
 
 def too_many_text(asked: int) -> str:
-    """As Kafka begins it."""
+    """Return the text about too many partitions, which begins as Kafka's does."""
     most = PARTITIONS_PER_REQUEST_MAX
     return f"Excessively large number of partitions per request: {asked}, and {most} at most."
 
 
 def partitions_asked(topic: CreateTopic, broker: BrokerConfig) -> int:
-    """How many partitions the topic would take, before anything is checked."""
+    """Return how many partitions the topic would take, before anything is checked."""
     if topic.assignments:
         return len(topic.assignments)
     return broker.num_partitions if topic.partitions == -1 else topic.partitions
 
 
 def check_more(topic: MorePartitions, current: int, broker: BrokerConfig) -> int:
-    """How many partitions come to those that the topic has. Raises Refused."""
+    """Return how many partitions are added to the topic's `current` ones. Raises Refused."""
     if topic.count == current:
         raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if topic.count < current:
@@ -97,7 +97,7 @@ def check_more(topic: MorePartitions, current: int, broker: BrokerConfig) -> int
 
 
 def check_placement(topic: CreateTopic, broker: BrokerConfig) -> int:
-    """The number of partitions, each with this broker as its only replica. Raises Refused."""
+    """Return the number of partitions, each with this broker as its only replica. Raises Refused."""
     if topic.assignments:
         return _check_assignments(topic, broker.node_id)
     if topic.replication_factor < -1 or topic.replication_factor == 0:
@@ -122,7 +122,10 @@ def check_placement(topic: CreateTopic, broker: BrokerConfig) -> int:
 
 
 def _check_assignments(topic: CreateTopic, node_id: int) -> int:
-    """Kafka's checks of a manual assignment, for a cluster of one broker."""
+    """Return the number of partitions of a manual assignment, checked as Kafka does for one broker.
+
+    Raises Refused.
+    """
     if topic.replication_factor != -1 or topic.partitions != -1:
         what = "replication factor" if topic.replication_factor != -1 else "numPartitions"
         raise Refused(
@@ -140,7 +143,7 @@ def _check_assignments(topic: CreateTopic, node_id: int) -> int:
 
 
 def _check_replicas(replicas: list[int], node_id: int) -> None:
-    """Raises Refused."""
+    """Check the replicas of one partition. Raises Refused."""
     prefix = "The manual partition assignment includes"
     if not replicas:
         wrong = f"{prefix} an empty replica list."

@@ -1,4 +1,4 @@
-"""Callers whose decision is durable, and who are answered when everybody can see what it did."""
+"""Callers whose decision is durable, and that are answered when everybody can see its effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpbroker.ipc.calls import Message
 
 @dataclass(frozen=True)
 class Caller:
-    """Who waits for an answer; `life` counts the deaths of that handler.
+    """A caller that waits for an answer. `life` counts the deaths of its handler.
 
     `api_key` and `version` are those of a forwarded request, in which its response is wanted.
     """
@@ -25,7 +25,7 @@ class Caller:
 
 
 class Change(NamedTuple):
-    """A topic as it has to be seen at least: so many settings later, with so many partitions."""
+    """The state of a topic that readers must have reached: version of its settings, partitions."""
 
     topic_id: bytes
     config_version: int
@@ -33,18 +33,18 @@ class Change(NamedTuple):
 
 
 class Awaited(StrEnum):
-    """What a caller may wait for beside changes of topics."""
+    """The kinds of events that a caller may wait for, beside changes of topics."""
 
-    USABLE = "usable"  # a topic, by its id: handlers know where its partitions are
-    GONE = "gone"  # the same: its partitions are removed
-    QUOTAS = "quotas"  # told to handlers; these three by the call
+    USABLE = "usable"  # handlers know where the partitions of a topic are; named by its id
+    GONE = "gone"  # the partitions of a topic are removed; named by its id
+    QUOTAS = "quotas"  # told to handlers; named by the call, as are the next two
     CREDENTIALS = "credentials"  # told to processors
-    RATES = "rates"  # of addresses, told to acceptors
-    SETTINGS = "settings"  # of brokers, by their version: the supervisor has followed
+    RATES = "rates"  # rates of addresses, told to acceptors
+    SETTINGS = "settings"  # the supervisor has followed the settings of brokers; named by their version
 
 
 Token = tuple[Awaited, bytes] | Change
-"""What has not happened yet: a kind and what it is about, or a change."""
+"""An event that has not happened yet: a kind and what it is about, or a change."""
 
 
 @dataclass
@@ -67,14 +67,14 @@ class Waiting:
         return self._pending
 
     def add(self, caller: Caller, answer: Message, missing: set[Token]) -> None:
-        """Answers at once if nothing is missing."""
+        """Answer the caller when all of `missing` has happened, at once if nothing is missing."""
         if missing:
             self._pending.append(Pending(caller, answer, missing))
         else:
             self._answer(caller, answer)
 
     def settle(self, tokens: set[Token]) -> None:
-        """These have happened."""
+        """Note that these have happened."""
         self.settle_if(tokens.__contains__)
 
     def settle_if(self, has_happened: Callable[[Token], bool]) -> None:

@@ -1,4 +1,4 @@
-"""The answer to ApiVersions, for whoever has to give it: a handler, or a processor before authentication.
+"""Builds the answer to ApiVersions, in a handler, or in a processor before authentication.
 
 (Kafka: ApiVersionsRequest, ApiVersionManager; KIP-511, KIP-584 for features.)
 """
@@ -14,7 +14,7 @@ from mpbroker.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 
 OLDEST, LATEST = 0, 4
 FIRST_VERSION_WITH_SOFTWARE = 3
-# Older clients stop at a feature whose lowest level is 0; Kafka keeps those from them, too.
+# Older clients stop at a feature whose lowest level is 0; Kafka hides those from them, too.
 FIRST_VERSION_WITH_LEVEL_0 = 4
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -22,10 +22,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 # An API that the broker serves, with the versions that clients are told.
 Served = ApiVersionsResponse.ApiVersion
-# Kafka's features whose level 0, that they are off, is all there is here. None of them is finalized: that is
-# level 0.
+# Kafka's features of which only level 0 (off) exists here. None of them is finalized, which means level 0.
 _OFF = ("eligible.leader.replicas.version", "group.version", "share.version", "streams.version")
-# Level 2 is KIP-890 part 2. Clients that do not know it go on as with level 0: there is nothing to turn down.
+# Level 2 is KIP-890 part 2. Clients that do not know it work as with level 0: no level need be refused.
 _TRANSACTION = "transaction.version"
 _TRANSACTION_LEVEL = 2
 _FEATURES = [
@@ -33,18 +32,21 @@ _FEATURES = [
     ApiVersionsResponse.SupportedFeatureKey(_TRANSACTION, 0, _TRANSACTION_LEVEL),
 ]
 _FINALIZED = [ApiVersionsResponse.FinalizedFeatureKey(_TRANSACTION, _TRANSACTION_LEVEL, _TRANSACTION_LEVEL)]
-# Clients believe the highest epoch that they have seen, from 0 on: it grows when what is finalized changes.
+# Clients keep the highest epoch that they have seen, from 0 on: increase it when the finalized levels change.
 _FINALIZED_EPOCH = 1
 
 
 def unsupported() -> ApiVersionsResponse:
-    """The answer, in version 0, to a version that is not served."""
+    """Return the answer, in version 0, to a version that is not served."""
     own = Served(ApiKey.API_VERSIONS, OLDEST, LATEST)
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
 
 
 def answer(request: ApiVersionsRequest, version: int, served: Iterable[Served]) -> ApiVersionsResponse:
-    """A malformed name or version of the client software (v3+) is an invalid request."""
+    """Answer with the versions that are served and the features.
+
+    A malformed name or version of the client software (v3+) is an invalid request.
+    """
     if version >= FIRST_VERSION_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)

@@ -1,7 +1,7 @@
-"""Messages to bytes and back, for every request, response and metadata record of the schema.
+"""Encodes and decodes every request, response and metadata record of the schema.
 
-A decoder or encoder is compiled when its message and version is first met (about 0.3 ms) and kept.
-Bodies only: headers and frames are in headers.py.
+A decoder or encoder is compiled when its message and version is first met (about 0.3 ms) and kept. It handles
+bodies only: headers and frames are in headers.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _data_keys = {cls: key for key, cls in DATAS.items()}
 
 
 def data_key(cls: type[Message]) -> int:
-    """The api key of a metadata record's class."""
+    """Return the api key of a metadata record's class."""
     key = _data_keys.get(cls)
     if key is None:
         raise UnsupportedVersion(f"{cls.__name__} is not one of the metadata records")
@@ -69,7 +69,10 @@ def _new_decoder(kind: schema.Kind, api_key: int, version: int) -> Decoder:
 
 
 def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
-    """The encoder that appends to a first segment of its caller's."""
+    """Return the encoder, which appends to a first segment that its caller gives.
+
+    Raises UnsupportedVersion.
+    """
     encoder = _encoders.get((kind, api_key, version))
     if encoder is None:
         message = _schema_of(kind, api_key, version)
@@ -79,9 +82,10 @@ def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
 
 
 def decode_request(api_key: int, api_version: int, buf: Buffer, pos: int = 0) -> tuple[Any, int]:
-    """-> (request, position behind it); MalformedMessage for any bytes that are none.
+    """Decode a request. Return it and the position after it.
 
-    `records` are views of `buf`, everything else is copied out of it.
+    `records` are views of `buf`, everything else is copied out of it. Raises MalformedMessage if the bytes
+    are no such request.
     """
     decode = _request_decoders.get((api_key, api_version))
     if decode is None:
@@ -97,7 +101,7 @@ def decode_response(api_key: int, api_version: int, buf: Buffer, pos: int = 0) -
 
 
 def decode_data(key: int | type[Message], version: int, buf: Buffer, pos: int = 0) -> tuple[Any, int]:
-    """A metadata record, by its class or its api key."""
+    """Decode a metadata record, by its class or its api key. Return it and the position after it."""
     api_key = key if isinstance(key, int) else data_key(key)
     decode = _data_decoders.get((api_key, version))
     if decode is None:
@@ -110,7 +114,10 @@ def encode_request(api_key: int, api_version: int, obj: Message) -> list[Buffer]
 
 
 def encode_response(api_key: int, api_version: int, obj: Message) -> list[Buffer]:
-    """-> segments to be sent one after the other; large records and slices are one as they came."""
+    """Return the segments of a response, to be sent one after the other.
+
+    Large records, and slices, are segments of their own and are not copied.
+    """
     return encoder_for("response", api_key, api_version)(obj, bytearray())
 
 
@@ -119,12 +126,12 @@ def encode_data(obj: Message, version: int) -> list[Buffer]:
 
 
 def encode_bytes(segments: list[Buffer]) -> bytes:
-    """The segments as one piece, where one piece is wanted."""
+    """Join the segments."""
     return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
 
 
 def prepare(api_key: int) -> None:
-    """Compiles the latest version of an API ahead: before a fork once, instead of in every child."""
+    """Compile the latest version of an API ahead of use: once before a fork, instead of in every child."""
     latest = valid_versions(api_key)[-1]
     kinds: tuple[schema.Kind, ...] = ("request", "response")
     for kind in kinds:
@@ -134,7 +141,7 @@ def prepare(api_key: int) -> None:
 
 
 def prepare_data(cls: type[Message], version: int) -> None:
-    """The same for reading metadata records of a kind."""
+    """Compile the decoder of a kind of metadata record ahead of use."""
     key = data_key(cls)
     if (key, version) not in _decoders["data"]:
         _new_decoder("data", key, version)

@@ -1,4 +1,4 @@
-"""Writes straight-line Python for one message and version; decoder.py and encoder.py say what."""
+"""Writes straight-line Python for one message and version, as decoder.py and encoder.py direct."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["FunctionWriter"]
 class FunctionWriter:
     """Collects the lines of a function and the objects that it refers to.
 
-    Values of fixed size are held back and packed or unpacked together, as many as follow each other. `put`
-    and the end of a block write down what is pending, so that no line can come before a value it needs.
+    Values of fixed size are held back, and consecutive ones are packed or unpacked together. `put` and the
+    end of a block write the pending ones first, so that no line comes before a value it needs.
     """
 
     def __init__(self, message: Message, version: int, cls: type) -> None:
@@ -51,7 +51,7 @@ class FunctionWriter:
         return f"x{self._variables}"
 
     def name_of(self, value: Any, hint: str) -> str:
-        """A global name for the value in the function to be."""
+        """Return a global name for the value in the generated function."""
         for name, known in self.names.items():
             if known is value:
                 return name

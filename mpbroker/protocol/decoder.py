@@ -1,7 +1,7 @@
-"""Compiles the decoder of one message and version: bytes at a position -> (message, position behind it).
+"""Compiles the decoder of one message and version: it returns the message and the position after it.
 
 Bounds: values of fixed size fail in `unpack_from`, single bytes in the subscript. Slices may run over the
-end, but positions only grow, so the one check of the final position sees that. An array's count is held
+end, but positions only grow, so the one check of the final position finds that. An array's count is checked
 against the bytes that are left before anything is built.
 """
 
@@ -31,8 +31,8 @@ __all__ = ["Decoder", "compile_decoder"]
 
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 
-# Python reads bytes faster than views: a frame up to this size is copied first (its records are still a view
-# of the original). A message without records is copied up to any size that clients sensibly send.
+# Python reads bytes faster than views, so a frame up to this size is copied first (its records are still a
+# view of the original). A message without records is copied up to any size that clients sensibly send.
 COPY_LIMIT = 16 * 1024
 COPY_LIMIT_WITHOUT_RECORDS = 1024 * 1024
 
@@ -41,7 +41,7 @@ _SMALL = 33
 
 @cache
 def unpackers(code: str) -> list[Callable[[Buffer, int], tuple[Any, ...]]]:
-    """unpack_from of 0, 1, 2, … values of one type: most arrays are short."""
+    """Return `unpack_from` of 0, 1, 2, … values of one type: most arrays are short."""
     return [Struct(">" + code * n).unpack_from for n in range(_SMALL)]
 
 
@@ -76,7 +76,10 @@ RUNTIME: dict[str, Any] = {
 
 
 class _DecoderWriter(FunctionWriter):
-    """`view`: the source is a memoryview, whose slices can not decode themselves."""
+    """Writes a decoder.
+
+    `view` means that the source is a memoryview, whose slices cannot decode themselves.
+    """
 
     def __init__(self, message: Message, version: int, cls: type, view: bool) -> None:
         super().__init__(message, version, cls)
@@ -102,7 +105,7 @@ class _DecoderWriter(FunctionWriter):
         return x
 
     def struct(self, struct: StructType) -> str:
-        """-> the expression that builds the struct, valid after a flush."""
+        """Return the expression that builds the struct; it is valid after a flush."""
         plain, tagged = struct.at(self.version)
         got = {f: self.field(f) for f in plain}
         if self.flexible:
@@ -183,7 +186,7 @@ class _DecoderWriter(FunctionWriter):
         return x
 
     def sized(self, f: Field, nullable: bool) -> str:
-        """string, bytes, records"""
+        """Return the expression of a string, bytes or records."""
         x, end = self.variable(), self.variable()
         if self.flexible:
             n = self.fixed("B")

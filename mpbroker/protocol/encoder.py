@@ -1,7 +1,7 @@
-"""Compiles the encoder of one message and version: (message, first segment) -> segments.
+"""Compiles the encoder of one message and version, from a message and a first segment to all segments.
 
-The first segment is given so that a header can stand in it already. Large records are passed on as segments
-of their own and never copied.
+The first segment is given so that a header can stand in it already. Large records become segments of their
+own and are never copied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Encoder", "compile_encoder"]
 
 Encoder: TypeAlias = Callable[[Any, bytearray], list[Buffer]]
 
-# Below this copying records is cheaper than two more segments to send.
+# Below this size copying records is cheaper than sending two more segments.
 INLINE_RECORDS = 4096
 
 _SMALL = 33
@@ -27,7 +27,7 @@ _SMALL = 33
 
 @cache
 def packers(length_code: str, code: str) -> list[Callable[..., bytes]]:
-    """pack of a length and 0, 1, 2, … values of one type: most arrays are short."""
+    """Return `pack` of a length and 0, 1, 2, … values of one type: most arrays are short."""
     return [Struct(">" + length_code + code * n).pack for n in range(_SMALL)]
 
 
@@ -50,7 +50,7 @@ def put_tags(w: bytearray, tags: list[tuple[int, bytearray]]) -> None:
 
 
 def string_length(n: int) -> bytes:
-    """The compact length of a string of n - 1 bytes."""
+    """Return the compact length of a string of n - 1 bytes."""
     if n > MAX_STRING + 1:
         too_long(n - 1)
     return uvarint(n)
@@ -77,7 +77,7 @@ class _EncoderWriter(FunctionWriter):
         self._pending: list[tuple[str, str | None]] = []
 
     def flush(self) -> None:
-        """Writes the pending (format, expression) pairs; one without expression is a zero byte."""
+        """Write the pending (format, expression) pairs; one without expression is a zero byte."""
         if not self._pending:
             return
         codes = "".join(code for code, _ in self._pending)
@@ -116,7 +116,7 @@ class _EncoderWriter(FunctionWriter):
         self.put("else: w.append(0)")
 
     def differs(self, f: Field, x: str) -> str:
-        """The condition under which a tagged field is written: it is not its default."""
+        """Return the condition under which a tagged field is written: it differs from its default."""
         if f.is_null_default():
             return f"{x} is not None"
         if f.is_array:
@@ -158,7 +158,7 @@ class _EncoderWriter(FunctionWriter):
         small = self.name_of(packers(length_code, code), "packers_")
         empty = b"\1" if self.flexible else bytes(4)
         self.put(f"if not {n}: w += {empty!r}")
-        # the replicas of most partitions are one; a call without * is twice as fast
+        # most partitions have one replica, and a call without * is twice as fast
         one = self.name_of(packers(length_code, code)[1], "pack_one_")
         self.put(f"elif {n} == 1: w += {one}({2 if self.flexible else 1}, {x}[0])")
         self.put(f"elif {n} < {_SMALL}: w += {small}[{n}]({length}, *{x})")
@@ -203,7 +203,7 @@ class _EncoderWriter(FunctionWriter):
         self.struct(f.struct, x)
 
     def sized(self, f: Field, x: str, _nullable: bool) -> None:
-        """string, bytes, records"""
+        """Write a string, bytes or records."""
         n = self.variable()
         if f.type == "string":
             self.put(f"{x} = {x}.encode()", f"{n} = len({x})")

@@ -1,7 +1,6 @@
-"""How often a response says each error code: what ErrorsPerSec counts (Kafka: AbstractResponse.errorCounts).
+"""Counts the error codes in a response, for ErrorsPerSec (Kafka: AbstractResponse.errorCounts).
 
-Every error code of a response counts, in whatever struct it stands. Where they stand is worked out once per
-class.
+Every error code of a response counts, in whatever struct it is. The places of a class are worked out once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def error_counts(response: Message) -> dict[int, int]:
 
 @cache
 def _walk_of(cls: type[Message]) -> Walk | None:
-    """Adds up the codes of an instance and all that is in it; None if none can be there."""
+    """Return a function that counts the codes in an instance; None if the class can have none."""
     codes = [name for name in CODES if name in cls.__struct_fields__]
     inner: list[tuple[str, bool, Walk]] = []
     for name, hint in typing.get_type_hints(cls).items():
@@ -52,7 +51,7 @@ def _walk_of(cls: type[Message]) -> Walk | None:
 
 
 def _message_in(hint: Any) -> tuple[type[Message] | None, bool]:
-    """The struct that a field holds, and whether it is a list of them."""
+    """Return the struct that a field holds, and whether it is a list of them."""
     for option in typing.get_args(hint) if typing.get_origin(hint) is not list else (hint,):
         if typing.get_origin(option) is list:
             (element,) = typing.get_args(option)

@@ -1,6 +1,7 @@
-"""Kafka's error codes, whether a client may retry, and the text that goes with them.
+"""Kafka's error codes, whether a client may retry, and their texts.
 
-Source in Kafka: org.apache.kafka.common.protocol.Errors; retriable is what extends RetriableException there.
+Source in Kafka: org.apache.kafka.common.protocol.Errors; retriable are those that extend RetriableException
+there.
 """
 
 from __future__ import annotations
@@ -280,7 +281,7 @@ _BY_NUMBER = {code.value: code for code in ErrorCode}
 
 
 def error_code(number: int) -> ErrorCode:
-    """The named code; a newer broker may have one that has no name here."""
+    """Return the named code. A newer broker may send one that has no name here."""
     return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

@@ -37,7 +37,7 @@ _REQUEST = Struct(">hhih")
 _SIZE = Struct(">i")
 # room for the size, correlation_id
 _RESPONSE_V0 = Struct(">4xi")
-# and no tagged fields
+# the same, and no tagged fields
 _RESPONSE_V1 = Struct(">4xix")
 
 
@@ -53,9 +53,10 @@ class RequestHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode_request_header(buf: Buffer, pos: int = 0) -> tuple[RequestHeader, int]:
-    """-> (header, position of the body); a null client_id reads as "", as in Kafka.
+    """Decode a request's header. Return it and the position of the body.
 
-    The version may be one that the broker does not support (the header can still be read), the key may not.
+    A null client_id reads as "", as in Kafka. The version may be one that the broker does not support (the
+    header can still be read), the key may not.
     """
     try:
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(buf, pos)
@@ -86,7 +87,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def _sized(segments: list[Buffer]) -> list[Buffer]:
-    """Fills the room for the frame's size at the start of the first segment."""
+    """Write the frame's size into the room at the start of the first segment."""
     first = segments[0]
     total = len(first) if len(segments) == 1 else sum(map(len, segments))
     _SIZE.pack_into(first, 0, total - _SIZE.size)
@@ -98,14 +99,14 @@ def response_header_version(api_key: int, api_version: int) -> int:
 
 
 def encode_response_frame(api_key: int, api_version: int, correlation_id: int, body: Message) -> list[Buffer]:
-    """Size, header and body as segments to be sent one after the other."""
+    """Return size, header and body as segments to be sent one after the other."""
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     return _sized(encoder_for("response", api_key, api_version)(body, bytearray(header.pack(correlation_id))))
 
 
 @cache
 def throttle_time_at(api_key: int, api_version: int) -> int | None:
-    """Where in a response's body `throttle_time_ms` stands; None if the version has none.
+    """Return the position of `throttle_time_ms` in a response's body; None if the version has none.
 
     Every field in front of it takes the same room in all responses of the version.
     """
@@ -124,7 +125,10 @@ def throttle_time_at(api_key: int, api_version: int) -> int | None:
 def frame_response(
     api_key: int, api_version: int, correlation_id: int, body: bytes, throttle_time_ms: int = 0
 ) -> bytearray:
-    """Size, header and body of a response that is encoded already, which says how long its client pauses."""
+    """Return size, header and body of an encoded response.
+
+    `throttle_time_ms` says how long its client pauses.
+    """
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     frame = bytearray(header.pack(correlation_id)) + body
     if throttle_time_ms and (at := throttle_time_at(api_key, api_version)) is not None:
@@ -139,7 +143,10 @@ def encode_request_frame(header: RequestHeader, body: Message) -> list[Buffer]:
 
 
 def decode_response_frame(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:
-    """-> (correlation_id, response) of a frame without its size; both must end at the same byte."""
+    """Decode a frame without its size. Return correlation_id and response.
+
+    Raises MalformedMessage if the response does not end where the frame does.
+    """
     try:
         (correlation_id,) = _SIZE.unpack_from(frame)
         pos = _SIZE.size

@@ -1,4 +1,4 @@
-"""The values of the records in `__cluster_metadata`: a frame that says which record it is, then the record.
+"""Reads the values of the records in `__cluster_metadata`: a frame that names the record, then its fields.
 
 Source in Kafka: org.apache.kafka.server.common.serialization.AbstractApiMessageSerde.
 
@@ -24,7 +24,7 @@ def encode_metadata_record(record: Message, version: int) -> bytes:
 
 
 def read_frame(value: Buffer) -> tuple[int, int, int]:
-    """Returns a record's api key, its version, and where its fields begin. Raises MalformedMessage."""
+    """Return a record's api key, its version, and where its fields begin. Raises MalformedMessage."""
     try:
         frame_version, pos = read_uvarint(value, 0)
         api_key, pos = read_uvarint(value, pos)
@@ -37,7 +37,10 @@ def read_frame(value: Buffer) -> tuple[int, int, int]:
 
 
 def decode_metadata_record(value: Buffer) -> Any:
-    """Raises MalformedMessage, also for a record that this version of the program does not know."""
+    """Decode the value of a record.
+
+    Raises MalformedMessage, also for a record that this version of the program does not know.
+    """
     api_key, version, pos = read_frame(value)
     try:
         record, end = decode_data(api_key, version, value, pos)

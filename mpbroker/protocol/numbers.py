@@ -1,4 +1,4 @@
-"""Numbers in requests and records that stand for something and that no message schema gives a name.
+"""Numbers with a meaning, in requests and records, that no message schema names.
 
 (Kafka: ConfigResource.Type, DeleteRecordsRequest, ListOffsetsRequest; KIP-734, KIP-405, KIP-1005, KIP-1023
 for the timestamps.)
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ResourceType(IntEnum):
-    """Whose settings are meant."""
+    """The kind of resource that settings belong to."""
 
     TOPIC = 2
     BROKER = 4
@@ -20,7 +20,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """What IncrementalAlterConfigs does to a setting."""
+    """The operations of IncrementalAlterConfigs on a setting."""
 
     SET = 0
     DELETE = 1
@@ -28,10 +28,10 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-# The offset of DeleteRecords that stands for all that can be read.
+# The offset that has DeleteRecords delete everything below the high watermark.
 HIGH_WATERMARK = -1
 
-# Timestamps of ListOffsets that ask for an offset by its meaning.
+# Timestamps with which ListOffsets asks for a special offset.
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3

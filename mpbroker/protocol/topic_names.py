@@ -1,4 +1,4 @@
-"""What a topic may be called, and the topics that are the broker's own.
+"""Rules for topic names, and the topics that are the broker's own.
 
 (Kafka: Topic.validate, Topic.hasCollision, Topic.isInternal, Uuid.METADATA_TOPIC_ID.)
 """
@@ -14,14 +14,14 @@ METADATA_TOPIC = "__cluster_metadata"
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
 GROUP_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
-# Clients see them marked as internal; the last of them is not built, and its name is kept free.
+# Clients see them marked as internal. The last of them is not implemented; its name is reserved.
 INTERNAL_TOPICS = frozenset({GROUP_TOPIC, TRANSACTION_TOPIC, "__share_group_state"})
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def problem_with(name: str) -> str | None:
-    """Why no topic can have the name, in Kafka's words; None if one can."""
+    """Return why no topic can have the name, in Kafka's words; None if one can."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
@@ -40,5 +40,5 @@ def problem_with(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str | None:
-    """What names that would collide in Kafka's metrics have in common; None if the name cannot collide."""
+    """Return a key that names colliding in Kafka's metrics share; None if the name cannot collide."""
     return name.replace(".", "_") if "." in name or "_" in name else None

@@ -1,4 +1,4 @@
-"""An id of 16 bytes as text, as Kafka writes it into files, errors and logs. (Kafka: common.Uuid.)"""
+"""Ids of 16 bytes as text, as Kafka writes them into files, errors and logs. (Kafka: common.Uuid.)"""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import base64
 
 
 def uuid_text(value: bytes) -> str:
-    """URL-safe Base64 without padding, 22 characters."""
+    """Return the id as URL-safe Base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def uuid_bytes(text: str) -> bytes:
-    """Raises ValueError."""
+    """Parse the text of an id. Raises ValueError."""
     value = base64.urlsafe_b64decode(text + "==")
     if len(value) != 16:
         raise ValueError(f"an id has 16 bytes, {text!r} has {len(value)}")

@@ -1,4 +1,4 @@
-"""What versions of a message say otherwise, beside the fields that they have.
+"""Differences between versions of a message that are not in its fields.
 
 Coordinators and handlers know one form of a request and of a response, the latest. Kafka has these rules in
 the constructors of its requests and responses (JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
@@ -38,22 +38,25 @@ FIRST_WITH_ABORTABLE: Final = 4
 
 
 def in_latest_form(api_key: int, version: int, request: Any) -> Any:
-    """Change a request as it came into what the latest version would say, and return it.
+    """Change a request of this version into the latest form, and return it.
 
-    Raises ApiError if the version wants something that is missing.
+    Raises ApiError if the version requires something that is missing.
     """
     rule = _REQUESTS.get(api_key)
     return request if rule is None else rule(version, request)
 
 
 def in_version(api_key: int, version: int, response: Any) -> Any:
-    """Change a response of the latest form into what this version says, and return it."""
+    """Change a response of the latest form into the form of this version, and return it."""
     rule = _RESPONSES.get(api_key)
     return response if rule is None else rule(version, response)
 
 
 def error_for_version(version: int, code: int, first_that_knows: int) -> int:
-    """PRODUCER_FENCED is INVALID_PRODUCER_EPOCH to clients of versions that do not know it (KIP-588)."""
+    """Return the code as this version knows it.
+
+    PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH in versions before `first_that_knows` (KIP-588).
+    """
     is_known = version >= first_that_knows or code != ErrorCode.PRODUCER_FENCED
     return code if is_known else ErrorCode.INVALID_PRODUCER_EPOCH
 
@@ -62,7 +65,7 @@ def error_for_version(version: int, code: int, first_that_knows: int) -> int:
 
 
 def _leave_group_request(version: int, request: LeaveGroupRequest) -> LeaveGroupRequest:
-    """Older versions name one member."""
+    """Make a list of the one member that older versions name."""
     if version < FIRST_WITH_MEMBERS:
         request.members = [LeaveGroupRequest.MemberIdentity(request.member_id)]
     return request
@@ -79,7 +82,7 @@ def _sync_group_request(version: int, request: SyncGroupRequest) -> SyncGroupReq
 
 
 def _join_group(version: int, response: JoinGroupResponse) -> JoinGroupResponse:
-    """Older versions say that there is no protocol with an empty name."""
+    """Write a missing protocol name as the version does: older ones say "" instead of null."""
     if version < FIRST_WITH_NULL_PROTOCOL:
         response.protocol_name = response.protocol_name or ""
     elif response.error_code:
@@ -88,14 +91,14 @@ def _join_group(version: int, response: JoinGroupResponse) -> JoinGroupResponse:
 
 
 def _leave_group(version: int, response: LeaveGroupResponse) -> LeaveGroupResponse:
-    """Older versions have one error for all, that of the one member."""
+    """Give older versions the error of the one member: they have only one error."""
     if version >= FIRST_WITH_MEMBERS or response.error_code or not response.members:
         return response
     return LeaveGroupResponse(error_code=response.members[0].error_code)
 
 
 def _knows_fenced_from(first: int) -> _Rule:
-    """For responses that have one error code."""
+    """Return a rule for responses that have one error code."""
 
     def rule(version: int, response: Any) -> Any:
         response.error_code = error_for_version(version, response.error_code, first)
@@ -125,7 +128,7 @@ def _of_offset_commit(version: int, code: int) -> int:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if code == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_WITH_ABORTABLE:
         return ErrorCode.INVALID_TXN_STATE
-    # As for batches of records: no version of it knows that a producer is fenced.
+    # As for record batches: no version of this API knows PRODUCER_FENCED.
     return ErrorCode.INVALID_PRODUCER_EPOCH if code == ErrorCode.PRODUCER_FENCED else code
 
 

@@ -43,8 +43,8 @@ class UnsupportedVersion(ValueError):
 class RecordsSlice:
     """Stands for `length` bytes of records that somebody else sends, like Kafka's FileRecords with sendfile.
 
-    As the value of a `records` field it counts as those bytes and comes out of the encoder as a segment of
-    its own. Subclass it to say which bytes are meant.
+    As the value of a `records` field it counts as those bytes, and the encoder returns it as a segment of its
+    own. Subclasses say which bytes are meant.
     """
 
     __slots__ = ("length",)
@@ -57,7 +57,10 @@ class RecordsSlice:
 
 
 def more(b: Buffer, p: int, n: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte is n; -> (value, position behind it)."""
+    """Read the rest of an unsigned varint whose first byte is `n`.
+
+    Return the value and the position after it.
+    """
     n &= 127
     shift = 7
     while True:
@@ -84,7 +87,7 @@ def read_uvarint(b: Buffer, p: int) -> tuple[int, int]:
 
 
 def skip_tags(b: Buffer, p: int, count: int) -> int:
-    """Steps over tagged fields that this program does not know; count is the first byte of their number."""
+    """Skip tagged fields that this program does not know; `count` is the first byte of their number."""
     if count > 127:
         count, p = more(b, p, count)
     for _ in range(count):

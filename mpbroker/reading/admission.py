@@ -1,4 +1,6 @@
-"""Decides how much of what waits a micro-batch takes. Knows offsets and the time it is told, asks nobody.
+"""Decides how much of the backlog a micro-batch takes.
+
+Knows offsets and the time it is given, and asks nobody.
 
 (Spark: KafkaMicroBatchStream.rateLimit and delayBatch.)
 """
@@ -13,16 +15,16 @@ from mpbroker.reading.plan import OffsetRange
 
 
 def backlog(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
-    """Counts the offsets between begins and ends, over all partitions."""
+    """Return how many offsets lie between begins and ends, over all partitions."""
     return sum(max(0, end - begins[one]) for one, end in ends.items())
 
 
 def at_most_offsets(
     limit: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Returns ends that are about `limit` offsets away, each partition in proportion to what waits in it.
+    """Return ends that take about `limit` offsets, from each partition in proportion to its backlog.
 
-    As with Kafka's source every partition with a backlog goes on by one offset at least.
+    Every partition with a backlog advances by at least one offset, as in Kafka's source.
     """
     total = backlog(begins, ends)
     if total == 0:
@@ -42,10 +44,10 @@ def at_most_bytes(
     ends: Mapping[TopicPartition, int],
     weight: Callable[[OffsetRange], int],
 ) -> dict[TopicPartition, int]:
-    """Returns ends at most `limit` bytes away, but at least a record batch in each partition that waits.
+    """Return ends that take at most `limit` bytes, but a record batch at least of each backlog.
 
-    `weight` tells the bytes of a range, growing with it by whole batches; 0 if it does not know them, which
-    leaves that end as it is.
+    `weight` returns the bytes of a range, which grow with it by whole batches. If it returns 0 (unknown),
+    that end stays as it is.
     """
     weights = {
         one: weight(OffsetRange(one, begins[one], end)) for one, end in ends.items() if end > begins[one]
@@ -63,7 +65,7 @@ def at_most_bytes(
 def _furthest(
     one: TopicPartition, begin: int, end: int, share: int, weight: Callable[[OffsetRange], int]
 ) -> int:
-    """Finds the last end whose range weighs no more than the share, or than the first batch."""
+    """Return the last end whose range weighs no more than the share, or than the first batch."""
     allowed = max(share, weight(OffsetRange(one, begin, begin + 1)))
     fits, too_far = begin + 1, end + 1
     while too_far - fits > 1:
@@ -76,7 +78,7 @@ def _furthest(
 
 
 class Delay:
-    """Holds a batch back until enough offsets wait, or for as long as it may be held."""
+    """Holds a batch back until the backlog has enough offsets, or for as long as it may be held."""
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets
@@ -85,7 +87,7 @@ class Delay:
         self._last_ms: float | None = None
 
     def holds(self, waiting: int, now_ms: float) -> bool:
-        """Tells whether this trigger gets no batch. `now_ms` is of a clock that never goes back."""
+        """Return whether this trigger gets no batch. `now_ms` is of a clock that never goes back."""
         if self._min_offsets is None:
             return False
         is_due = self._last_ms is None or now_ms - self._last_ms >= self._max_delay_ms

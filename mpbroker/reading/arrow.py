@@ -42,22 +42,26 @@ def read(
     isolation_level: str = "read_committed",
     options: Mapping[str, Any] | None = None,
 ) -> pa.RecordBatchReader:
-    """Reads what topics have now, from the broker's files where they are here, else over Kafka's protocol.
+    """Read what topics have now, from the broker's files if they are here, else over Kafka's protocol.
 
-    The result is fixed when this returns: records that come later are not among it. Its batches are read as
-    they are taken, partition by partition, each in the order of offsets; keep none and memory stays small.
+    The result is fixed when this returns; later records are not part of it. Its batches are read as they are
+    taken, partition by partition, each in the order of offsets. A caller that keeps none of them needs little
+    memory.
 
     `log_dir` names the broker's log directories, `bootstrap_servers` its `host:port`; one of them is needed.
-    `columns` are names of `mpbroker.reading.columns.SCHEMA`; without them all but `headers` come.
-    `partitions` are numbers, of each of the topics; without them all are read.
-    Offsets are "earliest", "latest", or an offset by partition: `{0: 23, 1: 5}`, of several topics
-    `{"a": {0: 23}, "b": {0: 0}}`; all partitions that are read must be named. The ending one is not read.
-    Timestamps are aware `datetime`s or milliseconds since 1970: the first record of that time or later.
-    Where there is none, the end is where reading ends, and an error where it should start.
-    `isolation_level` is read_committed or read_uncommitted. `options` has any other ones of the Spark source
-    by their names there, such as `{"failOnDataLoss": False, "kafka.security.protocol": "SSL"}`.
+    `columns` are names of `mpbroker.reading.columns.SCHEMA`; the default is all but `headers`. `partitions`
+    are numbers, of each of the topics; the default is all partitions.
 
-    Raises OptionError (a ValueError), SourceUnavailable, DataLoss, CorruptLog; taking batches may, too.
+    Offsets are "earliest", "latest", or an offset by partition: `{0: 23, 1: 5}`, for several topics
+    `{"a": {0: 23}, "b": {0: 0}}`. They must name all partitions that are read. The ending offset is not read.
+    Timestamps are aware `datetime`s or milliseconds since 1970; they mean the first record of that time or
+    later. If there is none, reading ends at the end; as a start it is an error.
+
+    `isolation_level` is read_committed or read_uncommitted. `options` has any other options of the Spark
+    source, by their names there, such as `{"failOnDataLoss": False, "kafka.security.protocol": "SSL"}`.
+
+    Raises OptionError (a ValueError), SourceUnavailable, DataLoss, CorruptLog; taking batches may raise them,
+    too.
     """
     given = _spelt(options or {})
     named = {
@@ -79,7 +83,7 @@ def read(
 
 
 def open_reader(given: Mapping[str, str]) -> pa.RecordBatchReader:
-    """Plans by the options of the Spark source, and reads as batches are taken. Raises as `read` does."""
+    """Plan by the options of the Spark source, and read batches as they are taken. Raises as `read` does."""
     if any(name.lower() == "valueformat" for name in given):
         raise OptionError(
             "valueFormat is an option of Spark queries. Leave it out and decode the column value, binary here"
@@ -92,7 +96,7 @@ def open_reader(given: Mapping[str, str]) -> pa.RecordBatchReader:
 
 
 def arrow_schema(given: Mapping[str, str]) -> pa.Schema:
-    """Returns the columns that the options choose. Raises OptionError."""
+    """Return the columns that the options choose. Raises OptionError."""
     return pa.schema([SCHEMA.field(name) for name in chosen_columns(given, SCHEMA.names)])
 
 
@@ -102,7 +106,7 @@ def _batches(tasks: Sequence[TaskRange], schema: pa.Schema, options: ReadOptions
 
 
 def _spelt(options: Mapping[str, Any]) -> dict[str, str]:
-    """Turns values of options into texts, as Spark hands them over."""
+    """Return the options with values as texts, as Spark passes them."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
     }
@@ -123,13 +127,13 @@ def _milliseconds(time: Time | None, name: str) -> str | None:
             raise OptionError(
                 f"{name}: {time.isoformat()} has no time zone. Add one, such as tzinfo=datetime.UTC"
             )
-        # Records have whole milliseconds: the first one that is not before it.
+        # Records have whole milliseconds, so the time is rounded up to the next one.
         return str(-((datetime.fromtimestamp(0, UTC) - time) // timedelta(milliseconds=1)))
     return str(time)
 
 
 def _offsets(offsets: Offsets | None, topics: Sequence[str], name: str) -> str | None:
-    """Turns offsets into Kafka's JSON, `{"topic":{"0":23}}`. With one topic its name may be left out."""
+    """Return offsets as Kafka's JSON, `{"topic":{"0":23}}`. For a single topic its name may be left out."""
     if offsets is None or isinstance(offsets, str):
         return offsets
     if not isinstance(offsets, Mapping):

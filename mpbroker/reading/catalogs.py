@@ -1,4 +1,4 @@
-"""Chooses the catalog that a query asks: that of files, or that of brokers."""
+"""Chooses the catalog of a query: that of files, or that of brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpbroker.reading.plan import Catalog
 
 
 def open_catalog(options: ReadOptions) -> Catalog:
-    """Opens the files if they are here, unless the user wants otherwise; else asks the brokers.
+    """Open the catalog of files if they are here, unless the user wants otherwise; else that of the brokers.
 
     With readMode auto and bootstrap servers, files that are here and cannot be read (no permission, a broker
     in another container, a second log directory that is missing) are a warning, once per process.
@@ -35,5 +35,5 @@ def open_catalog(options: ReadOptions) -> Catalog:
 
 
 def _are_here(log_dirs: tuple[str, ...]) -> bool:
-    """Tells whether this host has all of the log directories. Raises FilesUnavailable."""
+    """Return whether this host has all of the log directories. Raises FilesUnavailable."""
     return bool(log_dirs) and all(identity_of(Path(name)) is not None for name in log_dirs)

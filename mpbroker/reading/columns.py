@@ -16,8 +16,8 @@ from mpbroker.records.arrow_batches import Constant, arrow_batches
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# Arrow batches: larger ones leave a core's cache between Python and the JVM (4 MiB cost a tenth), smaller
-# ones pay their overhead.
+# Rows of an Arrow batch at most. Larger batches leave a core's cache between Python and the JVM (4 MiB cost a
+# tenth); smaller ones pay more overhead.
 MAX_ROWS = 20_000
 MAX_BYTES = 1 << 20
 
@@ -56,9 +56,10 @@ class Columns:
         end_offset: int,
         aborted: Sequence[AbortedRange] | AbortedRanges = (),
     ) -> Iterator[pa.RecordBatch]:
-        """Yields the records in data[position:end] of these offsets, without those of aborted transactions.
+        """Yield the records in data[position:end] with these offsets, except those of aborted transactions.
 
-        Who decodes several ranges of bytes makes AbortedRanges of them once. Raises CorruptBatch, CorruptLog.
+        A caller that decodes several ranges of bytes makes AbortedRanges once for all. Raises CorruptBatch,
+        CorruptLog.
         """
         if not isinstance(aborted, AbortedRanges):
             aborted = AbortedRanges(aborted)
@@ -86,7 +87,7 @@ class Columns:
 
 
 class _Repeated:
-    """Gives a constant column, cut from the longest that was needed so far."""
+    """A constant column, cut from the longest one that was needed so far."""
 
     def __init__(self, value: pa.Scalar) -> None:
         self._value = value

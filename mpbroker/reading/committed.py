@@ -1,4 +1,4 @@
-"""Says which records a read_committed reader does not get: those of aborted transactions (KIP-98)."""
+"""Finds the records that a read_committed reader does not get: those of aborted transactions (KIP-98)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class AbortedRange(NamedTuple):
 
 
 def from_fetch(records: memoryview, aborted: Iterable[tuple[int, int]]) -> list[AbortedRange]:
-    """Gives the aborted transactions of a Fetch response their ends.
+    """Return the aborted transactions of a Fetch response with their ends.
 
     `aborted` has (producer id, first offset) of each, as the response lists them; `records` are the whole
-    batches that it brought. A transaction ends at its producer's next abort marker in them, and is NOT_ENDED
+    batches of the response. A transaction ends at its producer's next abort marker in them, and is NOT_ENDED
     if they have none. Raises CorruptBatch. (Kafka: CompletedFetch.consumeAbortedTransactionsUpTo.)
     """
     listed = sorted(set(aborted))
@@ -45,7 +45,7 @@ def from_fetch(records: memoryview, aborted: Iterable[tuple[int, int]]) -> list[
 
 
 def _abort_markers(records: memoryview, producer_ids: set[int]) -> dict[int, list[int]]:
-    """Finds the offsets of these producers' abort markers, ascending."""
+    """Return the offsets of these producers' abort markers, ascending."""
     found: dict[int, list[int]] = {}
     position = 0
     while (frame := frame_at(records, position, False)) is not None:

@@ -1,7 +1,7 @@
 """Turns conditions of a query on its rows into a smaller plan: fewer partitions, shorter ranges.
 
-A pruned plan gives every row that fulfils the conditions. Rows that it gives beyond those are the reason why
-`pruning_of` says of each condition whether the plan alone fulfils it; whoever asked evaluates the others.
+A pruned plan gives every row that fulfils the conditions. It may give other rows too, so `pruning_of` says of
+each condition whether the plan alone fulfils it; the caller evaluates the others.
 
 * topic, partition: constants of a range, so any condition on them is decided exactly.
 * offset: ranges are cut at the offset. `in` cuts at its least and largest value.
@@ -42,8 +42,8 @@ class Condition(NamedTuple):
 class Pruning:
     """The rows that may be wanted: of which partitions, at which offsets, since when.
 
-    Offsets are in [low_offset, high_offset). Before a partition's first record of `since_ms` or later
-    nothing is wanted; None for no such time.
+    Offsets are in [low_offset, high_offset). Rows before a partition's first record of `since_ms` or later
+    are not wanted; None means that there is no such time.
     """
 
     constants: tuple[Condition, ...] = ()
@@ -52,7 +52,7 @@ class Pruning:
     since_ms: int | None = None
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Tells whether any row of a partition may be wanted."""
+        """Return whether any row of a partition may be wanted."""
         if self.low_offset >= self.high_offset:
             return False
         values = {"topic": topic, "partition": partition}
@@ -63,7 +63,7 @@ EVERYTHING: Final = Pruning()
 
 
 def pruning_of(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
-    """Returns what all of the conditions leave, and for each whether a pruned plan fulfils it by itself."""
+    """Return what all of the conditions leave, and for each whether a pruned plan alone fulfils it."""
     constants: list[Condition] = []
     low, high, since_ms = 0, END_OF_OFFSETS, None
     exact = []
@@ -85,13 +85,13 @@ def pruning_of(conditions: Sequence[Condition]) -> tuple[Pruning, list[bool]]:
 
 
 def holds(condition: Condition, value: Any) -> bool:
-    """Tells whether a value that is not null fulfils the condition; never if that is unknown."""
+    """Return whether a value that is not null fulfils the condition; False if that is unknown."""
     known = _compared(condition.operator, value, condition.value)
     return known is not None and known != condition.negated
 
 
 def _compared(operator: Operator, value: Any, other: Any) -> bool | None:
-    """Compares as SQL does; None is SQL's unknown."""
+    """Compare as SQL does; None is SQL's unknown."""
     if operator == "null":
         return False
     if operator == "<=>":
@@ -118,7 +118,7 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def _comparable(condition: Condition, wanted: type) -> bool:
-    """Tells whether the condition compares with values of the column's own type, or with null."""
+    """Return whether the condition compares with values of the column's own type, or with null."""
     if condition.operator == "null":
         return True
     if condition.operator in ("starts", "ends", "contains") and wanted is not str:
@@ -128,7 +128,7 @@ def _comparable(condition: Condition, wanted: type) -> bool:
 
 
 def _offsets(condition: Condition) -> tuple[int, int, bool]:
-    """Returns [low, high) with all offsets that fulfil the condition, and whether it has no others."""
+    """Return [low, high) with all offsets that fulfil the condition, and whether it has no others."""
     operator, value = condition.operator, condition.value
     if condition.negated:
         if operator in _NEGATED:
@@ -153,7 +153,7 @@ def _offsets(condition: Condition) -> tuple[int, int, bool]:
 
 
 def _since(condition: Condition) -> int | None:
-    """Returns a time before which no record fulfils the condition, in ms since 1970; None if unknown."""
+    """Return a time before which no record fulfils the condition, in ms since 1970; None if there is none."""
     operator, value = condition.operator, condition.value
     if condition.negated:
         operator = _NEGATED.get(operator, "null")
@@ -162,9 +162,9 @@ def _since(condition: Condition) -> int | None:
     if operator not in ("=", "<=>", ">", ">=") or not _is_instant(value):
         return None
     microseconds = (value - _EPOCH) // timedelta(microseconds=1)
-    # Records have milliseconds: the first that is not before, or that is behind.
+    # Records have milliseconds: round to the first that is not before, or to the next for `>`.
     time_ms: int = microseconds // 1000 + 1 if operator == ">" else -(-microseconds // 1000)
-    # Lower ones mean something else in ListOffsets, and a record without a timestamp has -1.
+    # Negative numbers mean special offsets in ListOffsets, and a record without a timestamp has -1.
     return time_ms if time_ms > 0 else None
 
 

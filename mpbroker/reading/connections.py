@@ -1,9 +1,9 @@
-"""Keeps connections longer than a task lives: a process lends them to one reader after the other.
+"""Keeps connections longer than a task lives: a process lends them to one reader after another.
 
-A task of Spark lasts milliseconds, its worker process for many tasks. Who reads a thousand partitions would
-connect, ask for versions and for metadata a thousand times. A cluster is lent to one reader at a time, since
-it belongs to one thread; whoever comes meanwhile gets another one. What a process inherited by a fork is
-the parent's: it is dropped, not closed, because both share one epoll instance.
+A task of Spark lasts milliseconds, its worker process serves many tasks. A reader of a thousand partitions
+would otherwise connect, ask for versions and for metadata a thousand times. A cluster belongs to one thread,
+so it is lent to one reader at a time; another reader gets another cluster meanwhile. Clusters that a process
+inherited by a fork are dropped and not closed: parent and child share one epoll instance.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ Key = tuple[tuple[tuple[str, int], ...], ClientConfig]
 
 # Spark ends idle workers after a minute, too.
 IDLE_S_MAX: Final = 60.0
-# Of each key: as many as threads of one process are likely to read at once.
+# Clusters kept for each key: as many as threads of one process are likely to read at once.
 KEPT_MAX: Final = 4
 
 
 class Lent(NamedTuple):
-    """A cluster for one reader. `made_s`: in monotonic seconds; `pid`: whose process it belongs to."""
+    """A cluster lent to one reader.
+
+    `made_s` is in monotonic seconds; `pid` is the process that it belongs to.
+    """
 
     cluster: Cluster
     key: Key
@@ -36,28 +39,28 @@ class Lent(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A cluster that nobody uses. `since_s`: since when, in monotonic seconds."""
+    """A cluster that nobody uses, since `since_s` in monotonic seconds."""
 
     lent: Lent
     since_s: float
 
 
 class Connections:
-    """Keeps clusters by their servers and their client settings. Many threads may use it."""
+    """Clusters by their servers and client settings. Many threads may use it."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self.forget()
 
     def forget(self) -> None:
-        """Drops every connection without closing it: after a fork they are the parent's."""
+        """Drop every connection without closing it: after a fork they are the parent's."""
         self._lock = threading.Lock()
         self._kept: dict[Key, list[_Kept]] = {}
 
     def take(self, servers: list[tuple[str, int]], config: ClientConfig, advice: str) -> Lent:
-        """Lends a cluster to the caller alone, until it is given back. Raises ConfigError.
+        """Lend a cluster to the caller alone, until it is given back. Raises ConfigError.
 
-        What it knows of leaders and certificates is not older than metadata.max.age.ms.
+        Its knowledge of leaders and certificates is not older than metadata.max.age.ms.
         """
         key = (tuple(servers), config)
         now_s = self._clock_s()
@@ -69,9 +72,9 @@ class Connections:
         return Lent(Cluster(servers, config, advice), key, now_s, os.getpid())
 
     def give_back(self, lent: Lent) -> None:
-        """Keeps the cluster for the next reader.
+        """Keep the cluster for the next reader.
 
-        Closes it if an answer is under way that nobody waits for.
+        Closes it instead if an answer is under way that nobody waits for.
         """
         if lent.pid != os.getpid():
             return
@@ -84,7 +87,7 @@ class Connections:
         lent.cluster.close()
 
     def close(self) -> None:
-        """Closes all clusters that are not lent."""
+        """Close all clusters that are not lent."""
         with self._lock:
             kept, self._kept = self._kept, {}
         for found in kept.values():
@@ -98,7 +101,7 @@ class Connections:
 
 
 def _lives(cluster: Cluster) -> bool:
-    """Tells whether the cluster can be used; the client notices here which connections have ended."""
+    """Return whether the cluster can be used. The client notices here which connections have ended."""
     try:
         cluster.client.poll(0)
     except (ClientError, OSError):

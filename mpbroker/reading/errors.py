@@ -1,4 +1,4 @@
-"""Names what can go wrong between a query and a topic; each text says what, where and what to do."""
+"""Errors between a query and a topic; each text says what, where and what to do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Wakes a reader when somebody writes into some directories, by Linux' inotify.
 
-It is set only while nothing comes, so that a broker under load is not slowed by telling of each write. Where
-the kernel does not tell, as of network file systems, nothing wakes the reader: it must look by itself, too.
+An alarm is set only while no records come, so that a broker under load is not slowed by reporting each write.
+For network file systems, among others, the kernel reports nothing: a reader must also look by itself.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _EVENTS: Final = (
 
 
 class FileAlarm:
-    """Hears of writes into files of these directories, and of files that come and go there."""
+    """Reports writes into files of these directories, and files that come and go there."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
-        """Raises OSError: a directory is gone, or the kernel watches no more of them."""
+        """Set the alarm. Raises OSError if a directory is gone, or the kernel watches no more of them."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = _checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         self._poll = select.poll()
@@ -42,11 +42,11 @@ class FileAlarm:
             raise
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for a write, or for the timeout. Tells whether there was a write since the alarm was set."""
+        """Wait for a write, or for the timeout. Return whether there was a write since the alarm was set."""
         return bool(self._poll.poll(timeout_s * 1000))
 
     def close(self) -> None:
-        """Has the kernel watch no longer."""
+        """End the watch."""
         os.close(self._fd)
 
 

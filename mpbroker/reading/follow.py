@@ -1,10 +1,9 @@
-"""Follows the ends of topics for as long as a streaming query runs: cheaply while nothing comes, at once when
-something does.
+"""Follows the ends of topics for a streaming query: cheaply in quiet times, at once when records come.
 
-Files are watched in the broker's shared memory, which readers may only read: they cannot ask to be woken, so
-they look at the versions of their partitions' slots, with pauses that grow with the time in which nothing
-came. Brokers are asked over connections that stay. After a second of quiet somebody else watches: the kernel
-the files (`file_alarm`), a broker its log (a fetch that waits).
+Files are watched in the broker's shared memory. Readers may only read it and cannot ask to be woken, so they
+look at the versions of their partitions' slots, with pauses that grow while nothing comes. Brokers are asked
+over connections that stay open. After a second of quiet somebody else watches: the kernel the files
+(`file_alarm`), a broker its log (a fetch that waits).
 """
 
 from __future__ import annotations
@@ -34,52 +33,52 @@ _METADATA_AGE_S = 1.0
 _SHORTEST_PAUSE_S = 0.0002
 # Spark's own part of a micro-batch takes ten times as long.
 _LONGEST_PAUSE_S = 0.02
-# What comes after a while of quiet is seen by this much of that while later.
+# A pause is the quiet before it divided by this: what ends the quiet is seen at most so much later.
 _QUIET_TO_PAUSE = 50
-# The directories, and whether a broker lives, are questions to the kernel: dearer than a look at its memory.
+# Asking the kernel about directories, or whether a broker lives, is dearer than a look at its memory.
 _DIRECTORIES_AGE_S = 0.1
-# Asking brokers costs them something too.
+# A question costs the brokers something, too.
 _SHORTEST_REMOTE_PAUSE_S = 0.005
 _LONGEST_REMOTE_PAUSE_S = 0.05
-# After so long without anything new it is worth to have somebody else watch: pauses are at their longest.
+# After so much quiet pauses are at their longest, and having somebody else watch pays off.
 _QUIET_S = _QUIET_TO_PAUSE * _LONGEST_PAUSE_S
-# The alarm may have missed the write of what is published within this time after it was set.
+# The alarm may have missed the write of records that are published within this time after it was set.
 _ALARM_SETS_IN_S = 0.1
-# Each partition is a directory to watch, and users have a limit of these.
+# Each partition is a directory to watch, and the kernel limits how many a user may watch.
 _ALARM_PARTITIONS_MAX = 256
-# The answer of a fetch that waited holds for so long: the next fetch would tell of what came since.
+# The answer of a fetch that waited is valid for so long; the next fetch would report what came since.
 _FETCH_HOLDS_S = 0.05
 # A pause is at least so many times as long as the look before it took: 1 % of a CPU.
 _PAUSE_TO_LOOK = 100
 
 
 class Follower(Protocol):
-    """The partitions that a query wants, and their bounds now."""
+    """Watches the partitions that a query wants, and their bounds."""
 
     @property
     def catalog(self) -> Catalog:
-        """Returns the catalog that can plan what `look` has found."""
+        """Return the catalog that can plan what `look` has found."""
 
     @property
     def is_at_rest(self) -> bool:
-        """Tells whether no broker serves the partitions now: what is known of them may be behind."""
+        """Return whether no broker serves the partitions now, so that the known bounds may be behind."""
 
     def look(self) -> Bounds:
-        """Returns what may be read now. Raises SourceUnavailable, OptionError."""
+        """Return what may be read now. Raises SourceUnavailable, OptionError."""
 
     def wait(self, timeout_s: float) -> None:
-        """Returns when something may have changed, or after the timeout."""
+        """Return when something may have changed, or after the timeout."""
 
     def close(self) -> None:
-        """Lets go of what it holds."""
+        """Release directories and connections."""
 
 
 def follow(options: ReadOptions) -> Follower:
-    """Follows files or brokers, by the choice of `open_catalog`.
+    """Follow files or brokers, by the choice of `open_catalog`.
 
-    Raises as that does, and OptionError for a limit that nobody can keep.
+    Raises as that does, and OptionError for a limit that cannot be kept.
     """
-    # The stream tries again by itself, see `stream.Stream`.
+    # The stream retries by itself, see `stream.Stream`.
     options = dataclasses.replace(options, retries=0)
     catalog = open_catalog(options)
     if isinstance(catalog, LocalCatalog):
@@ -97,8 +96,8 @@ def follow(options: ReadOptions) -> Follower:
 class LocalFollower:
     """Follows topics in log directories.
 
-    While no broker runs, what the last one published still holds: what a
-    checkpoint says after a crash may be less than what was read already.
+    While no broker runs, what the last one published still holds: a checkpoint after a crash may name less
+    than was read already.
     """
 
     def __init__(self, catalog: LocalCatalog, options: ReadOptions) -> None:
@@ -122,7 +121,7 @@ class LocalFollower:
         try:
             self._look()
         except FilesUnavailable as error:
-            # A broker that starts, for one: it has the directory, and does not say yet what may be read.
+            # For example, a starting broker has the directory and does not say yet what may be read.
             warn_once(self._options.log_dirs[0], f"what was published before still holds: {error}")
         return self._bounds
 
@@ -132,7 +131,7 @@ class LocalFollower:
             return
         state = self._watch.state()
         if state.directories != self._seen.directories or self._watch.is_due:
-            # Between the two the broker may have ended: then it is at rest, and the next look sees that.
+            # If the broker ends between the two, the catalog is at rest, and the next look finds that out.
             self._take_if_not_behind(self._opened())
         elif state.versions != self._seen.versions:
             if self.catalog.refresh(self._bounds):
@@ -158,7 +157,7 @@ class LocalFollower:
             if self._alarm_watches(now):
                 assert self._alarm is not None
                 if self._alarm.wait(deadline - now):
-                    # What was written is published soon.
+                    # Written records are published soon.
                     self._stir()
             else:
                 quiet = min((now - self._stirred_at) / _QUIET_TO_PAUSE, _LONGEST_PAUSE_S)
@@ -171,14 +170,14 @@ class LocalFollower:
         self.catalog.close()
 
     def _stir(self) -> None:
-        """Begins to look often, without an alarm: more may come."""
+        """Begin to look often, without an alarm: more may come."""
         self._stirred_at = time.monotonic()
         if self._alarm is not None:
             self._alarm.close()
             self._alarm = None
 
     def _alarm_watches(self, now: float) -> bool:
-        """Sets the alarm after a while of quiet. Tells whether it can be relied on."""
+        """Set the alarm after a while of quiet. Return whether it can be relied on."""
         if self._alarm is None:
             is_worth_it = now - self._stirred_at >= _QUIET_S and len(self._bounds) <= _ALARM_PARTITIONS_MAX
             if not (is_worth_it and self._has_alarms and self._watch.is_served):
@@ -193,14 +192,14 @@ class LocalFollower:
         return now - self._alarm_set_at >= _ALARM_SETS_IN_S
 
     def _check_alarm(self, found: Bounds) -> None:
-        """Does without alarms from now on if one did not hear of new records."""
+        """Use no alarms from now on if one missed new records."""
         if self._alarm is None or not self._alarm_watches(time.monotonic()) or self._alarm.wait(0):
             return
         if any(found[one].end != known.end for one, known in self._bounds.items()):
             self._has_alarms = False
 
     def _has_changed(self) -> bool:
-        """Whether a look is worth it. What a broker said last before it died is not: nobody says so now."""
+        """Return whether a look is worthwhile. Changes by a broker that has died since do not count."""
         return self._watch.is_served and (self._watch.state() != self._seen or self._watch.is_due)
 
     def _opened(self) -> LocalCatalog:
@@ -215,7 +214,7 @@ class LocalFollower:
             self._take_if_not_behind(self._opened())
 
     def _take_if_not_behind(self, catalog: LocalCatalog) -> None:
-        """Takes the catalog; one at rest only if it is not behind what a broker has published before."""
+        """Take the catalog; one at rest only if it is not behind what a broker has published before."""
         if None not in catalog.brokers.values():
             self._take(catalog)
             return
@@ -227,7 +226,7 @@ class LocalFollower:
         self._take(catalog)
 
     def _take(self, catalog: LocalCatalog) -> None:
-        """Goes on with this catalog.
+        """Use this catalog from now on.
 
         Raises SourceUnavailable while the broker does not serve a known partition.
         """
@@ -236,7 +235,7 @@ class LocalFollower:
                 raise SourceUnavailable(f"{one[0]}-{one[1]} cannot be read: {catalog.unserved[one]}")
         wanted = selected(catalog, self._options)
         watch = Watch(catalog, wanted)
-        # What changes from here on is seen as a change.
+        # Read the state first, so that any later change is noticed.
         seen = watch.state()
         catalog.refresh(wanted)
         self.catalog, self._watch, self._seen = catalog, watch, seen
@@ -245,7 +244,7 @@ class LocalFollower:
 
 
 class RemoteFollower:
-    """Follows topics of brokers: one request to each leader, over connections that stay."""
+    """Follows topics of brokers: one request to each leader, over connections that stay open."""
 
     def __init__(self, catalog: RemoteCatalog, options: ReadOptions) -> None:
         self._options = options
@@ -256,7 +255,7 @@ class RemoteFollower:
         self._look_s = 0.0
         # When something came last, or may have.
         self._stirred_at = 0.0
-        # Until then a fetch that waited in vain says that nothing came.
+        # Until then the answer of a fetch that waited in vain is valid: nothing came.
         self._holds_until = 0.0
 
     @property

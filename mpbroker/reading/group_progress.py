@@ -1,7 +1,7 @@
-"""Tells a consumer group how far a query is, so that those who watch the lags of groups see it.
+"""Commits a query's progress to a consumer group, for those who monitor the lag of groups.
 
-The query itself goes by its checkpoint and never asks the group. So this is done as well as it can be: what
-fails is said on the log and tried again later.
+The query itself goes by its checkpoint and never reads the group's offsets. So commits are best effort: a
+failure is logged, and the commit tried again later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mpbroker.reading.errors import SERVERS_ADVICE
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.remote import servers_of
 
-# A query waits for it between its batches.
+# A query waits so long at most between its batches.
 TIMEOUT_MS = 2_000
 SHORTEST_INTERVAL_S = 1.0
 AFTER_FAILURE_S = 10.0
@@ -39,7 +39,7 @@ class GroupProgress:
         self._coordinator: int | None = None
 
     def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits that all records below these offsets have been processed, at most once a second."""
+        """Commit that all records below these offsets have been processed, at most once a second."""
         now = time.monotonic()
         if now < self._next_at or offsets == self._committed:
             return
@@ -54,7 +54,7 @@ class GroupProgress:
         self._committed = dict(offsets)
 
     def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits the offsets now. Raises ClientError."""
+        """Commit the offsets now. Raises ClientError."""
         if self._coordinator is None:
             self._coordinator = self._cluster.coordinator(CoordinatorType.GROUP, self._group, TIMEOUT_MS)
         by_topic: dict[str, list[m.OffsetCommitRequest.OffsetCommitRequestPartition]] = {}

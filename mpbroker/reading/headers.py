@@ -1,6 +1,6 @@
-"""Reads the headers of the record batches in a log's segment files, for audits, damaged ones too.
+"""Reads the headers of the record batches in a log's segment files, damaged files too, for audits.
 
-Unlike all other reading this goes on behind damage, at the next batch that is whole.
+Unlike all other readers this one continues after damage, at the next batch that is whole.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ HEADERS: Final = pa.schema(
         pa.field("fault", pa.string()),
     ]
 )
-"""A row for each batch, and one for each stretch of bytes that is none: with `fault` and without numbers."""
+"""A row for each batch, and one for each stretch of bytes that is none, which has `fault` and no numbers."""
 ROWS: Final = 10_000
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment file of a partition, to be read up to `end` bytes; None: as far as it goes."""
+    """A segment file of a partition, to be read up to `end` bytes, or to its end if `end` is None."""
 
     topic: str
     partition: int
@@ -60,8 +60,9 @@ class Segment:
 
 
 class Log(NamedTuple):
-    """What may be read of a partition: offsets [start, end). Compaction may have taken some of those below
-    `cleaned`.
+    """The part of a partition that may be read: offsets [start, end).
+
+    Compaction may have removed some of those below `cleaned`.
     """
 
     topic: str
@@ -73,7 +74,7 @@ class Log(NamedTuple):
 
 
 def logs(options: ReadOptions) -> list[Log]:
-    """Lists the wanted partitions and their files. Raises SourceUnavailable, OptionError."""
+    """Return the wanted partitions and their files. Raises SourceUnavailable, OptionError."""
     with closing(open_catalog(options)) as catalog:
         bounds = catalog.bounds(selected(catalog, options))
         found = []
@@ -94,7 +95,7 @@ def _log(topic: str, number: int, start: int, end: int, files: LocalFiles | None
         return Log(topic, number, start, end, 0, ())
     directory = Path(files.directory)
     bases = segment_bases(directory)
-    # Records below the log's start lie in its first segment, and are deleted all the same.
+    # Records below the log's start are in its first segment, but count as deleted.
     first = max((base for base in bases if base <= start), default=start)
     segments = []
     for base in bases:
@@ -106,7 +107,7 @@ def _log(topic: str, number: int, start: int, end: int, files: LocalFiles | None
 
 
 def headers(segment: Segment) -> Iterator[pa.RecordBatch]:
-    """Yields a row for each batch, as of `HEADERS`. Raises OSError."""
+    """Yield a row for each batch, as of `HEADERS`. Raises OSError."""
     rows: list[tuple[object, ...]] = []
     unreadable: list[int] = []
     with mapped(Path(segment.path), unreadable) as view:

@@ -1,8 +1,9 @@
 """Translates Java's regular expressions into Python's, for names of topics (java.util.regex.Pattern).
 
 The names of topics are of ASCII letters, digits, `.`, `_` and `-`, so a class of characters stands for the
-ASCII characters in it. Groups, quantifiers (possessive ones too) and assertions are the same in both. What
-Java has and this has not is an error that says so, as is what Java itself would refuse.
+ASCII characters in it. Groups, quantifiers (possessive ones too) and assertions are the same in both
+languages. A construct that only Java has is reported as an error, and so is one that Java itself would
+refuse.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ _SCOPED_FLAGS: Final = re.compile(r"[ims]*(-[ims]+)?:")
 
 
 class UnsupportedPattern(ValueError):
-    """The pattern is not Java's, or has what cannot be honoured here; the text says what, and where."""
+    """The pattern is not valid in Java, or cannot be translated; the text says what, and where."""
 
 
 def compile_java(pattern: str) -> re.Pattern[str]:
-    """Compiles a pattern that is written as Java has it. Raises UnsupportedPattern."""
+    """Compile a pattern in Java's syntax. Raises UnsupportedPattern."""
     translated = _Translation(pattern).whole()
     try:
         return re.compile(translated, re.ASCII)
@@ -73,7 +74,7 @@ def compile_java(pattern: str) -> re.Pattern[str]:
 
 
 class _Translation:
-    """Goes through a pattern once; `_at` is the position of the next character."""
+    """One pass over a pattern; `_at` is the position of the next character."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -83,7 +84,7 @@ class _Translation:
         made = []
         flags = _LEADING_FLAGS.match(self._pattern)
         if flags is not None:
-            # The names have no letters but those of ASCII, for which Java's u changes nothing.
+            # Names have only ASCII letters, for which Java's flag u changes nothing.
             made.append(flags[0].replace("u", "") if flags[0] != "(?u)" else "")
             self._at = flags.end()
         while self._at < len(self._pattern):
@@ -107,7 +108,7 @@ class _Translation:
         return re.escape(char) if char in "#&~ \t\n" else char
 
     def _group(self) -> str:
-        """Translates what follows an opening parenthesis and says of which kind the group is."""
+        """Translate what follows an opening parenthesis, which says what kind of group it is."""
         if not self._skipped("?"):
             return ""
         name = _GROUP_NAME.match(self._pattern, self._at)
@@ -126,7 +127,7 @@ class _Translation:
         return f"?{flags[0]}"
 
     def _escape(self) -> str:
-        """Translates an escape outside of a class, whose backslash was just taken."""
+        """Translate an escape outside of a class. Its backslash was just taken."""
         if self._skipped("Q"):
             return re.escape(self._quoted())
         if self._skipped("k"):
@@ -142,13 +143,13 @@ class _Translation:
                 return _ANCHORS[char]
             if char in "123456789":
                 self._at += 1
-                # Its own group: a digit behind it belongs to what follows.
+                # A group of its own: a digit that follows must not become part of the reference.
                 return f"(?:\\{char})"
         found = self._escaped_set()
         return _class_of(found) if len(found) != 1 else re.escape(next(iter(found)))
 
     def _escaped_set(self) -> frozenset[str]:
-        """Returns the characters that the escape stands for, whose backslash was just taken."""
+        """Return the characters that an escape stands for. Its backslash was just taken."""
         char = self._taken()
         if char in "pP":
             found = self._property()
@@ -178,7 +179,7 @@ class _Translation:
         return chr(number)
 
     def _property(self) -> frozenset[str]:
-        """Returns the characters of `\\p{Lower}`, `\\p{IsAlphabetic}`, `\\pL`."""
+        """Return the characters of `\\p{Lower}`, `\\p{IsAlphabetic}`, `\\pL`."""
         if self._skipped("{"):
             end = self._pattern.find("}", self._at)
             if end < 0:
@@ -194,14 +195,14 @@ class _Translation:
         return found
 
     def _quoted(self) -> str:
-        """Takes the text up to `\\E`, or to the end."""
+        """Take the text up to `\\E`, or to the end."""
         end = self._pattern.find("\\E", self._at)
         text = self._pattern[self._at :] if end < 0 else self._pattern[self._at : end]
         self._at = len(self._pattern) if end < 0 else end + 2
         return text
 
     def _class(self) -> frozenset[str]:
-        """Returns the characters of a class whose bracket was just taken: ranges, unions, intersections."""
+        """Return the characters of a class whose bracket was just taken: ranges, unions, intersections."""
         negated = self._skipped("^")
         found: frozenset[str] = frozenset()
         parts: list[frozenset[str]] = []
@@ -218,7 +219,7 @@ class _Translation:
         return _ASCII - found if negated else found
 
     def _member(self) -> frozenset[str]:
-        """Takes a member of a class: a class within it, an escape, a character, or a range of them."""
+        """Take a member of a class: a class within it, an escape, a character, or a range of them."""
         char = self._taken()
         if char == "[":
             return self._class()
@@ -260,6 +261,6 @@ class _Translation:
 
 
 def _class_of(found: frozenset[str]) -> str:
-    """Writes a class of exactly these characters of ASCII; an empty one matches nothing."""
+    """Return a class of exactly these ASCII characters; an empty one matches nothing."""
     members = "".join(re.escape(char) for char in sorted(found & _ASCII))
     return f"[{members}]" if members else "(?!)"

@@ -1,12 +1,12 @@
-"""Finds topics in log directories: which, from which offset to which, and where ranges are best cut.
+"""Finds topics in log directories: their partitions, their bounds, and good places to cut ranges.
 
-While the broker runs its partition table (in the public region that `mpbroker.json` leads to) says what may
-be read: up to the high watermark, or up to the last stable offset for who reads what is committed. Without
-one the checkpointed high watermark does, and the last stable offset is found in the files (`transactions`).
-Nothing at or beyond them is ever planned.
+While the broker runs, its partition table (in the public region that `mpbroker.json` leads to) says what may
+be read: up to the high watermark, or up to the last stable offset for read_committed. Without a broker the
+checkpointed high watermark says so, and the last stable offset is found in the files (`transactions`).
+Nothing at or above them is ever planned.
 
 The checkpoint is written every few seconds and at a clean stop. After a stop that was not clean it is behind:
-what came after it is not seen until a broker has recovered the log.
+later records are not seen until a broker has recovered the log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from shm.region import Region
 from shm.table import SlotTable
 
 _NOT_SERVED = "the running broker does not serve it (it is being made or deleted)"
-# A partition that moves between directories while they are listed may be seen in none.
+# A partition that moves between directories while they are listed may be missing from both lists.
 _LISTINGS = 5
 _LOG = logging.getLogger("mpbroker.spark")
 
@@ -64,7 +64,7 @@ Served = Mapping[tuple[bytes, int], tuple[Partition, Slot]]
 
 @dataclass(frozen=True)
 class LocalPartition:
-    """A partition's directory and what of it may be read.
+    """A partition's directory, and which of its records may be read.
 
     `aborted` are transactions that its `.txnindex` files may lack.
     """
@@ -75,14 +75,14 @@ class LocalPartition:
     bound: Bound
     identity: Identity
     aborted: tuple[AbortedRange, ...] = ()
-    # Where a running broker publishes it.
+    # The slot in which a running broker publishes it.
     slot: Slot | None = None
 
 
 class LocalCatalog:
-    """Knows all partitions of some log directories, and of the others of their brokers, at one moment.
+    """All partitions of some log directories, and of the other directories of their brokers, at one moment.
 
-    With `read_committed` nothing at or beyond the last stable offset is planned.
+    With `read_committed` nothing at or above the last stable offset is planned.
 
     Raises OptionError, FilesUnavailable, SourceUnavailable, CorruptLog.
     """
@@ -91,7 +91,7 @@ class LocalCatalog:
         self._read_committed = read_committed
         self._unreadable: dict[TopicPartition, str] = {}
         self._partitions: dict[TopicPartition, LocalPartition] = {}
-        # Who runs on each log directory.
+        # The running broker of each log directory.
         self.brokers: dict[str, RunningBroker | None] = {}
         identities = with_siblings(log_dirs)
         self._log_dirs = tuple(map(str, identities))
@@ -124,10 +124,10 @@ class LocalCatalog:
         }
 
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
-        """Reads anew what the running broker says of these partitions, without a look at the directories.
+        """Read again what the running broker publishes of these partitions; the directories are not read.
 
-        False if one has no slot, or its slot is not that of a partition that is served: only a new catalog
-        tells what became of it. Raises CorruptLog.
+        Returns False if one has no slot, or if its slot is not that of a served partition any more: then only
+        a new catalog can find it. Raises CorruptLog.
         """
         for one in wanted:
             known = self._partitions.get(one)
@@ -141,17 +141,17 @@ class LocalCatalog:
         return True
 
     def slots(self, wanted: Iterable[TopicPartition]) -> list[Slot]:
-        """Returns the slots in which the running broker publishes these; none for partitions at rest."""
+        """Return the slots in which the running broker publishes these; none for partitions at rest."""
         found = (self._partitions[one].slot for one in wanted)
         return [slot for slot in found if slot is not None]
 
     def directories(self, wanted: Iterable[TopicPartition]) -> list[Path]:
-        """Returns where the files of these partitions are."""
+        """Return where the files of these partitions are."""
         return [self._partitions[one].directory for one in wanted]
 
     @property
     def unserved(self) -> Mapping[TopicPartition, str]:
-        """Returns partitions that the running broker does not serve yet, or not any more, and why."""
+        """Return partitions that the running broker does not serve yet, or not any more, and why."""
         return self._unreadable
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
@@ -194,7 +194,7 @@ class LocalCatalog:
         self._partitions.clear()
 
     def _add(self, log_dirs: Sequence[Path], identity: Identity) -> None:
-        """Adds the partitions of one broker."""
+        """Add the partitions of one broker."""
         try:
             found = {str(one): running_broker(one) for one in log_dirs}
             self.brokers |= found
@@ -260,7 +260,7 @@ class LocalCatalog:
 
 
 def _served(table: SlotTable) -> Served:
-    """Reads the partitions of the running broker, by topic id and number."""
+    """Read the partitions of the running broker, by topic id and number."""
     places = (Slot(table, number) for number in range(table.slots) if table.version(number))
     found = ((read_partition_surely(*place), place) for place in places)
     return {
@@ -279,7 +279,7 @@ def _why_not_served(slot: Partition) -> str | None:
 
 
 def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> list[TopicPartition]:
-    """Lists partitions that the broker serves, of topics that are here, without a directory here."""
+    """Return partitions that the broker serves, of topics that are here, without a directory here."""
     topics = {topic_id: topic for (topic, _), topic_id in topic_ids.items()}
     here = {(topic_id, number) for (_, number), topic_id in topic_ids.items()}
     return [(topics[key[0]], key[1]) for key in served if key[0] in topics and key not in here]
@@ -287,7 +287,7 @@ def _elsewhere(served: Served, topic_ids: Mapping[TopicPartition, bytes]) -> lis
 
 @contextmanager
 def _faults_named(directory: Path) -> Iterator[None]:
-    """Raises SourceUnavailable, CorruptLog for what can befall files that are read while they are planned."""
+    """Turn errors of files that are read for a plan into SourceUnavailable and CorruptLog."""
     try:
         yield
     except (SegmentGone, FileNotFoundError) as error:
@@ -317,7 +317,7 @@ def _directories(log_dirs: Sequence[Path]) -> dict[TopicPartition, Path]:
 
 
 def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Bound:
-    """Finds the high watermark in the files; the end of the whole batches if they end before it."""
+    """Find the high watermark in the files; the end of the whole batches if they end before it."""
     base = max((one for one in bases if one <= high_watermark), default=bases[0])
     with opened(directory, base) as fd:
         size = os.fstat(fd).st_size
@@ -327,7 +327,7 @@ def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Boun
             whole = batches(fd, start, size)
             end = whole[-1].position + whole[-1].length if whole else start
             log_end = whole[-1].last_offset + 1 if whole else base
-            # A segment that others follow may end in a gap; behind the last one there is nothing.
+            # A segment that others follow may end in a gap; above the last one there is nothing.
             offset = high_watermark if base != bases[-1] else min(high_watermark, log_end)
             return Bound(offset, base, end)
         if batch.base_offset >= high_watermark:

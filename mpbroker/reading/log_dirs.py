@@ -1,8 +1,8 @@
 """Looks at log directories from outside: whose they are, which belong together, whether a broker runs.
 
 A broker locks the `.lock` of each of its log directories, and its runtime directory, for as long as it lives
-(mpbroker.log.directories.directory_layout, mpbroker.supervisor.runtime_dir). A lock is seen by whoever sees
-the file, also from another container, where the broker's process id means nothing; and a copied directory is
+(mpbroker.log.directories.directory_layout, mpbroker.supervisor.runtime_dir). Every process that sees the file
+sees the lock, also from another container, where the broker's process id means nothing. A copied directory is
 not locked, though its `mpbroker.json` still leads to the broker that has the original.
 """
 
@@ -28,9 +28,9 @@ from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavail
 from shm.region import LayoutMismatch, Region
 
 START_PATIENCE_S: Final = 5.0
-"""So long a plan waits for a broker that has its directories and does not say yet what may be read."""
+"""A plan waits so long for a broker that has its directories and does not say yet what may be read."""
 END_PATIENCE_S: Final = 1.0
-"""So long the processes of a broker that was killed may keep its locks, without its region."""
+"""The processes of a killed broker may keep its locks for so long, without its region."""
 _POLL_S = 0.05
 _NO_LOCKS_THERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _FETCH_INSTEAD = "or give kafka.bootstrap.servers (with readMode auto or remote) to fetch from the broker"
@@ -39,7 +39,7 @@ _warned: set[str] = set()
 
 
 class Identity(NamedTuple):
-    """What `meta.properties` says. `directory_id` is empty where the broker gave none."""
+    """The content of `meta.properties`. `directory_id` is empty if the broker gave none."""
 
     cluster_id: str
     node_id: str
@@ -47,7 +47,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(log_dir: Path) -> Identity | None:
-    """Reads which broker's directory it is; None if it is no log directory, or not there.
+    """Read which broker's directory this is; None if it is no log directory, or not there.
 
     Raises FilesUnavailable if this user may not look.
     """
@@ -58,14 +58,14 @@ def identity_of(log_dir: Path) -> Identity | None:
             return None
     pairs = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#")
     fields = {key.strip(): value.strip() for key, value in pairs.items()}
-    # Kafka of before KRaft calls it broker.id.
+    # Before KRaft Kafka calls it broker.id.
     node_id = fields.get("node.id", fields.get("broker.id", ""))
     return Identity(fields.get("cluster.id", ""), node_id, fields.get("directory.id", ""))
 
 
 @contextmanager
 def permission_needed(path: Path) -> Iterator[None]:
-    """Raises FilesUnavailable for what this user may not read."""
+    """Turn PermissionError into FilesUnavailable, with advice."""
     try:
         yield
     except PermissionError as error:
@@ -76,11 +76,12 @@ def permission_needed(path: Path) -> Iterator[None]:
 
 
 def with_siblings(named: Sequence[str]) -> dict[Path, Identity]:
-    """Returns the named log directories, and all others of the brokers that they belong to.
+    """Return the named log directories, and all others of the brokers that they belong to.
 
-    A broker with several directories keeps a list of them in each, `mpbroker.dirs`: topics have partitions in
-    all of them, so none may be left out. Apache Kafka keeps no such list; there all have to be named. Raises
-    OptionError for what is no log directory, FilesUnavailable for another one that cannot be read here.
+    A broker with several directories keeps a list of them in each, `mpbroker.dirs`. Topics have partitions in
+    all of them, so none may be left out. Apache Kafka keeps no such list; all its directories have to be
+    named. Raises OptionError if a named one is no log directory, FilesUnavailable if another one cannot be
+    read here.
     """
     found: dict[Path, Identity] = {}
     for name in named:
@@ -100,7 +101,7 @@ def with_siblings(named: Sequence[str]) -> dict[Path, Identity]:
 
 
 def _listed_in(log_dir: Path) -> dict[str, Path]:
-    """Reads the broker's list of its directories: paths, as the broker sees them, by directory ids."""
+    """Read the broker's list of its directories: paths, as the broker sees them, by directory ids."""
     path = log_dir / ALL_DIRS
     try:
         with permission_needed(path):
@@ -126,15 +127,15 @@ def _sibling(log_dir: Path, directory_id: str, other: Path) -> Identity:
 
 
 def is_of(log_dir: Path, cluster_id: str, node_id: str) -> bool:
-    """Tells whether the path is a log directory of that broker on this host. Raises FilesUnavailable."""
+    """Return whether the path is a log directory of that broker on this host. Raises FilesUnavailable."""
     identity = identity_of(log_dir)
     return identity is not None and (identity.cluster_id, identity.node_id) == (cluster_id, node_id)
 
 
 def is_locked(path: Path) -> bool:
-    """Tells whether a process has locked the file or directory, in whatever container it is. Raises OSError.
+    """Return whether a process has locked the file or directory, in whatever container it is. Raises OSError.
 
-    It tries a shared lock, and lets go of it at once: a broker that begins in that moment tries again.
+    The test takes a shared lock and releases it at once. A broker that starts in that moment tries again.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -145,7 +146,7 @@ def is_locked(path: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError as error:
-        # Where nothing can be locked no broker starts.
+        # No broker starts where nothing can be locked.
         if error.errno not in _NO_LOCKS_THERE:
             raise
     finally:
@@ -163,7 +164,7 @@ class RunningBroker:
     inode: int
 
     def is_running(self) -> bool:
-        """Tells whether this broker still has the directory, and no other one in its place.
+        """Return whether this broker still has the directory, and no other one in its place.
 
         Raises OSError.
         """
@@ -175,10 +176,10 @@ class RunningBroker:
 
 
 def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBroker | None:
-    """Attaches the public region of the broker that has the directory; None if none has.
+    """Attach the public region of the broker that has the directory; None if none has.
 
-    One that starts is waited for, and the last processes of one that was killed. Raises FilesUnavailable if
-    one has it and cannot say here what may be read.
+    Waits for a broker that starts, and for the last processes of a killed one. Raises FilesUnavailable if a
+    broker has the directory and cannot say here what may be read.
     """
     begun = time.monotonic()
     while True:
@@ -203,7 +204,7 @@ class _NotNow(Exception):
 
 
 def _broker_of(log_dir: Path) -> RunningBroker:
-    """Attaches the public region of the broker that has locked the directory.
+    """Attach the public region of the broker that has locked the directory.
 
     Raises _NotNow, FilesUnavailable, SourceUnavailable, PermissionError.
     """
@@ -233,7 +234,7 @@ def _broker_of(log_dir: Path) -> RunningBroker:
             START_PATIENCE_S,
         )
     try:
-        # Should another one take its place right now, this is seen to have ended.
+        # Taken now, so that another broker in its place is noticed: this one then counts as ended.
         inode = (runtime_dir / PUBLIC_NAME).stat().st_ino
         region = Region.attach(runtime_dir / PUBLIC_NAME, PUBLIC_MAGIC, LAYOUT_VERSION)
     except LayoutMismatch as error:
@@ -248,9 +249,10 @@ def _broker_of(log_dir: Path) -> RunningBroker:
 
 
 def one_that_counts(paths: Sequence[Path]) -> Path:
-    """Picks the directory that counts of one partition's in several log directories, by the marks of a move.
+    """Return the directory that counts of one partition's in several log directories.
 
-    (mpbroker.log.directories.future_replica.) Raises SourceUnavailable if no mark tells.
+    The marks of a move say which (mpbroker.log.directories.future_replica). Raises SourceUnavailable if no
+    mark decides.
     """
     if len(paths) == 1:
         return paths[0]
@@ -266,7 +268,7 @@ def _with(paths: Iterable[Path], name: str) -> list[Path]:
 
 
 def warn_once(key: str, text: str) -> None:
-    """Warns on the log, once in this process for each key, such as a directory."""
+    """Log a warning once in this process for each key, such as a directory."""
     if key not in _warned:
         _warned.add(key)
         _LOG.warning("%s", text)

@@ -1,4 +1,4 @@
-"""Describes planned ranges as JSON, for readers that are not Python, with the bytes that hold each."""
+"""Describes planned ranges as JSON, with the bytes that hold each, for readers that are not Python."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mpbroker.reading.segments import Piece, pieces
 from mpbroker.reading.transactions import aborted_in
 
 NO_INODE = -1
-"""No file has it: a reader that compares inodes looks for the range itself."""
+"""No file has this inode: a reader that compares inodes then looks for the range itself."""
 
 
 def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, Any]:
-    """Returns what io.mpbroker.spark.Manifest parses; {"declined": why} if a range is not in files here.
+    """Return the JSON for io.mpbroker.spark.Manifest; {"declined": why} if a range is not in files here.
 
     Raises SourceUnavailable, CorruptLog, OSError.
     """
@@ -38,7 +38,7 @@ def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, A
 
 
 def _described(task: TaskRange, files: LocalFiles, *, read_committed: bool) -> dict[str, Any]:
-    # Before the segments are looked at: see `aborted_in`.
+    # Read before looking at the segments: see `aborted_in`.
     aborted = _aborted(task, files) if read_committed else None
     first, found = _pieces(task, files)
     return {
@@ -52,13 +52,13 @@ def _described(task: TaskRange, files: LocalFiles, *, read_committed: bool) -> d
         "pieces": [list(piece) for piece in found],
         "clusterId": files.cluster_id,
         "nodeId": files.node_id,
-        # Null, and not empty, where aborted records are wanted: nothing is missing then.
+        # Null, not an empty list, means that aborted records are wanted.
         "aborted": None if aborted is None else [list(one) for one in aborted],
     }
 
 
 def _aborted(task: TaskRange, files: LocalFiles) -> list[AbortedRange]:
-    """Finds the aborted transactions of the range. Raises CorruptLog, SourceUnavailable."""
+    """Return the aborted transactions of the range. Raises CorruptLog, SourceUnavailable."""
     directory = Path(files.directory)
     try:
         return [*files.aborted, *aborted_in(directory, task.start, task.end)]
@@ -69,7 +69,7 @@ def _aborted(task: TaskRange, files: LocalFiles) -> list[AbortedRange]:
 
 
 def _pieces(task: TaskRange, files: LocalFiles) -> tuple[int, list[Piece]]:
-    """Finds the bytes of the range now. What is gone already is for the task to report, which knows how."""
+    """Return the bytes of the range as of now. The task reports records that are gone already."""
     try:
         return pieces(Path(files.directory), files.bound, task.start, task.end)
     except (SegmentGone, FileNotFoundError):

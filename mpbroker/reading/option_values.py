@@ -1,4 +1,4 @@
-"""Parses texts of options: numbers, durations, JSON by partition; complaints are those of Spark's source.
+"""Parses texts of options: numbers, durations, JSON by partition. Error texts are those of Spark's source.
 
 (Spark: JsonUtils, JavaUtils.timeStringAs.) Every function here raises OptionError.
 """
@@ -51,7 +51,7 @@ def positive(text: str, option: str) -> int:
 
 
 def timestamp_ms(text: str, option: str) -> int:
-    """Parses milliseconds since 1970."""
+    """Parse milliseconds since 1970."""
     if not _is_decimal(text.strip()):
         raise OptionError(
             f"{option}: Expected a single long value, got {text} "
@@ -61,7 +61,7 @@ def timestamp_ms(text: str, option: str) -> int:
 
 
 def duration_ms(text: str, option: str) -> int:
-    """Parses Spark's durations, `90s` or `15m`; without a unit they are milliseconds."""
+    """Parse Spark's durations, `90s` or `15m`; without a unit they are milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or (found[2] or "ms") not in _UNITS_US:
         raise OptionError(
@@ -72,7 +72,7 @@ def duration_ms(text: str, option: str) -> int:
 
 
 def partitions(text: str, option: str) -> tuple[TopicPartition, ...]:
-    """Parses `{"topic":[0,1]}`; a partition that is there twice counts once."""
+    """Parse `{"topic":[0,1]}`; a partition that is listed twice counts once."""
     wrong = OptionError(f"{option}: {_WANT_PARTITIONS}{text}")
     found = []
     for topic, numbers in _json_object(text, wrong).items():
@@ -83,12 +83,12 @@ def partitions(text: str, option: str) -> tuple[TopicPartition, ...]:
 
 
 def offsets(text: str, option: str, lowest: int) -> dict[TopicPartition, int]:
-    """Parses `{"topic":{"0":23,"1":-2}}`; no offset may be below `lowest`."""
+    """Parse `{"topic":{"0":23,"1":-2}}`; no offset may be below `lowest`."""
     return _by_partition(text, OptionError(f"{option}: {_WANT_OFFSETS}{text}"), lowest)
 
 
 def timestamps_ms(text: str, option: str) -> dict[TopicPartition, int]:
-    """Parses `{"topic":{"0":1735689600000}}`, milliseconds since 1970."""
+    """Parse `{"topic":{"0":1735689600000}}`, milliseconds since 1970."""
     return _by_partition(text, OptionError(f"{option}: {_WANT_TIMES}{text}"), 0)
 
 
@@ -119,7 +119,7 @@ def _json_object(text: str, wrong: OptionError) -> dict[str, Any]:
 
 
 def _is_decimal(text: str) -> bool:
-    """Tells whether all are of the ten digits: Python's own `isdecimal` knows those of other scripts too."""
+    """Return whether all are ASCII digits: Python's own `isdecimal` accepts other scripts, too."""
     return text.isascii() and text.isdecimal()
 
 

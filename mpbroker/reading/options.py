@@ -1,8 +1,8 @@
 """Parses the options of the source; names, defaults and errors are those of Spark's Kafka source.
 
-(Spark: KafkaSourceProvider.) Our own: log.dir, readMode, columns, maxBytesPerTask, maxBytesPerTrigger,
-commitGroupId, filterPushdown, check.crcs, and those that only Spark's side looks at: accelerated, and what
-begins with `value`. Spark hands options over with lower-cased keys.
+Our own options are log.dir, readMode, columns, maxBytesPerTask, maxBytesPerTrigger, commitGroupId,
+filterPushdown, check.crcs, and those for Spark's side alone: accelerated, and all that begin with `value`.
+Spark passes options with lower-cased keys. (Spark: KafkaSourceProvider.)
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mpbroker.reading.java_regex import UnsupportedPattern, compile_java
 
 MAX_BYTES_PER_TASK: Final = 128 << 20
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
-# From this likeness on (difflib's ratio) an unknown option is taken for a known one with a typo.
+# An unknown option that is at least so like a known one (difflib's ratio) is taken for a typo.
 ALIKE: Final = 0.8
 
 TopicPartition = values.TopicPartition
 
 _LOG = logging.getLogger("mpbroker.spark")
 _STRATEGIES = ("subscribe", "subscribepattern", "assign")
-# As they are written, by their lower-cased form.
+# Options as they are written, by their lower-cased form.
 _NAMES = {
     name.lower(): name
     for name in (
@@ -88,14 +88,14 @@ class Subscribe:
 
 @dataclass(frozen=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches; the user wrote it as Java has it."""
+    """All partitions of the topics whose whole name matches. The user wrote the pattern in Java's syntax."""
 
     pattern: re.Pattern[str]
 
 
 @dataclass(frozen=True)
 class Assign:
-    """These partitions."""
+    """The named partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -134,7 +134,7 @@ Limit = AtOffset | AtOffsets | AtTimestamp | AtTimestamps
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A query, as the user asked for it. Those of streams have their defaults in a batch."""
+    """A query, as the user asked for it. Options of streams have their defaults in a batch."""
 
     strategy: Strategy
     starting: Limit
@@ -146,24 +146,24 @@ class ReadOptions:
     max_bytes_per_task: int = MAX_BYTES_PER_TASK
     read_mode: str = "auto"
     check_crcs: bool = True
-    # Records of aborted and of open transactions are not read.
+    # Leave out records of aborted and of open transactions.
     read_committed: bool = True
-    # Whether Spark may hand over conditions of the query.
+    # Let Spark hand over conditions of the query.
     filter_pushdown: bool = False
     log_dirs: tuple[str, ...] = ()
     bootstrap_servers: str | None = None
     request_timeout_ms: int = 120_000
     retries: int = 3
     retry_interval_ms: int = 1000
-    # Of the network client, by their Kafka names; passwords are among them.
+    # Settings of the network client, by their Kafka names; passwords are among them.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
-    # Of streams, for one micro-batch: over all partitions, None for no limit.
+    # For streams: offsets of one micro-batch, over all partitions; None for no limit.
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
-    # After this long a micro-batch begins though it has fewer than min_offsets_per_trigger.
+    # After this long a micro-batch begins though it has fewer offsets than min_offsets_per_trigger.
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
-    # The consumer group that a stream commits its progress to, for whoever monitors the lag.
+    # The consumer group that a stream commits its progress to, for monitoring the lag.
     commit_group_id: str | None = None
 
 
@@ -172,9 +172,10 @@ def includes_headers(options: Mapping[str, str]) -> bool:
 
 
 def chosen_columns(options: Mapping[str, str], known: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names in the option `columns`; without it all known ones, `headers` if they are included.
+    """Return the names in the option `columns`.
 
-    Raises OptionError for a name that is not known, or there twice.
+    Without the option these are all known ones, `headers` only if they are included. Raises OptionError for a
+    name that is not known, or listed twice.
     """
     text = _lowered(options).get("columns")
     if text is None:
@@ -191,10 +192,10 @@ def chosen_columns(options: Mapping[str, str], known: Sequence[str]) -> tuple[st
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
-    """Parses what a batch query reads, or a stream. Raises OptionError.
+    """Parse the options of a batch query, or of a stream. Raises OptionError.
 
-    A stream begins at the latest offsets unless told otherwise and has no end (`ending` is LATEST). What only
-    streams have is warned of in a batch, and not looked at.
+    A stream begins at the latest offsets unless told otherwise and has no end (`ending` is LATEST). Options
+    for streams only are ignored in a batch, with a warning.
     """
     options = _lowered(given)
     _refuse(options)
@@ -270,7 +271,7 @@ def _check_triggers(options: ReadOptions) -> None:
 
 
 def _of_the_client(options: Mapping[str, str]) -> dict[str, str]:
-    """Picks what begins with `kafka.` and is for the network client. Raises OptionError."""
+    """Return the options that begin with `kafka.` and are for the network client. Raises OptionError."""
     given = {
         key.removeprefix("kafka."): value
         for key, value in options.items()
@@ -298,7 +299,7 @@ def _refuse(options: Mapping[str, str]) -> None:
 
 
 def _warn(options: Mapping[str, str], *, streaming: bool) -> None:
-    """Warns of options that are ignored, and of unknown ones that look like a known one."""
+    """Warn of options that are ignored, and of unknown ones that look like a known one."""
     if not streaming:
         for key in _OF_STREAMS:
             if key in options:
@@ -371,7 +372,7 @@ def _pattern(value: str) -> re.Pattern[str]:
 
 
 def _limits(options: Mapping[str, str], strategy: Strategy, *, streaming: bool) -> tuple[Limit, Limit]:
-    """Parses where reading starts and ends."""
+    """Parse where reading starts and ends."""
     if streaming:
         for key, text in _OF_BATCH.items():
             if key in options:
@@ -386,7 +387,7 @@ def _limits(options: Mapping[str, str], strategy: Strategy, *, streaming: bool) 
 
 
 def _limit(options: Mapping[str, str], side: str, default: int, strategy: Strategy) -> Limit:
-    """Parses one side. A timestamp for all goes before timestamps by partition, these go before offsets."""
+    """Parse one side. A timestamp for all goes before timestamps by partition, these go before offsets."""
     one, many, offsets = f"{side}timestamp", f"{side}offsetsbytimestamp", f"{side}offsets"
     if one in options:
         return AtTimestamp(values.timestamp_ms(options[one], _shown(one)))
@@ -405,7 +406,7 @@ def _limit(options: Mapping[str, str], side: str, default: int, strategy: Strate
 
 
 def _not_for_batches(limit: Limit, refused: int, for_all: str, for_one: str) -> None:
-    """Refuses a batch that begins at the latest offset, or ends at the earliest one."""
+    """Refuse a batch that begins at the latest offset, or ends at the earliest one. Raises OptionError."""
     word = "latest" if refused == LATEST else "earliest"
     if limit == AtOffset(refused):
         raise OptionError(f"{for_all} can't be {word} for batch queries on Kafka")
@@ -418,7 +419,10 @@ def _not_for_batches(limit: Limit, refused: int, for_all: str, for_one: str) -> 
 
 
 def _check_order(starting: Limit, ending: Limit) -> None:
-    """Refuses two limits of the same kind that name different partitions or go backwards."""
+    """Refuse two limits of the same kind that name different partitions or go backwards.
+
+    Raises OptionError.
+    """
     if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
         first, last, what = starting.offsets, ending.offsets, "offset"
     elif isinstance(starting, AtTimestamps) and isinstance(ending, AtTimestamps):
@@ -448,7 +452,7 @@ def _check_assigned(found: Mapping[TopicPartition, int], option: str, strategy: 
 def check_names_all(
     found: Mapping[TopicPartition, int], option: str, assigned: Iterable[TopicPartition]
 ) -> None:
-    """Checks that JSON names exactly the partitions that are read. Raises OptionError."""
+    """Check that JSON names exactly the partitions that are read. Raises OptionError."""
     if set(found) == set(assigned):
         return
     advice = "" if "Timestamp" in option else "Use -1 for latest, -2 for earliest. "

@@ -1,4 +1,4 @@
-"""Plans from options the ranges of offsets that tasks read; what is there, a catalog tells.
+"""Plans the ranges of offsets that tasks read, from options and from what a catalog knows.
 
 (Spark: KafkaOffsetReader, KafkaOffsetRangeCalculator.)
 """
@@ -38,7 +38,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """Where the bytes of a range were when it was planned, and the log directories that it may move to.
+    """The place of a range's bytes when it was planned, and the log directories that it may move to.
 
     `cluster_id` and `node_id` tell the broker's directories from others at the same paths on another host.
     `aborted` are transactions that `.txnindex` files may lack.
@@ -52,16 +52,16 @@ class LocalFiles:
     aborted: tuple[AbortedRange, ...] = ()
 
     def places(self) -> list[Path]:
-        """Returns the directories that the partition may be in now, the planned one first."""
+        """Return the directories that the partition may be in now, the planned one first."""
         planned = Path(self.directory)
         return list(dict.fromkeys([planned, *(Path(log_dir) / planned.name for log_dir in self.log_dirs)]))
 
 
 @dataclass(frozen=True)
 class TaskRange:
-    """What one task reads: offsets [start, end) of a partition.
+    """The work of one task: offsets [start, end) of a partition.
 
-    `files` is None if it has to be fetched, `topic_id` if whoever was asked knows of no ids.
+    `files` is None if the range has to be fetched, `topic_id` if the catalog knows no ids.
     """
 
     topic: str
@@ -87,7 +87,7 @@ class OffsetRange:
 class PartitionBounds(NamedTuple):
     """The offsets [log_start, end) that may be read now. `end` is the high watermark or the last stable one.
 
-    `topic_id` is None if whoever was asked knows of no ids.
+    `topic_id` is None if the catalog knows no ids.
     """
 
     log_start: int
@@ -99,32 +99,32 @@ class Catalog(Protocol):
     """Topics and their offsets, from files or from brokers."""
 
     def topics(self) -> Iterable[str]:
-        """Returns the names of all topics."""
+        """Return the names of all topics."""
 
     def partitions(self, topic: str) -> Sequence[int]:
-        """Returns the topic's partitions. Raises SourceUnavailable if there is no such topic."""
+        """Return the topic's partitions. Raises SourceUnavailable if there is no such topic."""
 
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
-        """Returns what may be read of each partition. Raises SourceUnavailable."""
+        """Return what may be read of each partition. Raises SourceUnavailable."""
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        """Finds the first offset at each time or later, in ms since 1970; None if there is none."""
+        """Find the first offset at each time or later, in ms since 1970; None if there is none."""
 
     def weight(self, wanted: OffsetRange) -> int:
-        """Tells about how many bytes a range has; 0 if it cannot be known."""
+        """Return about how many bytes a range has; 0 if that cannot be known."""
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
-        """Cuts the range into about `parts` tasks of equal size, none of more than `max_records` offsets."""
+        """Cut the range into about `parts` tasks of equal size, none of more than `max_records` offsets."""
 
     def close(self) -> None:
-        """Lets go of what it holds."""
+        """Release directories and connections."""
 
 
 def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) -> list[TaskRange]:
-    """Plans the tasks of a batch query. Raises OptionError, DataLoss, SourceUnavailable.
+    """Plan the tasks of a batch query. Raises OptionError, DataLoss, SourceUnavailable.
 
-    What the pruning leaves out of a partition is cut off after data loss was looked for; a partition that it
-    leaves out is not looked at.
+    Partitions that the pruning leaves out are not looked at. In the others data loss is looked for before
+    their ranges are cut to what the pruning leaves.
     """
     everything = selected(catalog, options)
     _check_names(options.starting, "starting", everything)
@@ -140,7 +140,7 @@ def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) 
 
 
 def _pruned(catalog: Catalog, ranges: Sequence[OffsetRange], pruning: Pruning) -> list[OffsetRange]:
-    """Cuts the ranges to what the pruning leaves, and drops empty ones."""
+    """Cut the ranges to what the pruning leaves, and drop empty ones."""
     left = []
     for one in ranges:
         start, end = max(one.start, pruning.low_offset), min(one.end, pruning.high_offset)
@@ -159,7 +159,7 @@ def _pruned(catalog: Catalog, ranges: Sequence[OffsetRange], pruning: Pruning) -
 
 
 def selected(catalog: Catalog, options: ReadOptions) -> list[TopicPartition]:
-    """Lists the partitions that the strategy means, in order. Raises OptionError, SourceUnavailable."""
+    """Return the partitions that the strategy selects, in order. Raises OptionError, SourceUnavailable."""
     strategy = options.strategy
     if isinstance(strategy, Assign):
         for topic, number in strategy.partitions:
@@ -170,7 +170,7 @@ def selected(catalog: Catalog, options: ReadOptions) -> list[TopicPartition]:
         topics = list(strategy.topics)
     else:
         assert isinstance(strategy, SubscribePattern)
-        # As a consumer's exclude.internal.topics has it: other names with two underscores are ordinary ones.
+        # As with a consumer's exclude.internal.topics: other names with two underscores are ordinary ones.
         visible = (topic for topic in catalog.topics() if topic not in INTERNAL_TOPICS)
         topics = [topic for topic in visible if strategy.pattern.fullmatch(topic)]
     return sorted((topic, number) for topic in topics for number in catalog.partitions(topic))
@@ -184,7 +184,7 @@ def resolve(
     bounds: Mapping[TopicPartition, PartitionBounds],
     options: ReadOptions,
 ) -> dict[TopicPartition, int]:
-    """Finds the offset that a limit means in each partition. Raises OptionError, SourceUnavailable."""
+    """Find the offset that a limit means in each partition. Raises OptionError, SourceUnavailable."""
     _check_names(limit, side, wanted)
     return {
         one: _edge(bounds[one], offset)
@@ -193,7 +193,7 @@ def resolve(
 
 
 def _check_names(limit: Limit, side: str, wanted: Sequence[TopicPartition]) -> None:
-    """Checks that a limit by partition names all partitions that are read. Raises OptionError."""
+    """Check that a limit by partition names all partitions that are read. Raises OptionError."""
     if isinstance(limit, AtOffsets):
         check_names_all(limit.offsets, f"{side}Offsets", wanted)
     elif isinstance(limit, AtTimestamps):
@@ -207,7 +207,7 @@ def _asked_for(
     bounds: Mapping[TopicPartition, PartitionBounds],
     options: ReadOptions,
 ) -> Mapping[TopicPartition, int]:
-    """Finds an offset for each partition; EARLIEST and LATEST stay what they are."""
+    """Find an offset for each partition; EARLIEST and LATEST stay as they are."""
     if isinstance(limit, AtOffset):
         return dict.fromkeys(bounds, limit.offset)
     if isinstance(limit, AtOffsets):
@@ -222,8 +222,10 @@ def _at_times(
     bounds: Mapping[TopicPartition, PartitionBounds],
     options: ReadOptions,
 ) -> dict[TopicPartition, int]:
-    """Finds offsets by times. Without a later record: LATEST for an end; for a start an error, or what the
-    option startingOffsetsByTimestampStrategy says.
+    """Find offsets by times.
+
+    If no record is that late the offset is LATEST for an end; for a start it is an error, or what the option
+    startingOffsetsByTimestampStrategy says.
     """
     if isinstance(limit, AtTimestamp):
         times: Mapping[TopicPartition, int] = dict.fromkeys(bounds, limit.timestamp_ms)
@@ -236,7 +238,7 @@ def _at_times(
                 f"No offset matched from request of topic-partition {one[0]}-{one[1]} and timestamp "
                 f"{times[one]}. (Set startingOffsetsByTimestampStrategy to latest to start at the end there)"
             )
-        # It may have been appended after the bounds were asked for.
+        # The record may have been appended after the bounds were asked for.
         resolved[one] = LATEST if offset is None else min(offset, bounds[one].end)
     return resolved
 
@@ -244,7 +246,7 @@ def _at_times(
 def _within(
     topic_partition: TopicPartition, start: int, end: int, bounds: PartitionBounds, options: ReadOptions
 ) -> OffsetRange:
-    """Cuts the range to what is there; that it had to be cut is data loss. Raises OptionError, DataLoss."""
+    """Cut the range to what is there. A cut is data loss. Raises OptionError, DataLoss."""
     earliest, latest, _ = bounds
     topic, number = topic_partition
     first, last = _edge(bounds, start), _edge(bounds, end)
@@ -269,21 +271,21 @@ def _within(
 
 
 def _edge(bounds: PartitionBounds, offset: int) -> int:
-    """Returns the offset that EARLIEST or LATEST stands for; any other one stands for itself."""
+    """Return the offset that EARLIEST or LATEST stands for; any other offset stands for itself."""
     if offset == EARLIEST:
         return bounds.log_start
     return bounds.end if offset == LATEST else offset
 
 
 def report_loss(fail: bool, text: str) -> None:
-    """Raises DataLoss, or warns on the log that reading goes on without the lost records."""
+    """Raise DataLoss, or log a warning that reading goes on without the lost records."""
     if fail:
         raise DataLoss(f"{text} {LOSS_ADVICE}")
     _LOG.warning("%s Going on without them.", text)
 
 
 def split(catalog: Catalog, ranges: Sequence[OffsetRange], options: ReadOptions) -> list[TaskRange]:
-    """Makes about minPartitions tasks, or one for each range; none is much larger than maxBytesPerTask."""
+    """Make about minPartitions tasks, or one for each range; none is much larger than maxBytesPerTask."""
     weights = {one: catalog.weight(one) for one in ranges}
     by_bytes = all(weights.values())
     sizes = weights if by_bytes else {one: one.end - one.start for one in ranges}
@@ -296,10 +298,10 @@ def split(catalog: Catalog, ranges: Sequence[OffsetRange], options: ReadOptions)
 
 
 def parts_of(sizes: Sequence[int], min_partitions: int | None) -> list[int]:
-    """Tells into how many parts each range is cut, so that there are about `min_partitions`.
+    """Return into how many parts each range is cut, so that there are about `min_partitions`.
 
-    Ranges that are too small to be cut count for one; the others share the rest by their sizes.
-    (Spark: KafkaOffsetRangeCalculator.)
+    Ranges that are too small to be cut count for one; the others share the rest by their sizes. (Spark:
+    KafkaOffsetRangeCalculator.)
     """
     whole = [1] * len(sizes)
     if min_partitions is None or min_partitions <= len(sizes):
@@ -316,7 +318,7 @@ def parts_of(sizes: Sequence[int], min_partitions: int | None) -> list[int]:
 
 
 def by_offsets(start: int, end: int, parts: int, max_records: int | None) -> list[tuple[int, int]]:
-    """Cuts [start, end) into equal pieces, none with more than `max_records` offsets."""
+    """Cut [start, end) into equal pieces, none with more than `max_records` offsets."""
     if max_records is not None:
         parts = max(parts, math.ceil((end - start) / max_records))
     parts = min(parts, end - start)

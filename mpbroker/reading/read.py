@@ -16,7 +16,7 @@ from mpbroker.reading.read_local import is_here, read_local
 
 
 def read_range(task: TaskRange, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the range as batches of the schema, a choice of `columns.SCHEMA`'s fields.
+    """Yield the records of the range as batches of the schema, a choice of `columns.SCHEMA`'s fields.
 
     Raises DataLoss, CorruptLog, SourceUnavailable, OSError.
     """
@@ -37,7 +37,7 @@ def read_range(task: TaskRange, schema: pa.Schema, options: ReadOptions) -> Iter
 
 
 def _can_read(files: LocalFiles, options: ReadOptions) -> bool:
-    """Tells whether the files are here; False if they are not, and brokers can be asked instead.
+    """Return whether the files are here; False if they are not, and brokers can be asked instead.
 
     Raises FilesUnavailable.
     """

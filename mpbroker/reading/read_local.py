@@ -1,7 +1,8 @@
 """Reads a task's range from the mapped segment files.
 
 Only windows are mapped, never whole segments: `spark.executor.pyspark.memory` limits the address space of a
-worker. A mapping outlives the unlinking of its file, so retention can only take what has not been opened yet.
+worker. A mapping outlives the unlinking of its file, so retention can only remove segments that are not open
+yet.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 WINDOW_BYTES = 64 << 20
-# Linux 5.14 has it; before, pages come when they are touched. The module does not name it.
+# Exists since Linux 5.14; on older kernels pages come when they are touched. Python's mmap does not name it.
 _MADV_POPULATE_READ = 22
 
-# The cleaner may replace segments while they are read: what is left is looked for again.
+# The cleaner may replace segments while they are read; then the rest of the range is looked up again.
 TRIES = 100
 _LOG = logging.getLogger("mpbroker.spark")
 
 
 def is_here(files: LocalFiles) -> bool:
-    """Tells whether this host has the log directory that was planned with, and this process may read it.
+    """Return whether this host has the log directory that was planned with, and this process may read it.
 
-    Another broker's directory may be at the same path. Raises FilesUnavailable for what may not be read.
+    Another broker's directory may be at the same path. Raises FilesUnavailable if it may not be read.
     """
     directory = Path(files.directory)
     if not is_of(directory.parent, files.cluster_id, files.node_id):
         return False
     with permission_needed(directory), suppress(FileNotFoundError):
-        # It may have moved to another log directory since; then nothing forbids to look for it there.
+        # The partition may have moved to another log directory since; then it is looked for there.
         os.listdir(directory)  # noqa: PTH208
     return True
 
@@ -56,7 +57,7 @@ def is_here(files: LocalFiles) -> bool:
 def read_local(
     task: TaskRange, files: LocalFiles, columns: Columns, *, fail_on_data_loss: bool, read_committed: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the range; looks again where files are replaced or moved meanwhile.
+    """Yield the records of the range. Looks again if files are replaced or moved meanwhile.
 
     Raises DataLoss, CorruptLog, OSError.
     """
@@ -66,7 +67,7 @@ def read_local(
         try:
             directory = _directory_of(task.topic_id, files)
             if aborted is None:
-                # Before any segment is opened: see `aborted_in`.
+                # Read before any segment is opened: see `aborted_in`.
                 aborted = _aborted_of(directory, task, files)
             first, found = _pieces_of(directory, task, files, start)
         except _HasMoved as error:
@@ -106,7 +107,7 @@ class _HasMoved(Exception):
 
 
 def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
-    """Finds the partition, which may be in another log directory by now. Raises SegmentGone."""
+    """Find the partition's directory, which may be in another log directory by now. Raises SegmentGone."""
     planned = Path(files.directory)
     for directory in files.places():
         if directory.is_dir() and read_topic_id(directory) == topic_id:
@@ -117,13 +118,13 @@ def _directory_of(topic_id: bytes | None, files: LocalFiles) -> Path:
 
 
 def _pieces_of(directory: Path, task: TaskRange, files: LocalFiles, start: int) -> tuple[int, list[Piece]]:
-    """Finds the bytes of the range from `start` on. Raises SegmentGone, FileNotFoundError, _HasMoved."""
+    """Find the bytes of the range from `start` on. Raises SegmentGone, FileNotFoundError, _HasMoved."""
     with _moves_seen(directory, task, files):
         return pieces(directory, files.bound, start, task.end)
 
 
 def _aborted_of(directory: Path, task: TaskRange, files: LocalFiles) -> AbortedRanges:
-    """Finds all aborted transactions with records in the range.
+    """Return all aborted transactions with records in the range.
 
     Raises CorruptLog, SegmentGone, FileNotFoundError, _HasMoved.
     """
@@ -135,7 +136,7 @@ def _aborted_of(directory: Path, task: TaskRange, files: LocalFiles) -> AbortedR
 
 
 def _check_markers_behind(task: TaskRange, files: LocalFiles, aborted: AbortedRanges) -> None:
-    """For transactions that the end of the task cuts through: their markers are in the range of another one.
+    """Check transactions that the end of the task cuts through; their markers are in another task's range.
 
     Raises CorruptLog. A partition that is gone by now has no more markers, and its records were read before.
     """
@@ -149,7 +150,7 @@ def _check_markers_behind(task: TaskRange, files: LocalFiles, aborted: AbortedRa
 
 @contextmanager
 def _moves_seen(directory: Path, task: TaskRange, files: LocalFiles) -> Iterator[None]:
-    """Raises _HasMoved where files are missing because the partition is in another log directory now."""
+    """Turn errors of missing files into _HasMoved if the partition is in another log directory now."""
     try:
         yield
     except (SegmentGone, FileNotFoundError) as error:
@@ -173,7 +174,7 @@ def _read_piece(
         window.madvise(mmap.MADV_SEQUENTIAL)
         window.madvise(mmap.MADV_WILLNEED)
         if end < piece.end_position:
-            # The disk works on it while this one is decoded.
+            # The disk reads the next window while this one is decoded.
             ahead = min(WINDOW_BYTES, piece.end_position - end)
             os.posix_fadvise(fd, end, ahead, os.POSIX_FADV_WILLNEED)
         try:
@@ -199,8 +200,10 @@ def _read_piece(
 
 
 def _populate(window: mmap.mmap) -> None:
-    """Reads the window's pages into memory. Raises OSError: EFAULT for a page that the disk does not give, or
-    that is behind the end of the file; to touch it would end the process with SIGBUS.
+    """Read the window's pages into memory.
+
+    Raises OSError: EFAULT for a page that the disk cannot read, or that is beyond the end of the file.
+    Touching such a page would end the process with SIGBUS.
     """
     try:
         window.madvise(_MADV_POPULATE_READ)

@@ -1,10 +1,12 @@
-"""Fetches a task's range over the Kafka protocol: the same bytes as in the files, thus the same decoder.
+"""Fetches a task's range over the Kafka protocol.
+
+The bytes are the same as in the files, and so is the decoder.
 
 The next fetch is under way while Spark takes the records of the last one.
 
-Which topic is meant its id says, so that another one that has its name by now is told from it (KIP-516). Of
-a broker with ids but without Fetch v13 (Kafka 2.8 to 3.0) the id is asked for after each fetch. One without
-ids (before 2.8) shows a topic that was made anew only by an offset that is beyond its end.
+A topic is identified by its id, so that another topic that has its name by now is recognised (KIP-516). Of a
+broker with ids but without Fetch v13 (Kafka 2.8 to 3.0) the id is asked for after each fetch. With a broker
+without ids (before 2.8) a topic that was created anew shows only by an offset that is beyond its end.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ FETCH_BYTES = 4 << 20
 MAX_WAIT_MS = 500
 
 
-# What brokers say of a topic that is not there, by its name or by its id.
+# The answers of brokers for a topic that does not exist, by its name or by its id.
 _UNKNOWN_TOPIC = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -42,7 +44,7 @@ _UNKNOWN_TOPIC = (
 
 
 class OffsetIsGone(Exception):
-    """The log was cut, or retention was faster; before Fetch v13 also: the topic was made anew."""
+    """The log was cut, or retention was faster; before Fetch v13 also: the topic was created anew."""
 
 
 class TopicIsGone(Exception):
@@ -50,8 +52,9 @@ class TopicIsGone(Exception):
 
 
 class NothingCame(ClientError):
-    """No records and no error, below the high watermark: a partition that moves, or a slow disk. To a Kafka
-    client that is an answer as any other, after which it asks again.
+    """A fetch below the high watermark brought no records and no error: a partition moves, or a disk is slow.
+
+    A Kafka client takes that for an ordinary answer, and asks again.
     """
 
     @property
@@ -60,9 +63,9 @@ class NothingCame(ClientError):
 
 
 class Fetched(NamedTuple):
-    """Whole record batches, the first offset behind them, and their aborted transactions.
+    """Whole record batches, the first offset after them, and their aborted transactions.
 
-    `aborted`: (producer id, first offset) of each aborted transaction that has records among them.
+    `aborted` has (producer id, first offset) of each aborted transaction that has records among them.
     """
 
     records: memoryview
@@ -71,7 +74,7 @@ class Fetched(NamedTuple):
 
 
 def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """Yields the records of the range. Raises DataLoss, CorruptLog, SourceUnavailable."""
+    """Yield the records of the range. Raises DataLoss, CorruptLog, SourceUnavailable."""
     brokers = Brokers(options)
     try:
         for fetched in _fetches(brokers, task, options):
@@ -89,7 +92,7 @@ def read_remote(task: TaskRange, columns: Columns, options: ReadOptions) -> Iter
 
 
 def _fetches(brokers: Brokers, task: TaskRange, options: ReadOptions) -> Iterator[Fetched]:
-    """Yields all fetches of a range, in order; each is asked for as soon as the one before has come."""
+    """Yield all fetches of a range, in order; each is sent as soon as the one before was answered."""
     offset = task.start
     under_way: Asked | None = None
     while offset < task.end:
@@ -128,18 +131,18 @@ def _next(brokers: Brokers, under_way: Asked | None, task: TaskRange, offset: in
 
 
 def _fetched(brokers: Brokers, task: TaskRange, offset: int) -> Fetched:
-    """Makes one fetch, from the question to its answer. Raises TopicIsGone."""
+    """Make one fetch, from the question to its answer. Raises TopicIsGone."""
     try:
         return _taken(brokers, _asked(brokers, task, offset), task, offset)
     except ApiFailed as error:
-        # A broker may not know it yet, or no more. Under another id it is another topic.
+        # A broker may not know the topic yet, or not any more. Under another id it is another topic.
         if error.code in _UNKNOWN_TOPIC and brokers.topic_id(task.topic) != task.topic_id:
             raise TopicIsGone from error
         raise
 
 
 def _asked_ahead(brokers: Brokers, task: TaskRange, offset: int) -> Asked | None:
-    """Sends the next fetch early; None if that failed: then it is asked again when its turn comes."""
+    """Send the next fetch early. Return None if that failed: then it is sent when its turn comes."""
     try:
         return _asked(brokers, task, offset)
     except (ConnectionLost, ApiFailed):
@@ -180,16 +183,16 @@ def _taken(brokers: Brokers, asked: Asked, task: TaskRange, offset: int) -> Fetc
     if part.error_code:
         raise ApiFailed(f"fetching {task}", part.error_code)
     if topic.topic and task.topic_id is not None and brokers.topic_id(task.topic) != task.topic_id:
-        # Before Fetch v13 a name is asked for. An id never comes back: the records are of the planned topic
-        # if it has the name afterwards.
+        # Before Fetch v13 a fetch names the topic. Ids are never reused: if the name has the planned id
+        # afterwards, the records are of the planned topic.
         raise TopicIsGone
-    # Without isolation there are none.
+    # The list is null for read_uncommitted.
     aborted = [(one.producer_id, one.first_offset) for one in part.aborted_transactions or ()]
     fetched = _whole_batches(part.records or b"", task)._replace(aborted=aborted)
     if fetched.next_offset > offset:
         return fetched
     if part.high_watermark <= offset:
-        # The range was planned below the high watermark: the log was cut, or made anew under its name.
+        # The range was planned below the high watermark, so the log was cut, or created anew under its name.
         raise OffsetIsGone
     raise NothingCame(f"{asked.node.address} sent no record from offset {offset} on, reading {task}")
 
@@ -207,7 +210,7 @@ def _whole_batches(records: Buffer, task: TaskRange) -> Fetched:
 
 
 def _behind_the_loss(brokers: Brokers, task: TaskRange, offset: int, options: ReadOptions) -> int:
-    """Finds where to go on when records were deleted before they could be read. Raises DataLoss."""
+    """Find where to go on when records were deleted before they could be read. Raises DataLoss."""
     one = (task.topic, task.partition)
     start, end, _ = RemoteCatalog(options, brokers).bounds([one])[one]
     report_loss(

@@ -1,4 +1,4 @@
-"""Asks brokers which topics and offsets there are: Metadata and ListOffsets of the Kafka protocol."""
+"""Asks brokers for topics and offsets: Metadata and ListOffsets of the Kafka protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def servers_of(text: str) -> list[tuple[str, int]]:
-    """Parses `host:port,host:port`. Raises OptionError."""
+    """Parse `host:port,host:port`. Raises OptionError."""
     try:
         return parse_servers(text)
     except ConfigError as error:
@@ -38,9 +38,8 @@ def servers_of(text: str) -> list[tuple[str, int]]:
 class Brokers:
     """Asks the brokers of a cluster.
 
-    Methods raise ClientError; those that go by `retried`, SourceUnavailable.
-
-    Connections and what is known of leaders are those that the process has already, see `connections`.
+    Methods raise ClientError; those that use `retried` raise SourceUnavailable. Connections and known leaders
+    are shared with earlier readers of the process, see `connections`.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -58,15 +57,15 @@ class Brokers:
 
     @property
     def isolation_level(self) -> int:
-        """Returns the isolation level, of KIP-98: 0 for read_uncommitted, 1 for read_committed."""
+        """Return the isolation level of KIP-98: 0 for read_uncommitted, 1 for read_committed."""
         return _READ_COMMITTED if self._options.read_committed else _READ_UNCOMMITTED
 
     def topics(self, names: Sequence[str] | None) -> list[m.MetadataResponse.MetadataResponseTopic]:
-        """Returns the metadata of these topics, or of all. Raises SourceUnavailable."""
+        """Return the metadata of these topics, or of all. Raises SourceUnavailable."""
         return self.retried(lambda: self._metadata(names))
 
     def leader(self, topic: str, partition: int) -> int:
-        """Returns the node id of the partition's leader."""
+        """Return the node id of the partition's leader."""
         node = self._cluster.metadata.leader(topic, partition)
         if node is None:
             self._metadata([topic])
@@ -76,24 +75,24 @@ class Brokers:
         return node.id
 
     def known_leader(self, topic: str, partition: int) -> int | None:
-        """Returns the node id of the partition's leader by the last metadata."""
+        """Return the node id of the partition's leader by the last metadata."""
         node = self._cluster.metadata.leader(topic, partition)
         return None if node is None else node.id
 
     def topic_id(self, topic: str) -> bytes | None:
-        """Asks for the id of the topic that has the name now.
+        """Ask for the id of the topic that has the name now.
 
-        None if brokers know no ids (before KIP-516).
+        Returns None if brokers know no ids (before KIP-516).
         """
         (found,) = self._metadata([topic])
         return _id_of(found)
 
     def start(self, node: int, request: m.Message) -> Asked:
-        """Sends a request; other things may be done before `finish`."""
+        """Send a request; `finish` takes its response, and other work may be done before."""
         return self._cluster.start(node, request)
 
     def finish(self, asked: Asked) -> Any:
-        """Waits for the response to what `start` has sent."""
+        """Wait for the response to the request that `start` has sent."""
         return self._cluster.finish(asked)
 
     def ask(self, node: int, request: m.Message) -> Any:
@@ -116,7 +115,7 @@ class Brokers:
             raise SourceUnavailable(str(error)) from error
 
     def look_again(self, topics: Sequence[str]) -> None:
-        """Looks up who leads the topics now; if nobody says, the next question finds out why."""
+        """Look up who leads the topics now. If nobody answers, the next question finds out why."""
         if not topics:
             return
         try:
@@ -138,12 +137,12 @@ class Brokers:
 
 
 def _id_of(topic: m.MetadataResponse.MetadataResponseTopic) -> bytes | None:
-    """Returns the topic's id; None if the broker has none for it."""
+    """Return the topic's id; None if the broker has none for it."""
     return topic.topic_id if topic.topic_id != m.ZERO_UUID else None
 
 
 def _base(options: ReadOptions) -> ClientConfig:
-    """Returns the client settings that hold unless the user set them by their Kafka names."""
+    """Return the client settings that hold unless the user set them by their Kafka names."""
     return ClientConfig(
         client_id=CLIENT_ID,
         request_timeout_ms=options.request_timeout_ms,
@@ -167,21 +166,21 @@ class RemoteCatalog:
         return sorted(part.partition_index for part in found.partitions)
 
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
-        # The ids are older than the offsets: if they are of another topic by now, no task gets its records.
+        # Ids are asked for first: if the offsets are another topic's by then, no task gets its records.
         ids = {topic: self._topic_id(topic) for topic, _ in wanted}
         starts = self._list_offsets(dict.fromkeys(wanted, EARLIEST))
         ends = self._list_offsets(dict.fromkeys(wanted, LATEST))
         return {one: PartitionBounds(starts[one], ends[one], ids[one[0]]) for one in wanted}
 
     def ends(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Asks for the ends alone, with one request to each leader."""
+        """Ask for the ends alone, with one request to each leader."""
         return self._list_offsets(dict.fromkeys(wanted, LATEST))
 
     def await_records(self, ends: Mapping[TopicPartition, int], timeout_s: float) -> bool | None:
-        """Has the leader of all partitions wait for records from these offsets on, with a fetch.
+        """Have the leader of all partitions wait, by a fetch, for records from these offsets on.
 
-        True if there are some, or if only a look can tell; False after the timeout. None at once if the
-        partitions have several leaders, or none: nobody can wait for all of them.
+        Returns True if there are some, or if only a look can tell; False after the timeout. Returns None at
+        once if the partitions have several leaders, or none: no broker can wait for all of them.
         """
         leaders = {self._brokers.known_leader(topic, number) for topic, number in ends}
         if len(leaders) != 1 or (leader := leaders.pop()) is None:
@@ -212,7 +211,7 @@ class RemoteCatalog:
         return {one: None if offset < 0 else offset for one, offset in found.items()}
 
     def weight(self, wanted: OffsetRange) -> int:  # noqa: ARG002 - no request tells
-        """Returns 0, unknown: no request of the protocol tells."""
+        """Return 0 (unknown): no request of the protocol tells the size."""
         return 0
 
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
@@ -225,13 +224,13 @@ class RemoteCatalog:
         self._brokers.close()
 
     def _topic_id(self, topic: str) -> bytes | None:
-        """Returns the topic's id as it was when its partitions were asked for."""
+        """Return the topic's id as it was when its partitions were asked for."""
         if topic not in self._topic_ids:
             self.partitions(topic)
         return self._topic_ids[topic]
 
     def _list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Asks each leader once; EARLIEST and LATEST have the numbers of ListOffsets."""
+        """Ask each leader once; EARLIEST and LATEST have the numbers of ListOffsets."""
         topics = sorted({topic for topic, _ in wanted})
         return self._brokers.retried(lambda: self._list_offsets_once(wanted), topics)
 

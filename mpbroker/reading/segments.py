@@ -1,6 +1,6 @@
 """Finds which bytes of a partition's segment files hold a range of offsets, and where it may be cut.
 
-Positions are found at the moment of asking, by the offset index and a short hop: segments come and go.
+Positions are looked up for each call, by the offset index and a short scan: segments come and go.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LISTINGS = 3
 
 
 class Piece(NamedTuple):
-    """Whole batches of one segment file. `inode` tells it from one that the cleaner puts in its place."""
+    """Whole batches of one segment file. `inode` tells it from a file that the cleaner puts in its place."""
 
     base: int
     position: int
@@ -31,13 +31,13 @@ class Piece(NamedTuple):
 
 
 def segment_bases(directory: Path) -> list[int]:
-    """Lists the base offsets of the segments that are there, ascending. Raises OSError."""
+    """Return the base offsets of the segments that are there, ascending. Raises OSError."""
     found = (parse_segment(name, LOG_SUFFIX) for name in os.listdir(directory))  # noqa: PTH208
     return sorted(base for base in found if base is not None)
 
 
 def is_in_place(directory: Path, base: int, inode: int) -> bool:
-    """Tells whether the segment's log file still has that inode: only then its index is about it."""
+    """Return whether the segment's log file still has that inode; only then its index describes it."""
     try:
         return (directory / segment_name(base)).stat().st_ino == inode
     except FileNotFoundError:
@@ -46,7 +46,7 @@ def is_in_place(directory: Path, base: int, inode: int) -> bool:
 
 @contextmanager
 def opened(directory: Path, base: int, suffix: str = LOG_SUFFIX, inode: int | None = None) -> Iterator[int]:
-    """Opens a segment's file, with `inode` only that very one, and yields the descriptor.
+    """Open a segment's file, with `inode` only that very one, and yield the descriptor.
 
     Raises SegmentGone, OSError.
     """
@@ -64,7 +64,7 @@ def opened(directory: Path, base: int, suffix: str = LOG_SUFFIX, inode: int | No
 
 
 def position_by_offset(directory: Path, base: int, offset: int) -> int:
-    """Finds a batch at or before the offset: the position that the index knows, else 0."""
+    """Return the position of a batch at or before the offset: the one that the index knows, else 0."""
     try:
         with opened(directory, base, INDEX_SUFFIX) as fd:
             return offset_floor(fd, base, offset)[1]
@@ -73,7 +73,7 @@ def position_by_offset(directory: Path, base: int, offset: int) -> int:
 
 
 def cut_at(directory: Path, base: int, fd: int, position: int) -> int:
-    """Finds the last end of a batch at or before the position."""
+    """Return the last end of a batch at or before the position."""
     start = _indexed_before(directory, base, position)
     if not is_in_place(directory, base, os.fstat(fd).st_ino):
         start = 0
@@ -82,7 +82,7 @@ def cut_at(directory: Path, base: int, fd: int, position: int) -> int:
 
 
 def _indexed_before(directory: Path, base: int, position: int) -> int:
-    """Finds the last indexed position at or before this one.
+    """Return the last indexed position at or before this one.
 
     Bisects offsets: entries that are sorted by offset are sorted by position too.
     """
@@ -102,10 +102,10 @@ def _indexed_before(directory: Path, base: int, position: int) -> int:
 
 
 def pieces(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, list[Piece]]:
-    """Finds the first offset that the files can have, and the bytes of [start, end), none beyond the bound.
+    """Return the first offset that the files can have, and the bytes of [start, end), none beyond the bound.
 
-    Offsets say how far a file is read, not the position of the bound: the cleaner may have put another file
-    in its place since it was published. `end` is at most the bound's offset. Raises SegmentGone, CorruptLog,
+    A file is read up to an offset and not up to the bound's position: the cleaner may have replaced the file
+    since the bound was published. `end` is at most the bound's offset. Raises SegmentGone, CorruptLog,
     OSError.
     """
     for _ in range(_LISTINGS - 1):
@@ -126,7 +126,7 @@ def _pieces(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, l
     for base, following in zip(bases, [*bases[1:], None], strict=True):
         if base < end and (following is None or following > start):
             with opened(directory, base) as fd:
-                # A segment that is being replaced may be listed with those that it already holds.
+                # A segment that takes the place of others may be listed beside those that it replaces.
                 until = end if following is None else min(end, following)
                 found.append(_piece(directory, base, fd, start, until, is_last=base == listed[-1]))
     for piece in found:
@@ -151,7 +151,7 @@ def _piece(directory: Path, base: int, fd: int, start: int, end: int, *, is_last
             "was published as readable: it is damaged, or an older copy of the log"
         )
     if last is not None and is_there:
-        # A batch that the end cuts through belongs to it. Behind it may be what is not committed.
+        # A batch that the end cuts through is included. Batches after it may not be committed.
         behind = last.position + (last.length if last.base_offset < end else 0)
         return Piece(base, position, max(position, behind), status.st_ino)
     # Compaction took the last records of a segment that others follow.
@@ -159,7 +159,7 @@ def _piece(directory: Path, base: int, fd: int, start: int, end: int, *, is_last
 
 
 def windows(directory: Path, piece: Piece, fd: int, window_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yields (position, end) of parts of whole batches, no longer than a window unless a batch is."""
+    """Yield (position, end) of parts of whole batches, no longer than a window unless a single batch is."""
     position = piece.position
     while position < piece.end_position:
         end = min(position + window_bytes, piece.end_position)
@@ -173,7 +173,7 @@ def windows(directory: Path, piece: Piece, fd: int, window_bytes: int) -> Iterat
 
 
 def cut_offsets(directory: Path, found: Sequence[Piece], parts: int, start: int, end: int) -> list[int]:
-    """Finds offsets between start and end that cut the pieces at batches into parts of about equal bytes."""
+    """Return offsets between start and end that cut the pieces at batches into parts of about equal bytes."""
     total = sum(piece.end_position - piece.position for piece in found)
     cuts: list[int] = []
     for number in range(1, parts):

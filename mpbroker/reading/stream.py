@@ -19,15 +19,15 @@ from mpbroker.reading.options import AtOffset, AtOffsets, Limit, ReadOptions, To
 from mpbroker.reading.plan import OffsetRange, TaskRange, report_loss, resolve, split
 from mpbroker.reading.stream_offsets import Json, StreamOffsets, parse_offsets
 
-# A trigger that finds nothing new waits so long for something before it says so. What comes ends the wait;
-# only other sources of the same query have to wait for its end.
+# A trigger that finds nothing new waits so long before it says so. New records end the wait; only other
+# sources of the same query have to wait for its end.
 IDLE_WAIT_S = 0.15
 QUIET_WAIT_S = 0.3
 LONGEST_IDLE_WAIT_S = 0.5
 # Quiet begins when nothing has come for so long.
 QUIET_AFTER_S = 1.0
 _WAIT_TO_LOOK = 200
-# Both sides turn the offsets into JSON and back each time.
+# Spark and this side turn the offsets into JSON and back each time.
 _WAIT_S_PER_PARTITION = 0.0003
 # Kafka's clients take so long for each of the fetchOffset.numRetries tries (default.api.timeout.ms).
 TRY_S = 60.0
@@ -41,17 +41,17 @@ _T = TypeVar("_T")
 
 
 class Progress(Protocol):
-    """Hears how far a query is."""
+    """Takes the progress of a query."""
 
     def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Notes that all records below these offsets have been processed.
+        """Note that all records below these offsets have been processed.
 
         Never raises, never waits for long.
         """
 
 
 class Clock(Protocol):
-    """Tells seconds that never go back, and sleeps."""
+    """A clock whose seconds never go back, and a sleep."""
 
     def monotonic(self) -> float: ...
 
@@ -86,10 +86,9 @@ class Stream:
         self._moved_at = self._clock.monotonic()
 
     def initial(self) -> Json:
-        """Returns where a new query begins.
+        """Return where a new query begins.
 
-        Spark asks twice, and again after a restart if the first batch was
-        not finished.
+        Spark asks twice, and again after a restart if the first batch was not finished.
         """
         if self._initial is None:
             bounds = self._retried(self._look)
@@ -98,13 +97,13 @@ class Stream:
         return self._initial.to_json()
 
     def prepare_available_now(self) -> None:
-        """Has this run read only what is there when the first batch is asked for."""
+        """Have this run read only what is there when the first batch is asked for."""
         self._is_available_now = True
 
     def next_end(self, start: Mapping[str, Any] | None, *, everything: bool = False) -> Json:
-        """Returns the end of the next batch; the start again if there is nothing to read.
+        """Return the end of the next batch; the start again if there is nothing to read.
 
-        `everything`: without limits. `start` is None if Spark does not tell it (before 4.2).
+        `everything` takes no account of limits. `start` is None if Spark does not pass it (before 4.2).
         """
         begun = self._last_end or self._initial if start is None else self._parsed(start)
         if begun is not None and start is not None and self._progress is not None:
@@ -121,14 +120,14 @@ class Stream:
         return end.to_json()
 
     def latest(self) -> Json | None:
-        """Returns the ends at the last look. Spark shows them beside the batch's end: the lag."""
+        """Return the ends at the last look. Spark shows them beside the batch's end, as the lag."""
         return self._ends.to_json() if self._bounds else None
 
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskRange]:
-        """Plans the tasks of a batch, the same offsets whenever it is planned."""
+        """Plan the tasks of a batch. A repeated call plans the same offsets."""
         first, last = parse_offsets(start), parse_offsets(end)
         is_first_batch = self._initial is not None and first == self._initial
-        # Its end is in the checkpoint by now, and the next batch begins there.
+        # The batch's end is in the checkpoint by now, and the next batch begins there.
         self._initial_was_kept |= is_first_batch
         self._last_end = last
         if not is_first_batch:
@@ -143,9 +142,9 @@ class Stream:
         return self._retried(planned)
 
     def committed(self, end: Mapping[str, Any]) -> None:
-        """Hears that Spark has finished all batches up to this end.
+        """Take note that Spark has finished all batches up to this end.
 
-        It says so late, never of a run's last one.
+        Spark says so late, and never for a run's last batch.
         """
         if self._progress is not None:
             self._progress.reached(parse_offsets(end).offsets)
@@ -155,7 +154,7 @@ class Stream:
             self._follower.close()
 
     def _parsed(self, start: Mapping[str, Any]) -> StreamOffsets:
-        """Mostly Spark gives back what it was told last."""
+        """Parse the offsets. Mostly Spark passes back the last ones that it got."""
         if self._last_end is not None and start == self._last_end.to_json():
             return self._last_end
         return parse_offsets(start)
@@ -167,10 +166,11 @@ class Stream:
         return resolve(catalog, options.starting, "starting", sorted(bounds), bounds, options)
 
     def _has_to_keep_initial(self, begun: StreamOffsets) -> bool:
-        """Tells whether the first batch is an empty one, which writes the start into the checkpoint.
+        """Return whether the first batch must be an empty one, which writes the start into the checkpoint.
 
-        Asked again after a crash the start would be a later one, and what lies between would be lost.
-        (Kafka's source has a file of its own in the checkpoint, whose place no Python source is told.)
+        Asked again after a crash the start would be a later one, and the records between would be lost.
+        (Kafka's source has a file of its own in the checkpoint; a Python source is not told the checkpoint's
+        place.)
         """
         if self._initial_was_kept or begun != self._initial:
             return False
@@ -178,9 +178,9 @@ class Stream:
         return _moves(self._options.starting)
 
     def _awaited(self, begun: StreamOffsets | None, *, everything: bool) -> StreamOffsets:
-        """Waits shortly for something new, and returns the start if nothing comes.
+        """Wait briefly for something new, and return the start if nothing comes.
 
-        That saves Spark most of its rounds, and what comes meanwhile is found at once.
+        This saves Spark most of its rounds, and new records are found at once.
         """
         begun_at = self._clock.monotonic()
         deadline = None
@@ -188,7 +188,7 @@ class Stream:
             end = self._admitted(begun, self._view(begun), everything=everything)
             now = self._clock.monotonic()
             if deadline is None:
-                # A look at thousands of partitions costs more: it comes less often.
+                # A look at thousands of partitions costs more, so it comes less often.
                 for_partitions = _WAIT_S_PER_PARTITION * len(self._bounds)
                 idle_s = IDLE_WAIT_S if now - self._moved_at < QUIET_AFTER_S else QUIET_WAIT_S
                 wait_s = max(idle_s, _WAIT_TO_LOOK * (now - begun_at), for_partitions)
@@ -206,12 +206,12 @@ class Stream:
     def _admitted(
         self, begun: StreamOffsets | None, view: StreamOffsets, *, everything: bool
     ) -> StreamOffsets:
-        """Cuts the view to what the limits let through."""
+        """Cut the view to what the limits allow."""
         if begun is None or everything or not _is_limited(self._options):
             return view
         begins = {one: self._begin_of(one, begun, view, self._bounds) for one in view.offsets}
         now_ms = self._clock.monotonic() * 1000
-        # A run of what is available now would end before it has read the rest.
+        # An available-now run must not be held back: it would end before it has read the rest.
         if self._target is None and self._delay.holds(backlog(begins, view.offsets), now_ms):
             return begun
         ends: Mapping[TopicPartition, int] = view.offsets
@@ -230,7 +230,7 @@ class Stream:
     def _begin_of(
         self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, bounds: Bounds
     ) -> int:
-        """Finds where a batch begins in a partition: at its log start if it, or its topic, is new."""
+        """Return where a batch begins in a partition: at its log start if it, or its topic, is new."""
         topic = one[0]
         known = first.offsets.get(one)
         is_another = first.of_another(topic, last.topic_ids.get(topic))
@@ -239,7 +239,7 @@ class Stream:
         return bounds[one].log_start if one in bounds else 0
 
     def _report_new(self, one: TopicPartition, first: StreamOffsets, last: StreamOffsets, begin: int) -> None:
-        """Reports a partition that begins with this batch if records may have come and gone unseen."""
+        """Report a partition that begins with this batch if records may have come and gone unseen."""
         name = f"{one[0]}-{one[1]}"
         if one not in first.offsets:
             if begin > 0:
@@ -253,7 +253,7 @@ class Stream:
     def _ranges(
         self, first: StreamOffsets, last: StreamOffsets, bounds: Bounds, *, may_go_back: bool
     ) -> list[OffsetRange]:
-        """Returns what of a batch can be read, by partition; reports what cannot."""
+        """Return what can be read of a batch, by partition; report what cannot."""
         ranges = []
         for one, until in sorted(last.offsets.items()):
             begin = self._begin_of(one, first, last, bounds)
@@ -269,7 +269,7 @@ class Stream:
     def _there(
         self, one: TopicPartition, begin: int, until: int, last: StreamOffsets, bounds: Bounds
     ) -> OffsetRange | None:
-        """Cuts the range to what can be read; what cannot is data loss."""
+        """Cut the range to what can be read; the rest is data loss."""
         name = f"{one[0]}-{one[1]}"
         found = bounds.get(one)
         if found is None:
@@ -293,7 +293,7 @@ class Stream:
     def _report(self, text: str) -> None:
         report_loss(self._options.fail_on_data_loss, text)
 
-    # Questions to a follower, which may have no answer for a while.
+    # Below: questions to a follower, which may have no answer for a while.
 
     def _opened(self) -> Follower:
         if self._follower is None:
@@ -301,7 +301,10 @@ class Stream:
         return self._follower
 
     def _look(self) -> Bounds:
-        """Raises SourceUnavailable. A follower that finds nothing new gives the same object again."""
+        """Look for new ends. A follower that finds nothing new returns the same object again.
+
+        Raises SourceUnavailable.
+        """
         found = self._opened().look()
         if found is not self._bounds:
             ends = {one: bounds.end for one, bounds in found.items()}
@@ -309,10 +312,12 @@ class Stream:
         return found
 
     def _view(self, begun: StreamOffsets | None, *, is_final: bool = False) -> StreamOffsets:
-        """Returns the ends now. What has gone back or away is looked for again before that counts.
+        """Return the ends now.
 
-        As long as nobody answers nothing is new, up to a Kafka client's patience. `is_final`: it is the only
-        look, so it waits for an answer. Raises SourceUnavailable.
+        Ends that went back, or partitions that are gone, are looked for again before that counts.
+
+        As long as nobody answers nothing is new, up to a Kafka client's patience. `is_final` says that this
+        is the only look, so it waits for an answer. Raises SourceUnavailable.
         """
         tries_left = self._options.retries
         while True:
@@ -341,7 +346,7 @@ class Stream:
             raise error
 
     def _covering(self, last: StreamOffsets) -> Bounds:
-        """Returns bounds that reach the end of a batch that was planned before. Raises SourceUnavailable."""
+        """Return bounds that reach the end of a batch that was planned before. Raises SourceUnavailable."""
         bounds = self._bounds
         if not bounds or _is_behind(bounds, last):
             bounds = self._look()
@@ -350,20 +355,20 @@ class Stream:
         return bounds
 
     def _retried(self, ask: Callable[[], _T]) -> _T:
-        """Asks again after each pause, fetchOffset.numRetries times. Raises SourceUnavailable."""
+        """Ask again after each pause, fetchOffset.numRetries times. Raises SourceUnavailable."""
         for tries_left in range(self._options.retries, 0, -1):
             try:
                 return ask()
             except SourceUnavailable as error:
                 _LOG.warning("%s. Trying again, %d times at most", error, tries_left)
                 self._clock.sleep(self._options.retry_interval_ms / 1000)
-                # A partition that has moved, for one: where it is now has to be looked for.
+                # A partition may have moved: have it looked for again.
                 self._bounds = {}
         return ask()
 
 
 def open_stream(options: ReadOptions) -> Stream:
-    """Begins a run, which tells the consumer group of commitGroupId how far it is. Raises OptionError."""
+    """Begin a run, which commits its progress to the consumer group of commitGroupId. Raises OptionError."""
     if options.commit_group_id is None:
         return Stream(options)
     from mpbroker.reading.group_progress import GroupProgress
@@ -377,7 +382,7 @@ def _is_limited(options: ReadOptions) -> bool:
 
 
 def _moves(starting: Limit) -> bool:
-    """Tells whether the limit means later offsets while others write."""
+    """Return whether the limit means later offsets while others write."""
     if isinstance(starting, AtOffset):
         return starting.offset == LATEST
     return not isinstance(starting, AtOffsets) or LATEST in starting.offsets.values()
@@ -388,7 +393,7 @@ def _topic_ids(bounds: Bounds) -> dict[str, bytes]:
 
 
 def _is_behind(bounds: Bounds, offsets: StreamOffsets) -> bool:
-    """Tells whether a partition is not there, or ends before its offset, though the topic is the same."""
+    """Return whether a partition is missing, or ends before its offset, though the topic is the same."""
     for one, offset in offsets.offsets.items():
         found = bounds.get(one)
         if found is None:

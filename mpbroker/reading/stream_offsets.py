@@ -1,11 +1,11 @@
-"""Where a streaming query is: the offsets that Spark keeps in the query's checkpoint.
+"""The position of a streaming query: the offsets that Spark keeps in the query's checkpoint.
 
 The JSON is that of Spark's Kafka source, `{"orders":{"0":23}}`: for each partition the next offset to read
-(Spark: KafkaSourceOffset, JsonUtils). Either source goes on from what the other one wrote.
+(Spark: KafkaSourceOffset, JsonUtils). Each of the two sources can continue from the other's checkpoint.
 
-A topic that was deleted and made anew has the same name and other records, and Kafka's form has no room for
-topic ids. They are written as topics without partitions, `"orders#<id>":{}`. Kafka's source reads these as
-nothing and leaves them out when it writes, and no topic's name has that sign.
+A topic that was deleted and created anew has the same name and other records, and Kafka's form has no room
+for topic ids. They are written as topics without partitions, `"orders#<id>":{}`. Kafka's source ignores these
+and leaves them out when it writes. No topic's name has a `#`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,23 @@ class StreamOffsets:
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
     def of_another(self, topic: str, topic_id: bytes | None) -> bool:
-        """Whether these offsets are those of another topic of that name. Unknown ids are equal to all."""
+        """Return whether these offsets are those of another topic of that name.
+
+        An unknown id equals every id.
+        """
         known = self.topic_ids.get(topic)
         return known is not None and topic_id is not None and known != topic_id
 
     def to_json(self) -> Json:
-        """Gives topics and partitions in order: Spark compares offsets as text. Do not change it."""
+        """Return the JSON with topics and partitions in order: Spark compares offsets as text.
+
+        Do not change it.
+        """
         return self._json
 
     @cached_property
     def _json(self) -> Json:
-        """Builds it once: an idle query asks for the same offsets of a thousand partitions all the time."""
+        """Return the JSON, built once: an idle query asks for the same thousand offsets again and again."""
         found: Json = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             found.setdefault(topic, {})[str(partition)] = offset
@@ -51,7 +57,7 @@ class StreamOffsets:
 
 
 def parse_offsets(json: Mapping[str, Any]) -> StreamOffsets:
-    """Raises OptionError if it is no JSON of offsets."""
+    """Parse offsets. Raises OptionError if they are none."""
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[str, bytes] = {}
     wrong = OptionError(

@@ -1,11 +1,13 @@
 """Finds which transactions in a partition's files are open or were aborted, for read_committed.
 
-While a broker runs its partition table says where the last stable offset is. Without one the directory does:
-the newest snapshot of producers at or below the high watermark has the transactions that were open there, and
-the batches behind it tell of all later ones. What was aborted stands in `.txnindex` files. A stop that was
-not clean, or a power cut, may have taken their last entries, but none before a snapshot, for which they are
-synced: so behind the snapshot the markers in the log itself count. (Kafka: ProducerStateManager,
-TransactionIndex; mpbroker.log.partition.producer_snapshots.)
+While a broker runs, its partition table says where the last stable offset is. Without a broker the directory
+says so: the newest snapshot of producers at or below the high watermark has the transactions that were open
+there, and the batches after it have all later ones.
+
+Aborted transactions are in `.txnindex` files. A stop that was not clean, or a power cut, may have taken the
+files' last entries, but none before a snapshot, for which they are synced. So after the snapshot the markers
+in the log itself count. (Kafka: ProducerStateManager, TransactionIndex;
+mpbroker.log.partition.producer_snapshots.)
 """
 
 from __future__ import annotations
@@ -48,17 +50,16 @@ _ADVICE = (
 
 
 class AtRest(NamedTuple):
-    """The last stable offset, and what was aborted behind the snapshot that it was found by."""
+    """The last stable offset, and the transactions aborted after the snapshot by which it was found."""
 
     last_stable_offset: int
     aborted: tuple[AbortedRange, ...]
 
 
 def at_rest(directory: Path, bases: Sequence[int], high_watermark: int) -> AtRest:
-    """Finds both in the files of a partition that no broker has. A transaction whose marker is not below the
-    high watermark is open.
+    """Find both in the files of a partition that no broker has.
 
-    Raises SegmentGone, OSError.
+    A transaction whose marker is not below the high watermark is open. Raises SegmentGone, OSError.
     """
     begun, offset = _newest_snapshot(directory, bases, high_watermark)
     aborted = []
@@ -75,9 +76,9 @@ def at_rest(directory: Path, bases: Sequence[int], high_watermark: int) -> AtRes
 def _newest_snapshot(
     directory: Path, bases: Sequence[int], high_watermark: int
 ) -> tuple[dict[int, int], int]:
-    """Reads the newest snapshot: first offsets of open transactions by producer id, and its own offset.
+    """Read the newest snapshot: first offsets of open transactions by producer id, and its own offset.
 
-    Without a snapshot that can be read that is the beginning of the first segment.
+    If no snapshot can be read, return the beginning of the first segment and no open transactions.
     """
     found = (parse_segment(name, SNAPSHOT_SUFFIX) for name in os.listdir(directory))  # noqa: PTH208
     offsets = (one for one in found if one is not None and bases[0] <= one <= high_watermark)
@@ -94,8 +95,9 @@ def _newest_snapshot(
 def _steps(
     directory: Path, bases: Sequence[int], offset: int, high_watermark: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yields (producer id, offset, marker) of what transactions did from the offset on, below the high
-    watermark, in the order of the log.
+    """Yield (producer id, offset, marker) of the steps of transactions, in the order of the log.
+
+    The range begins at the offset and ends at the high watermark.
     """
     first = max((base for base in bases if base <= offset), default=bases[0])
     for base in bases:
@@ -114,11 +116,10 @@ def _steps(
 
 
 def aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
-    """Reads from `.txnindex` files the aborted transactions that can have records in [start, end).
+    """Read from `.txnindex` files the aborted transactions that can have records in [start, end).
 
-    To be called before the segments are opened that are read with it: a segment that takes the place of
-    others afterwards has fewer records of such transactions, never more. Raises CorruptLog, SegmentGone,
-    OSError.
+    Call it before opening the segments that are read with it: a segment that takes the place of others
+    afterwards has fewer records of such transactions, never more. Raises CorruptLog, SegmentGone, OSError.
     """
     for _ in range(_LISTINGS - 1):
         try:
@@ -158,10 +159,10 @@ def _index(path: Path) -> list[AbortedTransaction]:
 
 
 def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: Iterable[int]) -> None:
-    """Raises CorruptLog if one of these producers, whose records below the offset were taken for committed,
-    has its next marker behind it and aborts: then an index has lost its entry.
+    """Check the next markers of producers whose records below the offset were taken for committed.
 
-    A marker at or beyond the bound is not looked for. Raises SegmentGone, OSError, too.
+    Raises CorruptLog if such a marker aborts: then an index has lost its entry. A marker at or above the
+    bound is not looked for. Raises SegmentGone, OSError, too.
     """
     left = set(unmarked)
     for piece in pieces(directory, bound, offset, bound.offset)[1] if offset < bound.offset else ():
@@ -182,10 +183,12 @@ def check_markers_behind(directory: Path, bound: Bound, offset: int, unmarked: I
 
 
 def check_last_index(directory: Path, bases: Sequence[int], bound: Bound, aborted_end: int) -> None:
-    """Raises CorruptLog if the broker knows of an aborted transaction that its index does not have.
+    """Check that the last aborted transaction that the broker knows of is in its index.
 
-    `aborted_end` is the table's: one behind the last abort marker, 0 if there is none. Only of a segment that
-    is never cleaned, that of the bound or a later one, can be told that an entry is missing.
+    Raises CorruptLog if not.
+
+    `aborted_end` is the table's: one above the last abort marker, 0 if there is none. A missing entry can be
+    detected only in a segment that is never cleaned, the bound's or a later one.
     """
     if not bound.segment_base < aborted_end < _NEVER:
         return

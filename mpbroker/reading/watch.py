@@ -1,4 +1,4 @@
-"""Tells whether what a catalog of files says still holds, by the memory of the broker that runs there."""
+"""Finds out whether a catalog of files is still valid, from the memory of the broker that runs there."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from mpbroker.reading.log_dirs import running_broker
 from mpbroker.reading.options import TopicPartition
 from shm.table import SlotTable
 
-# Whether a process lives is a question to the kernel, ten times as dear as the rest.
+# Asking the kernel whether a process lives is ten times as dear as the rest.
 _ALIVE_FOR_S = 0.1
-# How soon a partition that was just made is looked for again.
+# A partition that was just created is looked for again after so long.
 _UNSERVED_FOR_S = 0.1
 
 
 class State(NamedTuple):
-    """Says what has not changed as long as nothing was published, made, deleted or moved."""
+    """A value that stays equal as long as nothing is published, created, deleted or moved."""
 
     directories: tuple[int, ...]
     versions: tuple[bytes, ...]
 
 
 class Watch:
-    """Some partitions of a catalog, and the directories that others may appear in."""
+    """Watches some partitions of a catalog, and the directories that others may appear in."""
 
     def __init__(self, catalog: LocalCatalog, wanted: Iterable[TopicPartition]) -> None:
         self._brokers = catalog.brokers
-        # The wanted slots of each broker's table: one native look at all of them.
+        # The wanted slots of each broker's table, for one native look at all of them.
         self._slots: dict[SlotTable, array[int]] = {}
         for table, number in catalog.slots(wanted):
             self._slots.setdefault(table, array("Q")).append(number)
@@ -43,7 +43,7 @@ class Watch:
 
     @property
     def is_served(self) -> bool:
-        """Whether the brokers that the catalog was read from run still."""
+        """Return whether the brokers that the catalog was read from still run."""
         if time.monotonic() < self._alive_until:
             return True
         if not all(broker is not None and broker.is_running() for broker in self._brokers.values()):
@@ -52,7 +52,7 @@ class Watch:
         return True
 
     def finds_broker(self) -> bool:
-        """Whether brokers run on all directories now; one that starts does not yet."""
+        """Return whether brokers run on all directories now; one that is starting does not count yet."""
         try:
             return all(running_broker(Path(name), patience_s=0) is not None for name in self._brokers)
         except FilesUnavailable:
@@ -60,17 +60,17 @@ class Watch:
 
     @property
     def is_due(self) -> bool:
-        """Whether to look again though nothing has changed: a partition was being made."""
+        """Return whether to look again though nothing has changed, because a partition was being created."""
         return self._has_unserved and time.monotonic() - self._made_at > _UNSERVED_FOR_S
 
     def state(self) -> State:
-        """Reads what changes when something is published, made or moved. Raises OSError."""
+        """Return a state that changes when something is published, created or moved. Raises OSError."""
         return State(self.directories(), self.versions())
 
     def directories(self) -> tuple[int, ...]:
-        """Reads what changes when a partition is made, deleted or moved. Raises OSError."""
+        """Return times that change when a partition is created, deleted or moved. Raises OSError."""
         return tuple(os.stat(name).st_mtime_ns for name in self._brokers)  # noqa: PTH116
 
     def versions(self) -> tuple[bytes, ...]:
-        """Reads what changes when a broker says something new of a wanted partition."""
+        """Return versions that change when a broker publishes something new of a wanted partition."""
         return tuple(table.versions(slots) for table, slots in self._slots.items())

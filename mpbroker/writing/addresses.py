@@ -1,4 +1,4 @@
-"""Turns Arrow columns into what the native encoder reads: the addresses of their buffers."""
+"""Turns Arrow columns into the native encoder's input: the addresses of their buffers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Returns the column with offsets of 32 bits.
+    """Return the column with offsets of 32 bits.
 
-    Spark sends them so unless spark.sql.execution.arrow.useLargeVarTypes is on.
+    Spark sends such offsets unless spark.sql.execution.arrow.useLargeVarTypes is on.
     """
     if column.type in _SMALL:
         return column.cast(_SMALL[column.type])
@@ -26,7 +26,7 @@ def plain(column: pa.Array) -> pa.Array:
 
 
 def binary(column: pa.Array | None) -> Binary | None:
-    """Returns the addresses of a column of bytes or text, which has to live as long as they are used."""
+    """Return the addresses of a column of bytes or text. The column has to live as long as they are used."""
     if column is None or pa.types.is_null(column.type):
         return None
     validity, offsets, data = column.buffers()
@@ -34,7 +34,10 @@ def binary(column: pa.Array | None) -> Binary | None:
 
 
 def numbers(column: pa.Array | None) -> Numbers | None:
-    """Returns the addresses of a column of numbers or times, which has to live as long as they are used."""
+    """Return the addresses of a column of numbers or times.
+
+    The column has to live as long as they are used.
+    """
     if column is None or pa.types.is_null(column.type):
         return None
     validity, data = column.buffers()
@@ -42,7 +45,7 @@ def numbers(column: pa.Array | None) -> Numbers | None:
 
 
 def headers(column: pa.Array | None) -> tuple[Headers | None, list[pa.Array]]:
-    """Returns the addresses of a column of HEADERS, and the arrays within it that have to live as long."""
+    """Return the addresses of a column of HEADERS, and the arrays within it that have to live as long."""
     if column is None or pa.types.is_null(column.type):
         return None, []
     validity, lists = column.buffers()[:2]

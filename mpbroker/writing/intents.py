@@ -1,4 +1,4 @@
-"""Records what a sink has decided: which transactions make up a batch. Sans-I/O."""
+"""Describes a sink's decisions: which transactions make up a batch. Sans-I/O."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class SinkError(RuntimeError):
 
 
 class State(StrEnum):
-    """How far a batch has come."""
+    """The state of a batch."""
 
     DECIDED = "decided"
-    """Its transactions are to be committed, whoever does it; some may be already."""
+    """The transactions must be committed, by this driver or a later one; some may be already."""
     COMMITTED = "committed"
-    """All of them are."""
+    """Every transaction is committed."""
     WITHDRAWN = "withdrawn"
-    """All of them were aborted before the first was committed: the batch is to be written anew."""
+    """Every transaction was aborted before any was committed: the batch is to be written anew."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Batch:
-    """Which micro-batch of which query; of a batch job the query is the job and the number 0."""
+    """A micro-batch of a query; for a batch job the query is the job, and the number is 0."""
 
     query: str
     number: int
@@ -56,13 +56,13 @@ class Intent:
     transactions: tuple[Prepared, ...] = ()
 
     def now(self, state: State) -> Intent:
-        """Returns the intent in another state; its transactions matter only while they are to be ended."""
+        """Return the intent in another state; its transactions matter only while they are to be ended."""
         return replace(self, state=state, transactions=())
 
     def covers(self, batch: Batch) -> bool:
-        """Tells whether the batch was decided, so must not be written again.
+        """Return whether the batch was decided, so must not be written again.
 
-        Raises SinkError for a stranger's.
+        Raises SinkError for a batch of another query.
         """
         if self.batch.query == batch.query:
             settled = self.state is not State.WITHDRAWN or self.batch.number > batch.number
@@ -88,7 +88,7 @@ class Intent:
 
     @classmethod
     def from_json(cls, text: bytes) -> Intent:
-        """Parses what `to_json` has written. Raises SinkError for what this version does not understand."""
+        """Parse the text of `to_json`. Raises SinkError if this version does not understand it."""
         try:
             content = json.loads(text)
             version = content["version"]

@@ -1,6 +1,6 @@
 """Keeps a sink's intents and ends its transactions in a Kafka cluster, by the standard protocol alone.
 
-The intents of all sinks lie in one compacted topic, by sinkId; each is written by a transaction of the sink's
+The intents of all sinks are in one compacted topic, by sinkId. Each is written by a transaction of the sink's
 driver, whose transactional id fences the driver before it. The end of that transaction is the decision.
 """
 
@@ -44,29 +44,29 @@ _UNENDED: Final = (
     f"{RECORDING_TIMEOUT_MS} ms. See the broker's log, then start the query again"
 )
 _ABORTING: Final = ("PrepareAbort", "CompleteAbort", "PrepareEpochFence")
-# Its transactions are aborted where they are found, which needs no time. Not more than any broker allows
+# Timeout of transactions that are aborted as soon as they are found and need no time; any broker allows it
 # (transaction.max.timeout.ms).
 _STRAY_TIMEOUT_MS = 1_000
 
 
 def partition_of(sink_id: str, partitions: int) -> int:
-    """Where the intents of a sink lie. Partitions that are added to the topic move none."""
+    """Return the partition with the intents of a sink. Partitions added to the topic later change nothing."""
     return partition_for(sink_id.encode(), min(partitions, PARTITIONS))
 
 
 def prefix_of(sink_id: str) -> str:
-    """Returns what the transactional ids of a sink begin with, and those of nobody else.
+    """Return the prefix of a sink's transactional ids, which no other sink's have: no sinkId has a slash.
 
-    Whatever is open under them is aborted. No sinkId has a slash.
+    Whatever is open under the prefix is aborted.
     """
     return f"mpbroker-sink/{sink_id}/"
 
 
 def begun(transactions: Transactions, name: str, timeout_ms: int) -> Transaction:
-    """A transaction of the name, or of one like it if there is one already: to begin it again would abort it.
+    """Begin a transaction of the name, or of a similar name if that one exists.
 
-    Spark counts attempts from 0 again when it tries a stage again, and may take what the first one has left.
-    Raises ClientError.
+    Beginning an existing one again would abort it. Spark counts attempts from 0 again when it retries a
+    stage, and may use the results of the first try. Raises ClientError.
     """
     while _is_open(transactions, name):
         name += "+"
@@ -89,12 +89,12 @@ class KafkaIntentLog:
         self._cluster = cluster
         self._sink_id = sink_id
         self._driver = f"{prefix_of(sink_id)}driver"
-        # Of the latest fence: a driver that was fenced since can record nothing.
+        # The transaction of the latest fence: a driver that was fenced since can record nothing.
         self._transaction: Transaction | None = None
         self._producer: Producer | None = None
 
     def fence(self) -> None:
-        """Makes the topic, if this is the cluster's first sink; ends what the last driver was recording."""
+        """Create the topic, if this is the cluster's first sink; end what the last driver was recording."""
         if not self._partitions():
             self._create()
         self._transaction = Transaction(Transactions(self._cluster), self._driver, RECORDING_TIMEOUT_MS)
@@ -109,9 +109,9 @@ class KafkaIntentLog:
         )
 
     def latest(self, *, all_of_it: bool = True) -> Intent | None:
-        """Reads the last intent.
+        """Read the last intent.
 
-        Without all_of_it what is visible is enough, which waits for no other sink.
+        With `all_of_it` false the last visible intent is enough, which waits for no other sink.
         """
         found: bytes | None = None
         count = self._partitions()
@@ -143,10 +143,10 @@ class KafkaIntentLog:
         self._transaction.end(committed=True)
 
     def _last_intent(self, part: m.FetchResponse.PartitionData) -> bytes | None:
-        """Finds the last one that is committed.
+        """Find the last committed intent.
 
-        A driver's aborted transaction ends with its marker: those of the
-        drivers behind it have the same producer id.
+        A driver's aborted transaction ends with its marker: those of the drivers after it have the same
+        producer id.
         """
         found: bytes | None = None
         ahead = deque(sorted(part.aborted_transactions or (), key=lambda one: one.first_offset))
@@ -240,9 +240,9 @@ class KafkaEnds:
                 self._transactions.init(name, _STRAY_TIMEOUT_MS)
 
     def _state(self, transaction: Prepared, *, of_it_alone: bool = False) -> str:
-        """Asks the coordinator for the transaction's state.
+        """Ask the coordinator for the transaction's state.
 
-        Empty if it knows none, or if `of_it_alone` and there is a newer producer.
+        Returns "" if it knows none, or if `of_it_alone` and there is a newer producer.
         """
         try:
             found = self._transactions.describe(transaction.transactional_id)

@@ -1,8 +1,8 @@
 """Parses the options of the sink; names, defaults and errors are those of Spark's Kafka sink.
 
-(Spark: KafkaSourceProvider, KafkaWriter.) Our own: exactlyOnce, sinkId, sinkBatch. Spark hands options
-over with lower-cased keys. What begins with `kafka.` is for the client; `kafka.linger.ms` has no meaning,
-because rows come as fast as they can be written.
+Our own options are exactlyOnce, sinkId and sinkBatch. Spark passes options with lower-cased keys. Those that
+begin with `kafka.` are for the client; `kafka.linger.ms` has no meaning, because rows come as fast as they
+can be written. (Spark: KafkaSourceProvider, KafkaWriter.)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a query writes where, and how; it travels to every task."""
+    """Options of a query that writes. They travel to every task."""
 
     bootstrap_servers: str
     topic: str | None = None
@@ -54,20 +54,20 @@ class WriteOptions:
     batch_bytes: int = BATCH_BYTES
     exactly_once: bool = False
     sink_id: str = ""
-    # Of df.write: a name of jobs, and the number of this one. What was committed is not written again.
+    # For df.write: a name of jobs, and the number of this one. A committed number is not written again.
     sink_batch: tuple[str, int] | None = None
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
-    # Of the network client, by their Kafka names; passwords are among them.
+    # Settings of the network client, by their Kafka names; passwords are among them.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def client_config(self) -> ClientConfig:
-        """Returns the network client's settings. Raises ConfigError."""
+        """Return the network client's settings. Raises ConfigError."""
         config, _ = from_properties(self.client, ClientConfig(client_id=CLIENT_ID))
         return config
 
 
 def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Parses what a query writes, and where. Raises OptionError."""
+    """Parse what a query writes, and where. Raises OptionError."""
     options = {name.lower(): value for name, value in given.items()}
     for name, text in _REFUSED.items():
         if name in options:

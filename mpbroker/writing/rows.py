@@ -36,7 +36,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 
 def open_cluster(options: WriteOptions) -> Cluster:
-    """Opens a cluster, which connects when it is first asked something. Raises ConfigError."""
+    """Open a cluster, which connects when it is first asked something. Raises ConfigError."""
     return Cluster(parse_servers(options.bootstrap_servers), options.client_config(), SERVERS_ADVICE)
 
 
@@ -61,7 +61,7 @@ class Topics:
         self._numbers: dict[str, int] = {}
 
     def number(self, name: str) -> int:
-        """Returns the topic's number; looks it up when it is first named, and the broker may create it.
+        """Return the topic's number. Looks the topic up when it is first named; the broker may create it.
 
         Raises ClientError.
         """
@@ -76,7 +76,7 @@ class Topics:
         return number
 
     def next_keyless(self) -> None:
-        """Has records without a key go to another partition from now on."""
+        """Send records without a key to another partition from now on."""
         for number, count in enumerate(self.counts):
             self.keyless[number] = (self.keyless[number] + 1) % count
 
@@ -100,7 +100,7 @@ class Topics:
 
 
 class TopicMissing(ApiFailed):
-    """The broker was asked often enough to have created the topic if it did that."""
+    """The broker was asked often enough to have created the topic, and has not."""
 
     @property
     def retriable(self) -> bool:
@@ -128,7 +128,7 @@ class RowWriter:
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes the rows; what fills a record batch is on its way when this returns."""
+        """Take the rows; full record batches are on their way when this returns."""
         if not batch.num_rows:
             return
         columns = {name: plain(batch.column(name)) for name in batch.schema.names}
@@ -143,7 +143,7 @@ class RowWriter:
         self._send(full)
 
     def flush(self) -> None:
-        """Returns when everything is acknowledged."""
+        """Return when everything is acknowledged."""
         self._send(self._encoder.finish())
         self._producer.flush()
 
@@ -197,7 +197,7 @@ class RowWriter:
         return targets
 
     def _topic_numbers(self, columns: dict[str, pa.Array]) -> pa.Array | None:
-        """Returns the topic's number for each row, or None if all rows have the first topic."""
+        """Return the topic's number for each row, or None if all rows have the first topic."""
         if self._options.topic is not None:
             self._topics.number(self._options.topic)
             return None
@@ -220,7 +220,7 @@ class RowWriter:
 
 
 def write_all(writer: RowWriter, batches: Iterator[pa.RecordBatch]) -> int:
-    """Writes every batch, waits for the acknowledgements, and returns the number of rows."""
+    """Write every batch, wait for the acknowledgements, and return the number of rows."""
     for batch in batches:
         writer.write(batch)
     writer.flush()

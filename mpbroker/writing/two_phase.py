@@ -19,7 +19,7 @@ from mpbroker.writing.intents import Batch, Intent, Prepared, SinkError, State
 
 
 class Outcome(Enum):
-    """What became of a transaction that was to be committed."""
+    """The outcome of a transaction that was to be committed."""
 
     COMMITTED = 1
     ABORTED = 2
@@ -27,18 +27,18 @@ class Outcome(Enum):
 
 
 class IntentLog(Protocol):
-    """Keeps the sink's durable record of what it has decided."""
+    """The sink's durable record of its decisions."""
 
     def fence(self) -> None:
-        """Keeps every driver that began before from recording anything from now on."""
+        """Keep every driver that began before from recording anything from now on."""
 
     def latest(self) -> Intent | None:
-        """Returns the last intent that was recorded."""
+        """Return the last intent that was recorded."""
 
     def record(self, intent: Intent) -> None:
-        """Records the intent: durable and visible when it returns.
+        """Record the intent: durable and visible on return.
 
-        If it raises, it may be recorded or not.
+        If this raises, the intent may be recorded or not.
         """
 
 
@@ -46,23 +46,23 @@ class Ends(Protocol):
     """Ends the transactions of the sink's tasks."""
 
     def commit(self, transaction: Prepared) -> Outcome:
-        """Commits the transaction; may be repeated."""
+        """Commit the transaction; may be repeated."""
 
     def abort(self, transactions: Iterable[Prepared]) -> None:
-        """Aborts those that are still open."""
+        """Abort those that are still open."""
 
     def closed(self, transactions: Iterable[Prepared]) -> list[Prepared]:
-        """Returns those that are not open any more."""
+        """Return those that are not open any more."""
 
     def abort_others(self, kept: Collection[str]) -> None:
-        """Aborts open transactions of this sink whose transactional ids are not in `kept`."""
+        """Abort open transactions of this sink whose transactional ids are not in `kept`."""
 
 
 def commit(log: IntentLog, ends: Ends, batch: Batch, prepared: Sequence[Prepared], skipped: bool) -> None:
-    """Commits the batch; returns when it is committed, now or before.
+    """Commit the batch. Return when it is committed, now or before.
 
-    `skipped` says that a task knew the batch as decided and wrote nothing. Raises SinkError if it cannot
-    be committed; what is recorded then says how to go on.
+    `skipped` says that a task knew the batch as decided and wrote nothing. Raises SinkError if it cannot be
+    committed; the recorded intent then says how to go on.
     """
     log.fence()
     latest = log.latest()
@@ -93,7 +93,7 @@ def commit(log: IntentLog, ends: Ends, batch: Batch, prepared: Sequence[Prepared
 
 
 def abort(log: IntentLog, ends: Ends, batch: Batch, prepared: Sequence[Prepared]) -> None:
-    """Aborts the batch after a failure, that of `commit` among others: what was decided stays.
+    """Abort the batch after a failure, one of `commit` included. A decided batch stays decided.
 
     Raises SinkError, and touches nothing, if the sink belongs to another query.
     """
@@ -106,8 +106,9 @@ def abort(log: IntentLog, ends: Ends, batch: Batch, prepared: Sequence[Prepared]
 
 
 def settle(log: IntentLog, ends: Ends) -> None:
-    """After a query was stopped: what was decided is committed, and of the rest no transaction stays open,
-    which would hold up all who read what is committed until it times out. Raises SinkError.
+    """Commit what was decided and abort all other transactions, after a query was stopped.
+
+    An open transaction would hold up all readers of committed records until it times out. Raises SinkError.
     """
     log.fence()
     latest = log.latest()
@@ -117,7 +118,7 @@ def settle(log: IntentLog, ends: Ends) -> None:
 
 
 def _finish(log: IntentLog, ends: Ends, intent: Intent) -> None:
-    """Commits what was decided. Raises SinkError if a transaction is lost."""
+    """Commit what was decided. Raises SinkError if a transaction is lost."""
     if intent.state is not State.DECIDED:
         return
     outcomes = [(one, ends.commit(one)) for one in intent.transactions]

@@ -1,1 +1,1 @@
-"""Jobs on the data source, each a module: `python -m spark_integration.jobs.<job>`, or spark-submit."""
+"""Jobs on the data source, one module each: `python -m spark_integration.jobs.<job>`, or spark-submit."""

@@ -1,7 +1,7 @@
-"""Topics to Parquet, each record once: what came since the last run becomes visible by one rename.
+"""Archives topics as Parquet, each record once: the records of a run become visible by one rename.
 
-A run belongs to topic ids: a topic that was deleted and made anew goes on from its new start, and a run
-during which that happens is dropped. Where readers find what, and what a crash leaves: see `lake`.
+A run belongs to topic ids. A topic that was deleted and created anew goes on from its new start, and a run
+during which that happens is dropped. `lake` describes the directory, and what a crash leaves in it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _HOUR_US: Final = 3_600_000_000
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """What to archive, where to, and in which form. `records_per_run`: a longer way is cut into runs."""
+    """The topics to archive, the target, and its form.
+
+    A job with more than `records_per_run` records makes several runs.
+    """
 
     source: Source
     target: Path | IcebergTarget
@@ -48,7 +51,7 @@ class ArchiveSettings:
 
 @dataclass
 class Result:
-    """What a call has done."""
+    """The result of a call."""
 
     records: int = 0
     runs: int = 0
@@ -67,7 +70,7 @@ class Slice:
         return sum(end - start for start, end in self.spans.values())
 
     def edges(self) -> dict[str, str]:
-        """The options that read exactly these offsets."""
+        """Return the options that read exactly these offsets."""
         from json import dumps
 
         topics: dict[str, list[int]] = {}
@@ -81,8 +84,9 @@ class Slice:
 
 
 def archive(spark: SparkSession, settings: ArchiveSettings, notice: Notice | None = None) -> Result:
-    """Archives what there is now, and returns. Raises JobError, OptionError, SourceUnavailable, DataLoss,
-    PySparkException, OSError.
+    """Archive what there is now, and return.
+
+    Raises JobError, OptionError, SourceUnavailable, DataLoss, PySparkException, OSError.
     """
     target = settings.target
     with opened(target) if isinstance(target, Path) else iceberg.opened(target) as lake:
@@ -112,7 +116,7 @@ class _Archiving:
         return self._result
 
     def _ahead(self, reached: Mapping[Log, int]) -> Slice:
-        """From where each log's last run ended, or the log starts, to what may be read now."""
+        """Return the offsets to archive, from each log's last run, or its start, to what may be read now."""
         options = self._settings.source.parsed()
         with closing(open_catalog(options)) as catalog:
             bounds = catalog.bounds(selected(catalog, options))
@@ -174,7 +178,10 @@ class _Archiving:
 
     @property
     def _partition_by(self) -> tuple[str, ...]:
-        """Directories. An Iceberg table has none: readers choose files by the statistics of their columns."""
+        """Return the columns that become directories.
+
+        An Iceberg table has none: its readers choose files by the statistics of the columns.
+        """
         return self._settings.partition_by if isinstance(self._settings.target, Path) else ()
 
     def _write(self, frame: DataFrame, place: Path) -> None:
@@ -183,7 +190,7 @@ class _Archiving:
             writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(place))
 
     def _written(self, now: Slice, place: Path) -> list[Span]:
-        """What the files of the run have, counted in the files. Raises JobError."""
+        """Return the spans of the run, counted in its files. Raises JobError."""
         counts = counted(self._spark, place)
         spans = []
         for (topic, number), (start, end) in now.spans.items():
@@ -194,7 +201,7 @@ class _Archiving:
                     f"{last}, where [{start}, {end}) was asked for. Nothing of it was kept; report this"
                 )
             if not self._settings.source.fail_on_data_loss:
-                # What was skipped may come back (a disk, a directory): the state never passes over it.
+                # Skipped records may come back (a disk, a directory), so the state never passes over them.
                 end = last + 1
             if end > start:
                 spans.append(Span(topic, now.ids[topic], number, start, end, records))
@@ -203,7 +210,10 @@ class _Archiving:
         return spans
 
     def _check_ids(self, now: Slice) -> None:
-        """An id that is the same after the run was the same during it."""
+        """Check that topic ids are still the same: then they were the same during the run.
+
+        Raises JobError.
+        """
         options = self._settings.source.parsed()
         with closing(open_catalog(options)) as catalog:
             there = {one for one in selected(catalog, options) if one in now.spans}
@@ -219,9 +229,9 @@ class _Archiving:
 
 
 def where_to_begin(reached: Mapping[Log, int], log: Log, log_start: int) -> tuple[int, bool]:
-    """The first offset to archive, and whether the topic was archived under another id before.
+    """Return the first offset to archive, and whether the topic was archived under another id before.
 
-    Where one of the two ids is not known they are taken for the same.
+    Two ids of which one is not known are taken for the same.
     """
     topic, topic_id, number = log
     if log in reached:
@@ -234,7 +244,7 @@ def where_to_begin(reached: Mapping[Log, int], log: Log, log_start: int) -> tupl
 
 
 def cut(whole: Slice, most: int) -> Slice:
-    """The beginning of a slice, in proportion to what each partition has, about so many offsets."""
+    """Return the first `most` offsets or so of a slice, from each partition in proportion."""
     if whole.offsets <= most:
         return whole
     spans = {
@@ -245,18 +255,18 @@ def cut(whole: Slice, most: int) -> Slice:
 
 
 def without(whole: Slice, done: Slice) -> Slice:
-    """What is behind the part that is done."""
+    """Return the part of a slice above the part that is done."""
     spans = {one: (done.spans[one][1], end) for one, (_, end) in whole.spans.items()}
     return Slice({one: (start, end) for one, (start, end) in spans.items() if end > start}, whole.ids)
 
 
 def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[int, int, int]]:
-    """Records, first and last offset by partition, of Parquet files of runs."""
+    """Return records, first and last offset by partition, counted in the Parquet files of runs."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if not any(any(place.rglob("*.parquet")) for place in places):
         return {}
-    # With a schema Spark does not take a topic named 0001 for a number.
+    # Without a schema Spark would take a topic named 0001 for a number.
     frame = spark.read.schema("topic string, `partition` int, `offset` long").parquet(*map(str, places))
     rows = frame.groupBy("topic", "partition").agg(F.count("*"), F.min("offset"), F.max("offset")).collect()
     return {(row[0], row[1]): (row[2], row[3], row[4]) for row in rows}
@@ -264,7 +274,10 @@ def counted(spark: SparkSession, *places: Path) -> dict[TopicPartition, tuple[in
 
 @contextmanager
 def as_microseconds(spark: SparkSession) -> Iterator[None]:
-    """Timestamps as all readers of Parquet know them; Spark's default is an old form of its own."""
+    """Have timestamps written as all readers of Parquet know them.
+
+    Spark's default is an old form of its own.
+    """
     name = "spark.sql.parquet.outputTimestampType"
     before = spark.conf.get(name)
     spark.conf.set(name, "TIMESTAMP_MICROS")
@@ -275,7 +288,7 @@ def as_microseconds(spark: SparkSession) -> Iterator[None]:
 
 
 def file_schema(partition_by: Sequence[str]) -> StructType:
-    """The columns of the files, and those of the directories around them behind these."""
+    """Return the columns of the files, followed by those of the directories around them."""
     from pyspark.sql.types import DateType, IntegerType, StringType, StructField, StructType
 
     from spark_integration.schema import FIELDS
@@ -291,7 +304,7 @@ def file_schema(partition_by: Sequence[str]) -> StructType:
 
 
 def _date(timestamp: Column) -> Column:
-    """Of UTC, whatever the time zone of the session is."""
+    """Return the date in UTC, whatever the time zone of the session is."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return F.date_from_unix_date(F.floor(F.unix_micros(timestamp) / _DAY_US).cast("int"))
@@ -304,7 +317,7 @@ def _hour(timestamp: Column) -> Column:
 
 
 def partitioning(text: str) -> Sequence[str]:
-    """The columns of `topic`, `topic,date` or `topic,date,hour`. Raises JobError."""
+    """Parse `topic`, `topic,date` or `topic,date,hour` into columns. Raises JobError."""
     if text not in PARTITIONINGS:
         raise JobError(f"--partition-by is {', '.join(PARTITIONINGS)}; not '{text}'")
     return PARTITIONINGS[text]

@@ -1,10 +1,11 @@
-"""Is a log whole? Gaps, duplicates and checksums of every batch, read from the files by as many tasks as
-there are segments.
+"""Audits whether a log is whole: gaps, duplicates and checksums of every batch.
 
-A gap is a run of offsets between two batches that no batch has. What compaction took is told from holes by
-the cleaner's checkpoint: it never went beyond that offset. Control records and aborted ones are no gaps,
-their batches are there. A duplicate is a batch whose producer id, epoch and sequence another batch of the
-partition has, too.
+The files are read by as many tasks as there are segments.
+
+A gap is a run of offsets between two batches that is in no batch. The cleaner's checkpoint tells offsets that
+compaction took from holes: compaction never went beyond it. Control records and aborted records are no gaps,
+because their batches are there. A duplicate is a batch whose producer id, epoch and sequence another batch of
+the partition has, too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
 
-# Of each kind of finding so many are listed; all are counted.
+# At most so many findings of each kind are listed; all are counted.
 LISTED: Final = 1000
 BUCKETS: Final = 120
 _SECOND_MS: Final = 1000
@@ -36,7 +37,10 @@ _DDL: Final = (
 
 @dataclass
 class PartitionAudit:
-    """A partition's numbers. `compacted`: offsets that compaction took; `missing`: that are in no batch."""
+    """A partition's numbers.
+
+    `compacted` counts offsets that compaction took, `missing` those that are in no batch.
+    """
 
     topic: str
     partition: int
@@ -57,7 +61,7 @@ class PartitionAudit:
 
 @dataclass(frozen=True)
 class Gap:
-    """Offsets [start, end) that no batch has. `kind`: compaction or hole."""
+    """Offsets [start, end) that are in no batch. `kind` is compaction or hole."""
 
     topic: str
     partition: int
@@ -68,7 +72,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A batch that is there `times` times, by what its producer numbered."""
+    """A batch that is there `times` times, by its producer's id, epoch and sequence."""
 
     topic: str
     partition: int
@@ -93,8 +97,9 @@ class Fault:
 
 @dataclass
 class Audit:
-    """What an audit found. `throughput`: records of each topic in stretches of `bucket_ms`, from `begins_ms`
-    on.
+    """The findings of an audit.
+
+    `throughput` counts the records of each topic in intervals of `bucket_ms`, from `begins_ms` on.
     """
 
     partitions: list[PartitionAudit]
@@ -108,16 +113,18 @@ class Audit:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing, twice, or damaged."""
+        """Return whether nothing is missing, duplicated or damaged."""
         return not any(one.missing or one.duplicates or one.faults for one in self.partitions)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the audit as a document for JSON."""
         return {"is_whole": self.is_whole, **asdict(self)}
 
 
 def audit(spark: SparkSession, source: Source, notice: Notice | None = None, *, keys: bool = False) -> Audit:
-    """Reads every batch. `keys`: count records whose key an earlier one of the topic has, too.
+    """Read every batch and return the findings.
+
+    With `keys`, also count records whose key an earlier record of the topic has.
 
     Raises SourceUnavailable, OptionError, PySparkException.
     """
@@ -142,7 +149,7 @@ def audit(spark: SparkSession, source: Source, notice: Notice | None = None, *, 
 
 
 def batches(spark: SparkSession, segments: Sequence[Segment]) -> DataFrame:
-    """The batches' headers as a table, a task for each segment."""
+    """Return the headers of the batches as a table, with one task for each segment."""
     wanted = list(segments)
 
     def scan(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -150,7 +157,7 @@ def batches(spark: SparkSession, segments: Sequence[Segment]) -> DataFrame:
             for number in batch.column(0).to_pylist():
                 yield from headers(wanted[number])
 
-    # Spark checks what comes against the schema: both say the same.
+    # Spark checks the batches against this schema, so both must have the same columns.
     assert len(HEADERS) == _DDL.count(",") + 1
     return spark.range(0, len(wanted), 1, len(wanted)).mapInArrow(scan, _DDL)
 
@@ -189,7 +196,7 @@ def _numbers(frame: DataFrame, by_name: Mapping[tuple[str, int], PartitionAudit]
         F.min(F.when(data, F.col("firstTimeMs"))).alias("first_time_ms"),
         F.max(F.when(data, F.col("lastTimeMs"))).alias("last_time_ms"),
         F.count("fault").alias("faults"),
-        # Of batches that compaction has thinned out.
+        # Records that compaction took out of batches.
         F.coalesce(F.sum(F.when(data, covered - F.col("records"))), F.lit(0)).alias("compacted"),
     )
     for row in rows.collect():
@@ -199,7 +206,7 @@ def _numbers(frame: DataFrame, by_name: Mapping[tuple[str, int], PartitionAudit]
 
 
 def _gaps(frame: DataFrame, bounds: Mapping[tuple[str, int], Log]) -> Iterator[Gap]:
-    """Between batches, before the first and behind the last."""
+    """Yield the gaps between batches, before the first and behind the last."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -218,7 +225,7 @@ def _gaps(frame: DataFrame, bounds: Mapping[tuple[str, int], Log]) -> Iterator[G
 
 
 def _told_apart(log: Log, start: int, end: int) -> Iterator[Gap]:
-    """Below the cleaner's checkpoint compaction took it, from there on nothing may."""
+    """Split a gap at the cleaner's checkpoint: compaction took what is below, anything above is a hole."""
     start = max(start, log.start)
     middle = min(max(log.cleaned, start), end)
     if middle > start:
@@ -244,7 +251,7 @@ def _duplicates(found: Audit, frame: DataFrame, by_name: Mapping[tuple[str, int]
 
 
 def _throughput(found: Audit, frame: DataFrame) -> None:
-    """In about 120 stretches of a round length."""
+    """Count records in about 120 intervals of a round length."""
     from pyspark.sql import functions as F  # noqa: N812
 
     times = [
@@ -266,7 +273,7 @@ def _throughput(found: Audit, frame: DataFrame) -> None:
 
 
 def _repeated_keys(spark: SparkSession, source: Source) -> dict[str, int]:
-    """How many records of each topic have a key that an earlier one has, too."""
+    """Return how many records of each topic have a key that an earlier record has, too."""
     from pyspark.sql import functions as F  # noqa: N812
 
     frame = spark.read.format("mpbroker").options(**source.options(columns="topic,key")).load()

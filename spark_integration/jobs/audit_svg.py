@@ -1,6 +1,6 @@
-"""An audit as a picture: records over time by topic, and each partition's offsets with what is missing there.
+"""Draws an audit: records over time by topic, and each partition's offsets with the missing ones marked.
 
-Plain SVG of rectangles and text; the same audit gives the same bytes.
+The output is plain SVG of rectangles and text; the same audit gives the same bytes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from xml.sax.saxutils import escape
 from spark_integration.jobs.audit import Audit, Gap, PartitionAudit
 
 WIDTH: Final = 1000
-# Of the strips and the bars; names stand left of them, numbers right.
+# Left edge of the strips and the bars; names stand left of them, numbers right.
 LEFT: Final = 180
 PLOT: Final = 500
-# Where the columns of numbers end.
+# Right edges of the columns of numbers.
 NUMBERS: Final = (780, 850, 910, 980)
 BARS_HEIGHT: Final = 120
 STRIP: Final = 14
@@ -30,7 +30,7 @@ FAINT: Final = "#777777"
 
 
 def draw(audit: Audit) -> str:
-    """The picture as a document of its own."""
+    """Return the picture as an SVG document."""
     parts = [*_heading(audit)]
     y = 96
     topics = sorted(audit.throughput)
@@ -66,7 +66,7 @@ def _heading(audit: Audit) -> Iterator[str]:
 
 
 def _bars(audit: Audit, topics: Sequence[str], top: int) -> Iterator[str]:
-    """Records in each stretch of time, topics on each other."""
+    """Draw the records of each interval of time as a bar, topics stacked."""
     buckets = len(audit.throughput[topics[0]])
     sums = [sum(audit.throughput[topic][number] for topic in topics) for number in range(buckets)]
     highest = max(max(sums), 1)
@@ -110,7 +110,7 @@ def _strip(one: PartitionAudit, gaps: Sequence[Gap], y: int) -> Iterator[str]:
     yield _box(LEFT, y, PLOT, STRIP, COLOURS[0] if length else "#f2f2f2")
     for gap in gaps:
         x = (gap.start - one.log_start) * PLOT / length
-        # A hole of one record among millions is seen, too.
+        # Even a hole of one record among millions must be visible.
         width = max((gap.end - gap.start) * PLOT / length, 2)
         yield _box(LEFT + min(x, PLOT - width), y, width, STRIP, RED if gap.kind == "hole" else GREY)
     numbers = (one.records, one.missing, one.duplicates, one.faults)

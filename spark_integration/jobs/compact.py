@@ -1,4 +1,4 @@
-"""Makes few large files of an archive's many small ones; readers see the old files or the new ones."""
+"""Rewrites an archive's many small files as few large ones; readers see the old or the new ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE_BYTES: Final = 128 << 20
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a compaction has done; all are 0 if there was nothing to do."""
+    """The result of a compaction; all numbers are 0 if there was nothing to do."""
 
     runs: int = 0
     files_before: int = 0
@@ -31,15 +31,16 @@ class Compacted:
 def compact(
     spark: SparkSession, target: Path, file_bytes: int = FILE_BYTES, notice: Notice | None = None
 ) -> Compacted:
-    """Rewrites the runs whose files are on average smaller than half of `file_bytes` as one, sorted by
-    partition and offset. Raises JobError, PySparkException, OSError.
+    """Rewrite as one the runs whose files are on average smaller than half of `file_bytes`.
+
+    The new run is sorted by partition and offset. Raises JobError, PySparkException, OSError.
     """
     with opened(target) as lake:
         return _compact(spark, lake, file_bytes, notice or Silent())
 
 
 def small_runs(runs: Sequence[Run], file_bytes: int) -> list[Run]:
-    """Those worth rewriting: none if there is but one, and that was made so."""
+    """Return the runs worth rewriting: none if there is only one and it was compacted before."""
     found = []
     for run in runs:
         sizes = [file.stat().st_size for file in run.files()]
@@ -87,7 +88,7 @@ def _rewrite(
 
 
 def _check(spark: SparkSession, chosen: Sequence[Run], place: Path) -> None:
-    """The new files have what the runs say they have. Raises JobError."""
+    """Check that the new files have the records that the runs list. Raises JobError if not."""
     wanted: dict[tuple[str, int], int] = {}
     for span in joined([span for run in chosen for span in run.state.spans]):
         if span.records:

@@ -1,4 +1,4 @@
-"""What all jobs share: where they read, how they say how far they are, and how they fail."""
+"""Parts that all jobs share: the source that they read, progress, and errors."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class JobError(Exception):
 
 
 class Notice(Protocol):
-    """Hears how a job goes on; the command line shows it on a terminal."""
+    """Receives the progress of a job; the command line shows it on a terminal."""
 
     def say(self, text: str) -> None:
-        """Something that the user should know, in one sentence."""
+        """Take something that the user should know, in one sentence."""
 
     def progress(self, done: int, total: int | None) -> None:
-        """So many records are written, of about so many; None if nobody knows."""
+        """Take how many records are written, of about how many; None if nobody knows."""
 
 
 class Silent:
-    """A notice for programs that do not want to hear it."""
+    """A notice for programs that do not want to hear anything."""
 
     def say(self, text: str) -> None:
         del text
@@ -48,7 +48,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class Source:
-    """Which topics a job reads, and where. `extra`: more options of the source, by their names."""
+    """The topics that a job reads, and their place. `extra` has more options of the source, by name."""
 
     topics: str | None = None
     pattern: str | None = None
@@ -58,7 +58,7 @@ class Source:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def options(self, **more: str) -> dict[str, str]:
-        """For `spark.read.format("mpbroker")`. Raises OptionError."""
+        """Return the options for `spark.read.format("mpbroker")`. Raises OptionError."""
         if any(name.lower() == "valueformat" for name in self.extra):
             raise OptionError("valueFormat is no option of jobs: they take values as they are. Leave it out")
         chosen = {
@@ -71,21 +71,24 @@ class Source:
         return {**{name: text for name, text in chosen.items() if text is not None}, **self.extra, **more}
 
     def parsed(self) -> ReadOptions:
-        """Raises OptionError."""
+        """Parse the options as a batch query's. Raises OptionError."""
         return parse_options(self.options())
 
 
 def check_sink(options: Mapping[str, str]) -> None:
-    """Raises OptionError for what the sink would refuse, before Spark is started."""
+    """Check options of the sink before Spark is started.
+
+    Raises OptionError for what the sink would refuse.
+    """
     from mpbroker.writing.options import parse_write_options
 
     parse_write_options(options)
 
 
 def sentence_of(error: BaseException) -> str:
-    """One sentence of an error that Spark may have wrapped into frames of two languages.
+    """Return one sentence of an error that Spark may have wrapped into frames of two languages.
 
-    Our own errors travel from workers as the last line of a Python traceback inside Spark's message.
+    Our own errors come from workers as the last line of a Python traceback inside Spark's message.
     """
     text = str(error)
     for line in reversed(text.splitlines()):
@@ -101,10 +104,10 @@ def sentence_of(error: BaseException) -> str:
 
 @contextmanager
 def watched(spark: SparkSession, notice: Notice, total: int | None, done_before: int = 0) -> Iterator[None]:
-    """Tells the notice what Spark's running stages have written, twice a second.
+    """Tell the notice twice a second what Spark's running stages have written.
 
-    Spark counts rows when tasks end and with each heartbeat of an executor. Sessions of Spark Connect have
-    no such counters: of them the notice hears the end only.
+    Spark counts rows when tasks end and with each heartbeat of an executor. Sessions of Spark Connect have no
+    such counters: their notice hears only the end.
     """
     context = getattr(spark, "_sc", None)
     if context is None:
@@ -119,7 +122,7 @@ def watched(spark: SparkSession, notice: Notice, total: int | None, done_before:
                 stages = [store.lastStageAttempt(stage) for stage in tracker.getActiveStageIds()]
                 written = sum(stage.outputRecords() for stage in stages)
             except Exception as error:
-                # A stage that has just ended; or the session has, and with it the gateway.
+                # A stage has just ended; or the session has, and the gateway with it.
                 _LOG.debug("no progress of Spark's stages: %s", error)
             else:
                 notice.progress(done_before + written, total)

@@ -1,10 +1,12 @@
-"""Topics to an Iceberg table, each record once: a run's files and its offsets become visible in one commit.
+"""Archives topics in an Iceberg table, each record once: one commit shows a run's files and offsets.
 
 Spark writes the Parquet files; pyiceberg adds them to the table, with the offsets among the properties of the
-snapshot. The catalog's commit is the only step that readers see. Offsets and data cannot disagree, and of two
-jobs at once one fails, because it did not see the other's snapshot. Files of a job that was killed before its
-commit are in no snapshot; the next job removes them. It knows them by a mark that a commit takes away:
-files without it may be those of a table that this job does not know: renamed, or in another catalog.
+snapshot. The catalog's commit is the only step that readers see, so offsets and data cannot disagree. Of two
+jobs that run at once one fails, because it did not see the other's snapshot.
+
+Files of a job that was killed before its commit are in no snapshot; the next job removes them. It recognises
+them by a mark that a commit removes. Files without the mark may be those of a table that this job does not
+know: renamed, or in another catalog.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from spark_integration.jobs.lake import FORMAT, Log, Span, joined, locked, sync_
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-# Of a snapshot: all that the table has, not only what the snapshot added.
+# Property of a snapshot: the offsets of everything in the table, not only of what the snapshot added.
 OFFSETS: Final = "mpbroker.offsets"
 _FILES: Final = "mpbroker"
-# Beside the files of a run until the catalog has them.
+# The mark beside the files of a run until the catalog has them.
 UNCOMMITTED: Final = "_uncommitted"
 
 
 @dataclass(frozen=True)
 class IcebergTarget:
-    """A table in a SQL catalog. `uri` as SQLAlchemy has it; `warehouse`: a directory, for the files."""
+    """A table in a SQL catalog. `uri` is SQLAlchemy's; `warehouse` is a directory for the files."""
 
     uri: str
     warehouse: Path
@@ -43,14 +45,14 @@ class IcebergTarget:
 
 
 class Archived(msgspec.Struct, frozen=True):
-    """The property of a snapshot."""
+    """The value of the snapshot's property."""
 
     format: int
     spans: tuple[Span, ...]
 
 
 class IcebergLake:
-    """What `lake.Lake` is for a directory; made by `opened`."""
+    """An open Iceberg table, with the methods that `lake.Lake` has for a directory; made by `opened`."""
 
     def __init__(self, target: IcebergTarget, catalog: Any) -> None:
         self._target = target
@@ -63,23 +65,23 @@ class IcebergLake:
         return f"table {self._target.table} of {self._target.uri}"
 
     def ends(self) -> dict[Log, int]:
-        """The first offset of each log that the table does not have. Raises JobError."""
+        """Return for each log the first offset that the table does not have. Raises JobError."""
         return {span.log: span.end for span in self._spans(self._table())}
 
     def new_place(self) -> Path:
-        """A directory for the files of a run, in which they stay."""
+        """Make a directory for the files of a run, in which they stay."""
         place = self._making / uuid.uuid4().hex
         place.mkdir(parents=True)
         (place / UNCOMMITTED).touch()
         return place
 
     def drop(self, place: Path) -> None:
-        """Removes a run's files, unless they were committed."""
+        """Remove a run's files, unless they were committed."""
         if place not in self._committed:
             shutil.rmtree(place, ignore_errors=True)
 
     def commit(self, place: Path, spans: list[Span]) -> None:
-        """Adds the files to the table. Raises JobError if somebody else has changed it since."""
+        """Add the files to the table. Raises JobError if somebody else has changed the table since."""
         from pyiceberg.exceptions import CommitFailedException
 
         files = sorted(str(path) for path in place.rglob("*.parquet"))
@@ -87,9 +89,9 @@ class IcebergLake:
         table = self._table() or self._create(files[0])
         whole = Archived(FORMAT, joined([*self._spans(table), *spans]))
         properties = {OFFSETS: msgspec.json.encode(whole).decode()}
-        # pyiceberg tries again on top of what another job has added, perhaps the same records.
+        # By default pyiceberg retries on top of what another job has added, perhaps the same records.
         table.metadata.properties["commit.retry.num-retries"] = "0"
-        # What becomes of a commit may stay unknown: then the next job looks whether a snapshot has the files.
+        # The outcome of a commit may stay unknown; then the next job looks whether a snapshot has the files.
         self._committed.add(place)
         try:
             table.add_files([f"file://{file}" for file in files], snapshot_properties=properties)
@@ -102,12 +104,12 @@ class IcebergLake:
         (place / UNCOMMITTED).unlink()
 
     def begin(self) -> None:
-        """Removes files of runs that were begun, and that no snapshot has."""
+        """Remove files of runs that were begun and that no snapshot has."""
         begun = [mark.parent for mark in self._making.glob(f"*/{UNCOMMITTED}")]
         if not begun:
             return
         table = self._table()
-        # By the names of their directories, which never come again: paths change when a warehouse is moved.
+        # Compare names of directories, which are never used twice: paths change when a warehouse is moved.
         kept = set() if table is None else {part for file in _files_of(table) for part in Path(file).parts}
         for place in begun:
             if place.name in kept:
@@ -133,7 +135,7 @@ class IcebergLake:
         return made
 
     def _spans(self, table: Table | None) -> tuple[Span, ...]:
-        """Of the newest snapshot that says so: others may compact or delete in between."""
+        """Return the spans in the newest snapshot that has them: others may compact or delete in between."""
         if table is None:
             return ()
         snapshot = table.current_snapshot()
@@ -158,7 +160,7 @@ def _files_of(table: Table) -> Iterator[str]:
 
 @contextmanager
 def opened(target: IcebergTarget) -> Iterator[IcebergLake]:
-    """Raises JobError."""
+    """Lock the table against other jobs and open its catalog. Raises JobError."""
     try:
         from pyiceberg.catalog import load_catalog
     except ModuleNotFoundError as error:

@@ -43,11 +43,11 @@ _DIGITS = 10
 _HIDDEN = ("_", ".")
 
 Log = tuple[str, str | None, int]
-"""A partition of one topic: name, id (None if the broker knows of none) and number."""
+"""A partition of one topic: name, id (None if the broker has no ids) and number."""
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Offsets [start, end) of a partition that a run has, and how many records are left of them."""
+    """Offsets [start, end) of a partition that a run has, and how many of their records it holds."""
 
     topic: str
     topic_id: str | None
@@ -62,7 +62,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What lies beside the data of a run. `is_compacted`: made of other runs."""
+    """The file beside the data of a run. `is_compacted` says that the run was made of other runs."""
 
     format: int
     run: int
@@ -81,12 +81,12 @@ class Run(msgspec.Struct, frozen=True):
     state: State
 
     def files(self) -> list[Path]:
-        """Its data files, sorted."""
+        """Return its data files, sorted."""
         return sorted(visible_files(self.path))
 
 
 class Lake:
-    """An archive that this process alone may change; made by `opened`."""
+    """An archive that only this process may change; made by `opened`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -94,16 +94,16 @@ class Lake:
 
     @property
     def data(self) -> Path:
-        """What readers are given."""
+        """Return the path that readers are given."""
         return self.path / DATA
 
     def runs(self) -> list[Run]:
-        """What readers see, oldest first. Raises JobError, OSError."""
+        """Return the runs that readers see, oldest first. Raises JobError, OSError."""
         found = [_run(path) for path in self.data.iterdir() if path.name.startswith(_RUN)]
         return sorted(found, key=lambda run: run.state.run)
 
     def ends(self) -> dict[Log, int]:
-        """The first offset of each log that no run has."""
+        """Return for each log the first offset that no run has."""
         ends: dict[Log, int] = {}
         for run in self.runs():
             for span in run.state.spans:
@@ -111,17 +111,17 @@ class Lake:
         return ends
 
     def new_place(self) -> Path:
-        """A directory that readers do not see, for a run to be written into."""
+        """Make a directory that readers do not see, for a run to be written into."""
         place = self._making / uuid.uuid4().hex
         place.mkdir()
         return place
 
     def drop(self, place: Path) -> None:
-        """Removes what was not committed."""
+        """Remove what was not committed."""
         shutil.rmtree(place, ignore_errors=True)
 
     def commit(self, place: Path, spans: Sequence[Span]) -> Run:
-        """Makes what was written in the place a run; durable when it returns."""
+        """Make a run of what was written in the place; durable on return."""
         number = self._next_number()
         _finish(place, State(FORMAT, number, tuple(spans)))
         final = self.data / _run_name(number)
@@ -130,9 +130,9 @@ class Lake:
         return _run(final)
 
     def replace(self, old: Sequence[Run], place: Path) -> Run:
-        """Shows readers what was written in the place instead of some runs; durable when it returns.
+        """Show readers what was written in the place instead of the `old` runs; durable on return.
 
-        The other runs are the same files as before, by hard links.
+        The other runs keep their files, by hard links.
         """
         number = self._next_number()
         spans = joined([span for run in old for span in run.state.spans])
@@ -155,11 +155,11 @@ class Lake:
         return _run(self.data / _run_name(number))
 
     def begin(self) -> None:
-        """Makes the directories, and clears away what a job that was killed has left. Raises JobError."""
+        """Make the directories, and remove the leftovers of a job that was killed. Raises JobError."""
         generations = self.path / GENERATIONS
         self._check_link(generations)
         generations.mkdir(exist_ok=True)
-        # The JVM of a job that was killed may still write there, for a moment: then something stays.
+        # The JVM of a killed job may still write there for a moment; then something stays.
         shutil.rmtree(self._making, ignore_errors=True)
         self._making.mkdir(exist_ok=True)
         if not self.data.is_symlink():
@@ -173,7 +173,10 @@ class Lake:
                 shutil.rmtree(other)
 
     def _check_link(self, generations: Path) -> None:
-        """An archive without its link would be begun anew, and what it had cleared away. Raises JobError."""
+        """Check that an archive has its link.
+
+        Raises JobError if not: the job would begin anew, and delete the archive.
+        """
         if self.data.is_symlink() or not generations.exists():
             return
         found = sorted(one.name for one in generations.iterdir() if any(one.iterdir()))
@@ -199,7 +202,7 @@ class Lake:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Lake]:
-    """Locks the archive, making it if it is not there. Raises JobError, OSError."""
+    """Lock the archive, and make it if it is not there. Raises JobError, OSError."""
     _check_is_ours(path)
     path.mkdir(parents=True, exist_ok=True)
     with locked(path, LOCK):
@@ -210,7 +213,7 @@ def opened(path: Path) -> Iterator[Lake]:
 
 @contextmanager
 def locked(path: Path, name: str) -> Iterator[None]:
-    """Of all processes this one alone; the kernel frees the lock of one that is killed. Raises JobError."""
+    """Lock out all other processes. The kernel frees the lock of a killed one. Raises JobError."""
     with (path / name).open("a+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,7 +230,7 @@ def locked(path: Path, name: str) -> Iterator[None]:
 
 
 def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """One span for each log, from its first offset to its last."""
+    """Return one span for each log, from its first offset to its last."""
     found: dict[Log, Span] = {}
     for span in spans:
         other = found.get(span.log, span)
@@ -237,7 +240,7 @@ def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def visible_files(path: Path) -> list[Path]:
-    """Files that Spark would read: none whose name, or whose directory's, begins with _ or a dot."""
+    """Return the files that Spark would read: no part of the name begins with _ or a dot."""
     found = []
     for parent, directories, names in os.walk(path):
         directories[:] = [name for name in directories if not name.startswith(_HIDDEN)]
@@ -246,7 +249,7 @@ def visible_files(path: Path) -> list[Path]:
 
 
 def sync(path: Path) -> None:
-    """What the file or directory holds is on the disk when it returns."""
+    """Sync a file or a directory: its content is on disk on return."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -262,16 +265,16 @@ def _check_is_ours(path: Path) -> None:
 
 
 def _finish(place: Path, state: State) -> None:
-    """Writes the state beside the data, and has all of it on the disk."""
+    """Write the state beside the data, and sync all of it."""
     for hidden in place.rglob(".*.crc"):
-        # Hadoop's own checksums: links made of a file would not be their neighbours any more.
+        # Hadoop's own checksums: a hard link to a data file would not have them beside it.
         hidden.unlink()
     (place / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(state)))
     sync_tree(place)
 
 
 def sync_tree(place: Path) -> None:
-    """All files and directories below are on the disk when it returns."""
+    """Sync all files and directories below the place."""
     for parent, _, names in os.walk(place, topdown=False):
         for name in names:
             sync(Path(parent, name))

@@ -1,8 +1,8 @@
-"""Topics from one cluster to another as they grow: a streaming query from the source into the sink.
+"""Mirrors topics from one cluster to another as they grow: a streaming query from the source into the sink.
 
-How far it is is in the query's checkpoint. With `exactly_once` a batch is committed as one, and after a kill
-finished or written anew; else the batch that the job was killed in may be written twice. Each record tells in
-its headers where it was.
+The query's checkpoint holds the progress. With `exactly_once` a batch is committed as one, and after a kill
+it is finished or written anew; otherwise the batch in which the job was killed may be written twice. The
+headers of each record tell where it was.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_integration.jobs.streams import Running, in_order, triggered
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# As headers; a record that was mirrored before has them twice, and the last ones are of this mirror.
+# Headers. A record that was mirrored before has them twice; the last ones are of this mirror.
 SOURCE_TOPIC: Final = "__source.topic"
 SOURCE_PARTITION: Final = "__source.partition"
 SOURCE_OFFSET: Final = "__source.offset"
@@ -25,11 +25,12 @@ SOURCE_OFFSET: Final = "__source.offset"
 
 @dataclass(frozen=True)
 class MirrorSettings:
-    """What to write where.
+    """The records to write, and their target.
 
-    `options`: of the sink, such as kafka.bootstrap.servers. `checkpoint`: a directory of this mirror alone.
-    `name`: of the sink, with `exactly_once`; it belongs to the checkpoint. `prefix`: of the topics' names
-    there. `keep_partitions`: into partitions of the same numbers, which have to be there; else by key.
+    `options` are the sink's, such as kafka.bootstrap.servers. `checkpoint` is a directory of this mirror
+    alone. `name` is the sink's, with `exactly_once`; it belongs to the checkpoint. `prefix` goes before the
+    topics' names there. `keep_partitions` writes into partitions of the same numbers, which have to exist;
+    otherwise the key decides.
     """
 
     source: Source
@@ -44,7 +45,7 @@ class MirrorSettings:
 
 
 def mirror(spark: SparkSession, settings: MirrorSettings, notice: Notice | None = None) -> Running:
-    """Starts the mirror; whoever calls waits for it. Raises OptionError, PySparkException."""
+    """Start the mirror; the caller waits for it. Raises OptionError, PySparkException."""
     options = {"startingOffsets": "earliest", **settings.source.options(), "includeHeaders": "true"}
     records = spark.readStream.format("mpbroker").options(**in_order(options)).load()
     sink = dict(settings.options)
@@ -57,7 +58,7 @@ def mirror(spark: SparkSession, settings: MirrorSettings, notice: Notice | None 
 
 
 def copies(records: DataFrame, settings: MirrorSettings) -> DataFrame:
-    """What the sink is given."""
+    """Return the rows for the sink."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
     from spark_integration.schema import HEADERS

@@ -1,8 +1,8 @@
-"""An archive back into topics: keys, values, headers and timestamps, each partition in its old order.
+"""Writes an archive back into topics: keys, values, headers and timestamps, each partition in its old order.
 
-What is written next is written down first, as offsets and not as files: an archive may be compacted in
-between. A job that was killed begins with that again. Thus each record is written at least once; and exactly
-once with the sink's exactlyOnce, which knows by the number of that step whether it was committed.
+Each step is recorded before it is written, as offsets and not as files, because the archive may be compacted
+in between. A job that was killed repeats the recorded step. Thus each record is written at least once; with
+the sink's exactlyOnce exactly once, because the sink knows by the step's number whether it was committed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """What to write where.
+    """The records to write, and their target.
 
-    `name`: of this replay; how far it is is kept beside the archive under it. `topics`: only these.
-    `to_topic`: all into one topic, else each into that of its name. `keep_partitions`: into the partition of
-    the same number, which has to be there. `options`: of the sink, such as kafka.bootstrap.servers.
+    `name` is the replay's; its progress is kept beside the archive under that name. `topics` restricts it to
+    these. `to_topic` takes all records; without it each goes to the topic of its name. `keep_partitions`
+    writes into the partition of the same number, which has to exist. `options` are the sink's, such as
+    kafka.bootstrap.servers.
     """
 
     archive: Path
@@ -46,14 +47,17 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a call has done."""
+    """The result of a call."""
 
     records: int = 0
     steps: int = 0
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The file beside the archive. `id`: of this replay, for the sink. `step`: the number of what is next."""
+    """The file beside the archive.
+
+    `id` names this replay to the sink; `step` is the number of the next step.
+    """
 
     format: int
     id: str
@@ -64,13 +68,13 @@ class Progress(msgspec.Struct, frozen=True):
     next: tuple[Span, ...] = ()
 
     def finished(self) -> Progress:
-        """After the step was written."""
+        """Return the progress after the next step was written."""
         done = joined([*self.done, *self.next])
         return msgspec.structs.replace(self, step=self.step + 1, done=done, next=())
 
 
 def replay(spark: SparkSession, settings: ReplaySettings, notice: Notice | None = None) -> Replayed:
-    """Writes what the replay of this name has not written yet, and returns.
+    """Write what the replay of this name has not written yet, and return.
 
     Raises JobError, PySparkException, OSError.
     """
@@ -106,7 +110,10 @@ def _replay(spark: SparkSession, settings: ReplaySettings, notice: Notice) -> Re
 
 
 def _now(archive: Path) -> tuple[Path, list[Run]]:
-    """What readers see, and where it stays until somebody has compacted twice."""
+    """Return the runs that readers see, and their directory.
+
+    The directory stays until the archive was compacted twice.
+    """
     lake = Lake(archive)
     while True:
         generation, runs = lake.data.resolve(), lake.runs()
@@ -115,7 +122,7 @@ def _now(archive: Path) -> tuple[Path, list[Run]]:
 
 
 def _next(runs: list[Run], progress: Progress, settings: ReplaySettings) -> tuple[Span, ...]:
-    """What of the first run that is ahead was not written yet; nothing if none is."""
+    """Return the offsets not written yet of the first run that has some; nothing if none has."""
     return next((spans for run in runs if (spans := _ahead(run, progress, settings))), ())
 
 
@@ -142,10 +149,10 @@ def _is_wanted(topic: str, settings: ReplaySettings) -> bool:
 
 
 def _frame(spark: SparkSession, paths: list[Path], wanted: tuple[Span, ...]) -> DataFrame:
-    """The records of these offsets. Topics, ids and numbers of partitions are in the files."""
+    """Return the records of these offsets. The files have topics, ids and numbers of partitions."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-    # With one schema Spark takes no topic named 0001 for a number; dates and hours matter to nobody here.
+    # With one schema Spark takes no topic named 0001 for a number. Dates and hours are not needed here.
     reader = spark.read.schema(file_schema(("topic",))).option("basePath", str(paths[0].parent))
     frame = reader.parquet(*map(str, paths))
     edges = [F.lit(part) for span in wanted for part in (_key(span.log), [span.start, span.end])]

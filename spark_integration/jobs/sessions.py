@@ -1,7 +1,7 @@
-"""Visits out of single events: a session of a key ends when nothing came for as long as the gap.
+"""Joins single events to visits: a session of a key ends when nothing came for as long as the gap.
 
-An example of a query with state, to be read and changed. The watermark says how late an event may be: a
-session is given out once, when no event can belong to it any more, and its state is dropped. Thus the last
+This is an example of a query with state, to be read and changed. The watermark says how late an event may be.
+A session is output once, when no event can belong to it any more, and its state is dropped. So the last
 session of a topic that nobody writes to stays open.
 """
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """What to read, and where sessions go: Parquet files in a directory, or a topic.
+    """The events to read, and the target of sessions: Parquet files in a directory, or a topic.
 
-    `options`: of the sink of a topic, such as kafka.bootstrap.servers. `gap`, `lateness`: intervals
+    `options` are those of a topic's sink, such as kafka.bootstrap.servers. `gap` and `lateness` are intervals
     as Spark writes them, such as "30 minutes".
     """
 
@@ -37,7 +37,7 @@ class SessionSettings:
 
 
 def sessions(spark: SparkSession, settings: SessionSettings, notice: Notice | None = None) -> Running:
-    """Starts the query; whoever calls waits for it. Raises OptionError, PySparkException."""
+    """Start the query; the caller waits for it. Raises OptionError, PySparkException."""
     options = {"startingOffsets": "earliest", **settings.source.options(), "columns": "key,timestamp"}
     events = spark.readStream.format("mpbroker").options(**options).load()
     found = by_key(events, settings.gap, settings.lateness)
@@ -54,7 +54,7 @@ def sessions(spark: SparkSession, settings: SessionSettings, notice: Notice | No
 
 
 def by_key(events: DataFrame, gap: str, lateness: str) -> DataFrame:
-    """key, began, ended (of the last event) and events of each session."""
+    """Return key, began, ended (of the last event) and events of each session."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
     return (
@@ -69,7 +69,7 @@ def by_key(events: DataFrame, gap: str, lateness: str) -> DataFrame:
 
 
 def as_records(found: DataFrame) -> DataFrame:
-    """A JSON document of each session, with the key of its events."""
+    """Return each session as a JSON document, with the key of its events."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return found.select("key", F.to_json(F.struct("key", "began", "ended", "events")).alias("value"))

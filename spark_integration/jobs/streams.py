@@ -1,4 +1,4 @@
-"""What jobs that are streaming queries share: how far they are, how they end, and what they leave."""
+"""Parts that jobs with streaming queries share: their progress, their end, and what they leave."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S: Final = 1
 _BROKEN_ORDER: Final = ("minpartitions", "maxrecordsperpartition", "maxbytespertask")
-# Larger than any partition: a task reads one whole, and so writes it in its order.
+# Larger than any partition: one task reads a whole one, and so writes it in its order.
 _UNCUT_BYTES: Final = 1 << 62
 
 
 class Running:
-    """A query that was started: `records` counts the rows that its batches had."""
+    """A query that was started. `records` counts the rows that its batches had."""
 
     def __init__(self, query: StreamingQuery, notice: Notice, sink: Mapping[str, str] | None = None) -> None:
-        """`sink`: the options of a sink that writes exactly once."""
+        """Watch the query. `sink` has the options of a sink that writes exactly once."""
         self.records = 0
         self._sink = sink
         self._query = query
@@ -33,10 +33,10 @@ class Running:
         self._batch = -1
 
     def wait(self, is_told: Callable[[], bool] = lambda: False) -> None:
-        """Returns when the query has ended or it is told to stop, and raises what the query failed with.
+        """Return when the query has ended or `is_told` says to stop. Raises what the query failed with.
 
-        An exception out of a signal's handler would cut a call of the JVM, and the next one would get its
-        answer. So handlers of signals say it by `is_told`.
+        Handlers of signals set `is_told` and do not raise: an exception would cut a call to the JVM, and the
+        next call would get its answer.
         """
         while not is_told() and not self._query.awaitTermination(LOOK_EVERY_S):
             self._look()
@@ -55,7 +55,7 @@ class Running:
 
 
 def _behind(progress: Any) -> int:
-    """Offsets that the sources have and the query has not read."""
+    """Return how many offsets the sources have that the query has not read."""
     found = 0
     for source in progress["sources"]:
         with suppress(TypeError, ValueError, KeyError):
@@ -67,14 +67,17 @@ def _behind(progress: Any) -> int:
 
 
 def triggered(writer: DataStreamWriter, *, once: bool, every_s: float) -> DataStreamWriter:
-    """What is there now and no more, or for ever."""
+    """Have the query read what is there now and end, or go on for ever."""
     if once:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=f"{max(round(every_s * 1000), 0)} milliseconds")
 
 
 def in_order(options: Mapping[str, str]) -> dict[str, str]:
-    """Options with which one task reads all of a batch that a partition has. Raises OptionError."""
+    """Return options with which one task reads everything that a batch has of a partition.
+
+    Raises OptionError.
+    """
     for name in options:
         if name.lower() in _BROKEN_ORDER:
             raise OptionError(

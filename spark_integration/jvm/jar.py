@@ -1,4 +1,4 @@
-"""Finds the jar of the JVM reader, and tells Spark of it."""
+"""Finds the jar of the JVM reader, and adds it to the settings of a session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from spark_integration.environment import SparkSetupError
 
 EXTENSION: Final = "io.mpbroker.spark.Acceleration"
-"""What `spark.sql.extensions` has to name, where the jar is in `spark.jars`."""
+"""`spark.sql.extensions` has to name this if the jar is in `spark.jars`."""
 
 JARS: Final = "spark.jars"
 EXTENSIONS: Final = "spark.sql.extensions"
@@ -22,9 +22,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 
 def jar_path(spark_version: str | None = None) -> Path | None:
-    """Finds the jar for this very version of Spark, by default the installed PySpark's.
-
-    None if none was built.
+    """Return the jar for this very version of Spark, by default the installed PySpark's; None without one.
 
     The jar uses parts of Spark that change between versions. Raises SparkSetupError if there is only one for
     another version.
@@ -44,9 +42,9 @@ def jar_path(spark_version: str | None = None) -> Path | None:
 
 
 def with_jvm_reader(wanted: Mapping[str, str], running: Mapping[str, str] | None) -> dict[str, str]:
-    """Adds to the settings of a session those by which it has the JVM reader.
+    """Return the settings of a session with those added that give it the JVM reader.
 
-    `running` has the settings of a context that runs already: it cannot get a jar any more. Where no jar was
+    `running` has the settings of a context that runs already: it cannot get a jar any more. If no jar was
     built, a warning says that Python reads. Raises SparkSetupError.
     """
     jar = jar_path()

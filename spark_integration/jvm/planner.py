@@ -1,7 +1,7 @@
 """Plans a query for the JVM reader, in a Python worker of Spark's, as Spark runs its own planners.
 
-Reads a request and writes a manifest, both JSON behind their length. The plan is that of the Python source.
-(Spark: PythonPlannerRunner, pyspark/sql/worker/plan_data_source_read.py.)
+It reads a request and writes a manifest; both are JSON with their length in front. The plan is that of the
+Python source. (Spark: PythonPlannerRunner, pyspark/sql/worker/plan_data_source_read.py.)
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LENGTH = struct.Struct(">i")
 
 
 def manifest(request: dict[str, Any]) -> dict[str, Any]:
-    """Answers a request {options, schema, executorsAreHere} with the plan as JSON.
+    """Answer a request {options, schema, executorsAreHere} with the plan as JSON.
 
-    {"declined": why} if only Python can read it. Raises what the Python source raises.
+    The answer is {"declined": why} if only Python can read the query. Raises what the Python source raises.
     """
     options = parse_options(request["options"])
     if value_format(request["options"]) is not None:
@@ -46,5 +46,5 @@ def _main(infile: IO[bytes], outfile: IO[bytes]) -> None:
 
 
 def main(infile: IO[bytes], outfile: IO[bytes]) -> None:
-    """Runs the planner; Spark's daemon of Python workers calls it in a forked process."""
+    """Run the planner; Spark's daemon of Python workers calls it in a forked process."""
     worker_run(_main, infile, outfile)
