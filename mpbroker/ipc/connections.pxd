@@ -1,4 +1,5 @@
-"""Which connections a processor has: the ledger that the connection limits count by. The only place that knows its offsets.
+"""The ledger of a processor's connections, by which the connection limits count. Only this file knows its
+offsets.
 
 A ledger per processor; each word has one writer. An acceptor gives every connection a ticket, a number that only
 grows per ledger, and notes it here before it sends the socket; the processor gives it a row when it serves it. So at any

@@ -1,4 +1,5 @@
-"""What a fetch session's id says (KIP-227): which handler keeps the session, and where its turn looks for it.
+"""The id of a fetch session (KIP-227): the handler that keeps the session, and the place where its turn finds
+it.
 
     31 bits:    handler number (6) | drawn by lot (15) | place (10)
 
@@ -20,11 +21,13 @@ cdef struct SessionOfFetch:
     int32_t epoch
 
 cdef inline uint32_t handler_of_session(int32_t session_id) noexcept nogil:
-    """The number of the handler that made the id."""
+    """Return the number of the handler that made the id."""
     return <uint32_t>session_id >> SESSION_HANDLER_SHIFT
 
 cdef inline int32_t epoch_after(int32_t epoch) noexcept nogil:
-    """Kafka's FetchMetadata.nextEpoch: behind the largest comes 1, for 0 begins anew."""
+    """Return the epoch after this one: 1 follows the largest, for 0 begins anew (Kafka's
+    FetchMetadata.nextEpoch).
+    """
     if epoch < 0:
         return FINAL_FETCH
     return 1 if epoch == 0x7fffffff else epoch + 1
@@ -33,7 +36,9 @@ cdef inline int32_t network_order(const uint8_t *p) noexcept nogil:
     return <int32_t>(<uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3])
 
 cdef inline SessionOfFetch session_of_fetch(const uint8_t *body, const uint8_t *end, int version) noexcept nogil:
-    """What the body of a Fetch says of its session; of one that is too short to say anything, that it wants none."""
+    """Return the session id and epoch in the body of a Fetch. A body that is too short asks for no
+    session.
+    """
     cdef SessionOfFetch said
     # replica_id; max_wait_ms, min_bytes, max_bytes, isolation_level
     cdef int at = (4 if version < FIRST_VERSION_WITHOUT_REPLICA else 0) + 13

@@ -1,5 +1,5 @@
-"""Pages for what is counted per API, per topic and per kind of client: one set for each process, which alone writes it.
-The only place that knows their offsets. (What a process counts of itself alone is in `counters.pxd`.)
+"""Pages for what is counted per API, per topic and per kind of client: one set for each process, which alone
+writes it. Only this file knows their offsets. (What a process counts of itself alone is in `counters.pxd`.)
 
 The pages are sparse blocks of the public region: a part takes memory when it is first written to. The process then
 reserves that part of the file (so that a full tmpfs is a lost count and not a SIGBUS) and sets its bit in `meters_used`;
@@ -58,12 +58,12 @@ cdef enum:
     USED_TOPICS = 26
 
 cpdef enum ApiPage:
-    """Pages that are not named by an API key. A fetch of a follower is counted in its own page only."""
+    """Pages that no API key names. A fetch of a follower is counted in its own page only."""
     FETCH_FOLLOWER = 128
     ADD_PARTITIONS_TO_TXN_VERIFICATION = 129
 
 cpdef enum ApiHistogram:
-    """All in nanoseconds or bytes. Those but TOTAL_NS leave out requests for which they are zero."""
+    """Histograms in nanoseconds or bytes. All but TOTAL_NS leave out requests for which they are zero."""
     REQUEST_QUEUE_NS = 0        # frame whole -> taken by a handler
     LOCAL_NS = 1                # taken -> answered, handed on or parked
     REMOTE_NS = 2               # ... -> answered
@@ -176,7 +176,7 @@ cdef inline void count_error(MetersRef *meters, int api, int code, uint64_t time
     store_relaxed(word, word[0] + times)
 
 cdef inline uint64_t *topic_cell(MetersRef *meters, uint32_t slot, uint32_t generation) noexcept nogil:
-    """The words of TopicMeter for the partition in that slot of the table."""
+    """Return the words of TopicMeter for the partition in that slot of the table."""
     cdef uint64_t *cell
     cdef uint32_t part = slot // CELLS_PER_PART
     if slot < meters.slots and load_relaxed(&meters.used[USED_TOPICS + part // 64]) >> (part % 64) & 1:
@@ -196,13 +196,13 @@ cdef inline void add_quota(uint64_t *row, int word, uint64_t amount) noexcept no
     store_relaxed(&row[word], row[word] + amount)
 
 cdef inline uint64_t *quota_of_all(MetersRef *meters, int kind) noexcept nogil:
-    """The words of QuotaWord for all clients with that kind of quota."""
+    """Return the words of QuotaWord for all clients with that kind of quota."""
     if not has_quotas(meters, 0) and not open_quotas(meters, 0):
         return meters.scratch
     return meters.quotas_base[kind].words
 
 cdef inline uint64_t *quota_of(MetersRef *meters, uint64_t key) noexcept nogil:
-    """A client's words of QuotaWord; NULL: it has no row."""
+    """Return a client's words of QuotaWord; NULL if it has no row."""
     cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
     cdef QuotaRow *rows = meters.quotas_base + group * QUOTA_GROUP
     if has_quotas(meters, group):
@@ -212,7 +212,7 @@ cdef inline uint64_t *quota_of(MetersRef *meters, uint64_t key) noexcept nogil:
     return NULL
 
 cdef inline void note_used(MetersRef *meters, int kind, uint64_t key, int64_t value, int64_t now_ms) noexcept nogil:
-    """A client used some of its quota, or got some back."""
+    """Count what a client used of its quota, or got back."""
     cdef uint64_t *row = quota_of(meters, key)
     add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_USED, <uint64_t>value)
     if row != NULL:
@@ -220,7 +220,7 @@ cdef inline void note_used(MetersRef *meters, int kind, uint64_t key, int64_t va
         store_relaxed(&row[<int>QuotaWord.QUOTA_LAST_MS], <uint64_t>now_ms)
 
 cdef inline void note_pause(MetersRef *meters, int kind, uint64_t key, uint64_t pause_ms) noexcept nogil:
-    """A client has to pause because of that quota."""
+    """Count a pause that a client has to make because of that quota."""
     cdef uint64_t *row = quota_of(meters, key)
     add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_PAUSES, 1)
     add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_PAUSES_MS, pause_ms)

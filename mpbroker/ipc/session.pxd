@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection: one entry per channel of a processor. The only place that knows its offsets.
+"""The peer of each connection: one entry per channel of a processor. Only this file knows its offsets.
 
 A processor keeps an array of entries, indexed by channel number, and is the only one that writes it. An entry is
 complete before the first request of its connection goes to a handler, and is changed only while no request of it is

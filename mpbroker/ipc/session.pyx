@@ -47,25 +47,25 @@ assert sizeof(SessionEntry) == SESSION_BYTES
 BYTES_EACH = SESSION_BYTES
 PRINCIPAL_BYTES_MAX = PRINCIPAL_BYTES - 1
 ANONYMOUS = "User:ANONYMOUS"
-# Connection and revision: what says whether the rest is whole.
+# Connection and revision, which tell whether the rest is whole.
 cdef enum:
     UNCHANGED_BYTES = 16
-# The part of a connection's running number that its text shows, as Kafka's.
+# The part of a connection's running number that its text shows, as in Kafka.
 INDEX_MASK = 0x7FFFFFFF
 
 
 class SessionGone(LookupError):
-    """The channel serves another connection, or none: whoever asks does not hold a request of it."""
+    """The channel serves another connection, or none: the caller does not hold a request of it."""
 
 
 class TooLong(ValueError):
-    """What would not fit into a session. It is refused, never cut: half a principal is somebody else."""
+    """A text does not fit into a session. It is refused, never cut: half a principal is somebody else."""
 
 
 cdef void session_software(
     SessionEntry *entry, const uint8_t *name, uint64_t name_bytes, const uint8_t *version, uint64_t version_bytes
 ) noexcept nogil:
-    """What ApiVersions says of the client: for people and metrics, so what is too long is cut."""
+    """Record what ApiVersions says of the client. It is for people and metrics, so a long text is cut."""
     if name_bytes >= SOFTWARE_BYTES:
         name_bytes = SOFTWARE_BYTES - 1
     if version_bytes >= SOFTWARE_BYTES:
@@ -87,28 +87,28 @@ cdef _put(char *to, size_t room, str what, str text):
 
 
 cdef void begin_change(SessionEntry *entry) noexcept:
-    """Nobody takes the entry for whole from here on, until its connection is stored again."""
+    """Mark the entry as incomplete until its connection is stored again."""
     store_relaxed(&entry.connection, 0)
     store_relaxed(&entry.revision, entry.revision + 1)
     fence_release()
 
 
 cdef class Session:
-    """One connection as it was when this was made. Texts are decoded when they are asked for."""
+    """One connection at the moment this object was made. Texts are decoded when they are asked for."""
 
     @property
     def connection(self):
-        """64 bits, never reused."""
+        """Return the connection's id of 64 bits, never reused."""
         return self.entry.connection
 
     @property
     def revision(self):
-        """Grows with each change of this connection's session."""
+        """Return a number that grows with each change of this connection's session."""
         return self.entry.revision
 
     @property
     def connection_id(self):
-        """Kafka's form: localHost:localPort-remoteHost:remotePort-processorId-index."""
+        """Return Kafka's form of the id: localHost:localPort-remoteHost:remotePort-processorId-index."""
         return (
             f"{self.local_host}:{self.entry.local_port}-{self.client_host}:{self.entry.peer_port}"
             f"-{self.entry.processor}-{self.entry.index}"
@@ -116,7 +116,7 @@ cdef class Session:
 
     @property
     def listener(self):
-        """Number of the listener in the configuration's order."""
+        """Return the number of the listener in the configuration's order."""
         return self.entry.listener
 
     @property
@@ -125,12 +125,12 @@ cdef class Session:
 
     @property
     def privileged(self):
-        """Whether the connection came by a listener that only brokers and operators reach."""
+        """Return whether the connection came by a listener that only brokers and operators reach."""
         return bool(self.entry.flags & SessionFlag.PRIVILEGED)
 
     @property
     def processor(self):
-        """Number of the processor that serves the connection."""
+        """Return the number of the processor that serves the connection."""
         return self.entry.processor
 
     @property
@@ -151,7 +151,7 @@ cdef class Session:
 
     @property
     def principal(self):
-        """type:name, as in ACLs."""
+        """Return the principal as type:name, as in ACLs."""
         return self.entry.principal.decode()
 
     @property
@@ -172,12 +172,12 @@ cdef class Session:
 
     @property
     def mechanism(self):
-        """Of SASL, "" without."""
+        """Return the SASL mechanism, "" without."""
         return self.entry.mechanism.decode()
 
     @property
     def cipher(self):
-        """Of TLS, "" without."""
+        """Return the cipher of TLS, "" without."""
         return self.entry.cipher.decode()
 
     @property
@@ -186,7 +186,7 @@ cdef class Session:
 
     @property
     def expires_ns(self):
-        """When the client must authenticate anew (CLOCK_MONOTONIC); 0: never."""
+        """Return when the client must authenticate anew (CLOCK_MONOTONIC); 0: never."""
         return self.entry.expires_ns
 
     def __repr__(self):
@@ -194,7 +194,7 @@ cdef class Session:
 
 
 cdef class Sessions:
-    """The sessions of one processor: `open` and `set` are for it, `of` for whoever holds a request."""
+    """The sessions of one processor. `open` and `set` are for it, `of` for processes that hold a request."""
 
     def __init__(self, unsigned char[::1] block):
         if block.shape[0] < SESSION_BYTES or <size_t>&block[0] % 64:
@@ -216,14 +216,15 @@ cdef class Sessions:
         return entry
 
     def of(self, uint32_t channel, uint64_t connection) -> Session:
-        """The session of a connection of which the caller holds a request. Raises SessionGone."""
+        """Return the session of a connection of which the caller holds a request. Raises SessionGone."""
         cdef SessionEntry *entry = self._entry(channel)
-        # Before the connection, and apart from the copy: whose end may be read before its beginning.
+        # Read the revision before the connection and apart from the copy, which may read its end before its
+        # beginning.
         cdef uint64_t revision = load_acquire(&entry.revision)
         cdef Session session = Session.__new__(Session)
         self._entry_of(channel, connection)
         memcpy(&session.entry, entry, sizeof(SessionEntry))
-        # Whoever asks without holding a request must not get a mixture.
+        # A caller that holds no request must not get a mixture.
         fence_acquire()
         self._entry_of(channel, connection)
         if load_relaxed(&entry.revision) != revision:
@@ -231,7 +232,10 @@ cdef class Sessions:
         return session
 
     def open(self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol, bint privileged):
-        """Processor: a connection begins, nobody has authenticated. Raises OSError when the client has gone already."""
+        """Begin a connection's session, not authenticated yet. For the processor.
+
+        Raises OSError when the client has gone already.
+        """
         cdef SessionEntry *entry = self._entry(channel)
         begin_change(entry)
         memset(<char *>entry + UNCHANGED_BYTES, 0, sizeof(SessionEntry) - UNCHANGED_BYTES)
@@ -250,7 +254,10 @@ cdef class Sessions:
         self, uint32_t channel, uint64_t connection, *, str principal=None, str mechanism=None, str cipher=None,
         str tls_version=None, expires_ns=None,
     ):
-        """Processor: what is now known of the client. Raises TooLong, having changed nothing; SessionGone."""
+        """Record what is now known of the client. For the processor.
+
+        Raises TooLong, having changed nothing, and SessionGone.
+        """
         cdef SessionEntry *entry = self._entry_of(channel, connection)
         cdef SessionEntry changed
         memcpy(&changed, entry, sizeof(SessionEntry))

@@ -1,8 +1,9 @@
-"""What travels between the processes: every 64-byte descriptor, and the produce job in its block. The only place that knows offsets.
+"""Every 64-byte descriptor that travels between the processes, and the produce job in its block. Only this
+file knows the offsets.
 
-A descriptor names a block as (owner, block, generation): the process whose arena it lies in, its offset there, the generation of the
-lease. It never carries bytes, paths or fd numbers. `connection` is 64 bits and never reused; `channel` is merely the place in the
-processor's table where that connection is looked for.
+A descriptor names a block as (owner, block, generation): the process whose arena holds it, its offset there,
+the generation of the lease. It never carries bytes, paths or fd numbers. `connection` is 64 bits and never
+reused; `channel` is merely the place in the processor's table where that connection is looked for.
 
     processor   -> handler        REQUEST, RETURN, CANCEL
     handler     -> processor      SEND, SEND_PARTS, NOOP, CLOSE, PARKED
@@ -53,7 +54,9 @@ cdef enum:
     NETWORK_UNIT_NS = 16384     # a second fits; what is left over is told with the next request
 
 cpdef enum ThrottledBy:
-    """Which quota the pause of an answer is for (Kafka: the ClientQuotaManager that throttles). In Counter's order."""
+    """The quota that the pause of an answer is for (Kafka: the ClientQuotaManager that throttles). In
+    Counter's order.
+    """
     THROTTLED_BY_PRODUCE = 0
     THROTTLED_BY_FETCH = 1
     THROTTLED_BY_REQUEST = 2
@@ -176,5 +179,7 @@ cdef struct Part:
     uint32_t path_length
 
 cdef inline uint64_t file_generation_of(uint64_t inode, uint64_t device) noexcept nogil:
-    """Two file systems may well give files of one partition the same inode number."""
+    """Mix the device into the inode: two file systems may give files of one partition the same inode
+    number.
+    """
     return inode ^ device * <uint64_t>0x9E3779B97F4A7C15

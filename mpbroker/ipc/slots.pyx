@@ -1,4 +1,4 @@
-"""Python's way to read and write the descriptors that `slots.pxd` lays out."""
+"""Reading and writing of the descriptors that `slots.pxd` lays out, for Python."""
 from collections import namedtuple
 from libc.string cimport memcpy, memset
 
@@ -73,7 +73,7 @@ def pack_request(
 
 
 def file_generation(status) -> int:
-    """Of an `os.stat_result`."""
+    """Return the file generation of an `os.stat_result`."""
     return file_generation_of(status.st_ino, status.st_dev)
 
 
@@ -154,7 +154,7 @@ def pack_call(
 
 
 def job_bytes(int batches) -> int:
-    """Bytes of a job with so many batches, without its reply."""
+    """Return the bytes of a job with so many batches, without its reply."""
     return sizeof(JobHeader) + batches * sizeof(JobBatch)
 
 
@@ -168,7 +168,7 @@ def write_job_header(unsigned char[::1] job, int batches, uint32_t reply=0, uint
 
 
 def read_job_header(const unsigned char[::1] job) -> tuple[int, int, int]:
-    """(batches, reply, reply_length)"""
+    """Return (batches, reply, reply_length)."""
     cdef JobHeader h
     memcpy(&h, &job[0], sizeof(h))
     return h.batches, h.reply, h.reply_length
@@ -206,7 +206,7 @@ def read_job_batch(const unsigned char[::1] job, int index):
 def fill_job_batch(
     unsigned char[::1] job, int index, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start_offset
 ) -> None:
-    """The log process's part of a batch."""
+    """Fill in the log process's part of a batch."""
     cdef JobBatch *b
     if index < 0 or job.shape[0] < job_bytes(index + 1):
         raise IndexError(f"batch {index} lies outside a job of {job.shape[0]} bytes")

@@ -48,13 +48,14 @@ def pack_partition(p) -> bytes:
 
 
 def read_partition(table: SlotTable, slot: int):
-    """The partition in a slot. Raises shm.table.SlotBusy, IndexError."""
+    """Read the partition in a slot. Raises shm.table.SlotBusy, IndexError."""
     return unpack_partition(table.read(slot))
 
 
 def read_partition_surely(table: SlotTable, slot: int):
-    """As read_partition, however fast its writer is: for looks that must not miss a slot. It ends, since a writer
-    that died leaves a whole payload. Raises IndexError.
+    """Read the partition in a slot, however busy its writer is; for looks that must not miss a slot.
+
+    The loop ends, since a writer that died leaves a whole payload. Raises IndexError.
     """
     while True:
         try:
@@ -64,10 +65,10 @@ def read_partition_surely(table: SlotTable, slot: int):
 
 
 def damage_word(uint32_t generation, uint32_t version) -> int:
-    """The word of damage of a slot."""
+    """Return the word of damage of a slot."""
     return <uint64_t>generation << 32 | version
 
 
 def damage_of(uint64_t word, uint32_t generation) -> int:
-    """0 if nothing of the partition is damaged."""
+    """Return the version of the damage, 0 if nothing of the partition is damaged."""
     return damage_version(word, generation)
