@@ -1,4 +1,5 @@
-"""How a connection is secured: the words that brokers, listeners and clients have for it.
+"""Security protocols of connections and versions of TLS, by the names that brokers, listeners and clients
+use.
 
 (Kafka: SecurityProtocol; SslConfigs, whose older versions of TLS no OpenSSL of today offers.)
 """

@@ -1,4 +1,4 @@
-# What is used of OpenSSL's libssl and libcrypto (3.0 or later), and our class for its SSL_CTX.
+# Declarations of OpenSSL's libssl and libcrypto (3.0 or later), and of the class for its SSL_CTX.
 
 from libc.stdint cimport uint8_t
 

@@ -112,8 +112,7 @@ def _read(directory: Path, clean_end: float) -> _Contents:
 
 
 def _batches(directory: Path) -> Iterator[tuple[Path, int, Batch]]:
-    """Yield the batches up to the first that is not whole, each with its segment and the byte where it
-    begins.
+    """Yield each batch with its segment and the byte where it begins, up to the first that is not whole.
 
     Raises OSError if a file cannot be read.
     """

@@ -1,5 +1,4 @@
-"""The progress of a recovery, told while the broker starts: a bar on a terminal, lines in a log, rows in a
-status.
+"""The progress of a recovery while the broker starts: bars on a terminal, lines in a log, rows in a status.
 
 A start that is over soon says nothing of it.
 """
