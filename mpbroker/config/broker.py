@@ -537,8 +537,9 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
 
     @property
     def retention_ms(self) -> int:
-        """Return retention.ms of topics that do not set it. Any negative number means for ever and becomes
-        -1.
+        """Return retention.ms of topics that do not set it.
+
+        Any negative number means for ever and becomes -1.
         """
         if self.log_retention_ms is not None:
             time_ms = self.log_retention_ms

@@ -56,8 +56,9 @@ _IN_THE_FILE = "Change them in the broker's properties file, then mpbroker ctl r
 
 
 def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
-    """Return why these cannot be set at all, in Kafka's words, or None if they can. Texts are checked
-    later.
+    """Return why these cannot be set at all, in Kafka's words, or None if they can.
+
+    Texts are checked later.
     """
     wanted = sorted(set(names) - DYNAMIC - REPLICATION_RATES.keys())
     if not wanted:
@@ -85,7 +86,7 @@ def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
 
 
 def _fixed(names: list[str]) -> str:
-    """Say for settings that only Kafka can alter what to do instead, or why nothing helps."""
+    """Explain why these settings of Kafka's cannot be altered, and what to do instead."""
     idle = {name: reason for name in names if (reason := _no_effect(name)) is not None}
     of_the_file = [name for name in names if name not in idle]
     says = []

@@ -81,7 +81,7 @@ _NO_EFFECT = "this broker has no such setting"
 
 
 def is_known(key: str) -> bool:
-    """Return whether Kafka has such a setting. Supported keys are not asked about."""
+    """Return whether Kafka has such a setting, or its prefix makes it a listener's."""
     return key in kafka_defaults() or re.match(r"listener\.name\.[^.]+\.", key) is not None
 
 

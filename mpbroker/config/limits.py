@@ -32,8 +32,9 @@ def names_limit(key: str) -> bool:
 
 
 def parse_limit(key: str, text: str, listeners: set[str]) -> tuple[str, str, int]:
-    """Return the listener, the key without prefix, and the limit. Raises ValueError, which says what is
-    wrong.
+    """Return the listener, the key without prefix, and the limit.
+
+    Raises ValueError, which says what is wrong.
     """
     match = _PREFIXED.fullmatch(key)
     assert match is not None

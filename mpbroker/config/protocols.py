@@ -1,5 +1,4 @@
-"""Security protocols of connections and versions of TLS, by the names that brokers, listeners and clients
-use.
+"""Security protocols and TLS versions, by the names that brokers, listeners and clients use.
 
 (Kafka: SecurityProtocol; SslConfigs, whose older versions of TLS no OpenSSL of today offers.)
 """

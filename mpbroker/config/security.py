@@ -115,8 +115,9 @@ SECURITY_KEYS: dict[str, Key] = table_of(SecuritySettings)
 
 
 def _split(key: str) -> tuple[str, str, str] | None:
-    """Split a `listener.name.` key of this table into (listener, mechanism or "", key). None for any
-    other.
+    """Split a `listener.name.` key of this table into (listener, mechanism or "", key).
+
+    None for any other.
     """
     match = _PREFIXED.fullmatch(key)
     if match is None:

@@ -325,8 +325,9 @@ def inherited(key: Key, broker: BrokerConfig) -> Any:
 
 
 def resolve(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicConfig:
-    """Return all settings of a topic from its own texts and the broker's. Raises TopicConfigError for a bad
-    text.
+    """Return all settings of a topic from its own texts and the broker's.
+
+    Raises TopicConfigError for a bad text.
     """
     values = {field_name(name): inherited(key, broker) for name, key in TOPIC_KEYS.items()}
     for name, text in overrides.items():
@@ -335,8 +336,9 @@ def resolve(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicC
 
 
 def validate(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicConfig:
-    """Check settings for CreateTopics and AlterConfigs. Raises TopicConfigError with the text for the
-    client.
+    """Check settings for CreateTopics and AlterConfigs.
+
+    Raises TopicConfigError with the text for the client.
     """
     config = resolve(broker, overrides)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:

@@ -128,8 +128,9 @@ class _Whole:
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of one log worker, in a block of ours. `places` are the indices of its batches in the
-    whole.
+    """The part of one log worker, in a block of ours.
+
+    `places` are the indices of its batches in the whole.
     """
 
     worker: int

@@ -93,8 +93,9 @@ class BulletinReader:
         self._read = 0
 
     def poll(self) -> list[bytes]:
-        """Return the messages published since the last call, oldest first. A base is the first of its
-        list.
+        """Return the messages published since the last call, oldest first.
+
+        A base is the first of its list.
         """
         position = self._position.load(0)
         generation, tail = position >> 32, position & 0xFFFFFFFF

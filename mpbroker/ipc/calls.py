@@ -32,8 +32,9 @@ class CreateTopic(Struct):
 
 
 class Account(Struct):
-    """The client whose quota pays for creations and deletions. `strict`: refuse what the quota does not
-    cover.
+    """The client whose quota pays for creations and deletions.
+
+    `strict`: refuse what the quota does not cover.
     """
 
     user: str
@@ -42,8 +43,9 @@ class Account(Struct):
 
 
 class CreateTopics(Struct, tag="create_topics"):
-    """handler -> coordinator: create topics. `automatic`: asked for by Metadata, so that an existing topic is
-    no error.
+    """handler -> coordinator: create topics.
+
+    `automatic`: asked for by Metadata, so that an existing topic is no error.
     """
 
     topics: list[CreateTopic]
@@ -88,8 +90,9 @@ class DeletedTopics(Struct, tag="deleted_topics"):
 
 
 class ConfigChange(Struct, array_like=True):
-    """One change of a setting. `operation` is as in IncrementalAlterConfigs
-    (mpbroker.protocol.numbers.ConfigOperation).
+    """One change of a setting.
+
+    `operation` is as in IncrementalAlterConfigs (mpbroker.protocol.numbers.ConfigOperation).
     """
 
     name: str
@@ -117,8 +120,9 @@ class AlterSettings(Struct, tag="alter_settings"):
 
 
 class MorePartitions(Struct):
-    """A topic that is to have `count` partitions in all. `assignments`: broker ids of each new one, None for
-    any.
+    """A topic that is to have `count` partitions in all.
+
+    `assignments`: broker ids of each new one, None for any.
     """
 
     name: str
@@ -135,8 +139,9 @@ class CreatePartitions(Struct, tag="create_partitions"):
 
 
 class AlteredResources(Struct, tag="altered_resources"):
-    """(error, message) of each topic or broker, in the order asked. When it is sent all handlers can see the
-    changes.
+    """(error, message) of each topic or broker, in the order asked.
+
+    When it is sent all handlers can see the changes.
     """
 
     results: list[tuple[int, str | None]]
@@ -161,8 +166,9 @@ class AlterQuotas(Struct, tag="alter_quotas"):
 
 
 class AlteredQuotas(Struct, tag="altered_quotas"):
-    """(error, message) of each alteration, in the order asked. When it is sent all handlers can see the
-    changes.
+    """(error, message) of each alteration, in the order asked.
+
+    When it is sent all handlers can see the changes.
     """
 
     results: list[tuple[int, str | None]]
@@ -395,8 +401,9 @@ class MovePartition(Struct, array_like=True):
 
 
 class MovePartitions(Struct, tag="move_partitions"):
-    """handler -> log: begin to move partitions. The answer means that the moves have begun, not that they are
-    done.
+    """handler -> log: begin to move partitions.
+
+    The answer means that the moves have begun, not that they are done.
     """
 
     partitions: list[MovePartition]
@@ -413,8 +420,9 @@ class TellMoves(Struct, tag="tell_moves"):
 
 
 class MovingPartition(Struct, array_like=True):
-    """A move under way. `directory`: the future one. `lag`: offsets that the copy has still to catch up
-    with.
+    """A move under way. `directory`: the future one.
+
+    `lag`: offsets that the copy has still to catch up with.
     """
 
     topic: str
@@ -468,8 +476,9 @@ class SwapSegments(Struct, tag="swap_segments"):
 
 
 class Swapped(Struct, tag="swapped"):
-    """The answer to SwapSegments. Not `done`: the segments have changed or cannot be replaced; the task is
-    void.
+    """The answer to SwapSegments.
+
+    Not `done`: the segments have changed or cannot be replaced; the task is void.
     """
 
     done: bool

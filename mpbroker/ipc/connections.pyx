@@ -1,9 +1,11 @@
-"""The ledger of a processor's connections, for acceptors, the processor and the supervisor; `connections.pxd` draws it."""
+"""The ledger of a processor's connections, for acceptors, the processor and the supervisor; `connections.pxd`
+draws it.
+"""
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.connections cimport (
-    ADDRESS_BYTES, CLEARED_AT, EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, HANDED_AT, JOURNAL_END_AT, JOURNAL_PLACES, PENDING_AT,
-    PENDING_PLACES, ROW_BYTES, ROWS_AT, ROWS_USED_AT, TAKEN_AT, WAITING_AT, Row,
+    ADDRESS_BYTES, CLEARED_AT, EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, HANDED_AT, JOURNAL_END_AT,
+    JOURNAL_PLACES, PENDING_AT, PENDING_PLACES, ROW_BYTES, ROWS_AT, ROWS_USED_AT, TAKEN_AT, WAITING_AT, Row,
 )
 from shm.atomics cimport fence_acquire, fence_full, load_acquire, load_relaxed, store_release
 
@@ -74,8 +76,9 @@ cdef class Ledger:
 
     @property
     def cleared(self):
-        """Return how often the supervisor has emptied the ledger. A reader that sees another number counts
-        the rows again.
+        """Return how often the supervisor has emptied the ledger.
+
+        A reader that sees another number counts the rows again.
         """
         return load_acquire(self._word(CLEARED_AT))
 
@@ -111,8 +114,9 @@ cdef class Ledger:
         return ticket
 
     def wait(self, int acceptor, bint waits) -> None:
-        """Set whether acceptor number `acceptor` wants to be rung. Look again at what it waits for before
-        sleeping.
+        """Set whether acceptor number `acceptor` wants to be rung.
+
+        Look again at what it waits for before sleeping.
         """
         store_release(self._word(WAITING_AT + 64 * acceptor), waits)
         fence_full()
@@ -162,7 +166,9 @@ cdef class Ledger:
     cdef void _note(self, uint64_t ticket, int channel, bint opened) noexcept:
         cdef uint64_t *end = self._word(JOURNAL_END_AT)
         cdef uint64_t position = load_relaxed(end)
-        store_release(&self.journal[position % JOURNAL_PLACES], ticket << 17 | <uint64_t>channel << 1 | opened)
+        store_release(
+            &self.journal[position % JOURNAL_PLACES], ticket << 17 | <uint64_t>channel << 1 | opened
+        )
         store_release(end, position + 1)
 
     # ---- readers

@@ -1,6 +1,9 @@
-"""Names of the numbers that each process keeps in its counter page. One list for all roles: a page is small and a reader adds up.
+"""Names of the numbers that each process keeps in its counter page.
 
-What is counted per API, per topic and per client is in `meters.pxd`. A successor goes on counting where its predecessor died.
+One list for all roles: a page is small and a reader adds up.
+
+What is counted per API, per topic and per client is in `meters.pxd`. A successor goes on counting where its
+predecessor died.
 """
 
 cpdef enum Counter:

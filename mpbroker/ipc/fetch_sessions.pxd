@@ -3,8 +3,9 @@ it.
 
     31 bits:    handler number (6) | drawn by lot (15) | place (10)
 
-So a processor can bring a fetch to the handler that knows its session, as Kafka finds the shard of an id in its
-FetchSessionCache. An id is no secret and no claim: a handler that does not know it says so, and the client makes a new session.
+So a processor can bring a fetch to the handler that knows its session, as Kafka finds the shard of an id in
+its FetchSessionCache. An id is no secret and no claim: a handler that does not know it says so, and the
+client makes a new session.
 """
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
@@ -35,9 +36,12 @@ cdef inline int32_t epoch_after(int32_t epoch) noexcept nogil:
 cdef inline int32_t network_order(const uint8_t *p) noexcept nogil:
     return <int32_t>(<uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3])
 
-cdef inline SessionOfFetch session_of_fetch(const uint8_t *body, const uint8_t *end, int version) noexcept nogil:
-    """Return the session id and epoch in the body of a Fetch. A body that is too short asks for no
-    session.
+cdef inline SessionOfFetch session_of_fetch(
+    const uint8_t *body, const uint8_t *end, int version
+) noexcept nogil:
+    """Return the session id and epoch in the body of a Fetch.
+
+    A body that is too short asks for no session.
     """
     cdef SessionOfFetch said
     # replica_id; max_wait_ms, min_bytes, max_bytes, isolation_level

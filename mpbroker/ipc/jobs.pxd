@@ -47,7 +47,12 @@ cdef inline bint is_failure(int error) noexcept nogil:
     """
     if error == REQUEST_TIMED_OUT or error == UNKNOWN_TOPIC_OR_PARTITION or error == NOT_LEADER_OR_FOLLOWER:
         return False
-    return error != KAFKA_STORAGE_ERROR and error != RECORD_LIST_TOO_LARGE and error != CORRUPT_MESSAGE and error != MESSAGE_TOO_LARGE
+    return (
+        error != KAFKA_STORAGE_ERROR
+        and error != RECORD_LIST_TOO_LARGE
+        and error != CORRUPT_MESSAGE
+        and error != MESSAGE_TOO_LARGE
+    )
 
 cdef inline void fill_holes(uint8_t *block, uint64_t capacity, JobHeader *job) noexcept nogil:
     """Fill the holes of the response from the job's batches."""
@@ -56,7 +61,9 @@ cdef inline void fill_holes(uint8_t *block, uint64_t capacity, JobHeader *job) n
     cdef uint32_t i
     for i in range(job.batches):
         batch = &batches_of(job)[i]
-        if batch.hole == 0 or <uint64_t>batch.hole + HOLE_BYTES + (LOG_START_BYTES if batch.has_log_start else 0) > capacity:
+        if batch.hole == 0 or (
+            <uint64_t>batch.hole + HOLE_BYTES + (LOG_START_BYTES if batch.has_log_start else 0) > capacity
+        ):
             continue
         at = block + batch.hole
         put_big_u16(at, <uint16_t>batch.error)

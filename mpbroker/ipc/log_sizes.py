@@ -58,8 +58,9 @@ class DirSizes:
         self._block = block
 
     def introduce(self, number: int, name: str, workers: int, *, failed: bool) -> None:
-        """Write a directory's name and state; for the first log worker. A successor writes what is there
-        already.
+        """Write a directory's name and state; for the first log worker.
+
+        A successor writes what is there already.
         """
         text = name.encode("utf-8", "surrogateescape")[: RECORD_BYTES - _NAME_AT]
         at = number * RECORD_BYTES + _NAME_AT

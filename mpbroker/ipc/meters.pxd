@@ -1,9 +1,10 @@
 """Pages for what is counted per API, per topic and per kind of client: one set for each process, which alone
 writes it. Only this file knows their offsets. (What a process counts of itself alone is in `counters.pxd`.)
 
-The pages are sparse blocks of the public region: a part takes memory when it is first written to. The process then
-reserves that part of the file (so that a full tmpfs is a lost count and not a SIGBUS) and sets its bit in `meters_used`;
-a reader looks at nothing whose bit is not set. What cannot be reserved is counted into private memory, and `LOST` grows.
+The pages are sparse blocks of the public region: a part takes memory when it is first written to. The process
+then reserves that part of the file (so that a full tmpfs is a lost count and not a SIGBUS) and sets its bit
+in `meters_used`; a reader looks at nothing whose bit is not set. What cannot be reserved is counted into
+private memory, and `LOST` grows.
 
     meters_used     per process: a bit per API page, per error page, per part of topic cells and names; per kind of CLIENTS, per
                     group of QUOTAS; LOST
@@ -19,10 +20,11 @@ a reader looks at nothing whose bit is not set. What cannot be reserved is count
     meters_quotas   per process: a row for each kind of quota, all clients together; then, in groups of 8 by their key in the
                     rates (shm/rates.pxd), rows of clients. Handlers; the coordinator for controller mutations
 
-A cell counts for the generation of the slot that it begins with. Its writer adds it to the retired counts, which stand in
-`meters_used`, before it zeroes it for another generation: cells and retired counts together never fall.
-A client's row is given to another when it was idle for a minute and there is no room; all clients together lose nothing by it.
-(Kafka: RequestMetrics, BrokerTopicMetrics, the `connections` sensors of Selector, ClientQuotaManager.)
+A cell counts for the generation of the slot that it begins with. Its writer adds it to the retired counts,
+which stand in `meters_used`, before it zeroes it for another generation: cells and retired counts together
+never fall. A client's row is given to another when it was idle for a minute and there is no room; all clients
+together lose nothing by it. (Kafka: RequestMetrics, BrokerTopicMetrics, the `connections` sensors of
+Selector, ClientQuotaManager.)
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -211,7 +213,9 @@ cdef inline uint64_t *quota_of(MetersRef *meters, uint64_t key) noexcept nogil:
                 return rows[(key + i) % QUOTA_GROUP].words
     return NULL
 
-cdef inline void note_used(MetersRef *meters, int kind, uint64_t key, int64_t value, int64_t now_ms) noexcept nogil:
+cdef inline void note_used(
+    MetersRef *meters, int kind, uint64_t key, int64_t value, int64_t now_ms
+) noexcept nogil:
     """Count what a client used of its quota, or got back."""
     cdef uint64_t *row = quota_of(meters, key)
     add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_USED, <uint64_t>value)

@@ -5,10 +5,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strncmp
 
 from mpbroker.ipc.meters cimport (
-    API_PAGE_BYTES, API_PAGES, CELL_BYTES, CELL_WORDS, CELLS_PER_PART, CLIENT_BYTES, CLIENT_TEXT_BYTES, CLIENTS, ERROR_PAGE_BYTES,
-    ERRORS, HISTOGRAMS_AT, NAME_BYTES, NAMES_PER_PART, PART_BYTES, QUOTA_GROUP, QUOTA_GROUPS, QUOTA_TEXT_BYTES, USED_APIS,
-    USED_CLIENTS, USED_ERRORS, USED_LOST, USED_QUOTAS, USED_RETIRED, USED_TOPICS, VERSIONS, ApiHistogram, ClientKind, QuotaKind,
-    QuotaWord, TopicMeter,
+    API_PAGE_BYTES, API_PAGES, CELL_BYTES, CELL_WORDS, CELLS_PER_PART, CLIENT_BYTES, CLIENT_TEXT_BYTES,
+    CLIENTS, ERROR_PAGE_BYTES, ERRORS, HISTOGRAMS_AT, NAME_BYTES, NAMES_PER_PART, PART_BYTES, QUOTA_GROUP,
+    QUOTA_GROUPS, QUOTA_TEXT_BYTES, USED_APIS, USED_CLIENTS, USED_ERRORS, USED_LOST, USED_QUOTAS,
+    USED_RETIRED, USED_TOPICS, VERSIONS, ApiHistogram, ClientKind, QuotaKind, QuotaWord, TopicMeter,
 )
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed, store_release
 from shm.counters cimport HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS
@@ -26,7 +26,10 @@ assert ERRORS * 8 <= ERROR_PAGE_BYTES and TopicMeter.TOPIC_METERS <= CELL_WORDS
 assert CELLS_PER_PART * CELL_BYTES == PART_BYTES == NAMES_PER_PART * NAME_BYTES
 assert CLIENT_BYTES * CLIENTS % PART_BYTES == 0 and USED_RETIRED + CELL_WORDS == USED_QUOTAS
 assert USED_QUOTAS * 64 + QUOTA_GROUPS <= USED_TOPICS * 64 and QuotaKind.QUOTA_KINDS <= QUOTA_GROUP
-assert sizeof(QuotaRow) * QUOTA_GROUP == PART_BYTES and QuotaWord.QUOTA_WORDS * 8 + 2 * QUOTA_TEXT_BYTES == sizeof(QuotaRow)
+assert (
+    sizeof(QuotaRow) * QUOTA_GROUP == PART_BYTES
+    and QuotaWord.QUOTA_WORDS * 8 + 2 * QUOTA_TEXT_BYTES == sizeof(QuotaRow)
+)
 
 TOPIC_NAME_BYTES_MAX = NAME_BYTES - 16
 OTHER_ERROR = ERRORS - 2
@@ -64,7 +67,12 @@ def blocks(processes: int, slots: int) -> list:
         Block("meters_topics", processes * cells, PART_BYTES, sparse=True),
         Block("meters_homes", 16 * slots, PART_BYTES),
         Block("meters_names", names, PART_BYTES, sparse=True),
-        Block("meters_clients", processes * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES, PART_BYTES, sparse=True),
+        Block(
+            "meters_clients",
+            processes * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES,
+            PART_BYTES,
+            sparse=True,
+        ),
         Block("meters_quotas", processes * QUOTA_GROUPS * PART_BYTES, PART_BYTES, sparse=True),
     ]
 
@@ -72,8 +80,9 @@ def blocks(processes: int, slots: int) -> list:
 # ---- the first touch of a part
 
 cdef bint reserve(MetersRef *meters, int64_t at, int64_t size) noexcept nogil:
-    """Reserve the bytes of the file at `at`, so that they can be written. Return False if the tmpfs is
-    full.
+    """Reserve the bytes of the file at `at`, so that they can be written.
+
+    Return False if the tmpfs is full.
     """
     cdef int64_t first = at // PART_BYTES * PART_BYTES
     cdef int64_t end = (at + size + PART_BYTES - 1) // PART_BYTES * PART_BYTES
@@ -152,7 +161,9 @@ cdef int client_enter(MetersRef *meters, int kind, const char *name, const char 
             memset(entry, 0, sizeof(ClientEntry))
             memcpy(entry.name, name, strnlen(name, CLIENT_TEXT_BYTES - 1))
             memcpy(entry.version, version, strnlen(version, CLIENT_TEXT_BYTES - 1))
-        elif strncmp(entry.name, name, CLIENT_TEXT_BYTES - 1) or strncmp(entry.version, version, CLIENT_TEXT_BYTES - 1):
+        elif strncmp(entry.name, name, CLIENT_TEXT_BYTES - 1) or strncmp(
+            entry.version, version, CLIENT_TEXT_BYTES - 1
+        ):
             continue
         store_relaxed(&entry.connections, entry.connections + 1)
         store_release(&entry.connected, entry.connected + 1)
@@ -168,8 +179,9 @@ cdef void client_leave(MetersRef *meters, int kind, int client) noexcept nogil:
 
 
 cdef class Meters:
-    """The pages of one process, for itself. `path` is the public region's file, parts of which get
-    reserved.
+    """The pages of one process, for itself.
+
+    `path` is the public region's file, parts of which get reserved.
     """
 
     def __init__(self, public, path, int process, uint32_t slots):
@@ -201,7 +213,9 @@ cdef class Meters:
         ref.errors_at = public.offset("meters_errors") + process * API_PAGES * ERROR_PAGE_BYTES
         ref.topics_at = public.offset("meters_topics") + process * cells
         ref.names_at = public.offset("meters_names")
-        ref.clients_at = public.offset("meters_clients") + process * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES
+        ref.clients_at = (
+            public.offset("meters_clients") + process * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES
+        )
         ref.quotas_at = public.offset("meters_quotas") + process * QUOTA_GROUPS * PART_BYTES
         ref.scratch = <uint64_t *>calloc(1, API_PAGE_BYTES)
         if ref.scratch == NULL:
@@ -254,8 +268,9 @@ cdef class Meters:
         count_topic(topic_cell(&self.ref, slot, generation), meter, amount)
 
     def name_topic(self, uint32_t slot, uint32_t generation, bytes topic_id, str name) -> None:
-        """Record that a slot of the partition table belongs to a partition of that topic. For the log
-        process.
+        """Record that a slot of the partition table belongs to a partition of that topic.
+
+        For the log process.
         """
         cdef MetersRef *ref = &self.ref
         if slot >= ref.slots:
@@ -314,9 +329,13 @@ cdef class Meters:
             if rows[i].words[<int>QuotaWord.QUOTA_KEY] == 0:
                 row = &rows[i]
                 break
-            if row == NULL or rows[i].words[<int>QuotaWord.QUOTA_LAST_MS] < row.words[<int>QuotaWord.QUOTA_LAST_MS]:
+            if row == NULL or (
+                rows[i].words[<int>QuotaWord.QUOTA_LAST_MS] < row.words[<int>QuotaWord.QUOTA_LAST_MS]
+            ):
                 row = &rows[i]
-        if row.words[<int>QuotaWord.QUOTA_KEY] and now_ms - <int64_t>row.words[<int>QuotaWord.QUOTA_LAST_MS] < QUOTA_IDLE_MS:
+        if row.words[<int>QuotaWord.QUOTA_KEY] and (
+            now_ms - <int64_t>row.words[<int>QuotaWord.QUOTA_LAST_MS] < QUOTA_IDLE_MS
+        ):
             return False
         store_release(&row.words[<int>QuotaWord.QUOTA_KEY], 0)
         for i in range(1, <uint32_t>QuotaWord.QUOTA_WORDS):
@@ -362,8 +381,9 @@ cdef list words_of(const uint64_t *first, int count):
 
 
 class Reader:
-    """All processes' pages in an attached public region. A reader reads existing words and allocates
-    nothing.
+    """All processes' pages in an attached public region.
+
+    A reader reads existing words and allocates nothing.
     """
 
     def __init__(self, public, slots: int) -> None:
@@ -388,7 +408,9 @@ class Reader:
         """Return by API page ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])."""
         used, found = self._used(process), {}
         for api in _bits(used, USED_APIS, API_PAGES):
-            words = self._words("meters_apis", (process * API_PAGES + api) * API_PAGE_BYTES, API_PAGE_BYTES // 8)
+            words = self._words(
+                "meters_apis", (process * API_PAGES + api) * API_PAGE_BYTES, API_PAGE_BYTES // 8
+            )
             versions = {version: count for version, count in enumerate(words[:VERSIONS]) if count}
             histograms = []
             for i in range(ApiHistogram.API_HISTOGRAMS):

@@ -77,8 +77,9 @@ class ExitCode(IntEnum):
 
 
 class FatalError(Exception):
-    """An error that stops the whole broker. The message says what, where and what to do; `status` is the exit
-    status. (Kafka: FatalExitError.)
+    """An error that stops the whole broker.
+
+    The message says what, where and what to do; `status` is the exit status. (Kafka: FatalExitError.)
     """
 
     def __init__(self, message: str, status: int = 1) -> None:
@@ -174,8 +175,9 @@ class ProcessContext:
         return self._roles.load(role)
 
     def pending_fence(self) -> Fence | None:
-        """Return the fence order that is not acknowledged yet. Do all of it, then call
-        `acknowledge_fence`.
+        """Return the fence order that is not acknowledged yet.
+
+        Do all of it, then call `acknowledge_fence`.
         """
         order = self._fence_orders.load(self.index)
         if order == self._fence_seen:
@@ -243,8 +245,9 @@ class ProcessContext:
         setproctitle.setproctitle(f"mpbroker: {self.name} {about}".strip())
 
     def entitle_by_listeners(self) -> None:
-        """Put the listeners of this process's plane that are accepted now into the title. Call it when
-        listeners change.
+        """Put the listeners of this process's plane that are accepted now into the title.
+
+        Call it when listeners change.
         """
         control = is_control_plane(self.index)
         found = [self.memory.listener_counts(number) for number in range(MAX_LISTENERS)]

@@ -1,10 +1,11 @@
 """The peer of each connection: one entry per channel of a processor. Only this file knows its offsets.
 
-A processor keeps an array of entries, indexed by channel number, and is the only one that writes it. An entry is
-complete before the first request of its connection goes to a handler, and is changed only while no request of it is
-with anybody (Kafka: KafkaChannel's metadata, of which RequestContext is a copy per request; here a handler looks when
-it wants to know). The channel's place is not given to another connection while a handler holds a request of it, so a
-handler reads the entry of a request it holds without waiting; it still compares the connection id.
+A processor keeps an array of entries, indexed by channel number, and is the only one that writes it. An entry
+is complete before the first request of its connection goes to a handler, and is changed only while no request
+of it is with anybody (Kafka: KafkaChannel's metadata, of which RequestContext is a copy per request; here a
+handler looks when it wants to know). The channel's place is not given to another connection while a handler
+holds a request of it, so a handler reads the entry of a request it holds without waiting; it still compares
+the connection id.
 
     0     connection       never reused; 0 while the entry is being made: stored last
     8     revision         grows with each change and connection, never falls: what was derived from an entry is good for both
@@ -62,7 +63,8 @@ cdef struct SessionEntry:
     char principal[PRINCIPAL_BYTES]         # type:name
 
 cdef void session_software(
-    SessionEntry *entry, const uint8_t *name, uint64_t name_bytes, const uint8_t *version, uint64_t version_bytes
+    SessionEntry *entry, const uint8_t *name, uint64_t name_bytes,
+    const uint8_t *version, uint64_t version_bytes,
 ) noexcept nogil
 
 

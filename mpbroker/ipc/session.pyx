@@ -4,10 +4,12 @@ from libc.errno cimport errno
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.session cimport (
-    CIPHER_BYTES, HOST_BYTES, MECHANISM_BYTES, PRINCIPAL_BYTES, SESSION_BYTES, SOFTWARE_BYTES, TLS_VERSION_BYTES,
-    SecurityProtocol, SessionEntry, SessionFlag,
+    CIPHER_BYTES, HOST_BYTES, MECHANISM_BYTES, PRINCIPAL_BYTES, SESSION_BYTES, SOFTWARE_BYTES,
+    TLS_VERSION_BYTES, SecurityProtocol, SessionEntry, SessionFlag,
 )
-from shm.atomics cimport fence_acquire, fence_release, load_acquire, load_relaxed, store_relaxed, store_release
+from shm.atomics cimport (
+    fence_acquire, fence_release, load_acquire, load_relaxed, store_relaxed, store_release,
+)
 
 cdef extern from *:
     """
@@ -63,7 +65,8 @@ class TooLong(ValueError):
 
 
 cdef void session_software(
-    SessionEntry *entry, const uint8_t *name, uint64_t name_bytes, const uint8_t *version, uint64_t version_bytes
+    SessionEntry *entry, const uint8_t *name, uint64_t name_bytes,
+    const uint8_t *version, uint64_t version_bytes,
 ) noexcept nogil:
     """Record what ApiVersions says of the client. It is for people and metrics, so a long text is cut."""
     if name_bytes >= SOFTWARE_BYTES:
@@ -79,7 +82,9 @@ cdef void session_software(
 cdef _put(char *to, size_t room, str what, str text):
     cdef bytes data = text.encode()
     if <size_t>len(data) >= room:
-        raise TooLong(f"the {what} of a connection has {len(data)} bytes, at most {room - 1} are served: {text[:64]!r}…")
+        raise TooLong(
+            f"the {what} of a connection has {len(data)} bytes, at most {room - 1} are served: {text[:64]!r}…"
+        )
     if b"\0" in data:
         raise ValueError(f"the {what} of a connection holds a zero byte: {text[:64]!r}")
     memset(to, 0, room)
@@ -231,7 +236,10 @@ cdef class Sessions:
             raise SessionGone(f"channel {channel} of connection {connection:#x} is just being changed")
         return session
 
-    def open(self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol, bint privileged):
+    def open(
+        self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol,
+        bint privileged,
+    ):
         """Begin a connection's session, not authenticated yet. For the processor.
 
         Raises OSError when the client has gone already.
@@ -251,8 +259,8 @@ cdef class Sessions:
         store_release(&entry.connection, connection)
 
     def set(
-        self, uint32_t channel, uint64_t connection, *, str principal=None, str mechanism=None, str cipher=None,
-        str tls_version=None, expires_ns=None,
+        self, uint32_t channel, uint64_t connection, *, str principal=None, str mechanism=None,
+        str cipher=None, str tls_version=None, expires_ns=None,
     ):
         """Record what is now known of the client. For the processor.
 
@@ -274,5 +282,9 @@ cdef class Sessions:
         if expires_ns is not None:
             changed.expires_ns = expires_ns
         begin_change(entry)
-        memcpy(<char *>entry + UNCHANGED_BYTES, <char *>&changed + UNCHANGED_BYTES, sizeof(SessionEntry) - UNCHANGED_BYTES)
+        memcpy(
+            <char *>entry + UNCHANGED_BYTES,
+            <char *>&changed + UNCHANGED_BYTES,
+            sizeof(SessionEntry) - UNCHANGED_BYTES,
+        )
         store_release(&entry.connection, connection)

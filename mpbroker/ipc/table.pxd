@@ -1,5 +1,6 @@
-"""The payload of a partition table slot, which every process and Spark read. Written by the log process
-alone.
+"""The payload of a partition table slot, which every process and Spark read.
+
+Written by the log process alone.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -30,8 +31,9 @@ cdef struct PartitionSlot:
     int64_t aborted_end         # markers of transactions that were aborted lie below it; 0: none were
     uint8_t padding[16]
 
-# Beside each slot is a word of damage, the scrubber's: generation << 32 | version. While the generation is the slot's, ranges of the
-# partition are damaged, and the version grows with each change of what the scrubber's file says of them; 0: there is no damage.
+# Beside each slot is a word of damage, the scrubber's: generation << 32 | version. While the generation is
+# the slot's, ranges of the partition are damaged, and the version grows with each change of what the
+# scrubber's file says of them; 0: there is no damage.
 cdef inline uint32_t damage_version(uint64_t word, uint32_t generation) noexcept nogil:
     """Return the version of the damage, 0 if nothing of the partition is damaged."""
     return <uint32_t>word if word >> 32 == generation else 0

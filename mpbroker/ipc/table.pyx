@@ -24,9 +24,10 @@ def unpack_partition(const unsigned char[::1] payload):
         raise ValueError(f"a partition slot has {sizeof(s)} bytes, not {payload.shape[0]}")
     memcpy(&s, &payload[0], sizeof(s))
     return Partition(
-        (<char *>s.topic_id)[:16], s.partition, s.generation, s.flags, s.config_version, s.leader_epoch, s.log_dir,
-        s.log_start_offset, s.high_watermark.offset, s.high_watermark.segment_base, s.high_watermark.position,
-        s.last_stable.offset, s.last_stable.segment_base, s.last_stable.position, s.log_end_offset, s.aborted_end,
+        (<char *>s.topic_id)[:16], s.partition, s.generation, s.flags, s.config_version, s.leader_epoch,
+        s.log_dir, s.log_start_offset, s.high_watermark.offset, s.high_watermark.segment_base,
+        s.high_watermark.position, s.last_stable.offset, s.last_stable.segment_base, s.last_stable.position,
+        s.log_end_offset, s.aborted_end,
     )
 
 
@@ -37,7 +38,9 @@ def pack_partition(p) -> bytes:
         raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
     memset(&s, 0, sizeof(s))
     memcpy(s.topic_id, <const char *>topic_id, 16)
-    s.partition, s.generation, s.flags, s.config_version = p.partition, p.generation, p.flags, p.config_version
+    s.partition, s.generation, s.flags, s.config_version = (
+        p.partition, p.generation, p.flags, p.config_version,
+    )
     s.leader_epoch, s.log_dir, s.log_start_offset = p.leader_epoch, p.log_dir, p.log_start_offset
     s.high_watermark.offset, s.high_watermark.segment_base = p.high_watermark, p.high_watermark_segment
     s.high_watermark.position = p.high_watermark_position

@@ -118,15 +118,17 @@ def log_worker_number(index: int) -> int:
 
 
 def log_worker_of_slot(slot: int, log_workers: int) -> int:
-    """Return the number of the log worker whose partition is in the slot. Each worker gives out its own
-    slots.
+    """Return the number of the log worker whose partition is in the slot.
+
+    Each worker gives out its own slots.
     """
     return slot % log_workers
 
 
 def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
-    """Yield the slots that ever were a partition's, except the metadata's. Each worker gives out its own in
-    order.
+    """Yield the slots that ever were a partition's, except the metadata's.
+
+    Each worker gives out its own in order.
     """
     for worker in range(log_workers):
         own = range(worker or log_workers, partitions.slots, log_workers)

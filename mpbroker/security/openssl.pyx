@@ -56,8 +56,7 @@ cdef bint at_end() noexcept nogil:
 
 
 cdef class ServerContext:
-    """A TLS server's context between the lowest and the highest version it speaks, as the protocol numbers
-    them.
+    """A TLS server's context. It speaks the versions from the lowest to the highest, in protocol numbers.
 
     All methods raise ssl.SSLError.
     """

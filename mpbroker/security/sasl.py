@@ -67,8 +67,9 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Offer:
-    """The mechanisms that a listener offers. `max_reauth_ms` by mechanism; 0: sessions do not expire by
-    themselves.
+    """The mechanisms that a listener offers.
+
+    `max_reauth_ms` by mechanism; 0: sessions do not expire by themselves.
     """
 
     mechanisms: tuple[str, ...]

@@ -1,5 +1,4 @@
-"""TLS contexts from Kafka's `ssl.` settings: for servers of this package's own class (`openssl`), for clients
-of Python's ssl.
+"""TLS contexts from Kafka's `ssl.` settings: `openssl`'s for servers, those of Python's ssl for clients.
 
 Keys and certificates are PEM, in files or inline; PKCS12 is converted in memory if the `cryptography` package
 is installed; JKS is refused with the commands that convert it. `Keystore` notices changed files: new
@@ -262,8 +261,9 @@ def _from_pkcs12(data: bytes, location: str, password: Secret | None) -> bytes:
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """Give a name to bytes that never touch a disk, for a library that reads only files. Raises
-    Unreadable.
+    """Give a name to bytes that never touch a disk, for a library that reads only files.
+
+    Raises Unreadable.
     """
     try:
         fd = os.memfd_create("certificates", os.MFD_CLOEXEC)

@@ -66,8 +66,9 @@ class Inherited:
         return sock.detach(), listener
 
     def refuse_rest(self) -> None:
-        """Refuse sockets that serve no listener, since clients would wait in them for ever. Raises
-        FatalError.
+        """Refuse sockets that serve no listener, since clients would wait in them for ever.
+
+        Raises FatalError.
         """
         if self.sockets:
             rest = ", ".join(f"{name or 'unnamed'} at {sock.getsockname()}" for name, sock in self.sockets)

@@ -39,8 +39,9 @@ def shares(total: int, processors: int, *, has_control: bool) -> tuple[int, int]
 
 
 def sizes(config: BrokerConfig) -> Sizes:
-    """Return the sizes of the memory that is made at the start. Limits of requests are given out
-    afterwards.
+    """Return the sizes of the memory that is made at the start.
+
+    Limits of requests are given out afterwards.
     """
     total = request_bytes(config)
     reply_limit = max(total, REPLY_BYTES_MIN)

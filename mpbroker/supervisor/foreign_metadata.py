@@ -83,8 +83,9 @@ def _refuse_records(log_dir: Path) -> None:
 
 
 def _read(directory: Path, clean_end: float) -> _Contents:
-    """Read up to the first record of an unknown type, or to the first batch that is not whole. Raises
-    OSError.
+    """Read up to the first record of an unknown type, or to the first batch that is not whole.
+
+    Raises OSError.
     """
     found = _Contents()
     next_offset = 0

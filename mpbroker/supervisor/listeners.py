@@ -226,8 +226,9 @@ class Listeners:
         return self._begin(number, listener, comes=False, tree=tree)
 
     def changed_security(self, config: BrokerConfig) -> dict[int, ListenerSecurity]:
-        """Return the new security of those listeners whose settings differ in `config`. Raises
-        SecurityError.
+        """Return the new security of those listeners whose settings differ in `config`.
+
+        Raises SecurityError.
         """
         served = {n: self.config.listeners[n] for n in self.security}
         return {

@@ -79,8 +79,9 @@ log = logging.getLogger("mpbroker")
 
 
 def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
-    """Check certificates, users and rules of all listeners before anything else is begun. Raises
-    FatalError.
+    """Check certificates, users and rules of all listeners before anything else is begun.
+
+    Raises FatalError.
     """
     try:
         return secure_listeners(config)
@@ -89,8 +90,9 @@ def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
 
 
 def check_size(config: BrokerConfig) -> None:
-    """Refuse a configuration that is too large to be told to running processes when it changes. Raises
-    FatalError.
+    """Refuse a configuration that is too large to be told to running processes when it changes.
+
+    Raises FatalError.
     """
     try:
         settings.encode(config)
@@ -99,8 +101,9 @@ def check_size(config: BrokerConfig) -> None:
 
 
 def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
-    """Run a broker until it is told to stop; return the exit status. Every failure is one clear line in the
-    log.
+    """Run a broker until it is told to stop; return the exit status.
+
+    Every failure is one clear line in the log.
     """
     logs.configure(logs.wanted_level(os.environ))
     setproctitle.setproctitle("mpbroker: supervisor")
@@ -400,8 +403,9 @@ class Supervisor:
                 answer.give({"error": f"nothing changes: {error}"})
 
     def _publish_altered(self) -> None:
-        """Publish altered values at once. Resizes and replacements of handlers for them wait for their
-        turn.
+        """Publish altered values at once.
+
+        Resizes and replacements of handlers for them wait for their turn.
         """
         try:
             changes, security, _ = self._checked(self._altered, Resize.of)
@@ -449,8 +453,9 @@ class Supervisor:
         look: Callable[[], Changes],
         new_resize: Callable[[BrokerConfig, int | None, int | None], Resize],
     ) -> tuple[Changes, dict[int, ListenerSecurity], Resize | None]:
-        """Check a new configuration. Raises ReloadError, SecurityError, FatalError with everything as it
-        was.
+        """Check a new configuration.
+
+        Raises ReloadError, SecurityError, FatalError with everything as it was.
         """
         # Use the tree's configuration: a listener may have come in this very step.
         self.config = self.tree.config

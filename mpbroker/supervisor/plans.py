@@ -29,8 +29,9 @@ WELCOME = 0
 
 
 def stages_of(role: int) -> list[tuple[int, ...]]:
-    """Return the stages of a death, each the process indices that must acknowledge. Stage numbers begin with
-    1.
+    """Return the stages of a death, each the process indices that must acknowledge.
+
+    Stage numbers begin with 1.
     """
     if topology.is_handler(role):
         return [LOG_WORKERS, (topology.COORDINATOR,), processors_of(role)]

@@ -139,8 +139,9 @@ class Reload:
         return self._changes(now, loaded.config, altered, [str(warning) for warning in loaded.warnings])
 
     def altered(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """Return what altered settings have to change; the file is as it was read last. Raises
-        ReloadError.
+        """Return what altered settings have to change; the file is as it was read last.
+
+        Raises ReloadError.
         """
         return self._changes(now, self._static, altered, [])
 
@@ -184,8 +185,9 @@ class Reload:
         )
 
     def done(self, changes: Changes) -> None:
-        """Record that the changes hold in every running process. Until then the next reload tries them
-        again.
+        """Record that the changes hold in every running process.
+
+        Until then the next reload tries them again.
         """
         assert changes.asked is not None
         assert changes.static is not None

@@ -32,8 +32,9 @@ _FOLLOWERS = (
 
 
 def publish(config: bytes, tree: Tree) -> None:
-    """Publish a configuration that settings.encode made. Return when all running processes follow it or have
-    died.
+    """Publish a configuration that settings.encode made.
+
+    Return when all running processes follow it or have died.
     """
     settings.write(tree.memory.private.block("settings"), config)
     for roles in _FOLLOWERS:

@@ -13,8 +13,9 @@ DEATHS_IN_A_ROW_MAX = 10
 
 @dataclass
 class RestartPolicy:
-    """The deaths of one role. The delay doubles while it dies young, up to `DEATHS_IN_A_ROW_MAX` such
-    deaths.
+    """The deaths of one role.
+
+    The delay doubles while it dies young, up to `DEATHS_IN_A_ROW_MAX` such deaths.
     """
 
     young_deaths: int = 0

@@ -199,8 +199,9 @@ class Tree:
         self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
 
     def relaunch(self, child: Child) -> None:
-        """Launch a role that must not stay away. While the system has no process for it, it is tried
-        again.
+        """Launch a role that must not stay away.
+
+        While the system has no process for it, it is tried again.
         """
         try:
             self.launch(child)
@@ -361,8 +362,9 @@ class Tree:
     # ---- hangs
 
     def judge_heartbeats(self) -> None:
-        """Kill hanging processes, as `hangs` judges them. Called once per tick, whatever the tree waits
-        for.
+        """Kill hanging processes, as `hangs` judges them.
+
+        Called once per tick, whatever the tree waits for.
         """
         if self._stopping:
             return  # a stop has its own limits, and log workers take what they need to flush
@@ -463,8 +465,9 @@ class Tree:
             self._has_left(child)
 
     def stop_all(self) -> None:
-        """Stop gracefully: what is under way is answered, then everything is flushed. Deaths meanwhile are
-        final.
+        """Stop gracefully: what is under way is answered, then everything is flushed.
+
+        Deaths meanwhile are final.
         """
         self._stopping = True
         present = sorted(self.children)
