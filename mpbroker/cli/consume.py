@@ -67,8 +67,9 @@ class Consumer:
         self._positions = self._first_positions(where)
 
     def groups(self) -> Iterator[tuple[int, list[Record]]]:
-        """Yield records with their partition, batch by batch: a fetch of small records would fill the
-        memory.
+        """Yield records with their partition, batch by batch.
+
+        All small records of a fetch at once would fill the memory.
         """
         left = self._settings.count or None
         at_end: set[int] = set()
@@ -177,8 +178,9 @@ def _render_json(topic: str, partition: int, record: Record) -> bytes:
 
 
 def _field_json(name: str, data: bytes | None) -> dict[str, str | bytes | None]:
-    """Return text under its name, and other bytes in base64 under another, since text would not restore
-    them.
+    """Return text under its name, and other bytes in base64 under another name.
+
+    Text would not restore those bytes.
     """
     try:
         return {name: None if data is None else data.decode()}

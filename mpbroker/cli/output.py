@@ -18,8 +18,9 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def log_offsets(start: int, end: int) -> str:
-    """Name both ends in Kafka's words: a range leaves open whether it includes its end, and a log may be
-    empty.
+    """Name both ends in Kafka's words.
+
+    A range leaves open whether it includes its end, and a log may be empty.
     """
     return f"log start offset {start:,}, log end offset {end:,}"
 

@@ -149,9 +149,7 @@ def _add_limits(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Add limits of single listeners, and put the names of the two special ones in the form that listeners
-    have.
-    """
+    """Add limits of single listeners, and upper-case the names of the two special listeners."""
     names = set(_protocols(values, settings))
     found: dict[str, dict[str, int]] = {}
     for setting in of_listeners:
@@ -337,8 +335,9 @@ def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Prob
 
 
 def new_contradictions(before: BrokerConfig, after: BrokerConfig) -> list[Problem]:
-    """Return the contradictions of `after` that `before` has not: an accepted one does not forbid a
-    change.
+    """Return the contradictions of `after` that `before` does not have.
+
+    An accepted one does not forbid a change.
     """
     known = {problem.message for problem in contradictions(before)}
     return [problem for problem in contradictions(after) if problem.message not in known]

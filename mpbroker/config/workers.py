@@ -51,8 +51,9 @@ class Workers(msgspec.Struct, frozen=True):
 
 
 def default_workers(cpus: int | None = None) -> Workers:
-    """Return one processor per two CPUs and one handler per CPU, but at least one and two, at most what
-    fits.
+    """Return one processor per two CPUs and one handler per CPU.
+
+    There are at least one processor and two handlers, and at most as many as shared memory has room for.
     """
     count = usable_cpus() if cpus is None else cpus
     return Workers(
@@ -109,9 +110,7 @@ def _quota_v1(group: Path) -> float | None:
 
 
 def _read(path: Path) -> str | None:
-    """Return the content of a small file, or None when it is missing, which means that no limit is set
-    there.
-    """
+    """Return the content of a small file; None when it is missing, since then it sets no limit."""
     try:
         return path.read_text()
     except OSError:

@@ -63,8 +63,9 @@ class Origin(NamedTuple):
 
 
 Then: TypeAlias = Callable[[list[Batch] | None], None]
-"""Called once with the filled batches in the order given, or with None if a log worker died: the result is
-unknown.
+"""Called once with the filled batches in the order given, or with None if a log worker died.
+
+With None nobody knows whether the batches are appended.
 """
 
 

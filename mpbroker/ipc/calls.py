@@ -175,9 +175,7 @@ class AlteredQuotas(Struct, tag="altered_quotas"):
 
 
 class AllocateProducerIds(Struct, tag="allocate_producer_ids"):
-    """handler -> coordinator: allocate a block of producer ids to the handler, durable before it is
-    answered.
-    """
+    """handler -> coordinator: allocate a block of producer ids. It is durable before it is answered."""
 
 
 class ProducerIds(Struct, tag="producer_ids"):

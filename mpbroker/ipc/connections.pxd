@@ -14,9 +14,11 @@ header
     72    journal_end      entries ever written to the journal; written by the processor
     80    evictions_done   written by the processor
     88    rows_used        no channel from this number on was ever used; written by the processor
-    128   waiting          per acceptor, on a cache line of its own: it wants to hear of room and closed connections
+    128   waiting          per acceptor, on a cache line of its own: it wants to hear of room and closed
+                           connections
     256   cleared          how often the rows were emptied; written by the supervisor
-    1024  pending          what was handed over: row of ticket t at place t mod PENDING_PLACES; written by the acceptor
+    1024  pending          what was handed over: row of ticket t at place t mod PENDING_PLACES; written by the
+                           acceptor
 4096      rows             by channel; ticket 0: no connection
 ...       journal          per connection served and closed an entry: ticket << 17 | channel << 1 | opened
 

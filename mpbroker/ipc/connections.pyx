@@ -1,5 +1,6 @@
-"""The ledger of a processor's connections, for acceptors, the processor and the supervisor; `connections.pxd`
-draws it.
+"""The ledger of a processor's connections, as acceptors, the processor and the supervisor use it.
+
+`connections.pxd` draws it.
 """
 from libc.string cimport memcpy, memset
 
@@ -105,8 +106,9 @@ cdef class Ledger:
         store_release(&self.pending[ticket % PENDING_PLACES].ticket, 0)
 
     def mark(self) -> int:
-        """Return a ticket for a message without a connection: when it is taken, so is everything sent
-        before.
+        """Return a ticket for a message without a connection.
+
+        When it is taken, so is everything that was sent before.
         """
         cdef uint64_t ticket = load_relaxed(self._word(HANDED_AT)) + 1
         store_release(&self.pending[ticket % PENDING_PLACES].ticket, 0)

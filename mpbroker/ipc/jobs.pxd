@@ -1,6 +1,4 @@
-"""Helpers for whoever completes a produce job (`slots.pxd`): its batches, the response behind them, and what
-counts as a failure.
-"""
+"""Helpers for those that complete a produce job (`slots.pxd`): its batches, its response, its failures."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from mpbroker.ipc.slots cimport PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot
@@ -36,15 +34,14 @@ cdef inline JobBatch *batches_of(JobHeader *job) noexcept nogil:
     return <JobBatch *>(<uint8_t *>job + sizeof(JobHeader))
 
 cdef inline bint is_shared(const ProduceSlot *slot) noexcept nogil:
-    """Return whether other log workers have the same job: it lies in a processor's block, and a handler waits
-    for all of them.
+    """Return whether other log workers have the same job.
+
+    Such a job lies in a processor's block, and a handler waits for all of the workers.
     """
     return slot.kind == PRODUCE_BACK and slot.owner != slot.sender
 
 cdef inline bint is_failure(int error) noexcept nogil:
-    """Return whether Kafka counts this error as a failed produce request
-    (ReplicaManager.appendRecordsToLeader).
-    """
+    """Return whether Kafka counts it as a failed produce request (ReplicaManager.appendRecordsToLeader)."""
     if error == REQUEST_TIMED_OUT or error == UNKNOWN_TOPIC_OR_PARTITION or error == NOT_LEADER_OR_FOLLOWER:
         return False
     return (

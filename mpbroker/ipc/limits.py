@@ -1,6 +1,4 @@
-"""Connection rates of addresses (quotas of entity `ip`), as the coordinator publishes them to the
-acceptors.
-"""
+"""Connection rates of addresses (quotas of entity `ip`), published by the coordinator to the acceptors."""
 
 from __future__ import annotations
 

@@ -80,9 +80,7 @@ class ListenerCounts:
 
 
 class AddedListener(msgspec.Struct, frozen=True):
-    """A listener that was added while the broker runs, and the address that clients are told to use
-    instead.
-    """
+    """A listener added while the broker runs, and the address that clients are told to use instead."""
 
     listener: Listener
     advertised: Listener | None = None

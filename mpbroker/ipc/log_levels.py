@@ -51,9 +51,7 @@ class LogLevels:
         self._log_requests(LEVELS["DEBUG"] if on else 0)
 
     def _log_requests(self, level: int) -> None:
-        """Set the level of the request log and ring the handlers: they look at the word when they are
-        rung.
-        """
+        """Set the level of the request log. Handlers look at the word when they are rung."""
         self._requests.store(0, level)
         for handler in topology.HANDLERS:
             self._memory.doorbell(handler).ring()

@@ -1,6 +1,4 @@
-"""Topics and quotas as the coordinator publishes them and every handler holds them: a base, and deltas after
-it.
-"""
+"""Topics and quotas, published by the coordinator and held by every handler: a base, and deltas after it."""
 
 from __future__ import annotations
 

@@ -1,24 +1,27 @@
-"""Pages for what is counted per API, per topic and per kind of client: one set for each process, which alone
-writes it. Only this file knows their offsets. (What a process counts of itself alone is in `counters.pxd`.)
+"""Pages for what is counted per API, per topic and per kind of client.
+
+Each process has one set and alone writes it. Only this file knows their offsets. (What a process counts of
+itself alone is in `counters.pxd`.)
 
 The pages are sparse blocks of the public region: a part takes memory when it is first written to. The process
 then reserves that part of the file (so that a full tmpfs is a lost count and not a SIGBUS) and sets its bit
 in `meters_used`; a reader looks at nothing whose bit is not set. What cannot be reserved is counted into
 private memory, and `LOST` grows.
 
-    meters_used     per process: a bit per API page, per error page, per part of topic cells and names; per kind of CLIENTS, per
-                    group of QUOTAS; LOST
-    meters_apis     per process and API: requests by version, then ApiHistogram. Processors, when a request has ended;
-                    handlers, CONVERSION_NS and TEMPORARY_BYTES alone
+    meters_used     per process: a bit per API page, per error page, per part of topic cells and names; per
+                    kind of CLIENTS, per group of QUOTAS; LOST
+    meters_apis     per process and API: requests by version, then ApiHistogram. Processors, when a request
+                    has ended; handlers, CONVERSION_NS and TEMPORARY_BYTES alone
     meters_errors   per process and API: answers by error code. Whoever makes the answer
     meters_topics   per process and partition table slot: a cell of generation and TopicMeter
-    meters_names    per partition table slot: generation, length, name of the topic; of the first slot of a topic that a log
-                    process has. Log processes
-    meters_homes    per partition table slot: generation; slot << 32 | generation of the one that has its topic's name, and lives
-                    as long. Not sparse. Log processes
+    meters_names    per partition table slot: generation, length, name of the topic; of the first slot of a
+                    topic that a log process has. Log processes
+    meters_homes    per partition table slot: generation; slot << 32 | generation of the one that has its
+                    topic's name, and lives as long. Not sparse. Log processes
     meters_clients  per process and ClientKind: CLIENTS entries of name, version, count. Processors
-    meters_quotas   per process: a row for each kind of quota, all clients together; then, in groups of 8 by their key in the
-                    rates (shm/rates.pxd), rows of clients. Handlers; the coordinator for controller mutations
+    meters_quotas   per process: a row for each kind of quota, all clients together; then, in groups of 8 by
+                    their key in the rates (shm/rates.pxd), rows of clients. Handlers; the coordinator for
+                    controller mutations
 
 A cell counts for the generation of the slot that it begins with. Its writer adds it to the retired counts,
 which stand in `meters_used`, before it zeroes it for another generation: cells and retired counts together

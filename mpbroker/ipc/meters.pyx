@@ -320,7 +320,9 @@ cdef class Meters:
         cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
         cdef QuotaRow *rows = ref.quotas_base + group * QUOTA_GROUP
         cdef QuotaRow *row = NULL
-        cdef bytes user_text = user.encode()[:QUOTA_TEXT_BYTES], client_text = client_id.encode()[:QUOTA_TEXT_BYTES]
+        cdef bytes user_text = user.encode()[:QUOTA_TEXT_BYTES], client_text = (
+            client_id.encode()[:QUOTA_TEXT_BYTES]
+        )
         if quota_of(ref, key) != NULL:
             return True
         if not has_quotas(ref, group) and not open_quotas(ref, group):
@@ -480,7 +482,7 @@ class Reader:
         return found
 
     def quotas(self, process: int) -> tuple:
-        """Return (words of QuotaWord by kind for all clients together, [(user, client id, words)] of
+        """Return (words of QuotaWord by kind, all clients together; [(user, client id, words)] of
         clients).
         """
         used, clients, row_bytes = self._used(process), [], PART_BYTES // QUOTA_GROUP

@@ -135,8 +135,9 @@ class ProcessContext:
         self.orphaned = True
 
     def call_numbers(self) -> Iterator[int]:
-        """Yield numbers of 32 bits that no predecessor had: an answer to it must not pass for an answer to
-        us.
+        """Yield numbers of 32 bits that no predecessor had.
+
+        An answer to a predecessor must not pass for an answer to us.
         """
         first = self.incarnation << INCARNATION_SHIFT
         return ((first + number) & CALL_NUMBER_MAX for number in itertools.count(1))

@@ -8,7 +8,8 @@ holds a request of it, so a handler reads the entry of a request it holds withou
 the connection id.
 
     0     connection       never reused; 0 while the entry is being made: stored last
-    8     revision         grows with each change and connection, never falls: what was derived from an entry is good for both
+    8     revision         grows with each change and connection, never falls: what was derived from an entry
+                           is good for both
     16    expires_ns       CLOCK_MONOTONIC; from then on the client must authenticate anew. 0: never
     24    flags            SessionFlag
     28    listener         number in the configuration's order
@@ -64,7 +65,7 @@ cdef struct SessionEntry:
 
 cdef void session_software(
     SessionEntry *entry, const uint8_t *name, uint64_t name_bytes,
-    const uint8_t *version, uint64_t version_bytes,
+    const uint8_t *version, uint64_t version_bytes
 ) noexcept nogil
 
 

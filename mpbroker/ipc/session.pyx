@@ -18,14 +18,16 @@ cdef extern from *:
     #include <stdio.h>
     #include <sys/socket.h>
 
-    /* Host and port of one end of a socket; clients of Unix-domain sockets have neither. -1: errno says why. */
+    /* Get host and port of one end of a socket; clients of Unix-domain sockets have neither.
+       Return -1 if that fails: errno says why. */
     static int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
     {
         struct sockaddr_storage at;
         socklen_t length = sizeof at;
         const struct sockaddr_in *v4 = (const struct sockaddr_in *)&at;
         const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&at;
-        if (peer ? getpeername(fd, (struct sockaddr *)&at, &length) : getsockname(fd, (struct sockaddr *)&at, &length))
+        if (peer ? getpeername(fd, (struct sockaddr *)&at, &length)
+                 : getsockname(fd, (struct sockaddr *)&at, &length))
             return -1;
         *port = 0;
         if (at.ss_family == AF_INET) {
@@ -34,7 +36,8 @@ cdef extern from *:
         }
         if (at.ss_family == AF_INET6) {
             *port = ntohs(v6->sin6_port);
-            if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))   /* an IPv4 client of a dual-stack listener, as Java shows it */
+            /* An IPv4 client of a dual-stack listener is shown as in Java. */
+            if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
                 return inet_ntop(AF_INET, v6->sin6_addr.s6_addr + 12, host, room) ? 0 : -1;
             return inet_ntop(AF_INET6, &v6->sin6_addr, host, room) ? 0 : -1;
         }
@@ -66,7 +69,7 @@ class TooLong(ValueError):
 
 cdef void session_software(
     SessionEntry *entry, const uint8_t *name, uint64_t name_bytes,
-    const uint8_t *version, uint64_t version_bytes,
+    const uint8_t *version, uint64_t version_bytes
 ) noexcept nogil:
     """Record what ApiVersions says of the client. It is for people and metrics, so a long text is cut."""
     if name_bytes >= SOFTWARE_BYTES:

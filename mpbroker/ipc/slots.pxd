@@ -192,7 +192,8 @@ cdef struct Part:
     uint32_t path_length
 
 cdef inline uint64_t file_generation_of(uint64_t inode, uint64_t device) noexcept nogil:
-    """Mix the device into the inode: two file systems may give files of one partition the same inode
-    number.
+    """Mix the device into the inode number.
+
+    Two file systems may give files of one partition the same inode number.
     """
     return inode ^ device * <uint64_t>0x9E3779B97F4A7C15

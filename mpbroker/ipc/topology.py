@@ -399,8 +399,9 @@ class SharedMemory:
         return counter_page(self.public, index)
 
     def meters(self, index: int) -> Meters:
-        """Return the pages per API, topic and client of a process, for itself alone: they hold a
-        descriptor.
+        """Return the pages per API, topic and client of a process, for itself alone.
+
+        They hold a descriptor.
         """
         return Meters(self.public, self.public_path, index, self.sizes.partition_slots)
 

@@ -84,8 +84,9 @@ class PlainUsers:
         return cls(users)
 
     def check(self, user: str, password: str) -> bool:
-        """Check a password in a time independent of where two passwords differ and of whether the user
-        exists.
+        """Check a password.
+
+        The time does not depend on where two passwords differ, nor on whether the user exists.
         """
         expected = self.passwords.get(user)
         same = hmac.compare_digest(password.encode(), expected if expected is not None else b"\0")

@@ -130,9 +130,7 @@ def _batches(directory: Path) -> Iterator[tuple[Path, int, Batch]]:
 
 
 def _clean_end(log_dir: Path) -> float:
-    """Return the end of the metadata at the last clean stop; infinite if there was none, or if it is
-    unknown.
-    """
+    """Return the end of the metadata at the last clean stop; infinite if there was none or it is unknown."""
     if not is_there(log_dir / names.CLEAN_SHUTDOWN):
         return float("inf")
     try:
@@ -159,9 +157,7 @@ def _unknown_record(log_dir: Path, found: _Contents, offset: int, why: str) -> s
 
 
 def _election_alone(log_dir: Path, segment: Path, position: int) -> str:
-    """Describe an election that Kafka's controller appended, with no broker behind it that opened
-    partitions.
-    """
+    """Describe an election that Kafka's controller appended before its broker opened partitions."""
     return (
         f"Apache Kafka was started on {log_dir} since mpbroker, and its controller has written to {segment}; "
         "topics are as mpbroker left them. Make sure that Kafka is stopped, then take back what it wrote: "

@@ -1,6 +1,4 @@
-"""One log line format for all processes: time, level, process, message; on stderr, for systemd and
-terminals.
-"""
+"""One log line format for all processes: time, level, process, message. It goes to stderr."""
 
 from __future__ import annotations
 

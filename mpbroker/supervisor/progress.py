@@ -99,8 +99,9 @@ def text_of(one: Progress) -> str:
 
 
 def _new_bars() -> Bars:
-    """Return bars that are drawn only when told to: a thread of theirs would keep the supervisor from
-    forking.
+    """Return bars that are drawn only when told to.
+
+    A thread that draws them would keep the supervisor from forking.
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn

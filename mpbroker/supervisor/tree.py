@@ -250,9 +250,7 @@ class Tree:
             os.kill(child.pid, signal.SIGKILL)
 
     def _moves(self, child: Child) -> bool:
-        """Return whether the role shows life, or is within the time that a start may take without a sign of
-        it.
-        """
+        """Return whether the role shows life, or is within the time that a start may take without it."""
         turns = self.memory.counters(child.role).turns
         if turns != child.last_turns:
             child.last_turns = turns
@@ -263,14 +261,16 @@ class Tree:
     # ---- orders and fences
 
     def _wake(self, role: int) -> None:
-        """Ring a role whether it sleeps or not: on its way from a look at its orders to sleep it would not be
-        rung.
+        """Ring a role whether it sleeps or not.
+
+        On its way from a look at its orders to sleep it would not be rung otherwise.
         """
         os.eventfd_write(self.memory.bell_fds[role], 1)
 
     def _wake_acceptors(self) -> None:
-        """Ring the acceptors: they look by themselves which processors serve, and whose connections are
-        gone.
+        """Ring the acceptors.
+
+        They look by themselves which processors serve, and whose connections are gone.
         """
         for role in topology.ACCEPTORS:
             self._wake(role)
