@@ -26,7 +26,7 @@ from mpbroker.protocol.topic_names import problem_with
 from mpbroker.protocol.wire import Buffer
 
 REQUEST_TIMEOUT_MS = 30_000
-# How long a command tries again after errors that may pass.
+# The time for retries after errors that may pass.
 PATIENCE_MS = 30_000
 ADVICE = "does the broker run there? (--bootstrap-server)"
 FETCH_BYTES_MAX = 16 << 20

@@ -185,7 +185,7 @@ def _field_json(name: str, data: bytes | None) -> dict[str, str | bytes | None]:
     try:
         return {name: None if data is None else data.decode()}
     except UnicodeDecodeError:
-        # Bytes are base64 in JSON.
+        # msgspec writes bytes as base64 in JSON.
         return {f"{name}_base64": data}
 
 

@@ -1,4 +1,4 @@
-"""`mpbroker ctl`: the supervisor's answers, printed."""
+"""`mpbroker ctl`: prints the supervisor's answers."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""`mpbroker ctl metrics`: read from the broker's public region, without asking any process.
+"""`mpbroker ctl metrics`: reads the broker's public region, without asking any process.
 
 It works beside a jammed broker, and after a crash for as long as the region's file exists.
 """

@@ -1,7 +1,7 @@
 """The format of `mpbroker consume -f`: kcat's letters, compiled once and filled in per record.
 
 %t topic, %p partition, %o offset, %k key, %v or %s value, %T timestamp (ms), %K and %S lengths of key and
-value (-1 for null), %h headers as name=value, %% a percent sign. Between them stand escapes, too.
+value (-1 for null), %h headers as name=value, %% a percent sign. The text between them may have escapes.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""`mpbroker consume --to FILE`: what a topic has now, as a Parquet or Arrow file, whole or not at all."""
+"""`mpbroker consume --to FILE`: writes a topic's present records as Parquet or Arrow, whole or not at all."""
 
 from __future__ import annotations
 

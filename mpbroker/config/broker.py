@@ -1,8 +1,8 @@
 """The broker's settings: one frozen struct, each field with its type, default, bounds and documentation.
 
 A field is Kafka's key with dots written as underscores, so `BROKER_KEYS` (key → `Key`) is derived from the
-struct and cannot disagree with it. Defaults are Kafka 4.3's but for these: `listeners` is the loopback
-address, which needs no authentication, `log.dirs` is `./data` instead of a directory below /tmp,
+struct and cannot disagree with it. Defaults are Kafka 4.3's with these exceptions: `listeners` is the
+loopback address, which needs no authentication, `log.dirs` is `./data` instead of a directory below /tmp,
 `node.id` is 1 instead of required, and the two thread counts fit the machine (`workers`).
 """
 

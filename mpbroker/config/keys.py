@@ -1,8 +1,8 @@
 """A setting: type, default, bounds, documentation; text to value and back, with Kafka's messages.
 
-Follows `org.apache.kafka.common.config.ConfigDef`: values are trimmed, numbers are plain Java numbers
-(no underscores), lists are split at commas, and an error reads `Invalid value V for configuration K: why`,
-because that is the text that reaches Kafka's clients through INVALID_CONFIG.
+The rules are those of `org.apache.kafka.common.config.ConfigDef`: values are trimmed, numbers are plain Java
+numbers (no underscores), lists are split at commas. An error reads
+`Invalid value V for configuration K: why`, because that text reaches Kafka's clients through INVALID_CONFIG.
 """
 
 import re
@@ -58,7 +58,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         place = f"{self.origin}: " if self.origin else ""
-        # A flag names the key already.
+        # The message of a flag names the key already.
         repeated = f"{self.key}: " if self.origin.startswith("--") else ""
         return f"{place}{self.message.removeprefix(repeated)}"
 

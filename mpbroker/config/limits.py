@@ -1,7 +1,8 @@
 """Limits of connections: those of single listeners, and of single addresses.
 
-Kafka looks `listener.name.<listener>.<key>` up first and `<key>` if that is not set, so a listener without a
-limit of its own has the broker's, for itself alone (ListenerName.configPrefix, ConnectionQuotas).
+Kafka looks `listener.name.<listener>.<key>` up first and `<key>` if that is not set. A listener without a
+limit of its own therefore has the broker's limit for itself alone (ListenerName.configPrefix,
+ConnectionQuotas).
 """
 
 import ipaddress

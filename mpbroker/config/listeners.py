@@ -1,8 +1,8 @@
 """Listeners: `NAME://host:port` or `NAME://unix:/path`, each with the security protocol its name maps to.
 
-Rules of Kafka's `SocketServerConfigs.listenerListToEndPoints`: names are upper-cased and unique; ports are
-unique but for port 0 and for one IPv4 plus one IPv6 literal on the same port; `advertised.listeners` may
-repeat ports. An empty host is the wildcard.
+The rules are those of Kafka's `SocketServerConfigs.listenerListToEndPoints`: names are upper-cased and
+unique; ports are unique except for port 0 and for one IPv4 plus one IPv6 literal on the same port;
+`advertised.listeners` may repeat ports. An empty host is the wildcard.
 """
 
 import ipaddress

@@ -1,7 +1,7 @@
 """Defaults, `server.properties`, `-o key=value` and flags, merged into one `BrokerConfig`.
 
-The later of these beats the earlier (the order of KIP-1137). Every problem of all sources is collected
-before `ConfigError` is raised, each with the place where the value was written; what is usable but surely
+Later sources beat earlier ones (the order of KIP-1137). Every problem of all sources is collected before
+`ConfigError` is raised, each with the place where the value was written. A value that is usable but surely
 not what was meant comes back as a warning.
 """
 

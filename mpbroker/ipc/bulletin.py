@@ -4,9 +4,9 @@
     4096  half 0      messages: length u32, bytes; the first is a base
     ...   half 1
 
-Generation g lives in half g & 1. A new base opens the next generation in the other half, which is free as
-soon as every live reader has said (in its word of `acks`) that it follows the current one. A reader must
-count as live before its first look: if it comes later than the publisher's check it is behind by one
+Generation g lives in half g & 1. A new base opens the next generation in the other half. That half is free as
+soon as every live reader has written in its word of `acks` that it follows the current generation. A reader
+must count as live before its first look: if it comes later than the publisher's check it is behind by one
 generation, never by two. A publisher killed while writing has published nothing; its successor begins with a
 base of its own.
 """

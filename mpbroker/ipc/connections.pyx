@@ -12,7 +12,7 @@ from shm.atomics cimport fence_acquire, fence_full, load_acquire, load_relaxed, 
 
 assert sizeof(Row) == ROW_BYTES
 
-# Kafka: Processor.ConnectionQueueSize.
+# The limit is Kafka's: Processor.ConnectionQueueSize.
 OUTSTANDING_MAX = 20
 assert OUTSTANDING_MAX < PENDING_PLACES
 

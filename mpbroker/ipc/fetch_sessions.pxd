@@ -10,11 +10,11 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 cdef enum:
     SESSION_HANDLER_SHIFT = 25
-    SESSION_PLACES = 1024           # the lowest bits
-    FIRST_SESSION_VERSION = 7       # of Fetch
+    SESSION_PLACES = 1024           # the lowest bits of an id
+    FIRST_SESSION_VERSION = 7       # version of Fetch
     FIRST_VERSION_WITHOUT_REPLICA = 15
-    FULL_FETCH = 0                  # epochs: makes a session
-    FINAL_FETCH = -1                # ends it and makes none
+    FULL_FETCH = 0                  # as an epoch: makes a session
+    FINAL_FETCH = -1                # as an epoch: ends the session and makes none
 
 cdef struct SessionOfFetch:
     int32_t id
@@ -41,7 +41,7 @@ cdef inline SessionOfFetch session_of_fetch(
     A body that is too short asks for no session.
     """
     cdef SessionOfFetch said
-    # replica_id; max_wait_ms, min_bytes, max_bytes, isolation_level
+    # Skip replica_id; max_wait_ms, min_bytes, max_bytes, isolation_level.
     cdef int at = (4 if version < FIRST_VERSION_WITHOUT_REPLICA else 0) + 13
     said.id, said.epoch = 0, FINAL_FETCH
     if version >= FIRST_SESSION_VERSION and end - body >= at + 8:

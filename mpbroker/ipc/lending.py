@@ -1,6 +1,6 @@
-"""Blocks of a process's own arena that it lends for messages, until their borrower returns them or is fenced.
+"""Blocks of a process's own arena that it lends for messages, until the borrower returns them or is fenced.
 
-`mpbroker/ipc/slots.pxd` says how a block travels, `shm/arena.pyx` what its generation is good for.
+`mpbroker/ipc/slots.pxd` explains how a block travels, `shm/arena.pyx` what its generation is for.
 """
 
 from __future__ import annotations

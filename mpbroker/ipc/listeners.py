@@ -22,18 +22,18 @@ LISTENERS_BYTES = MAX_LISTENERS * RECORD_BYTES
 class ListenerCount(IntEnum):
     """Words of a listener, written by the acceptor that serves it."""
 
-    STATE = 0  # ListenerState
-    ACCEPTED = 1  # handed to a processor
+    STATE = 0  # a ListenerState
+    ACCEPTED = 1  # connections handed to a processor
     OPEN = 2  # connections now, as the limits count them
     BLOCKED_NS = 3  # waited for a slot, a rate or a processor with room (Kafka: AcceptorBlockedPercent)
-    REFUSED_PER_IP = 4  # max.connections.per.ip
+    REFUSED_PER_IP = 4  # refused by max.connections.per.ip
     THROTTLED = 5  # delayed by the rate of the broker or the listener …
-    THROTTLED_MS = 6  # … and for how long, all together
-    THROTTLED_IP = 7  # closed after a while because of the rate of their address …
+    THROTTLED_MS = 6  # … and the sum of their delays
+    THROTTLED_IP = 7  # closed after a delay because of the rate of their address …
     THROTTLED_IP_MS = 8
     ACCEPT_ERRORS = 9
     RATE_MILLI = 10  # connections a second * 1000, over the quota window
-    BROKER_RATE_MILLI = 11  # of all listeners of the same acceptor
+    BROKER_RATE_MILLI = 11  # the same for all listeners of the same acceptor
     CONTROL_PLANE = 12  # 1: a listener of the control plane
 
 

@@ -16,7 +16,7 @@ from shm.word import Words
 
 RECORD_BYTES = 1024
 DIRS_BYTES = MAX_LOG_DIRS * RECORD_BYTES
-# Generation of its slot << 32 | segments, then bytes.
+# Two words: generation of its slot << 32 | segments, then bytes.
 PARTITION_BYTES = 16
 _NAME_AT = 256
 
@@ -30,11 +30,11 @@ class DirState(IntEnum):
 class _Word(IntEnum):
     """Words of a directory's record: the first log worker's, then one of each worker."""
 
-    STATE = 0  # DirState
-    TOTAL_BYTES = 1  # of its file system …
-    USABLE_BYTES = 2  # … of these, what is left for the broker
-    WORKERS = 3  # how many there are
-    FIRST_WORKER = 8  # bytes of its partitions, and one more
+    STATE = 0  # a DirState
+    TOTAL_BYTES = 1  # size of its file system …
+    USABLE_BYTES = 2  # … and the part of it that is left for the broker
+    WORKERS = 3  # number of log workers
+    FIRST_WORKER = 8  # bytes of its partitions plus one; 0: not measured
 
 
 @dataclass(frozen=True)

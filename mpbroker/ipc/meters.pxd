@@ -5,8 +5,8 @@ itself alone is in `counters.pxd`.)
 
 The pages are sparse blocks of the public region: a part takes memory when it is first written to. The process
 then reserves that part of the file (so that a full tmpfs is a lost count and not a SIGBUS) and sets its bit
-in `meters_used`; a reader looks at nothing whose bit is not set. What cannot be reserved is counted into
-private memory, and `LOST` grows.
+in `meters_used`; a reader skips parts whose bit is not set. What cannot be reserved is counted into private
+memory, and `LOST` grows.
 
     meters_used     per process: a bit per API page, per error page, per part of topic cells and names; per
                     kind of CLIENTS, per group of QUOTAS; LOST
@@ -69,12 +69,12 @@ cpdef enum ApiPage:
 
 cpdef enum ApiHistogram:
     """Histograms in nanoseconds or bytes. All but TOTAL_NS leave out requests for which they are zero."""
-    REQUEST_QUEUE_NS = 0        # frame whole -> taken by a handler
-    LOCAL_NS = 1                # taken -> answered, handed on or parked
-    REMOTE_NS = 2               # ... -> answered
+    REQUEST_QUEUE_NS = 0        # from the whole frame to its taking by a handler
+    LOCAL_NS = 1                # from then until it is answered, handed on or parked
+    REMOTE_NS = 2               # from then until it is answered
     THROTTLE_NS = 3
-    RESPONSE_QUEUE_NS = 4       # answered -> dequeued by the processor
-    RESPONSE_SEND_NS = 5        # ... -> last byte written
+    RESPONSE_QUEUE_NS = 4       # from the answer to its dequeuing by the processor
+    RESPONSE_SEND_NS = 5        # from then until the last byte is written
     TOTAL_NS = 6                # the sum of all but THROTTLE_NS
     REQUEST_BYTES = 7           # of the body
     CONVERSION_NS = 8
@@ -240,6 +240,7 @@ cdef class Meters:
     cdef MetersRef ref
     cdef object keep
     cdef readonly int process
-    cdef dict home_of               # by topic id: which slot's entry has its name, as `meters_homes` says it
+    # by topic id: the slot whose entry has the topic's name, as in `meters_homes`
+    cdef dict home_of
     cdef _take_over(self)
     cdef bint _put_name(self, uint32_t slot, uint32_t generation, bytes text) except -1

@@ -1,4 +1,4 @@
-"""The pages that `meters.pxd` draws, for the process that writes them and for anybody who reads."""
+"""The pages that `meters.pxd` draws, for the process that writes them and for all readers."""
 import os
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -482,8 +482,9 @@ class Reader:
         return found
 
     def quotas(self, process: int) -> tuple:
-        """Return (words of QuotaWord by kind, all clients together; [(user, client id, words)] of
-        clients).
+        """Return quotas: (words of QuotaWord by kind, [(user, client id, words)]).
+
+        The former are of all clients together, the latter of single ones.
         """
         used, clients, row_bytes = self._used(process), [], PART_BYTES // QUOTA_GROUP
         alls = [[0] * QuotaWord.QUOTA_WORDS for _ in range(QuotaKind.QUOTA_KINDS)]

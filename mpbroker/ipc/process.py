@@ -1,14 +1,15 @@
 """What every process of the tree has: its place, its memory, and the supervisor's orders.
 
 Orders are state in shared words, never queued messages: each process looks at its own on every wake-up and
-does what is new. `orders` says run or stop. `fence_orders` says that a role died (drop what is left of it,
-then acknowledge) or that its successor is there (bind its rings anew, then acknowledge). Some deaths are
-mended in stages, so that what depends on what is done in order; the stage is in the order, 0 for a welcome.
-A role that leaves a running broker is announced in the same way (`LEAVING`: give it nothing new), and so is a
-new configuration (`SETTINGS_CHANGED`).
-`roles` is changed when all have acknowledged the welcome: who sees the role there when it starts gets none.
-Handlers and acceptors are there from their launch on, since they count as readers of a bulletin before they
-are ready (`is_ready`); their welcome comes then all the same.
+obeys a new one. `orders` is run or stop. `fence_orders` tells that a role died (drop what is left of it, then
+acknowledge) or that its successor is there (bind its rings anew, then acknowledge). Some deaths are mended in
+stages, which order steps that depend on each other; the stage is in the order, 0 for a welcome. A role that
+leaves a running broker is announced in the same way (`LEAVING`: give it nothing new), and so is a new
+configuration (`SETTINGS_CHANGED`).
+
+`roles` is changed when all have acknowledged the welcome: a process that sees the role there when it starts
+gets none. Handlers and acceptors are there from their launch on, since they count as readers of a bulletin
+before they are ready (`is_ready`); their welcome still comes then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rings as Python uses them: nobody blocks on a push.
 
-What does not fit into a ring waits in a queue of its producer's, in order, and the consumer is asked to ring
-when it has taken some. `mpbroker/ipc/slots.pxd` says what the descriptors mean.
+Descriptors that do not fit into a ring wait in a queue of its producer's, in order, and the consumer is asked
+to ring when it has taken some. `mpbroker/ipc/slots.pxd` explains the descriptors.
 """
 
 from __future__ import annotations
@@ -109,11 +109,11 @@ class RingPair:
         self._outbox.flush()
 
     def drop(self) -> None:
-        """Forget what the other process sent and what was meant for it: it is dead."""
+        """Forget what a dead process sent, and what was meant for it."""
         self._inbox.take(self._inbox.size)
         self._outbox.clear()
 
     def rebind(self) -> None:
-        """Begin with the empty rings of its successor."""
+        """Begin with the empty rings of the other process's successor."""
         self._inbox.rebind()
         self._outbox.rebind()

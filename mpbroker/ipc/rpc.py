@@ -5,9 +5,9 @@
     client -> server    RETURN   ends the lease of the answer's block
 
 A server that has no memory for an answer sends an ANSWER without a block. A client does not block: its `then`
-is called with the answer, or with `Failed` in its place. Deaths are the business of whoever holds the client:
-it hears of them from the supervisor and decides what its calls come to (`RpcClient.server_died`).
-`mpbroker/ipc/slots.pxd` draws the descriptors, `mpbroker/ipc/calls.py` has the messages.
+is called with the answer, or with `Failed` in its place. The owner of a client hears of deaths from the
+supervisor and decides what becomes of the calls (`RpcClient.server_died`). `mpbroker/ipc/slots.pxd` draws the
+descriptors, `mpbroker/ipc/calls.py` has the messages.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RpcClient:
         return next(self._numbers)
 
     def call(self, message: Message, then: Then, connection: int = 0, number: int | None = None) -> int:
-        """Send a call and return its number. `connection`: on whose behalf, 0 for nobody's.
+        """Send a call and return its number. `connection`: the one it is made for, 0 for none.
 
         Raises ArenaFull, having sent nothing.
         """
@@ -107,7 +107,7 @@ class RpcClient:
         return Failed(NO_ANSWER, f"the {self.name}'s answer {why}")
 
     def server_died(self) -> list[Then]:
-        """End the leases of all calls under way; return who waited for them, oldest first."""
+        """End the leases of all calls under way; return their callbacks, oldest first."""
         pending, self._pending = self._pending, {}
         for call in pending.values():
             self._lender.end(call.block, call.generation)

@@ -24,7 +24,7 @@ An entry that was never used costs no memory: the array is sparse.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 cpdef enum SecurityProtocol:
-    """Kafka's numbers."""
+    """Security protocols by Kafka's numbers."""
     PLAINTEXT = 0
     SSL = 1
     SASL_PLAINTEXT = 2

@@ -5,9 +5,9 @@ A block of the private region, which nobody else can map: it holds passwords.
     0    length   of what follows, written last
     8    the whole configuration (msgpack of BrokerConfig)
 
-The supervisor alone writes it, then orders everybody to look (process.SETTINGS_CHANGED), and writes it again
-only when all who were ordered have acknowledged or died. Who is forked meanwhile has the same configuration
-already.
+The supervisor alone writes it, then orders all processes to look (process.SETTINGS_CHANGED). It writes again
+only when all that were ordered have acknowledged or died. A process forked meanwhile has the same
+configuration already.
 """
 
 from __future__ import annotations

@@ -28,12 +28,12 @@ cdef struct PartitionSlot:
     Bound high_watermark
     Bound last_stable
     int64_t log_end_offset
-    int64_t aborted_end         # markers of transactions that were aborted lie below it; 0: none were
+    int64_t aborted_end         # markers of aborted transactions lie below it; 0: none were aborted
     uint8_t padding[16]
 
-# Beside each slot is a word of damage, the scrubber's: generation << 32 | version. While the generation is
-# the slot's, ranges of the partition are damaged, and the version grows with each change of what the
-# scrubber's file says of them; 0: there is no damage.
+# Beside each slot is the scrubber's word of damage: generation << 32 | version. While the generation is the
+# slot's, ranges of the partition are damaged. The version grows with each change of these ranges in the
+# scrubber's file; 0: there is no damage.
 cdef inline uint32_t damage_version(uint64_t word, uint32_t generation) noexcept nogil:
     """Return the version of the damage, 0 if nothing of the partition is damaged."""
     return <uint32_t>word if word >> 32 == generation else 0

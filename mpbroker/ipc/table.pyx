@@ -1,4 +1,4 @@
-"""Python's view of partition table slots; `table.pxd` draws the payload."""
+"""Access to partition table slots for Python; `table.pxd` draws the payload."""
 from collections import namedtuple
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset

@@ -210,9 +210,9 @@ class Sizes:
     """Sizes of memory that the operator decides. Each log worker has its part of `partition_slots`."""
 
     partition_slots: int = 16384
-    request_limit_bytes: int = 1 << 30  # per processor, until the supervisor says something else
+    request_limit_bytes: int = 1 << 30  # per processor, until the supervisor gives out another limit
     reply_limit_bytes: int = 1 << 30  # per handler, and of the coordinator and the log process
-    arena_extent_bytes: int = 16 << 30  # virtual
+    arena_extent_bytes: int = 16 << 30  # address space
     log_workers: int = 1
     quota_samples: int = 11
     quota_window_ms: int = 1000
@@ -323,7 +323,7 @@ class SharedMemory:
             Block("settings", settings.BYTES, 4096),
             # Each processor: an entry for each of its channels (session.pxd).
             Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
-            # Acceptors and processors: who has which connection (connections.pxd).
+            # Acceptors and processors: the connections of each processor (connections.pxd).
             Block("connections", len(PROCESSORS) * LEDGER_BYTES, 4096),
             # The supervisor: listeners that were added while the broker runs (ipc.listeners).
             Block("listeners", LISTENERS_BYTES, 4096),

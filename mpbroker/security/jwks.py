@@ -90,7 +90,7 @@ class KeySet:
 def signed_validator(keys: KeySet, rules: ClaimRules) -> Validator:
     """Make the check of tokens that a key of the set has signed. Raises KeySetError without PyJWT."""
     try:
-        # Before the fork: the import takes a tenth of a second, and processors inherit it.
+        # Import before the fork: it takes a tenth of a second, and processors inherit it.
         import cryptography  # noqa: F401
         import jwt
     except ImportError as error:

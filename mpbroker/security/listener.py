@@ -87,7 +87,10 @@ class ListenerSecurity:
         return Offer(mechanisms, make, served, limits, now_ms)
 
     def principal(self, certificate: bytes | None) -> Principal:
-        """Name a client that has only TLS to show. Raises ValueError, such as NoRuleMatches."""
+        """Return the principal of a client that has only TLS to show.
+
+        Raises ValueError, such as NoRuleMatches.
+        """
         if not certificate:
             return ANONYMOUS
         return map_subject(self.rules, names.subject_of(certificate))

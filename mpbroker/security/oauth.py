@@ -1,7 +1,7 @@
 """SASL OAUTHBEARER (RFC 7628; KIP-255, KIP-768): bearer tokens, unsecured or signed by a key of a set.
 
-An invalid token is answered with a JSON text in a *successful* SaslAuthenticate; the client says 0x01, and
-then it fails. `jwks` checks signatures.
+An invalid token is answered with a JSON text in a *successful* SaslAuthenticate; the client answers 0x01, and
+only then it fails. `jwks` checks signatures.
 """
 
 from __future__ import annotations

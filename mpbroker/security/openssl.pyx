@@ -184,7 +184,7 @@ cdef BIO *read_only(bytes data) except NULL:
 
 
 def dump_subject(bytes certificate) -> str:
-    """Print the subject of a DER certificate as `OID=#VALUE+…,…`: values are DER in hexadecimal.
+    """Print the subject of a DER certificate as `OID=#VALUE+…,…`. Values are DER in hexadecimal.
 
     Relative distinguished names stand in the certificate's order. Raises ValueError.
     """

@@ -1,7 +1,7 @@
 """Listening sockets that the service manager opened for us (sd_listen_fds(3)): systemd's socket activation.
 
-Such a socket serves the listener that has its name (FileDescriptorName=) or its address. Connections wait in
-it also while no broker runs, so a restart refuses nobody.
+A socket serves the listener that has its name (FileDescriptorName=) or its address. Connections wait in it
+also while no broker runs, so a restart refuses nobody.
 """
 
 from __future__ import annotations

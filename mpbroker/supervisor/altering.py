@@ -56,7 +56,7 @@ class AlteredSettings:
         if self._told != self._version:
             self._told = self._version
             self._done.store(0, self._version)
-            # Ring whether it sleeps or not: on its way from a look at the word to sleep it would not be rung.
+            # Ring whether it sleeps or not: on its way from a look at the word to sleep it would miss a bell.
             os.eventfd_write(self._coordinator_bell, 1)
 
     def _usable(self, texts: dict[str, str]) -> dict[str, str]:

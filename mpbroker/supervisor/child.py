@@ -131,7 +131,7 @@ def _child_main(
 
 
 def _terminated(context: ProcessContext, parent: int) -> None:
-    """The kernel's word that the supervisor died; any other SIGTERM is ignored.
+    """Stop if the supervisor died, for which the kernel sends SIGTERM; ignore any other SIGTERM.
 
     While the supervisor lives it alone decides who stops and in which order: a SIGTERM to the whole process
     group must not take the roles away from under a graceful stop.

@@ -255,7 +255,7 @@ class Listeners:
         return change.answer
 
     def go_on(self, tree: Tree) -> None:
-        """Complete the changes that the acceptor, or its successor, has made."""
+        """Complete the changes that the acceptor has made. A successor of it begins with them made."""
         for change in list(self.changes):
             state = self.memory.listener_counts(change.number).get(ListenerCount.STATE)
             if change.comes:

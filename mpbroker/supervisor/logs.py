@@ -1,4 +1,7 @@
-"""One log line format for all processes: time, level, process, message. It goes to stderr."""
+"""One log line format for all processes: time, level, process, message.
+
+It goes to stderr, for systemd and terminals.
+"""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class Tree:
                 self.order_all((child.role,), LEAVING, leaving)
         self.order_all(plans.peers_of(child.role), plans.WELCOME, child.role)
         if not child.pid:
-            return  # it died meanwhile, and will be fenced
+            return  # the process died meanwhile, and will be fenced
         self._roles.store(child.role, child.incarnation)
         child.serves = True
         self._wake_acceptors()
