@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class ScramImage(Struct, array_like=True):
-    """What is stored of a password; it cannot be used to log in elsewhere. `mechanism` is Kafka's number."""
+    """The stored form of a password; it cannot be used to log in elsewhere. `mechanism` is Kafka's number."""
 
     user: str
     mechanism: int

@@ -61,7 +61,7 @@ class Verdict(Enum):
 
 @dataclass
 class Pulse:
-    """What was seen of one process so far. A successor gets a new one."""
+    """The observations of one process so far. A successor gets a new one."""
 
     turns: int = -1
     cpu_ticks: int = 0

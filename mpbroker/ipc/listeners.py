@@ -1,4 +1,4 @@
-"""What processes share about listeners: those added while the broker runs, and the counts of each.
+"""Listeners as processes share them: those added while the broker runs, and the counts of each.
 
 A listener has a number for as long as the broker runs, never given to another: its place in the
 configuration, or the next free one when it is added. Every process knows the configured listeners from its

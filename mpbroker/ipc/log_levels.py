@@ -1,4 +1,4 @@
-"""How much the broker logs: words that clients alter and all its processes look at, until it stops.
+"""Log levels: words that clients alter and that all the broker's processes look at, until it stops.
 
 `log_level` and `request_log` hold the level that somebody has given to root and to the request log; 0 means
 as the broker was started. They are the exception to one writer per word: the supervisor writes them, and any

@@ -1,4 +1,4 @@
-"""What log workers say of log directories and partitions: how large they are, and whether a directory works.
+"""Sizes of log directories and partitions, and states of log directories, as the log workers measure them.
 
 A record per log directory and two words per partition slot, in the public region. Sizes are as of their log
 worker's last look (`mpbroker.log.manager.size_metrics`), and missing until each has taken one. The first log

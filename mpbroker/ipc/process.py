@@ -1,4 +1,4 @@
-"""What every process of the tree has: its place, its memory, and the supervisor's orders.
+"""A process's place in the tree, its memory, and the supervisor's orders to it.
 
 Orders are state in shared words, never queued messages: each process looks at its own on every wake-up and
 obeys a new one. `orders` is run or stop. `fence_orders` tells that a role died (drop what is left of it, then
@@ -62,7 +62,7 @@ class Order(IntEnum):
 
 
 class State(IntEnum):
-    """What a process reports of itself in its word of `states`."""
+    """The state of a process, which it writes into its word of `states`."""
 
     STARTING = 0
     READY = 1

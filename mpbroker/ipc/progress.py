@@ -1,4 +1,4 @@
-"""How far a log worker is with opening the partitions it found: a row of words per log directory, its own.
+"""Progress of a log worker in opening the partitions it found: a row of words per log directory, its own.
 
 The supervisor reads the rows for the terminal and for `ctl status`. A row is current while its directory is
 being opened, and afterwards keeps the result.

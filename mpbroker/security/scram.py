@@ -57,7 +57,7 @@ TYPES = {kind.mechanism: kind for kind in (ScramType.SCRAM_SHA_256, ScramType.SC
 
 @dataclass(frozen=True)
 class ScramCredential:
-    """What the broker stores of a password; it cannot be used to log in elsewhere."""
+    """The stored form of a password; it cannot be used to log in elsewhere."""
 
     iterations: int
     salt: bytes = field(repr=False)

@@ -39,7 +39,7 @@ _ELSEWHERE: Final = (
 
 @dataclass
 class _Contents:
-    """What the records of a metadata log tell of its owner.
+    """A summary of a metadata log's records, which tells its owner.
 
     `is_ours`: mpbroker's records come before any of Kafka's controller. `has_elections`: the log has
     elections of Kafka's controller. `election`: the segment and the byte where the first election after the
