@@ -1,4 +1,7 @@
-"""What the commands ask of a cluster: topics, offsets, records. No consumer groups, no transactions."""
+"""Requests that the commands make to a cluster: topics, offsets, records.
+
+No consumer groups, no transactions.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from mpbroker.protocol.topic_names import problem_with
 from mpbroker.protocol.wire import Buffer
 
 REQUEST_TIMEOUT_MS = 30_000
-# How long a command tries again after errors that may pass.
+# The time for retries after errors that may pass.
 PATIENCE_MS = 30_000
 ADVICE = "does the broker run there? (--bootstrap-server)"
 FETCH_BYTES_MAX = 16 << 20
@@ -52,7 +55,7 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """What a fetch brought for one partition."""
+    """The result of a fetch for one partition."""
 
     partition: int
     error_code: int
@@ -61,7 +64,7 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 def read_config(path: Path | None) -> ClientConfig:
-    """The settings of --command-config, which Kafka's tools understand too. Raises ConfigError."""
+    """Read the settings of --command-config, which Kafka's tools understand too. Raises ConfigError."""
     base = ClientConfig(client_id="mpbroker-cli")
     if path is None:
         return base
@@ -82,7 +85,7 @@ def read_config(path: Path | None) -> ClientConfig:
 
 
 class Client:
-    """Use it as a context manager; it connects when it is first asked something."""
+    """A client of one cluster. Use it as a context manager; it connects at the first request."""
 
     def __init__(self, where: Where) -> None:
         self.config = read_config(where.command_config)
@@ -95,7 +98,7 @@ class Client:
         self.cluster.close()
 
     def topics(self, names: Iterable[str] | None = None, *, auto_create: bool = False) -> list[Topic]:
-        """The topics of these names, or all, by name."""
+        """Return the topics of these names, or all topics, by name."""
         wanted = m.MetadataRequest.MetadataRequestTopic
         request = m.MetadataRequest(
             topics=None if names is None else [wanted(name=name) for name in names],
@@ -105,7 +108,7 @@ class Client:
         return sorted((_topic(topic) for topic in response.topics), key=lambda topic: topic.name)
 
     def topic(self, name: str, *, auto_create: bool = False) -> Topic:
-        """One topic; ApiFailed if it is not there."""
+        """Return one topic. Raises ApiFailed if it does not exist."""
         topic = only(self.topics([name], auto_create=auto_create), f"topic {name}")
         if topic.error_code:
             raise _topic_failed(name, topic.error_code)
@@ -119,7 +122,7 @@ class Client:
         configs: Mapping[str, str],
         timeout_s: float,
     ) -> tuple[int, int]:
-        """Number of partitions and replicas that the topic got."""
+        """Create a topic; return the number of partitions and replicas that it got. Raises ApiFailed."""
         request = m.CreateTopicsRequest(
             topics=[
                 m.CreateTopicsRequest.CreatableTopic(
@@ -141,7 +144,7 @@ class Client:
         return result.num_partitions, result.replication_factor
 
     def delete_topics(self, names: list[str], timeout_s: float) -> dict[str, ApiFailed | None]:
-        """What became of each topic: None for a deleted one."""
+        """Delete topics; return the error of each, None for a deleted one."""
         states = [m.DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
         request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=int(timeout_s * 1000))
         response: m.DeleteTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)
@@ -151,7 +154,7 @@ class Client:
         }
 
     def topic_configs(self, name: str) -> list[Any]:
-        """DescribeConfigs of one topic."""
+        """Return the settings of one topic (DescribeConfigs). Raises ApiFailed."""
         resource = m.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=None
         )
@@ -164,7 +167,7 @@ class Client:
         return result.configs
 
     def offsets(self, topic: Topic, timestamp: int, partitions: Iterable[int]) -> dict[int, int]:
-        """First (EARLIEST) or next (LATEST) offset of each partition."""
+        """Return the first (EARLIEST) or next (LATEST) offset of each partition. Raises ApiFailed."""
         wanted = m.ListOffsetsRequest.ListOffsetsPartition
         found: dict[int, int] = {}
         for leader, indexes in by_leader(topic, dict.fromkeys(partitions, None)).items():
@@ -186,7 +189,10 @@ class Client:
         return found
 
     def fetch(self, topic: Topic, positions: Mapping[int, int], max_wait_ms: int) -> list[Fetched]:
-        """Records from these positions on, of all leaders at once; waits for the first byte of each."""
+        """Fetch records from these positions on, from all leaders at once.
+
+        Wait for the first byte of each.
+        """
         asked = [
             self.cluster.start(leader, _fetch_request(topic, mine, max_wait_ms))
             for leader, mine in by_leader(topic, positions).items()
@@ -205,7 +211,10 @@ class Client:
 
 
 def _topic_failed(name: str, code: int, message: str | None = None) -> ApiFailed:
-    """What brokers say of a name is about their partitions, or of no use."""
+    """Make an error about a topic.
+
+    The broker's own text for these two codes is about partitions, or of no use.
+    """
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         message = "does not exist"
     elif code == ErrorCode.INVALID_TOPIC_EXCEPTION:
@@ -214,7 +223,7 @@ def _topic_failed(name: str, code: int, message: str | None = None) -> ApiFailed
 
 
 def only(answers: list[_Value], what: str) -> _Value:
-    """The answer for the one topic or group that was asked about."""
+    """Return the answer for the one topic or group that was asked about. Raises InvalidReceive."""
     if len(answers) != 1:
         raise InvalidReceive(f"{what}: the broker gave {len(answers)} answers to one question")
     return answers[0]
@@ -245,7 +254,7 @@ def _topic(topic: m.MetadataResponse.MetadataResponseTopic) -> Topic:
 
 
 def by_leader(topic: Topic, values: Mapping[int, _Value]) -> dict[int, dict[int, _Value]]:
-    """Splits something that is known per partition by the broker that leads it."""
+    """Split values known per partition by the broker that leads it."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     split: dict[int, dict[int, _Value]] = {}
     for index, value in values.items():

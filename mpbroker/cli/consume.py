@@ -1,4 +1,4 @@
-"""`mpbroker consume`: prints records as they come, without a group and without committing anything."""
+"""`mpbroker consume`: prints records as they come, without a group and without committing offsets."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ MAX_WAIT_MS = 500
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the flags of the command say; a count of 0 has no end."""
+    """The flags of the command. A count of 0 has no end."""
 
     topic: str
     partition: int
@@ -33,7 +33,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def consume(where: Where, settings: Settings) -> None:
-    """Prints until it has enough, or the end is reached if that was asked for."""
+    """Print records until there are enough, or until the end is reached if that was asked for."""
     render = _render_json if settings.as_json else compile_template(settings.template)
     start = parse_offset(settings.offset)
     with Client(where) as client:
@@ -41,7 +41,10 @@ def consume(where: Where, settings: Settings) -> None:
 
 
 def parse_offset(text: str) -> Callable[[int, int], int]:
-    """`beginning`, `end`, an offset, or -N for the last N: from a partition's ends to a position."""
+    """Return a function from a partition's ends to a position.
+
+    The text is `beginning`, `end`, an offset, or -N for the last N. Raises CliError.
+    """
     match text:
         case "beginning" | "earliest":
             return lambda start, _end: start
@@ -64,7 +67,10 @@ class Consumer:
         self._positions = self._first_positions(where)
 
     def groups(self) -> Iterator[tuple[int, list[Record]]]:
-        """Records with their partition, batch by batch: a fetch of small records would fill the memory."""
+        """Yield records with their partition, batch by batch.
+
+        All small records of a fetch at once would fill the memory.
+        """
         left = self._settings.count or None
         at_end: set[int] = set()
         while len(at_end) < len(self._positions):
@@ -94,7 +100,7 @@ class Consumer:
         return {index: where(starts[index], ends[index]) for index in indexes}
 
     def _fetch(self) -> list[Fetched]:
-        """Fetch; after a retriable error ask who leads now and fetch again, which is harmless."""
+        """Fetch. After a retriable error look up the leaders and fetch again, which is harmless."""
         return self._client.cluster.patiently(
             self._fetch_once, timeout_ms=PATIENCE_MS, before_retry=self._look_up_leaders
         )
@@ -105,7 +111,7 @@ class Consumer:
             if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise self._out_of_range(part.partition)
             if part.error_code == ErrorCode.CORRUPT_MESSAGE:
-                # No retry mends that; Kafka's consumer stops there, too.
+                # A retry does not mend that. Kafka's consumer stops there too.
                 raise self._damaged(part.partition, "the broker cannot read it (CORRUPT_MESSAGE)")
             if part.error_code:
                 raise ApiFailed(self._where(part.partition), part.error_code)
@@ -115,7 +121,10 @@ class Consumer:
         self._topic = self._client.topic(self._settings.topic)
 
     def _out_of_range(self, partition: int) -> CliError:
-        """Say which offsets there are: the user asked for another one, or retention has overtaken us."""
+        """Make an error that names the offsets there are.
+
+        The user asked for another one, or retention has overtaken the reader.
+        """
         (start,) = self._client.offsets(self._topic, EARLIEST, [partition]).values()
         (end,) = self._client.offsets(self._topic, LATEST, [partition]).values()
         return CliError(
@@ -124,7 +133,7 @@ class Consumer:
         )
 
     def _take(self, fetched: Fetched) -> Iterator[list[Record]]:
-        """Records from the position on; a batch may begin before it, and may have none left."""
+        """Yield records from the position on. A batch may begin before it, and may have none left."""
         try:
             for batch in iterate_batches(fetched.records):
                 if not batch.is_control:
@@ -146,10 +155,10 @@ class Consumer:
 
 def _print_all(consumer: Consumer, render: Part, out: BinaryIO) -> None:
     for partition, group in consumer.groups():
-        # One write per batch, also when Python was told not to buffer.
+        # Write once per batch, also when Python was told not to buffer.
         left = memoryview(b"".join([render(consumer.topic.name, partition, record) for record in group]))
         while left:
-            # A stream without a buffer may take a part.
+            # A stream without a buffer may write only a part.
             left = left[out.write(left) :]
         out.flush()
 
@@ -169,16 +178,19 @@ def _render_json(topic: str, partition: int, record: Record) -> bytes:
 
 
 def _field_json(name: str, data: bytes | None) -> dict[str, str | bytes | None]:
-    """Text under its name. Other bytes in base64 under another: text would not bring them back."""
+    """Return text under its name, and other bytes in base64 under another name.
+
+    Text would not restore those bytes.
+    """
     try:
         return {name: None if data is None else data.decode()}
     except UnicodeDecodeError:
-        # Bytes are base64 in JSON.
+        # msgspec writes bytes as base64 in JSON.
         return {f"{name}_base64": data}
 
 
 def _header_json(data: bytes | None) -> str | dict[str, bytes] | None:
-    """Text, or an object with the bytes of what is none."""
+    """Return text, or an object with the bytes if they are no text."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Talking to a running broker's supervisor: one JSON message there, one back, over its own Unix socket.
+"""A client of a running broker's supervisor: one JSON message each way, over its own Unix socket.
 
 The socket is `control.sock` in the runtime directory, of type SOCK_SEQPACKET, so that a message is a
 message. The runtime directory is `$MPBROKER_RUNTIME_DIR` or what `mpbroker.json` in a log directory says.
@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 class ControlClient:
-    """Asks one broker. Each request is a connection of its own: nothing to keep, nothing to go stale."""
+    """A client of one broker's supervisor. Each request is a connection of its own, so none can go stale."""
 
     def __init__(self, runtime_dir: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self.path = runtime_dir / CONTROL_NAME
@@ -29,7 +29,10 @@ class ControlClient:
 
     @classmethod
     def find(cls, log_dirs: str | None) -> "ControlClient":
-        """The broker named by the environment, else the one that runs on the first of the log directories."""
+        """Return a client of the broker that the environment names, else of the first log directory's.
+
+        Raises CliError.
+        """
         if runtime_dir := os.environ.get("MPBROKER_RUNTIME_DIR"):
             return cls(Path(runtime_dir))
         directory = Path((log_dirs or "data").split(",")[0].strip())
@@ -52,7 +55,7 @@ class ControlClient:
         return cls(Path(pointer.runtime_dir))
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """The supervisor's reply to one command."""
+        """Send a command and return the supervisor's reply. Raises CliError."""
         request = msgspec.json.encode({"command": command, **arguments})
         try:
             packet = self._exchange(request)
@@ -75,7 +78,7 @@ class ControlClient:
         return reply
 
     def _exchange(self, request: bytes) -> bytes:
-        # An address has room for 107 bytes of path; through the directory's descriptor any path will do.
+        # An address has room for 107 bytes of path; a path through the directory's descriptor always fits.
         directory = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -97,7 +100,7 @@ class ControlClient:
 
 
 def _no_directory(directory: Path, log_dirs: str | None, why: str) -> CliError:
-    """Nobody meant that one; of the default nobody has said that it is there."""
+    """Make an error about a directory: a wrong --log-dirs is a usage error, a missing default is not."""
     given = "--log-dirs: " if log_dirs else "no broker is running here: "
     return CliError(
         f"{given}{directory.absolute()} {why}; name the broker's data directory with --log-dirs, or set "

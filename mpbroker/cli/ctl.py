@@ -1,4 +1,4 @@
-"""`mpbroker ctl`: the supervisor's answers, printed."""
+"""`mpbroker ctl`: prints the supervisor's answers."""
 
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,7 @@ RELOAD_TIMEOUT_SECONDS = 300.0
 
 
 def status(log_dirs: str | None, *, as_json: bool) -> None:
-    """What the supervisor says of itself and its processes."""
+    """Print the supervisor's report of itself and its processes."""
     reply = ControlClient.find(log_dirs).call("status")
     errors: list[str] = []
     if not as_json:
@@ -36,7 +36,7 @@ def status(log_dirs: str | None, *, as_json: bool) -> None:
 
 
 def request_log(log_dirs: str | None, switch: str | None, *, as_json: bool) -> None:
-    """Turns the log of requests on or off, or says how it is."""
+    """Turn the log of requests on or off, or print its state. Raises CliError."""
     if switch not in (None, "on", "off"):
         raise CliError(f"the request log is on or off, not {switch!r}", USAGE_ERROR)
     wanted = {} if switch is None else {"on": switch == "on"}
@@ -48,7 +48,7 @@ def request_log(log_dirs: str | None, switch: str | None, *, as_json: bool) -> N
 
 
 def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *, as_json: bool) -> None:
-    """Asks for other numbers of workers; what is not given stays as it is."""
+    """Ask for other numbers of workers; None keeps a number. Raises CliError."""
     wanted = {"handlers": handlers, "processors": processors}
     given = {name: number for name, number in wanted.items() if number is not None}
     if not given:
@@ -59,7 +59,7 @@ def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *
 
 
 def reload(log_dirs: str | None, *, as_json: bool) -> None:
-    """Has the configuration file read again; answers when everything that can change has changed."""
+    """Have the configuration file read again. Return when everything that can change has changed."""
     supervisor = ControlClient.find(log_dirs)
     supervisor.timeout_seconds = RELOAD_TIMEOUT_SECONDS
     reply = supervisor.call("reload")
@@ -76,20 +76,20 @@ def reload(log_dirs: str | None, *, as_json: bool) -> None:
 def add_listener(
     log_dirs: str | None, listener: str, protocol: str | None, advertised: str | None, *, as_json: bool
 ) -> None:
-    """Begins to serve one more listener; answers when it does."""
+    """Begin to serve one more listener. Return when it accepts."""
     wanted = {"listener": listener, "protocol": protocol, "advertised": advertised}
     given = {name: text for name, text in wanted.items() if text is not None}
     _show_listener("added", ControlClient.find(log_dirs).call("listener-add", **given), as_json=as_json)
 
 
 def remove_listener(log_dirs: str | None, name: str, *, as_json: bool) -> None:
-    """Takes a listener away, and closes its connections."""
+    """Remove a listener and close its connections."""
     reply = ControlClient.find(log_dirs).call("listener-remove", listener=name)
     _show_listener("removed", reply, as_json=as_json)
 
 
 def list_listeners(log_dirs: str | None, *, as_json: bool) -> None:
-    """Where the broker listens, and what of that its clients are told."""
+    """Print where the broker listens, and the addresses advertised to clients."""
     reply = ControlClient.find(log_dirs).call("listeners")
     if as_json:
         print_json(reply)
@@ -99,7 +99,7 @@ def list_listeners(log_dirs: str | None, *, as_json: bool) -> None:
 
 
 def scrub_text(scrub: dict[str, Any]) -> str:
-    """In one line; `mpbroker log scrub --status` has the findings."""
+    """Describe the scrubber in one line; `mpbroker log scrub --status` has the findings."""
     damaged = scrub["damaged_ranges"]
     known = (
         f"{damaged} damaged range(s), see mpbroker log scrub --status" if damaged else "no damage is known"
@@ -110,15 +110,18 @@ def scrub_text(scrub: dict[str, Any]) -> str:
 
 
 def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a person wants to see of each process, narrow enough for 80 columns; --json has everything."""
+    """Return the columns of each process that a person wants to see, narrow enough for 80 columns.
+
+    --json has everything.
+    """
     rows = []
     for process in processes:
         row = dict(process)
         row.pop("turns", None)
         row.pop("incarnation", None)
-        if "restarts" in row:  # behind what the process is and does
+        if "restarts" in row:  # last, after what the process is and does
             row["restarts"] = row.pop("restarts")
-        # What a process says of itself is more than that it runs.
+        # A process's own status tells more than that it runs.
         if status := row.pop("status", ""):
             row["state"] = status
         if "heartbeat_age_ms" in row:
@@ -131,7 +134,7 @@ def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def last_errors(processes: list[dict[str, Any]]) -> list[str]:
-    """A line for each process that has had one; the table would be as wide as the longest."""
+    """Return a line for each process that has had an error; a table would be as wide as the longest."""
     said = [(process["name"], process.get("last_error", "").strip()) for process in processes]
     return [f"last error of {name}: {error.splitlines()[-1].strip()}" for name, error in said if error]
 

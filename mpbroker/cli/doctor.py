@@ -1,4 +1,4 @@
-"""`mpbroker doctor`: what is missing on this host, and what to do about it."""
+"""`mpbroker doctor`: things missing on this host, and advice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NARROWEST = 40
 
 
 class Check(Protocol):
-    """What was looked at and found; `state` is ok, note or problem."""
+    """One check and its finding. `state` is ok, note or problem."""
 
     @property
     def name(self) -> str: ...
@@ -29,7 +29,7 @@ class Check(Protocol):
 
 
 def spark(log_dirs: str | None, *, as_json: bool) -> None:
-    """The exit code is 1 if there is a problem."""
+    """Print the checks for Spark. The exit code is 1 if there is a problem."""
     from mpbroker.spark import examine
 
     names = [name for name in (part.strip() for part in (log_dirs or "").split(",")) if name]
@@ -42,7 +42,7 @@ def spark(log_dirs: str | None, *, as_json: bool) -> None:
 
 
 def report(checks: Iterable[Check], *, as_json: bool) -> int:
-    """Prints each check as it is done, and returns how many problems there are."""
+    """Print each check as it is done, and return how many problems there are."""
     if as_json:
         done = list(checks)
         rows = [
@@ -60,7 +60,7 @@ def report(checks: Iterable[Check], *, as_json: bool) -> int:
 
 
 def _print(check: Check) -> None:
-    """State and name, then what was found, what to do below it; folded on a terminal, whole lines else."""
+    """Print state, name and finding, and the advice below; folded on a terminal, whole lines otherwise."""
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED_COLUMNS
     head = f"{check.state:<8} {check.name}: "
     for first, text in ((head, check.found), (" " * 9 + "→ ", check.advice)):

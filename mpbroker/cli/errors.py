@@ -1,4 +1,4 @@
-"""How commands fail: one line that says what is wrong and what to do, an exit code, no traceback."""
+"""Failures of commands: one line that says what is wrong and what to do, an exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 RUNTIME_ERROR = 1
 USAGE_ERROR = 2
-# As a shell has it: 128 and the number of the signal.
+# A shell reports 128 plus the number of the signal.
 INTERRUPTED = 130
 
 
@@ -21,7 +21,7 @@ class CliError(Exception):
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Reads and writes that fail do not say of which file."""
+    """Add a file's name to errors of reads and writes, which have none."""
     try:
         yield
     except OSError as error:
@@ -31,7 +31,10 @@ def naming(what: str) -> Iterator[None]:
 
 
 def of_file(error: OSError, otherwise: object = "") -> CliError:
-    """Which file, what is wrong with it, what to do; `otherwise`: the file, where the error names none."""
+    """Make an error that names the file, what is wrong with it, and what to do.
+
+    `otherwise`: the file, if the error names none.
+    """
     where = error.filename if error.filename is not None else otherwise
     advice = ". Run this as its owner: the broker's user" if isinstance(error, PermissionError) else ""
     return CliError(f"{where}: {error.strerror or error}{advice}")

@@ -7,7 +7,7 @@ _LETTERS = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
 def unescape(text: str) -> bytes:
-    """In UTF-8."""
+    """Replace the escapes, and encode all else in UTF-8."""
     return b"".join(map(_bytes, _ESCAPE.finditer(text)))
 
 

@@ -7,7 +7,7 @@ import typer
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
-# Hidden are arguments that the line of usage says enough of: a list of them would say Python's types, too.
+# Arguments are hidden where the usage line says enough: a list of them would also show Python's types.
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
 GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP...", hidden=True)]
 ListenerName = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
@@ -42,7 +42,7 @@ Overrides = Annotated[
     list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key of the file; repeatable.")
 ]
 
-# Whose quota it is.
+# The client whose quota it is.
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
 ClientId = Annotated[
     str | None,

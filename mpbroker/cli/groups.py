@@ -17,10 +17,10 @@ from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import LATEST
 
-# Kafka's protocol of consumers; what other members (Connect's workers) are assigned is their own affair.
+# Kafka's protocol of consumers. Assignments of other members (Connect's workers) have formats of their own.
 CONSUMER = "consumer"
 DEAD = "Dead"
-# Headings as kafka-consumer-groups.sh has them, and what --json calls it.
+# Headings of kafka-consumer-groups.sh, and the names in --json.
 PARTITIONS = {
     "TOPIC": "topic",
     "PARTITION": "partition",
@@ -38,7 +38,7 @@ Place = tuple[str, int]
 
 
 def show_list(where: Where, *, as_json: bool) -> None:
-    """The groups of all brokers."""
+    """Print the groups of all brokers."""
     with Client(where) as client:
         brokers = client.cluster.refresh(m.MetadataRequest(topics=[])).brokers
         listed = [
@@ -55,7 +55,7 @@ def show_list(where: Where, *, as_json: bool) -> None:
 
 
 def describe(where: Where, names: list[str], *, with_members: bool, as_json: bool) -> None:
-    """State of groups, and how far they are behind in each partition, or who is in them. JSON: both."""
+    """Print groups with their lag in each partition, or with their members. JSON has both."""
     with Client(where) as client:
         documents = [_patiently(client, partial(_describe, client, name)) for name in names]
     if as_json:
@@ -74,7 +74,7 @@ def describe(where: Where, names: list[str], *, with_members: bool, as_json: boo
 
 
 def _row_of_member(member: dict[str, Any]) -> list[Any]:
-    """Its assignment as topic(0,1), topic(2)."""
+    """Return a row about a member, with its assignment as topic(0,1), topic(2)."""
     places: dict[str, list[str]] = {}
     for topic, number in member["partitions"]:
         places.setdefault(topic, []).append(str(number))
@@ -84,7 +84,7 @@ def _row_of_member(member: dict[str, Any]) -> list[Any]:
 
 
 def delete(where: Where, names: list[str]) -> None:
-    """Groups without members, with their offsets; one that cannot be deleted does not save the others."""
+    """Delete groups without members, and their offsets. A failure does not keep the others from deletion."""
     failed = []
     with Client(where) as client:
         for name in names:
@@ -156,7 +156,7 @@ def _member(member: m.DescribeGroupsResponse.DescribedGroupMember, protocol_type
 
 
 def partitions_in(assignment: bytes) -> list[Place]:
-    """Of a ConsumerProtocolAssignment; what a member has written that is none assigns nothing.
+    """Return the partitions in a ConsumerProtocolAssignment; none if the member's bytes are malformed.
 
     version i16 | topics: count i32, each: name (i16, bytes), partitions: count i32, i32 … | …
     """
@@ -179,7 +179,7 @@ def partitions_in(assignment: bytes) -> list[Place]:
 def _committed(client: Client, name: str) -> dict[Place, int]:
     every = m.OffsetFetchRequest.OffsetFetchRequestGroup(name, topics=None)
     response: m.OffsetFetchResponse = _ask(client, name, m.OffsetFetchRequest(name, None, [every]))
-    # One answer for each group since version 8.
+    # Since version 8 there is one answer for each group.
     group = response.groups[0] if response.groups else response
     _check(name, group.error_code)
     return {
@@ -193,7 +193,10 @@ def _committed(client: Client, name: str) -> dict[Place, int]:
 def _partitions(
     client: Client, committed: dict[Place, int], owners: dict[Place, dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """What somebody has committed or was assigned, in order; -1 and None: there is no such offset."""
+    """Yield the partitions that have a committed offset or an owner, in order.
+
+    -1 and None stand for a missing offset.
+    """
     places = sorted({*committed, *owners})
     ends: dict[Place, int] = {}
     names = sorted({topic for topic, _ in places})

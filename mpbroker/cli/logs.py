@@ -1,4 +1,4 @@
-"""`mpbroker log`: what the files of a log directory say, whether they are whole, and repairing them."""
+"""`mpbroker log`: prints the files of a log directory, checks whether they are whole, and repairs them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from mpbroker.ipc.process import FatalError
 
 
 def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
-    """Text: a line per entry. JSON: one document per line, which names its file. Raises CliError, OSError."""
+    """Print entries of files: a line per entry, or one JSON document per line, which names its file.
+
+    Raises CliError, OSError.
+    """
     for path in paths:
         if not is_there(path):
             raise CliError(f"{path}: there is no such file or directory", USAGE_ERROR)
@@ -63,7 +66,7 @@ def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
 
 
 def _printable(value: Any) -> str:
-    """Nothing in a record moves the cursor of a terminal, or ends a line."""
+    """Escape a text, so that nothing in a record moves a terminal's cursor or ends a line."""
     text = str(value)
     if text.isprintable():
         return text
@@ -71,7 +74,7 @@ def _printable(value: Any) -> str:
 
 
 def verify(paths: list[Path], *, as_json: bool) -> None:
-    """Reads everything; the exit code is 1 if records are damaged. Raises CliError, OSError."""
+    """Read everything and report it. The exit code is 1 if records are damaged. Raises CliError, OSError."""
     try:
         directories = [open_directory(path) for path in paths]
     except NotALogDirectory as error:
@@ -94,7 +97,7 @@ def verify(paths: list[Path], *, as_json: bool) -> None:
 
 
 def repair(path: Path, *, is_sure: bool) -> None:
-    """Says what would be lost, asks, and does it. Raises CliError, OSError."""
+    """Print what would be lost, ask, and repair. Raises CliError, OSError."""
     path = path.resolve()
     try:
         with repairing.locked(path):
@@ -188,7 +191,10 @@ def _print_report(directories: list[LogDirectory], findings: list[Finding]) -> N
 
 
 def _print_partitions(partitions: list[Partition]) -> None:
-    """Those without a batch, of which `__consumer_offsets` alone has dozens, are one line."""
+    """Print a row per partition, and one line for those without a batch.
+
+    `__consumer_offsets` alone has dozens of these.
+    """
     empty: Counter[str] = Counter()
     for partition in partitions:
         row = _summary(partition)
@@ -216,7 +222,7 @@ _VERDICTS = (
 
 @contextmanager
 def _progress(partitions: list[Partition]) -> Iterator[Any]:
-    """How much is read, of what there was to read at the beginning: a broker may be writing there."""
+    """Show how much is read of what there was at the beginning: a broker may be writing there."""
     from rich.progress import DownloadColumn, TimeRemainingColumn
 
     sizes = {one.path: log_bytes(one) for one in partitions}

@@ -1,4 +1,4 @@
-"""Commands and their flags; what a command does stands in a module of its own, imported when it is called."""
+"""Commands and their flags. What a command does is in a module of its own, imported when it is called."""
 
 import sys
 from collections.abc import Callable
@@ -500,14 +500,17 @@ def consume(
 
 
 def main() -> None:
-    """Entry point of the `mpbroker` executable."""
+    """Run the `mpbroker` command."""
     standard_output.name_failures()
     code = _exit_code(lambda: app.only(sys.argv[1:2])(prog_name="mpbroker"))
     sys.exit(_exit_code(standard_output.flush) or code)
 
 
 def _exit_code(call: Callable[[], object]) -> int:
-    """Of what a command does. What goes wrong is a line that says what and where; a bug stays a traceback."""
+    """Run a command and return its exit code.
+
+    A failure is printed as a line that says what and where; a bug stays a traceback.
+    """
     try:
         call()
     except SystemExit as ended:
@@ -517,7 +520,7 @@ def _exit_code(call: Callable[[], object]) -> int:
     except ClientError as error:
         return _say(str(error), USAGE_ERROR if isinstance(error, ConfigError) else RUNTIME_ERROR)
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`).
+        # The reader of our output has gone (`| head`).
         standard_output.give_up()
         return RUNTIME_ERROR
     except OSError as error:

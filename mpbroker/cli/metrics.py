@@ -1,6 +1,6 @@
-"""`mpbroker ctl metrics`: read from the broker's public region, without asking any process of it.
+"""`mpbroker ctl metrics`: reads the broker's public region, without asking any process.
 
-So it works beside a jammed broker, and after a crash for as long as the region's file is there.
+It works beside a jammed broker, and after a crash for as long as the region's file exists.
 """
 
 import os

@@ -22,7 +22,7 @@ def _ctl(context: typer.Context, log_dirs: LogDirs = None) -> None:
 
 
 def _defaults(group: TyperGroup, log_dirs: str) -> dict[str, Any]:
-    """--log-dirs of every command below, if it has none of its own."""
+    """Return defaults that pass --log-dirs to every command below that is given none of its own."""
     return {
         name: _defaults(command, log_dirs) if isinstance(command, TyperGroup) else {"log_dirs": log_dirs}
         for name, command in group.commands.items()

@@ -1,4 +1,4 @@
-"""Tables for people and JSON for programs. Colours appear on a terminal only; Rich sees to that."""
+"""Tables for people and JSON for programs. Rich colours tables on a terminal only."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,22 +8,25 @@ import msgspec
 
 
 def print_json(value: Any) -> None:
-    """One document, indented; keys are as stable as the command."""
+    """Print one document, indented. Its keys are as stable as the command."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """With the word that goes with so many."""
+    """Return the number with the singular or plural that goes with it."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def log_offsets(start: int, end: int) -> str:
-    """By Kafka's names: a range would leave open whether its last offset is there, and a log may be empty."""
+    """Name both ends in Kafka's words.
+
+    A range leaves open whether it includes its end, and a log may be empty.
+    """
     return f"log start offset {start:,}, log end offset {end:,}"
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Numbers to the right. Piped output is never cut at a terminal's width."""
+    """Print a table with numbers to the right. Piped output is never cut at a terminal's width."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -52,12 +55,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
         return
     with console.capture() as printed:
         console.print(table)
-    # A cell is as wide as its column, also the last one of a line.
+    # Rich pads every cell to its column's width, also the last one of a line.
     sys.stdout.writelines(line.rstrip() + "\n" for line in printed.get().splitlines())
 
 
 def print_groups(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Each name on a line of its own, what belongs to it below: names of any length fit any terminal."""
+    """Print each name on a line of its own and its members below: long names fit any terminal."""
     for name, members in groups:
         width = max(map(len, members), default=0)
         sys.stdout.write(f"{name}\n")
@@ -65,7 +68,7 @@ def print_groups(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
 
 
 def print_document(document: Mapping[str, Any]) -> None:
-    """Any JSON object: plain members as a list, lists of objects as one table each."""
+    """Print any JSON object: plain members as a list, lists of objects as one table each."""
     plain = [(name, value) for name, value in document.items() if not _is_table(value)]
     if plain:
         print_table(["", ""], plain)

@@ -1,8 +1,8 @@
 """`mpbroker produce`: each line of standard input becomes a record.
 
 Lines are sent as they come: whatever one read brings is one batch per partition, so that typing is sent at
-once and a file in large pieces. A thread reads ahead, a little; the main thread builds batches and speaks
-with the broker meanwhile. With acks=all a batch that was lost on the way is sent again and written once.
+once and a file in large pieces. A thread reads a little ahead; the main thread builds batches and talks to
+the broker meanwhile. With acks=all a batch that was lost on the way is sent again and written once.
 """
 
 import os
@@ -28,9 +28,9 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import Header, NewRecord
 
 READ_BYTES = 512 << 10
-# Below max.message.bytes, which is 1 MiB unless it was changed; the producer splits what is too large.
+# Below max.message.bytes, which is 1 MiB by default; the producer splits what is too large.
 BATCH_BYTES_MAX = 768 << 10
-# The most that lengths, deltas and attributes of a record take, and the lengths of each header.
+# The most that a record's lengths, deltas and attributes take, and the lengths of each header.
 RECORD_OVERHEAD_BYTES = 24
 HEADER_OVERHEAD_BYTES = 10
 # No broker takes a larger request (socket.request.max.bytes).
@@ -39,7 +39,7 @@ GROUPS_AHEAD = 4
 FLUSH_AFTER_INTERRUPT_MS = 10_000
 CODECS = {codec.name.lower(): codec for codec in Codec}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
-# What -X takes: the names that Kafka's and librdkafka's producers have for the two settings there are.
+# Names that -X takes: those of Kafka's and librdkafka's producers for the two settings there are.
 PROPERTIES = {
     "acks": "acks",
     "request.required.acks": "acks",
@@ -49,7 +49,7 @@ PROPERTIES = {
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the flags of the command say."""
+    """The flags of the command."""
 
     topic: str
     partition: int
@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
-    """Each is NAME=VALUE; without = the value is null. (So has kcat it.)"""
+    """Parse NAME=VALUE; without = the value is null, as in kcat. Raises CliError."""
     headers: list[Header] = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -71,7 +71,7 @@ def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
 
 
 def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) -> None:
-    """Sends standard input until it ends; after Ctrl-C what was read by then is still written."""
+    """Send standard input until it ends. After Ctrl-C everything read so far is still written."""
     settings = check(with_properties(settings, properties))
     with Client(where) as client:
         reader = Reader(sys.stdin.fileno(), client.cluster.client.wakeup)
@@ -94,7 +94,7 @@ def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) ->
 class Interrupt:
     """Ctrl-C ends the reading, and what was read is still written; a second one ends the command at once.
 
-    As a flag, because an exception could come in the middle of anything and leave it half done.
+    It sets a flag, because an exception could leave anything half done.
     """
 
     def __init__(self, wakeup: Callable[[], None]) -> None:
@@ -120,7 +120,7 @@ def _send_all(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
 
 
 def with_properties(settings: Settings, properties: Sequence[str]) -> Settings:
-    """The settings with what -X changes in them."""
+    """Return the settings with the changes of -X. Raises CliError."""
     for text in properties:
         name, _equals, value = text.partition("=")
         if name not in PROPERTIES:
@@ -130,7 +130,7 @@ def with_properties(settings: Settings, properties: Sequence[str]) -> Settings:
 
 
 def check(settings: Settings) -> Settings:
-    """The same settings if there is such a codec and such a kind of acknowledgement."""
+    """Return the same settings if codec and acks exist. Raises CliError."""
     if settings.compression not in CODECS:
         raise CliError(
             f"compression is one of {', '.join(CODECS)}, not '{settings.compression}'", USAGE_ERROR
@@ -141,7 +141,7 @@ def check(settings: Settings) -> Settings:
 
 
 def read_lines(descriptor: int, size: int = READ_BYTES) -> Iterator[list[bytes]]:
-    """Lines without their ends, in groups as they arrive; a last line needs no end."""
+    """Yield lines without their ends, in groups as they arrive. A last line needs no end."""
     rest: list[bytes] = []
     rest_bytes = 0
     while chunk := os.read(descriptor, size):
@@ -159,10 +159,10 @@ def read_lines(descriptor: int, size: int = READ_BYTES) -> Iterator[list[bytes]]
 
 
 class Reader(threading.Thread):
-    """Reads a few groups ahead, so that memory stays bounded and the broker is not kept waiting."""
+    """A thread that reads a few groups ahead: memory stays bounded and the broker is not kept waiting."""
 
     def __init__(self, descriptor: int, wakeup: Callable[[], None]) -> None:
-        # Nobody waits for a thread that waits for a terminal.
+        # The command must be able to end while this thread waits for a terminal.
         super().__init__(daemon=True, name="stdin")
         self.ended = False
         self._descriptor = descriptor
@@ -180,12 +180,12 @@ class Reader(threading.Thread):
         self._put([])
 
     def has_lines(self) -> bool:
-        """Waits for the first line, or for what goes wrong before it."""
+        """Wait for the first line, or for an error before it."""
         self._has_begun.wait()
         return not self._is_empty
 
     def take(self) -> list[bytes] | None:
-        """The next group if it is there. Raises what went wrong with reading."""
+        """Return the next group if it has come. Raises the error that ended the reading."""
         try:
             group = self._groups.get_nowait()
         except queue.Empty:
@@ -205,7 +205,7 @@ class Reader(threading.Thread):
 
 
 class Lines:
-    """Turns lines into batches of partitions."""
+    """The maker of a topic's batches from lines."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._settings = settings
@@ -219,7 +219,7 @@ class Lines:
                 f"topic {topic.name} has no partition {settings.partition}, only 0 to {self._partitions - 1}",
                 USAGE_ERROR,
             )
-        # Lines without a key go where they can be written.
+        # Lines without a key go to partitions that can be written.
         self._keyless = [part.index for part in topic.partitions if part.leader >= 0] or [0]
         self._next_group = 0
         self.producer = Producer(
@@ -231,7 +231,10 @@ class Lines:
         )
 
     def append(self, lines: list[bytes]) -> None:
-        """One batch per partition: the one asked for, else the key's, else another one for each group."""
+        """Append one batch per partition.
+
+        A line goes to the partition asked for, else to its key's, else to another one for each group.
+        """
         now_ms = time.time_ns() // 1_000_000
         keyless = self._keyless[self._next_group % len(self._keyless)]
         self._next_group += 1
@@ -258,14 +261,14 @@ class Lines:
         return key, value
 
     def warning(self) -> str:
-        """Of a separator that was perhaps not meant; empty if a line had it, or there was none."""
+        """Return a warning about a separator that no line had; "" if a line had it, or there was none."""
         if not self._lines or self._keyed:
             return ""
         return f"no line had the key separator {self._settings.key_separator!r}: their records have no key"
 
 
 def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
-    """In batches that brokers take by default; short lines take more room as records."""
+    """Split records into batches that brokers take by default. Short lines take more room as records."""
     first = size = 0
     for index, record in enumerate(records):
         own = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
@@ -279,7 +282,7 @@ def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
 
 
 def _is_there(client: Client, name: str) -> bool:
-    """Whether it does not have to be created: of what comes without a line nothing comes."""
+    """Return whether the topic need not be created. Input without a line creates none."""
     try:
         client.topic(name)
     except ApiFailed as error:

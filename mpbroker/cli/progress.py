@@ -1,4 +1,4 @@
-"""How far a long command is, on standard error if that is a terminal: standard output is for reports."""
+"""The progress of a long command, on standard error if that is a terminal: standard output is for reports."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ BAR_CHARACTERS = 20
 
 @contextmanager
 def progress_bar(total: int, *columns: ProgressColumn) -> Iterator[Callable[..., None]]:
-    """A line that is gone at the end. What is yielded takes `advance` and `description`."""
+    """Show a bar that is gone at the end. Yields a function that takes `advance` and `description`."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
     console = Console(stderr=True)
-    # It gets what the others leave: a partition's name can be longer than the line. Nothing in it is markup.
+    # The description gets the width that the others leave: a partition's name can be longer than the line.
+    # Nothing in it is markup.
     rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     description = TextColumn("{task.description}", markup=False, table_column=rest)
     with Progress(

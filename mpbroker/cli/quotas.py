@@ -20,7 +20,7 @@ TYPES = ("user", "client-id", "ip")
 
 
 class Whom(NamedTuple):
-    """Names as they were given; `defaults`: types that stand for everybody without a quota of their own."""
+    """The owner of a quota. `defaults`: types that stand for all clients without a quota of their own."""
 
     user: str | None
     client_id: str | None
@@ -44,7 +44,7 @@ class Whom(NamedTuple):
 
 
 def set_quotas(where: Where, whom: Whom, settings: list[str]) -> None:
-    """`settings` are KEY=NUMBER."""
+    """Set quotas. `settings` are KEY=NUMBER."""
     _alter(where, whom, dict(_parsed(setting) for setting in settings))
     print(f"{_text(whom.entity())}: {', '.join(settings)}")
 
@@ -60,7 +60,7 @@ def delete_quotas(where: Where, whom: Whom, keys: list[str]) -> None:
 
 
 def show_list(where: Where, *, as_json: bool) -> None:
-    """All quotas that are set."""
+    """Print all quotas that are set."""
     with Client(where) as client:
         found = _described(client)
     if as_json:
@@ -78,7 +78,7 @@ def show_list(where: Where, *, as_json: bool) -> None:
 
 
 def _described(client: Client) -> list[tuple[dict[str, str | None], dict[str, float]]]:
-    """(entity, its quotas)"""
+    """Return (entity, its quotas) of all entities. Raises ApiFailed."""
     response: DescribeClientQuotasResponse = client.cluster.ask_any(DescribeClientQuotasRequest([], False))
     if response.error_code:
         raise ApiFailed("quotas", response.error_code, response.error_message)
@@ -116,7 +116,7 @@ def _alter(where: Where, whom: Whom, changes: dict[str, float] | dict[str, None]
 
 
 def _advice(whom: Whom, keys: list[str]) -> str:
-    """The end of a sentence if one of the keys is no quota of theirs."""
+    """Return the end of a sentence if one of the keys is no quota of this owner."""
     is_address = any(kind == "ip" for kind, _name in whom.entity())
     theirs = OF_ADDRESSES if is_address else OF_CLIENTS
     if all(key in theirs for key in keys):

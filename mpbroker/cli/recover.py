@@ -1,4 +1,4 @@
-"""`mpbroker log recover`: recovers the log directories of a stopped broker, or says what that would do."""
+"""`mpbroker log recover`: recovers the log directories of a stopped broker, or prints what that would do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mpbroker.supervisor import recover as recovering
 
 
 def recover(paths: list[Path], *, is_dry: bool, as_json: bool) -> None:
-    """The exit code is 1 if a partition stays as it is."""
+    """Recover and print a report. The exit code is 1 if a partition stays as it is. Raises CliError."""
     paths = [path.resolve() for path in paths]
     try:
         with _progress(paths) as say:
@@ -47,7 +47,7 @@ def _print(report: recovering.Report, is_dry: bool) -> None:
     write(f"{report.path}: {counted(len(report.partitions), 'partition')}, stopped {how}\n")
     for note in report.notes:
         write(f"  {note}\n")
-    # Those of which there is nothing to say are one line: `__consumer_offsets` alone has dozens.
+    # Partitions with nothing to report share one line: `__consumer_offsets` alone has dozens.
     empty: Counter[str] = Counter()
     for one in report.partitions:
         if not (one.problem or one.changes or one.log_end):
@@ -80,7 +80,7 @@ def _print_changes(changes: list[recovering.Change], indent: str) -> None:
 
 @contextmanager
 def _progress(paths: list[Path]) -> Iterator[Callable[[str], None]]:
-    """How many partitions are done."""
+    """Show how many partitions are done."""
     from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
     names = {entry.name for path in paths if path.is_dir() for entry in path.iterdir() if entry.is_dir()}

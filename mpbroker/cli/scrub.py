@@ -1,4 +1,4 @@
-"""`mpbroker log scrub`: has a running broker look for damage now, or says what it has found."""
+"""`mpbroker log scrub`: has a running broker look for damage now, or prints what it has found."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.output import print_json
 
-# How long it may take to count the segments of all partitions.
+# Time for counting the segments of all partitions.
 COUNTS_WITHIN_SECONDS = 5.0
 PAUSE_SECONDS = 0.05
 
 
 def scrub(log_dirs: str | None, *, only_status: bool, as_json: bool) -> None:
-    """Begins, unless only the status is wanted; what goes on is not begun again."""
+    """Begin a scrub, unless one is running or only the status is wanted, and print the status."""
     broker = ControlClient.find(log_dirs)
     reply = broker.call("scrub")
     has_begun = not only_status and not reply["running"]
@@ -28,7 +28,7 @@ def scrub(log_dirs: str | None, *, only_status: bool, as_json: bool) -> None:
 
 
 def _begin(broker: ControlClient) -> dict[str, Any]:
-    """What the scrubber does as soon as it has counted what there is."""
+    """Begin a scrub; return its status as soon as the scrubber has counted the segments."""
     deadline = time.monotonic() + COUNTS_WITHIN_SECONDS
     reply = broker.call("scrub", on=True)
     while reply["running"] and not reply["pass_total_bytes"] and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""`mpbroker serve`: settings are read, checked and complained about here; then the supervisor takes over."""
+"""`mpbroker serve`: reads and checks the settings and reports problems; then the supervisor takes over."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ FLAG_KEYS = {
 def serve(
     config_file: Path | None, overrides: Sequence[str], flags: Mapping[str, str | None], *, check_only: bool
 ) -> int:
-    """Runs the broker; its exit code is ours."""
+    """Run the broker and return its exit code. Raises CliError."""
     config = read_config(config_file, overrides, flags)
     try:
         logs.wanted_level(os.environ)
@@ -40,7 +40,7 @@ def serve(
         print("mpbroker: the settings are good", file=sys.stderr)
         return 0
     refuse_other_platforms(sys.platform)
-    # Until the supervisor forks: of what is imported nothing goes away.
+    # Off until the supervisor forks: imports leave no garbage.
     gc.disable()
     from mpbroker.supervisor.main import run
 
@@ -52,7 +52,7 @@ def serve(
 def read_config(
     config_file: Path | None, overrides: Sequence[str], flags: Mapping[str, str | None]
 ) -> BrokerConfig:
-    """The configuration; warnings go to standard error, problems end the command."""
+    """Return the configuration. Warnings go to standard error. Raises CliError for problems."""
     try:
         loaded = load(config_file, overrides, _given(flags))
     except ConfigError as error:

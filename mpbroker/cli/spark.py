@@ -1,5 +1,7 @@
-"""`mpbroker spark`: the jobs' commands and their flags. The same runs under spark-submit, which is given this
-package's `__main__.py` and the same words: Spark's settings are then those of spark-submit.
+"""The commands of `mpbroker spark` and their flags.
+
+They also run under spark-submit, which is given this package's `__main__.py` and the same words: Spark's
+settings are then those of spark-submit.
 """
 
 from pathlib import Path

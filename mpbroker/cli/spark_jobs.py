@@ -1,4 +1,4 @@
-"""What `mpbroker spark …` does: a session, a job, how far it is, and one sentence where it fails."""
+"""The commands of `mpbroker spark …`: a session, a job, its progress, and one sentence where it fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GOES_ON = "What was committed stays; run the same command again and it goes on f
 
 @dataclass(frozen=True)
 class Archive:
-    """Flags of `archive`; `compact_mb`: None if it shall not compact."""
+    """Flags of `archive`. `compact_mb` is None if it must not compact."""
 
     source: Source
     target: Path | IcebergTarget
@@ -62,7 +62,7 @@ def source(
     *,
     fail_on_data_loss: bool,
 ) -> Source:
-    """Checked before Spark is started, which takes seconds. Raises CliError."""
+    """Check the flags of a source before Spark is started, which takes seconds. Raises CliError."""
     _needs_spark()
     from mpbroker.spark.jobs import Source
 
@@ -83,7 +83,7 @@ def source(
 
 
 def _options(given: list[str] | None) -> dict[str, str]:
-    """Raises CliError."""
+    """Parse KEY=VALUE options. Raises CliError."""
     options = {}
     for one in given or []:
         name, equals, value = one.partition("=")
@@ -96,7 +96,7 @@ def _options(given: list[str] | None) -> dict[str, str]:
 def target(
     form: str, directory: Path, catalog: str | None, table: str, *, compacts: bool
 ) -> Path | IcebergTarget:
-    """Raises CliError."""
+    """Return the target that the flags describe. Raises CliError."""
     if form == "parquet":
         if catalog is not None:
             raise CliError("--catalog is for --format iceberg", USAGE_ERROR)
@@ -116,7 +116,7 @@ def target(
 
 
 def archive(wanted: Archive, master: str | None) -> None:
-    """Raises CliError."""
+    """Run the archive job. Raises CliError."""
     from mpbroker.spark import jobs
 
     try:
@@ -147,7 +147,7 @@ def _shown(target: Path | IcebergTarget) -> str:
 
 
 def audit(source: Source, master: str | None, *, with_keys: bool, svg: Path | None, as_json: bool) -> None:
-    """Raises CliError; also if the log is not whole, after having said what is wrong."""
+    """Audit logs and print the findings. Raises CliError, also if a log is not whole."""
     from mpbroker.spark import jobs
 
     with running("audit", master) as (spark, notice):
@@ -164,7 +164,7 @@ def audit(source: Source, master: str | None, *, with_keys: bool, svg: Path | No
 
 
 def replay(wanted: Replay, master: str | None) -> None:
-    """Raises CliError."""
+    """Run the replay job. Raises CliError."""
     _needs_spark()
     from mpbroker.spark import jobs
 
@@ -186,7 +186,7 @@ def replay(wanted: Replay, master: str | None) -> None:
 
 @dataclass(frozen=True)
 class Stream:
-    """Flags that jobs which go on for ever share."""
+    """Flags that all jobs without an end share."""
 
     checkpoint: Path
     once: bool
@@ -205,7 +205,7 @@ def mirror(
     keep_partitions: bool,
     exactly_once: bool,
 ) -> None:
-    """Raises CliError."""
+    """Run the mirror job. Raises CliError."""
     from mpbroker.spark import jobs
 
     options = _sink({**_options(extra), "kafka.bootstrap.servers": to})
@@ -229,7 +229,7 @@ def sessions(
     lateness: str,
     master: str | None,
 ) -> None:
-    """Raises CliError."""
+    """Run the sessions job. Raises CliError."""
     from mpbroker.spark import jobs
 
     settings = jobs.SessionSettings(
@@ -242,7 +242,7 @@ def sessions(
 def sessions_target(
     directory: Path | None, topic: str | None, bootstrap: str | None, extra: list[str] | None
 ) -> tuple[Path | str, dict[str, str]]:
-    """A directory or a topic, and the options of the sink. Raises CliError."""
+    """Return a directory or a topic, and the options of the sink. Raises CliError."""
     options = _options(extra)
     if directory is not None and topic is None:
         if options:
@@ -256,7 +256,11 @@ def sessions_target(
 
 
 def _until_told(start: Callable[[], Running], notice: Terminal, stream: Stream, done: str) -> None:
-    """To be told to stop is how a job without --once ends; with it, it is not done yet."""
+    """Run a query until it ends or a signal comes.
+
+    A signal is the normal end of a job without --once. With --once the job is not done yet then: raises
+    CliError.
+    """
     began = time.monotonic()
     running_query = start()
     running_query.wait(lambda: bool(notice.told))
@@ -270,7 +274,7 @@ def _until_told(start: Callable[[], Running], notice: Terminal, stream: Stream, 
 
 
 def _sink(options: dict[str, str]) -> dict[str, str]:
-    """Raises CliError for what the sink would refuse."""
+    """Return the options if the sink takes them. Raises CliError."""
     from mpbroker.spark.jobs import check_sink
 
     try:
@@ -337,7 +341,7 @@ class Terminal:
         self._name = name
         self._began = time.monotonic()
         self.told: list[int] = []
-        """The signals that came, of a job that looks for them itself."""
+        """Signals that came, for a job that looks for them itself."""
 
     def say(self, text: str) -> None:
         print(f"mpbroker: {text}", file=sys.stderr)
@@ -350,13 +354,13 @@ class Terminal:
         self._show(completed=done, total=total, description=text)
 
     def end(self, text: str) -> None:
-        """A line of the summary."""
+        """Print a line of the summary."""
         print(text, file=sys.stderr)
 
 
 @contextmanager
 def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[tuple[SparkSession, Terminal]]:
-    """A session for one job, stopped at the end. Raises CliError: one sentence for all that can go wrong.
+    """Open a session for one job and stop it at the end. Raises CliError: one sentence for any failure.
 
     A signal cancels what Spark does, unless the job `looks` itself whether it was told to stop. The handler
     raises nothing: that would cut a call of the JVM, and the next call would get its answer. The second
@@ -374,7 +378,7 @@ def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[t
     over = threading.Event()
 
     def cancel() -> None:
-        # Again and again: the job may be between two queries.
+        # Cancel again and again: the job may be between two queries.
         while not over.wait(CANCEL_EVERY_S):
             spark.sparkContext.cancelAllJobs()
 
@@ -392,7 +396,7 @@ def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[t
     try:
         spark = session(f"mpbroker {name}", master, quiet=True)
         spark.sparkContext.setLogLevel("OFF")
-        # After the session, which has a handler of its own for one of them.
+        # Install the handlers after the session, which has a handler of its own for one of the signals.
         for number in before:
             signal.signal(number, tell)
         try:
@@ -414,7 +418,7 @@ def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[t
     except OptionError as error:
         raise CliError(str(error), USAGE_ERROR) from error
     except (JobError, DataLoss, CorruptLog, SourceUnavailable, PySparkException, Py4JError, OSError) as error:
-        # What Spark raises when it is cancelled is not what happened.
+        # A cancelled Spark raises an error that is not the cause.
         raise _stopped(told) if told else CliError(sentence_of(error)) from error
     finally:
         for number, handler in before.items():
@@ -427,7 +431,7 @@ def _stopped(told: list[int]) -> CliError:
 
 
 def _needs_spark() -> None:
-    """Raises CliError."""
+    """Check that PySpark and PyArrow are installed. Raises CliError."""
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:

@@ -1,4 +1,4 @@
-"""Standard output whose failures say that they are its own: Python's name no file."""
+"""Standard output whose errors name it: those of Python name no file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ NAME = "standard output"
 
 
 class _Buffered(io.BufferedWriter):
-    """Above the buffer: Ctrl-C between a write and the buffer's note of it would have that written twice."""
+    """A stream that names its failures above the buffer.
+
+    Below it, Ctrl-C between a write and the buffer's note of it would have the bytes written twice.
+    """
 
     def write(self, data: ReadableBuffer, /) -> int:
         with naming(NAME):
@@ -34,11 +37,11 @@ class _Unbuffered(io.FileIO):
 
 
 def name_failures() -> None:
-    """Of what this process prints from now on. What somebody else has put in its place stays."""
+    """Make failures of standard output name it from now on. A replaced sys.stdout is kept."""
     before = sys.stdout
     if before is None or before is not sys.__stdout__ or not isinstance(before, io.TextIOWrapper):
         return
-    # Told not to buffer, Python has none there.
+    # Without buffering, Python has no buffered writer there.
     is_buffered = isinstance(before.buffer, io.BufferedWriter)
     kind = io.FileIO if is_buffered else _Unbuffered
     raw = kind(before.fileno(), "wb", closefd=False)
@@ -52,11 +55,11 @@ def name_failures() -> None:
 
 
 def flush() -> None:
-    """What is still to be written. Raises OSError: at the exit of Python nobody could say it well."""
+    """Write what is still buffered. Raises OSError: at Python's exit it could not be reported well."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def give_up() -> None:
-    """What could not be written goes nowhere, or Python would try and complain again when it ends."""
+    """Discard what could not be written, or Python would try and complain again when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,7 @@
 """The format of `mpbroker consume -f`: kcat's letters, compiled once and filled in per record.
 
 %t topic, %p partition, %o offset, %k key, %v or %s value, %T timestamp (ms), %K and %S lengths of key and
-value (-1 for null), %h headers as name=value, %% a percent sign. Between them stand escapes, too.
+value (-1 for null), %h headers as name=value, %% a percent sign. The text between them may have escapes.
 """
 
 import re
@@ -13,7 +13,7 @@ from mpbroker.records.record import Record
 
 Part = Callable[[str, int, Record], bytes]
 
-# What a backslash stands before is no letter.
+# A character after a backslash is no format letter.
 _TOKEN = re.compile(r"%(.?)|((?:\\.?|[^%\\])+)", re.DOTALL)
 
 
@@ -41,7 +41,7 @@ _LETTERS: dict[str, Part] = {
 
 
 def compile_template(template: str) -> Part:
-    """A function from topic, partition and record to the bytes to print."""
+    """Return a function from topic, partition and record to the bytes to print. Raises CliError."""
     parts: list[Part] = []
     for match in _TOKEN.finditer(template):
         letter, literal = match.groups()

@@ -1,4 +1,4 @@
-"""`mpbroker consume --to FILE`: what a topic has now, as a Parquet or Arrow file, whole or not at all."""
+"""`mpbroker consume --to FILE`: writes a topic's present records as Parquet or Arrow, whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 SUFFIXES = (".parquet", ".arrow")
-# A row group, or an Arrow batch: smaller ones cost readers time, larger ones their memory.
+# Size of a row group or an Arrow batch: smaller ones cost readers time, larger ones their memory.
 GROUP_BYTES = 64 << 20
 
 
 class Settings(NamedTuple):
-    """What the flags of the command say; all is 0 records and partition -1."""
+    """The flags of the command. 0 records and partition -1 stand for all."""
 
     topic: str
     partition: int
@@ -40,14 +40,14 @@ class Settings(NamedTuple):
 
 
 class Range(NamedTuple):
-    """The offsets of a partition that are wanted; the end is not."""
+    """The wanted offsets of a partition, without the end."""
 
     start: int
     end: int
 
 
 def write(where: Where, settings: Settings) -> None:
-    """Writes the committed records between the offsets, none that come later, and says what it wrote."""
+    """Write the committed records between the offsets, none that come later, and print what was written."""
     _check_target(settings)
     try:
         from mpbroker.reading import arrow
@@ -94,7 +94,7 @@ def _is_there(path: Path) -> CliError:
 
 
 def _options(where: Where, settings: Settings) -> dict[str, str]:
-    """By the names of the Spark source, of which the properties of --command-config are a part."""
+    """Return options by the names of the Spark source, among them the properties of --command-config."""
     given = {"includeHeaders": "true", "kafka.bootstrap.servers": where.bootstrap}
     if settings.log_dirs is not None:
         given["log.dir"] = settings.log_dirs
@@ -114,7 +114,7 @@ def _options(where: Where, settings: Settings) -> dict[str, str]:
 
 
 def _ranges(given: Mapping[str, str], settings: Settings) -> dict[int, Range]:
-    """What -o means now in each partition. Raises CliError, OptionError, SourceUnavailable."""
+    """Return what -o means now in each partition. Raises CliError, OptionError, SourceUnavailable."""
     from mpbroker.reading.catalogs import open_catalog
     from mpbroker.reading.options import parse_options
     from mpbroker.reading.plan import selected
@@ -147,7 +147,7 @@ def _json(value: Any) -> str:
 
 
 def _first(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
-    """All, or so many rows."""
+    """Yield all rows, or only the first `count`."""
     left = count or None
     for batch in batches:
         yield batch.slice(0, left)
@@ -164,7 +164,7 @@ def _copy(
     ranges: Mapping[int, Range],
     total: int,
 ) -> int:
-    """Writes the batches in groups; how many rows that were."""
+    """Write the batches in groups; return the number of rows."""
     import pyarrow as pa
     from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
@@ -179,7 +179,7 @@ def _copy(
                 write_table(pa.Table.from_batches(held, schema))
                 held, held_bytes = [], 0
             if batch.num_rows:
-                # Offsets may have gaps: where one is, not how many there were, tells how far it is.
+                # Offsets may have gaps: the last offset tells how far it is, not the number of records.
                 number, last = batch["partition"][0].as_py(), batch["offset"][-1].as_py()
                 done[number] = last + 1 - ranges[number].start
                 update(completed=sum(done.values()), description=f"partition {number}")
@@ -203,7 +203,7 @@ def _writer(path: Path, file: Any, schema: pa.Schema) -> Iterator[Callable[[pa.T
 
 @contextmanager
 def _whole_file(settings: Settings) -> Iterator[Any]:
-    """A file beside the target, which takes its place when all is written and on the disk; else it goes.
+    """Yield a file beside the target, which replaces it when all is written and synced, else is removed.
 
     Raises CliError, OSError.
     """
@@ -212,7 +212,7 @@ def _whole_file(settings: Settings) -> Iterator[Any]:
     making = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            # As a new file has it; that of a temporary one is its owner's alone.
+            # Give it the mode of a new file; a temporary one is its owner's alone.
             os.fchmod(handle, 0o666 & ~_umask())
             yield file
             file.flush()
@@ -221,7 +221,7 @@ def _whole_file(settings: Settings) -> Iterator[Any]:
             making.replace(target)
         else:
             try:
-                # Unlike a rename it fails where somebody else has made the file meanwhile.
+                # Unlike a rename, a link fails if the file was made meanwhile.
                 os.link(making, target)
             except FileExistsError as error:
                 raise _is_there(target) from error
@@ -235,7 +235,7 @@ def _whole_file(settings: Settings) -> Iterator[Any]:
 
 
 def _umask() -> int:
-    """It can only be asked by setting it."""
+    """Return the umask, which can be read only by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""`mpbroker topic alter` and `delete-records`: settings, more partitions, and where a log begins."""
+"""`mpbroker topic alter` and `delete-records`: change settings, add partitions, and delete records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from mpbroker.protocol.numbers import EARLIEST, HIGH_WATERMARK, LATEST, ConfigOp
 
 
 class Changes(NamedTuple):
-    """`settings` are KEY=VALUE, `deleted` keys that the topic is to lose; `partitions`: how many in all."""
+    """Changes to a topic.
+
+    `settings` are KEY=VALUE, `deleted` keys to remove, `partitions` how many in all.
+    """
 
     settings: Sequence[str]
     deleted: Sequence[str]
@@ -26,7 +29,7 @@ class Changes(NamedTuple):
 
 
 def alter(where: Where, name: str, changes: Changes, timeout_s: float) -> None:
-    """The settings at once, all or none; then the partitions."""
+    """Alter the settings at once, all or none, and then the partitions. Raises CliError."""
     settings = dict(parse_setting(setting) for setting in changes.settings)
     if both := settings.keys() & set(changes.deleted):
         raise CliError(f"--delete-config {min(both)}: -c sets it, too", USAGE_ERROR)
@@ -76,7 +79,10 @@ def _check(name: str, code: int, message: str | None) -> None:
 
 
 def delete_records(where: Where, name: str, partition: int, before: str, timeout_s: float) -> None:
-    """Of one partition, or of all if it is -1. One that refuses does not save the others."""
+    """Delete records of one partition, or of all if it is -1.
+
+    A refusal does not keep the others from deletion.
+    """
     if before != "latest" and not before.isdecimal():
         raise CliError(f"--before is an offset or latest, not '{before}'", USAGE_ERROR)
     offset = HIGH_WATERMARK if before == "latest" else int(before)

@@ -15,7 +15,7 @@ from mpbroker.protocol.numbers import EARLIEST, LATEST
 
 
 class New(NamedTuple):
-    """A topic to be; numbers of -1 are as the broker is set, `settings` are KEY=VALUE."""
+    """A topic to create. Numbers of -1 stand for the broker's defaults, `settings` are KEY=VALUE."""
 
     name: str
     partitions: int
@@ -24,7 +24,7 @@ class New(NamedTuple):
 
 
 def create(where: Where, new: New, timeout_s: float, *, if_not_exists: bool) -> None:
-    """Creates one topic and says what it got."""
+    """Create one topic and print what it got. Raises CliError."""
     configs = dict(parse_setting(setting) for setting in new.settings)
     with Client(where) as client:
         try:
@@ -45,7 +45,7 @@ def create(where: Where, new: New, timeout_s: float, *, if_not_exists: bool) -> 
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """KEY=VALUE, both of them there."""
+    """Parse KEY=VALUE with both parts present. Raises CliError."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not key:
         raise CliError(f"-c {text}: this is not KEY=VALUE", USAGE_ERROR)
@@ -55,7 +55,7 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def show_list(where: Where, *, as_json: bool) -> None:
-    """All topics the broker shows, internal ones marked."""
+    """Print all topics the broker shows, internal ones marked."""
     with Client(where) as client:
         topics = client.topics()
     rows = [
@@ -76,9 +76,9 @@ def show_list(where: Where, *, as_json: bool) -> None:
 
 
 def describe(where: Where, names: list[str], *, as_json: bool) -> None:
-    """Partitions with their offsets, and the settings a topic has of its own.
+    """Print partitions with their offsets, and the settings a topic has of its own.
 
-    One that cannot be described does not hide the others.
+    A topic that cannot be described does not hide the others.
     """
     failed = []
     with Client(where) as client:
@@ -107,7 +107,7 @@ def _print(documents: list[dict[str, Any]]) -> None:
 
 
 def delete(where: Where, names: list[str], timeout_s: float, *, dry_run: bool) -> None:
-    """Deletes topics; one that cannot be deleted does not save the others."""
+    """Delete topics. A failure does not keep the others from deletion. Raises CliError."""
     with Client(where) as client:
         if dry_run:
             for topic in [client.topic(name) for name in names]:
@@ -140,7 +140,7 @@ def _describe(client: Client, topic: Topic) -> dict[str, Any]:
 
 
 def _partitions(client: Client, topic: Topic) -> list[dict[str, Any]]:
-    """Without a leader a partition has no offsets that anybody could tell."""
+    """Return a row per partition; one without a leader has no offsets."""
     indexes = [partition.index for partition in topic.partitions if partition.leader >= 0]
     starts = client.offsets(topic, EARLIEST, indexes)
     ends = client.offsets(topic, LATEST, indexes)

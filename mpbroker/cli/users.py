@@ -1,7 +1,7 @@
 """`mpbroker user`: SCRAM users of a broker, by DescribeUserScramCredentials and AlterUserScramCredentials.
 
 A password comes from a prompt, standard input or a file, never from the command line, which everybody on the
-host can read. What is sent is salted and hashed (KIP-554).
+host can read. It is sent salted and hashed (KIP-554).
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def mechanism_of(name: str) -> ScramType:
 
 
 def read_password(user: str, source: Path | None) -> str:
-    """The first line of a file or of standard input ("-"); from a prompt, twice, if there is a terminal."""
+    """Return the first line of a file or of standard input ("-"), or ask twice on a terminal.
+
+    Raises CliError.
+    """
     if source is None:
         if not sys.stdin.isatty():
             raise CliError("there is no terminal to ask for the password: use --password-file", USAGE_ERROR)
@@ -50,7 +53,7 @@ def read_password(user: str, source: Path | None) -> str:
 
 
 def add(where: Where, user: str, mechanism: str, iterations: int, source: Path | None) -> None:
-    """Sets a user's password for one mechanism, whether there is one already or not."""
+    """Set a user's password for one mechanism, whether there is one already or not."""
     kind = mechanism_of(mechanism)
     password = read_password(user, source)
     salt = secrets.token_bytes(SALT_BYTES)
@@ -63,7 +66,7 @@ def add(where: Where, user: str, mechanism: str, iterations: int, source: Path |
 
 
 def delete(where: Where, user: str, mechanism: str | None) -> None:
-    """Removes a user's credential for one mechanism, or all of them."""
+    """Remove a user's credential for one mechanism, or all of them."""
     if mechanism is not None:
         kinds = [int(mechanism_of(mechanism))]
     else:
@@ -74,7 +77,7 @@ def delete(where: Where, user: str, mechanism: str | None) -> None:
 
 
 def show_list(where: Where, *, as_json: bool) -> None:
-    """All users with SCRAM credentials."""
+    """Print all users with SCRAM credentials."""
     rows = [
         {"user": user, "mechanism": ScramType(number).mechanism, "iterations": iterations}
         for user, number, iterations in _described(where, None)
@@ -95,7 +98,7 @@ def _alter(where: Where, request: m.AlterUserScramCredentialsRequest) -> None:
 
 
 def _described(where: Where, users: list[str] | None) -> list[tuple[str, int, int]]:
-    """(user, mechanism, iterations)"""
+    """Return (user, mechanism, iterations) of each credential. Raises ApiFailed."""
     name = m.DescribeUserScramCredentialsRequest.UserName
     wanted = None if users is None else [name(user) for user in users]
     with Client(where) as client:

@@ -1,11 +1,11 @@
-"""Which cluster a command speaks with; the flags that all client commands have."""
+"""The cluster of a command, from the flags that all client commands have."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 
 class Where(NamedTuple):
-    """Which cluster, and how to talk to it."""
+    """A cluster's address and the file with the client's settings."""
 
     bootstrap: str
     command_config: Path | None = None

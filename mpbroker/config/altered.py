@@ -1,4 +1,4 @@
-"""What clients have altered of the broker's settings (AlterConfigs), as it stands in a configuration."""
+"""The broker's settings that clients have altered (AlterConfigs), as a configuration holds them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import msgspec
 
 
 class Beneath(msgspec.Struct, frozen=True):
-    """What file and flags say of an altered key. `origin`: where; "" for the default."""
+    """The text of an altered key in file and flags. `origin`: where it stands; "" for the default."""
 
     text: str | None
     origin: str
 
 
 class Altered(msgspec.Struct, frozen=True):
-    """Texts by key. `broker`: of this very broker, which count first; `default`: of all brokers."""
+    """Altered texts by key. `broker`: of this very broker, which count first; `default`: of all brokers."""
 
     broker: dict[str, str] = {}
     default: dict[str, str] = {}
     beneath: dict[str, Beneath] = {}
 
     def text(self, key: str) -> str | None:
-        """The one that counts."""
+        """Return the text that counts."""
         return self.broker.get(key, self.default.get(key))
 
     def differing(self, other: Altered) -> Iterator[str]:
-        """Keys of which the two say different things."""
+        """Yield the keys whose texts differ between the two."""
         for key in {*self.broker, *self.default, *other.broker, *other.default}:
             mine = (self.broker.get(key), self.default.get(key))
             if mine != (other.broker.get(key), other.default.get(key)):

@@ -1,8 +1,8 @@
 """The broker's settings: one frozen struct, each field with its type, default, bounds and documentation.
 
 A field is Kafka's key with dots written as underscores, so `BROKER_KEYS` (key → `Key`) is derived from the
-struct and cannot disagree with it. Defaults are Kafka 4.3's but for these: `listeners` is the loopback
-address, which needs no authentication, `log.dirs` is `./data` instead of a directory below /tmp,
+struct and cannot disagree with it. Defaults are Kafka 4.3's with these exceptions: `listeners` is the
+loopback address, which needs no authentication, `log.dirs` is `./data` instead of a directory below /tmp,
 `node.id` is 1 instead of required, and the two thread counts fit the machine (`workers`).
 """
 
@@ -39,17 +39,17 @@ _NO_ELECTION = "this broker is a single node, whose replica is never behind"
 
 
 def gzip_level(level: int) -> str:
-    """Kafka's validator for gzip: -1 is zlib's own default."""
+    """Validate a gzip level as Kafka does: -1 is zlib's own default. Return the problem, or ""."""
     return "" if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9, or equal to -1"
 
 
 def nonzero(time: int) -> str:
-    """Retention is a time, or negative for ever; Kafka refuses zero."""
+    """Refuse zero as a retention time, as Kafka does. Negative means for ever. Return the problem, or ""."""
     return "" if time else "Value must be unlimited (-1) or at least 1"
 
 
 def fit_the_memory(most: int, count: int) -> str:
-    """Of Kafka's threads there may be any number."""
+    """Limit the number of worker processes; Kafka's threads have no limit. Return the problem, or ""."""
     if count <= most:
         return ""
     return (
@@ -63,7 +63,7 @@ def _default_listeners() -> tuple[Listener, ...]:
 
 
 class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
-    """Everything a process of the broker may want to know about its configuration."""
+    """All settings that a process of the broker may need."""
 
     # identity and addresses
     node_id: Annotated[int, Key(INT, "Number of this broker in its cluster.", at_least=0)] = 1
@@ -493,7 +493,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int, Key(LONG, "Time between the beginnings of two scrubs of a log directory.", at_least=1)
     ] = 604_800_000
 
-    # Where each key that was set was written ("server.properties:12", "--handlers"): Kafka key → place.
+    # Place where each key that was set is written ("server.properties:12", "--handlers"), by Kafka key.
     origins: dict[str, str] = msgspec.field(default_factory=dict)
     # Security settings by listener name, and by `NAME/MECHANISM` (security.resolve).
     listener_security: dict[str, SecuritySettings] = msgspec.field(default_factory=dict)
@@ -501,13 +501,13 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     # Limits of single listeners, by name.
     listener_limits: dict[str, limits.ListenerLimits] = msgspec.field(default_factory=dict)
 
-    # What clients have altered, and what stands beneath it; the fields above have what comes of it (dynamic).
+    # What clients have altered, and the values beneath it. The fields above have the result (dynamic).
     altered: Altered = msgspec.field(default_factory=Altered)
-    # Numbers of workers that were accepted and are not there yet, by key.
+    # Accepted numbers of workers that are not reached yet, by key.
     resizing_to: dict[str, int] = msgspec.field(default_factory=dict)
 
     def security_of(self, listener: str, mechanism: str = "") -> SecuritySettings:
-        """What holds for a listener, or for one of its mechanisms."""
+        """Return the security settings of a listener, or of one of its mechanisms."""
         return self.listener_security.get(f"{listener}/{mechanism}" if mechanism else listener, self)
 
     @property
@@ -515,17 +515,20 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         return next((one for one in self.listeners if one.name == self.control_plane_listener_name), None)
 
     def is_privileged(self, listener: str) -> bool:
-        """Only the control plane's, or without one the brokers' own (KafkaConfig, RequestContext)."""
+        """Return whether only brokers and operators reach the listener.
+
+        This is the control plane's or, without one, the brokers' own (KafkaConfig, RequestContext).
+        """
         return listener == (self.control_plane_listener_name or self.inter_broker_listener_name)
 
     @property
     def roll_ms(self) -> int:
-        """segment.ms of topics that do not set it."""
+        """Return segment.ms of topics that do not set it."""
         return self.log_roll_ms if self.log_roll_ms is not None else self.log_roll_hours * HOUR_MS
 
     @property
     def roll_jitter_ms(self) -> int:
-        """segment.jitter.ms of topics that do not set it."""
+        """Return segment.jitter.ms of topics that do not set it."""
         return (
             self.log_roll_jitter_ms
             if self.log_roll_jitter_ms is not None
@@ -534,7 +537,10 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
 
     @property
     def retention_ms(self) -> int:
-        """retention.ms of topics that do not set it; any negative number means for ever and becomes -1."""
+        """Return retention.ms of topics that do not set it.
+
+        Any negative number means for ever and becomes -1.
+        """
         if self.log_retention_ms is not None:
             time_ms = self.log_retention_ms
         elif self.log_retention_minutes is not None:
@@ -545,7 +551,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
 
     @property
     def flush_ms(self) -> int:
-        """flush.ms of topics that do not set it."""
+        """Return flush.ms of topics that do not set it."""
         return self.log_flush_interval_ms if self.log_flush_interval_ms is not None else LONG_MAX
 
 

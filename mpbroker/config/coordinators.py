@@ -9,7 +9,7 @@ BOOLEAN, INT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 
 
 class CoordinatorSettings(SecuritySettings, frozen=True, kw_only=True):
-    """A struct has one base, so these stand on the settings of security."""
+    """Settings of both coordinators. A struct has one base, so they extend the settings of security."""
 
     group_initial_rebalance_delay_ms: Annotated[
         int, Key(INT, "Time for which the first rebalance of a group waits for more members.")

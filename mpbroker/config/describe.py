@@ -1,7 +1,7 @@
-"""What DescribeConfigs answers: every setting with value, source, type, documentation and synonyms.
+"""The answers of DescribeConfigs: every setting with value, source, type, documentation and synonyms.
 
-As Kafka's `ConfigHelper`: the synonyms are all places a value could have come from, the one that counts
-first, and the source of the value is that of its first synonym.
+The order is that of Kafka's `ConfigHelper`: synonyms are all places a value could have come from, the one
+that counts first, and the source of the value is that of its first synonym.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from mpbroker.config.topic_config import TOPIC_KEYS, resolve
 
 
 class ConfigSource(IntEnum):
-    """Numbers as in DescribeConfigsResponse, field ConfigSource."""
+    """Source of a value, numbered as in DescribeConfigsResponse, field ConfigSource."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -53,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True):
 def describe_topic(
     broker: BrokerConfig, overrides: Mapping[str, str | None], names: Iterable[str] | None = None
 ) -> list[Entry]:
-    """Entries of a topic by name; names that no topic setting has are left out, as in Kafka."""
+    """Return entries of a topic by name. Names that no topic setting has are left out, as in Kafka."""
     config = resolve(broker, overrides)
     entries = []
     for name in _wanted(TOPIC_KEYS, names):
@@ -67,7 +67,7 @@ def describe_topic(
 
 
 def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) -> list[Entry]:
-    """Entries of the broker. What clients may alter is not read-only."""
+    """Return entries of the broker. A setting that clients may alter is not read-only."""
     entries = []
     for name in _wanted(BROKER_KEYS, names):
         key = BROKER_KEYS[name]
@@ -78,7 +78,7 @@ def describe_broker(broker: BrokerConfig, names: Iterable[str] | None = None) ->
 
 
 def describe_all_brokers(altered: Altered, names: Iterable[str] | None = None) -> list[Entry]:
-    """What was altered of all brokers, and nothing else: the broker named ""."""
+    """Return what was altered of all brokers, and nothing else: the broker named ""."""
     entries = []
     for name in _wanted(altered.default, names):
         key = BROKER_KEYS.get(name) or REPLICATION_RATES[name]
@@ -88,7 +88,7 @@ def describe_all_brokers(altered: Altered, names: Iterable[str] | None = None) -
 
 
 def _rates(altered: Altered, names: Iterable[str] | None) -> list[Entry]:
-    """Those that were set: they are no settings that a file has."""
+    """Return entries of the replication rates that were set; no file has these settings."""
     found = []
     for name in _wanted({**altered.default, **altered.broker}, names):
         if (key := REPLICATION_RATES.get(name)) is not None:
@@ -115,7 +115,7 @@ def _wanted(table: Mapping[str, object], names: Iterable[str] | None) -> list[st
 
 
 def _broker_synonyms(broker: BrokerConfig, names: Iterable[str]) -> list[Synonym]:
-    """Broker keys that say the same, first those that were altered or set, then the defaults.
+    """Return broker keys of the same meaning, first those that were altered or set, then the defaults.
 
     What stands before the first name itself is left out, as in Kafka: a topic whose broker sets only
     log.retention.hours shows no synonym for retention.ms, whose own is log.retention.ms.

@@ -1,9 +1,10 @@
-"""Which settings of the broker clients may alter, and the configuration that comes of it (KIP-226).
+"""The settings of the broker that clients may alter, and the resulting configuration (KIP-226).
 
-What counts for a key, first to last: what was altered of this broker, what was altered of all brokers, file
-and flags, the default. Dynamic is what Kafka calls so and a running broker can take over here. Settings of
-single listeners are read from the file alone: they come with files of keys, and with passwords, which are
-never kept in the metadata log. (Kafka: DynamicBrokerConfig, DynamicConfig.Broker, as of 4.3.)
+A key's value comes from the first of these that has it: the alteration of this broker, the alteration of all
+brokers, file and flags, the default. Dynamic settings are those that Kafka calls so and that a running broker
+can take over here. Settings of single listeners are read from the file alone: they come with files of keys,
+and with passwords, which are never kept in the metadata log. (Kafka: DynamicBrokerConfig,
+DynamicConfig.Broker, as of 4.3.)
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mpbroker.config.topic_config import TOPIC_KEYS
 from mpbroker.config.workers import RESIZABLE, resize_problem
 
 OVERRIDES: Final = "max.connections.per.ip.overrides"
-# Of a topic's default the finest key alone, as in Kafka: log.retention.hours cannot be altered.
+# A topic's default is altered by its finest key alone, as in Kafka: log.retention.hours cannot be altered.
 _OF_TOPICS = {key.synonyms[0] for key in TOPIC_KEYS.values() if key.synonyms}
 DYNAMIC: Final = frozenset(_OF_TOPICS & BROKER_KEYS.keys()) | {
     "log.cleaner.backoff.ms",
@@ -55,7 +56,10 @@ _IN_THE_FILE = "Change them in the broker's properties file, then mpbroker ctl r
 
 
 def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
-    """Why these cannot be set at all, in Kafka's words; None if they can. A text is looked at later."""
+    """Return why these cannot be set at all, in Kafka's words, or None if they can.
+
+    Texts are checked later.
+    """
     wanted = sorted(set(names) - DYNAMIC - REPLICATION_RATES.keys())
     if not wanted:
         return None
@@ -82,7 +86,7 @@ def refusal(names: Iterable[str], *, of_all_brokers: bool) -> str | None:
 
 
 def _fixed(names: list[str]) -> str:
-    """Kafka has them: what to do instead of altering them, or why nothing helps."""
+    """Explain why these settings of Kafka's cannot be altered, and what to do instead."""
     idle = {name: reason for name in names if (reason := _no_effect(name)) is not None}
     of_the_file = [name for name in names if name not in idle]
     says = []
@@ -101,7 +105,7 @@ def _fixed(names: list[str]) -> str:
 
 
 def _no_effect(name: str) -> str | None:
-    """Why it does nothing wherever it is set; None: in the file it does."""
+    """Return why the setting has no effect wherever it is set, or None if it has one in the file."""
     if name in BROKER_KEYS:
         return BROKER_KEYS[name].pending or None
     of_listener = _LISTENER.fullmatch(name)
@@ -114,7 +118,7 @@ def _no_effect(name: str) -> str | None:
 
 
 def _may_be_of_listener(rest: str) -> bool:
-    """A mechanism may stand before the key."""
+    """Return whether the rest of a key is a listener's setting. A mechanism may stand before it."""
     return rest in LIMIT_KEYS or any(rest == key or rest.endswith(f".{key}") for key in SECURITY_KEYS)
 
 
@@ -123,7 +127,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    """Whatever it is a prefix for (Kafka: DynamicPasswordConfigs)."""
+    """Return whether the setting is a secret, with any prefix (Kafka: DynamicPasswordConfigs)."""
     secrets = (key for key, one in SECURITY_KEYS.items() if one.type is ConfigType.PASSWORD)
     return any(name == key or name.endswith(f".{key}") for key in secrets) or name.endswith(".password")
 
@@ -134,7 +138,7 @@ def _is_of_one_broker(name: str) -> bool:
 
 
 def parse(name: str, text: str) -> Value:
-    """The value of a dynamic setting. Raises ValueError, with Kafka's words."""
+    """Parse the value of a dynamic setting. Raises ValueError, with Kafka's words."""
     if name in REPLICATION_RATES:
         return REPLICATION_RATES[name].parse(text)
     value = BROKER_KEYS[name].parse(text)
@@ -150,7 +154,7 @@ def parse(name: str, text: str) -> Value:
 
 
 def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
-    """What another version of the broker may have let pass is left out."""
+    """Return the usable texts, and problems of those that another version of the broker may have accepted."""
     good, problems = {}, []
     for name, text in texts.items():
         try:
@@ -165,7 +169,7 @@ def usable(texts: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
 
 
 def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
-    """`static` as file and flags say it, beneath what was altered. Raises ValueError."""
+    """Lay altered settings over `static`, the configuration of file and flags. Raises ValueError."""
     counting = {name: text for name, text in {**default, **broker}.items() if name in BROKER_KEYS}
     values = {field_name(name): parse(name, text) for name, text in counting.items()}
     beneath = {
@@ -182,7 +186,7 @@ def overlaid(static: BrokerConfig, broker: Mapping[str, str], default: Mapping[s
 
 
 def static_of(config: BrokerConfig) -> BrokerConfig:
-    """What file and flags say."""
+    """Return the configuration of file and flags alone."""
     beneath = config.altered.beneath
     values = {
         field_name(name): None if one.text is None else BROKER_KEYS[name].parse(one.text)
@@ -194,9 +198,10 @@ def static_of(config: BrokerConfig) -> BrokerConfig:
 
 
 def step_problem(now: BrokerConfig, was: BrokerConfig, becomes: BrokerConfig) -> str | None:
-    """A number of workers that is altered goes by Kafka's rule from the one that was accepted last.
+    """Return why an altered number of workers breaks Kafka's rule for one step, or None.
 
-    `now`: as the broker runs, which may not have followed what it `was` altered to so far.
+    The step goes from the number accepted last. `now` is the configuration of the running broker, which may
+    not have followed `was` yet.
     """
     for name, (kind, most) in RESIZABLE.items():
         text = was.altered.text(name)

@@ -1,8 +1,8 @@
-"""What one setting is: type, default, bounds, documentation; text to value and back, with Kafka's messages.
+"""A setting: type, default, bounds, documentation; text to value and back, with Kafka's messages.
 
-Follows `org.apache.kafka.common.config.ConfigDef`: values are trimmed, numbers are plain Java numbers
-(no underscores), lists are split at commas, and an error reads `Invalid value V for configuration K: why`,
-because that is the text that reaches Kafka's clients through INVALID_CONFIG.
+The rules are those of `org.apache.kafka.common.config.ConfigDef`: values are trimmed, numbers are plain Java
+numbers (no underscores), lists are split at commas. An error reads
+`Invalid value V for configuration K: why`, because that text reaches Kafka's clients through INVALID_CONFIG.
 """
 
 import re
@@ -19,7 +19,7 @@ LONG_MIN = -(2**63)
 
 
 class Secret(msgspec.Struct, frozen=True, gc=False):
-    """A password or key. Only whoever asks for `text` sees it."""
+    """A password or key. Only reading `text` shows it."""
 
     text: str
 
@@ -36,7 +36,7 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.A
 
 
 class ConfigType(IntEnum):
-    """Numbers as in DescribeConfigsResponse, field ConfigType (KIP-569)."""
+    """Type of a setting, numbered as in DescribeConfigsResponse, field ConfigType (KIP-569)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -50,7 +50,7 @@ class ConfigType(IntEnum):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong, or worth a warning: which key, where it was written, and what to do."""
+    """An error or a warning about a key: where it was written, and what to do."""
 
     key: str
     origin: str
@@ -58,13 +58,13 @@ class Problem(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         place = f"{self.origin}: " if self.origin else ""
-        # A flag names the key already.
+        # The message of a flag names the key already.
         repeated = f"{self.key}: " if self.origin.startswith("--") else ""
         return f"{place}{self.message.removeprefix(repeated)}"
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; `problems` has every reason, not only the first."""
+    """The configuration cannot be used. `problems` has every reason, not only the first."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -72,10 +72,10 @@ class ConfigError(Exception):
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One setting. In a field's `Annotated[...]` it needs neither name nor default: the field says both.
+    """One setting. In a field's `Annotated[...]` it needs neither name nor default: the field has both.
 
-    `pending` says what is missing while a setting is stored and reported but has no effect yet: whoever sets
-    it is warned with this sentence.
+    `pending` says what is missing while a setting is stored and reported but has no effect yet: an operator
+    who sets it is warned with this sentence.
     """
 
     type: ConfigType
@@ -93,7 +93,7 @@ class Key(msgspec.Struct, frozen=True):
         return ValueError(f"Invalid value {text} for configuration {self.name}: {why}")
 
     def parse(self, text: str) -> Value:
-        """The typed, bounded value of a text; ValueError with Kafka's words if it has none."""
+        """Return the typed, bounded value of a text. Raises ValueError with Kafka's words if it has none."""
         text = text.strip()
         value = self._convert(text)
         self._check_bounds(text, value)
@@ -142,7 +142,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 def key_name(field: str) -> str:
-    """Kafka's keys have dots where Python's names have underscores, and never an underscore."""
+    """Return Kafka's key of a field. It has dots where the field has underscores, and never an underscore."""
     return field.replace("_", ".")
 
 
@@ -151,7 +151,7 @@ def field_name(key: str) -> str:
 
 
 def table_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
-    """Every field of a struct that carries a `Key`, by Kafka's key, in order of definition."""
+    """Return every field of a struct that carries a `Key`, by Kafka's key, in order of definition."""
     hints = get_type_hints(struct, include_extras=True)
     table = {}
     for info in msgspec.structs.fields(struct):
@@ -169,7 +169,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def format_value(value: Any) -> str | None:
-    """Text of a value as Kafka's tools print it; None stays None (null on the wire), as do secrets."""
+    """Return a value's text as Kafka's tools print it. None and secrets become None (null on the wire)."""
     if value is None or isinstance(value, Secret):
         return None
     if isinstance(value, bool):

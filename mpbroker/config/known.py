@@ -1,8 +1,8 @@
-"""Keys that Kafka 4.3 (or an older one) has and this broker has not: refused or warned about, never ignored.
+"""Keys that Kafka 4.3 (or an older one) has and this broker lacks: refused or warned about, never ignored.
 
-Refused is what would change who may do what, or a limit that an operator relies on: running without it would
-look like success. Everything else is warned about. `kafka_keys.json` has all of Kafka's keys, those that are
-supported here too, with Kafka's defaults; a refused key that only repeats its default is harmless and warned
+A setting is refused if it would change who may do what, or a limit that an operator relies on: running
+without it would look like success. All others are warned about. `kafka_keys.json` has all of Kafka's keys,
+supported ones too, with Kafka's defaults. A refused key that only repeats its default is harmless and warned
 about.
 """
 
@@ -81,24 +81,24 @@ _NO_EFFECT = "this broker has no such setting"
 
 
 def is_known(key: str) -> bool:
-    """Kafka has such a setting, this broker has not."""
+    """Return whether Kafka has such a setting, or its prefix makes it a listener's."""
     return key in kafka_defaults() or re.match(r"listener\.name\.[^.]+\.", key) is not None
 
 
 def refusal(key: str, value: str) -> str | None:
-    """Why this value must not be ignored; None when a warning is enough."""
+    """Return why this value must not be ignored, or None when a warning is enough."""
     if key in HARMLESS or value == (kafka_defaults().get(key) or ""):
         return None
     return _reason(REFUSED, key)
 
 
 def no_effect(key: str) -> str:
-    """Why the setting does nothing here."""
+    """Return why the setting does nothing here."""
     return HARMLESS.get(key) or _reason(REFUSED, key) or _reason(WARNED, key) or _NO_EFFECT
 
 
 def nearest(key: str) -> str | None:
-    """The supported (else the known) key that a misspelt one was probably meant to be."""
+    """Return the supported (else the known) key that a misspelt one was probably meant to be."""
     supported = [*BROKER_KEYS, *ALIASES]
     for candidates in (supported, list(kafka_defaults())):
         if found := closest(key.lower().replace("_", "."), candidates):
@@ -107,12 +107,12 @@ def nearest(key: str) -> str | None:
 
 
 def closest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that a misspelt name was probably meant to be."""
+    """Return the candidate that a misspelt name was probably meant to be, or None."""
     return next(iter(difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.75)), None)
 
 
 def hint(names: Iterable[str], candidates: Iterable[str]) -> str:
-    """The end of a sentence for the first of the names that is none of the candidates but close to one."""
+    """Return the end of a sentence with a guess for the first unknown name that is close to a candidate."""
     known_names = list(candidates)
     unknown = (name for name in names if name not in known_names)
     guess = next(filter(None, (closest(name.lower(), known_names) for name in unknown)), None)
@@ -125,6 +125,6 @@ def _reason(table: dict[str, str], key: str) -> str | None:
 
 @cache
 def kafka_defaults() -> dict[str, str | None]:
-    """Every key of Kafka, with its default."""
+    """Return every key of Kafka, with its default."""
     text = (Path(__file__).parent / "kafka_keys.json").read_text()
     return cast(dict[str, str | None], json.loads(text))

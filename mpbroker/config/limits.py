@@ -1,7 +1,8 @@
 """Limits of connections: those of single listeners, and of single addresses.
 
-Kafka looks `listener.name.<listener>.<key>` up first and `<key>` if that is not set, so a listener without a
-limit of its own has the broker's, for itself alone (ListenerName.configPrefix, ConnectionQuotas).
+Kafka looks `listener.name.<listener>.<key>` up first and `<key>` if that is not set. A listener without a
+limit of its own therefore has the broker's limit for itself alone (ListenerName.configPrefix,
+ConnectionQuotas).
 """
 
 import ipaddress
@@ -20,19 +21,22 @@ _LIMIT = re.compile(r"(?P<host>.+):(?P<limit>[0-9]{1,10})")
 
 
 class ListenerLimits(msgspec.Struct, frozen=True):
-    """None: the broker's."""
+    """Limits of a single listener. None stands for the broker's."""
 
     max_connections: int | None = None
     max_connection_creation_rate: int | None = None
 
 
 def names_limit(key: str) -> bool:
-    """Whether it is a limit of one listener."""
+    """Return whether the key is a limit of one listener."""
     return _PREFIXED.fullmatch(key) is not None
 
 
 def parse_limit(key: str, text: str, listeners: set[str]) -> tuple[str, str, int]:
-    """-> listener, key without prefix, limit. ValueError says what is wrong."""
+    """Return the listener, the key without prefix, and the limit.
+
+    Raises ValueError, which says what is wrong.
+    """
     match = _PREFIXED.fullmatch(key)
     assert match is not None
     listener = match["listener"].upper()
@@ -44,7 +48,7 @@ def parse_limit(key: str, text: str, listeners: set[str]) -> tuple[str, str, int
 
 
 def overrides_problem(entries: tuple[str, ...]) -> str:
-    """What is wrong with max.connections.per.ip.overrides, "" if nothing is."""
+    """Return what is wrong with max.connections.per.ip.overrides, "" if nothing is."""
     for entry in entries:
         match = _LIMIT.fullmatch(entry)
         if match is None or int(match["limit"]) > INT_MAX:
@@ -53,8 +57,10 @@ def overrides_problem(entries: tuple[str, ...]) -> str:
 
 
 def resolved_overrides(entries: tuple[str, ...]) -> tuple[str, ...]:
-    """With addresses instead of names. They are looked up once, before a process depends on it: who is
-    replaced while the name server is away has them already. Raises ValueError, naming the host.
+    """Replace names by addresses. Raises ValueError, naming the host.
+
+    Names are looked up once, before a process depends on it: a process replaced while the name server is away
+    has the addresses already.
     """
     found = []
     for entry in entries:
@@ -68,7 +74,7 @@ def resolved_overrides(entries: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def limits_by_address(entries: tuple[str, ...]) -> dict[bytes, int]:
-    """By packed address, of entries without names."""
+    """Return the limits by packed address, of entries without names."""
     return {ipaddress.ip_address(host).packed: limit for host, limit in map(_split, entries)}
 
 

@@ -1,8 +1,8 @@
 """Listeners: `NAME://host:port` or `NAME://unix:/path`, each with the security protocol its name maps to.
 
-Rules of Kafka's `SocketServerConfigs.listenerListToEndPoints`: names are upper-cased and unique; ports are
-unique but for port 0 and for one IPv4 plus one IPv6 literal on the same port; `advertised.listeners` may
-repeat ports. An empty host is the wildcard.
+The rules are those of Kafka's `SocketServerConfigs.listenerListToEndPoints`: names are upper-cased and
+unique; ports are unique except for port 0 and for one IPv4 plus one IPv6 literal on the same port;
+`advertised.listeners` may repeat ports. An empty host is the wildcard.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ from mpbroker.config.protocols import PROTOCOLS
 DEFAULT_PROTOCOL_MAP = {protocol: protocol for protocol in PROTOCOLS}
 META_ADDRESSES = ("0.0.0.0",)
 WILDCARDS = ("", "0.0.0.0", "::")
-# Of all that a broker serves in its life.
+# The number of listeners that a broker may serve in its life.
 MAX_LISTENERS = 256
 # sockaddr_un.sun_path, with the zero at its end (unix(7)).
 PATH_BYTES_MAX = 107
@@ -37,7 +37,7 @@ class Listener(msgspec.Struct, frozen=True):
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for all addresses of the machine."""
+        """Return whether it stands for all addresses of the machine."""
         return not self.path and self.host in WILDCARDS
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Listener(msgspec.Struct, frozen=True):
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """`NAME:PROTOCOL,…`; ValueError says which entry is wrong."""
+    """Parse `NAME:PROTOCOL,…`. Raises ValueError, which says which entry is wrong."""
     protocols: dict[str, str] = {}
     for entry in _split(text):
         name, colon, protocol = (part.strip().upper() for part in entry.partition(":"))
@@ -67,7 +67,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 def parse_listeners(
     text: str, protocols: dict[str, str], *, unique_ports: bool = True
 ) -> tuple[Listener, ...]:
-    """All listeners of a comma-separated list; ValueError says which one is wrong and why."""
+    """Parse a comma-separated list of listeners. Raises ValueError, which says which is wrong and why."""
     listeners = tuple(_parse_one(entry, protocols) for entry in _split(text))
     if not listeners:
         raise ValueError("at least one listener must be given, such as PLAINTEXT://127.0.0.1:9092")
@@ -76,7 +76,7 @@ def parse_listeners(
 
 
 def check_all(listeners: tuple[Listener, ...], *, unique_ports: bool = True) -> None:
-    """ValueError says which of them cannot be served together."""
+    """Check that listeners can be served together. Raises ValueError, which names those that cannot."""
     names = [listener.name for listener in listeners]
     for name in names:
         if names.count(name) > 1:

@@ -1,7 +1,7 @@
 """Defaults, `server.properties`, `-o key=value` and flags, merged into one `BrokerConfig`.
 
-The later of these beats the earlier (the order of KIP-1137). Every problem of all sources is collected
-before `ConfigError` is raised, each with the place where the value was written; what is usable but surely
+Later sources beat earlier ones (the order of KIP-1137). Every problem of all sources is collected before
+`ConfigError` is raised, each with the place where the value was written. A value that is usable but surely
 not what was meant comes back as a warning.
 """
 
@@ -28,7 +28,7 @@ class Flag(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A configuration that can be used, and what its author should hear about."""
+    """A usable configuration, and warnings for its author."""
 
     config: BrokerConfig
     warnings: tuple[Problem, ...]
@@ -41,7 +41,7 @@ class _Setting(msgspec.Struct, frozen=True):
 
 
 def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequence[Flag] = ()) -> Loaded:
-    """Reads and checks everything; ConfigError names each problem."""
+    """Read and check everything. Raises ConfigError, which names each problem."""
     problems: list[Problem] = []
     warnings: list[Problem] = []
     settings: dict[str, _Setting] = {}
@@ -64,7 +64,7 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
 
 
 def _line(problem: Problem) -> tuple[bool, int]:
-    """A file's lines in their order, then what has none: -o and flags."""
+    """Return the key that sorts a file's lines in their order, then -o and flags, which have no line."""
     line = problem.origin.rpartition(":")[2]
     return (False, int(line)) if line.isdigit() else (True, 0)
 
@@ -108,7 +108,7 @@ def _is_secret(key: str) -> bool:
 
 
 def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: list[Problem]) -> None:
-    """Adds settings; whoever says two different things about one key is told which one counts."""
+    """Add settings. Where two sources differ about one key, warn which one counts."""
     for setting in more:
         key = known.ALIASES.get(setting.key, setting.key)
         before = settings.get(key)
@@ -119,7 +119,7 @@ def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: li
 
 
 def _take_prefixed(settings: dict[str, _Setting]) -> list[_Setting]:
-    """Takes what is meant for one listener out of the settings."""
+    """Take the settings for single listeners out of the settings."""
     return _take(settings, security.names_setting)
 
 
@@ -128,8 +128,10 @@ def _take(settings: dict[str, _Setting], is_wanted: Callable[[str], bool]) -> li
 
 
 def _protocols(values: dict[str, Any], settings: dict[str, _Setting]) -> dict[str, str]:
-    """Of the listeners that can have settings of their own: those of the configuration, and those that its
-    protocol map names for later, when they are added while the broker runs.
+    """Return the protocols of the listeners that can have settings of their own.
+
+    These are the listeners of the configuration, and those that its protocol map names for later, when they
+    are added while the broker runs.
     """
     later = {}
     if "listener.security.protocol.map" in settings:
@@ -147,7 +149,7 @@ def _add_limits(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Limits of single listeners, and the names of the two special ones in the form that listeners have."""
+    """Add limits of single listeners, and upper-case the names of the two special listeners."""
     names = set(_protocols(values, settings))
     found: dict[str, dict[str, int]] = {}
     for setting in of_listeners:
@@ -169,7 +171,7 @@ def _add_security(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Resolves the security settings of each listener, and refuses those that cannot be served safely."""
+    """Resolve the security settings of each listener, and refuse those that cannot be served safely."""
     protocols = _protocols(values, settings)
     overrides: dict[tuple[str, str], dict[str, Value]] = {}
     for setting in of_listeners:
@@ -193,7 +195,7 @@ def _add_security(
 def _supported(
     settings: dict[str, _Setting], problems: list[Problem], warnings: list[Problem]
 ) -> dict[str, _Setting]:
-    """The settings this broker has; the others become problems or warnings."""
+    """Return the settings this broker has. The others become problems or warnings."""
     supported = {}
     for key, setting in settings.items():
         if key in BROKER_KEYS:
@@ -241,7 +243,7 @@ def _values(supported: dict[str, _Setting], problems: list[Problem]) -> dict[str
 
 
 def _absolute(paths: Iterable[str]) -> tuple[str, ...]:
-    """Processes change directory; a relative path means the directory the broker was started in."""
+    """Make paths absolute. Processes change directory; a path is relative to where the broker was started."""
     return tuple(str(Path(path).expanduser().absolute()) for path in paths)
 
 
@@ -257,7 +259,7 @@ def _add_listeners(
     problems: list[Problem],
     warnings: list[Problem],
 ) -> None:
-    """Listeners need the protocol map, and know which of them were meant for a KRaft controller."""
+    """Add the listeners, which need the protocol map, without those meant for a KRaft controller."""
     protocols = dict(listeners.DEFAULT_PROTOCOL_MAP)
     if (setting := settings.get("listener.security.protocol.map")) is not None:
         try:
@@ -299,7 +301,7 @@ def _controller_names(settings: dict[str, _Setting]) -> set[str]:
 
 
 def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Problem]:
-    """Listeners with a role of their own, and limits that would let nobody in."""
+    """Return contradictions of listeners with a special role, and limits that would let nobody in."""
     found = []
 
     def wrong(key: str, message: str) -> None:
@@ -333,13 +335,16 @@ def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Prob
 
 
 def new_contradictions(before: BrokerConfig, after: BrokerConfig) -> list[Problem]:
-    """Those of `after` that are not `before`'s already: what was let pass then does not forbid a change."""
+    """Return the contradictions of `after` that `before` does not have.
+
+    An accepted one does not forbid a change.
+    """
     known = {problem.message for problem in contradictions(before)}
     return [problem for problem in contradictions(after) if problem.message not in known]
 
 
 def contradictions(config: BrokerConfig) -> list[Problem]:
-    """Values that are fine alone and wrong together (`KafkaConfig.validateValues`)."""
+    """Return values that are fine alone and wrong together (`KafkaConfig.validateValues`)."""
     found = []
 
     def wrong(key: str, message: str) -> None:

@@ -34,12 +34,12 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> list[Entry]:
-    """All entries in file order; the same key may come several times."""
+    """Return all entries in file order. The same key may come several times."""
     return [_entry(line, number) for number, line in _logical_lines(text)]
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments and blanks at their start, continued lines joined."""
+    """Yield lines without comments and leading blanks, continued lines joined."""
     joined = ""
     first = 0
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), start=1):

@@ -1,4 +1,4 @@
-"""How a connection is secured: the words that brokers, listeners and clients have for it.
+"""Security protocols and TLS versions, by the names that brokers, listeners and clients use.
 
 (Kafka: SecurityProtocol; SslConfigs, whose older versions of TLS no OpenSSL of today offers.)
 """

@@ -1,8 +1,8 @@
-"""Settings of TLS and SASL: the broker's, and per listener and mechanism what overrides them.
+"""Settings of TLS and SASL: the broker's, and their overrides per listener and mechanism.
 
 Kafka looks a key up as `listener.name.<listener>.<mechanism>.<key>`, `listener.name.<listener>.<key>` and
-`<key>`, the first that is set counts (ListenerName.configPrefix, BrokerSecurityConfigs). `resolve` does that
-once, at start. What is a secret is a `Secret`, which no log, error or description can show by mistake.
+`<key>`; the first that is set counts (ListenerName.configPrefix, BrokerSecurityConfigs). `resolve` does that
+once, at start. A secret is a `Secret`, which no log, error or description can show by mistake.
 """
 
 import re
@@ -32,7 +32,7 @@ def _jwks_file(url: str | None) -> str:
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listener (or one mechanism of it) is set to."""
+    """Security settings of a listener, or of one mechanism of it."""
 
     ssl_keystore_type: Annotated[
         str, Key(STRING, "PEM or PKCS12; JKS is Java's own.", choices=("PEM", "PKCS12", "JKS"))
@@ -115,7 +115,10 @@ SECURITY_KEYS: dict[str, Key] = table_of(SecuritySettings)
 
 
 def _split(key: str) -> tuple[str, str, str] | None:
-    """-> (listener, mechanism or "", key) of a `listener.name.` key that is one of ours."""
+    """Split a `listener.name.` key of this table into (listener, mechanism or "", key).
+
+    None for any other.
+    """
     match = _PREFIXED.fullmatch(key)
     if match is None:
         return None
@@ -128,12 +131,12 @@ def _split(key: str) -> tuple[str, str, str] | None:
 
 
 def names_setting(key: str) -> bool:
-    """Whether it is a setting of this table for one listener."""
+    """Return whether the key is a setting of this table for one listener."""
     return _split(key) is not None
 
 
 def prefixed(key: str, listeners: set[str]) -> tuple[str, str, Key]:
-    """-> (listener, mechanism or "", setting). ValueError for a listener that does not exist."""
+    """Return (listener, mechanism or "", setting). Raises ValueError for a listener that does not exist."""
     found = _split(key)
     assert found is not None
     listener, mechanism, rest = found
@@ -145,7 +148,7 @@ def prefixed(key: str, listeners: set[str]) -> tuple[str, str, Key]:
 def resolve(
     base: SecuritySettings, protocols: Mapping[str, str], overrides: Mapping[tuple[str, str], dict[str, Any]]
 ) -> dict[str, SecuritySettings]:
-    """The settings of each listener, by `NAME`, and of its mechanisms, by `NAME/MECHANISM`.
+    """Return the settings of each listener, by `NAME`, and of its mechanisms, by `NAME/MECHANISM`.
 
     `protocols`: listener to security protocol; `overrides`: (listener, mechanism or "") to fields.
     """
@@ -154,7 +157,7 @@ def resolve(
     for listener, protocol in protocols.items():
         mine = overrides.get((listener, ""), {})
         values = {**own, **mine}
-        # Kafka: who has SASL is not asked for a certificate because of the broker's general setting.
+        # In Kafka the broker's general setting does not make SASL listeners ask for certificates.
         if uses_sasl(protocol) and field_name("ssl.client.auth") not in mine:
             values["ssl_client_auth"] = "none"
         resolved[listener] = SecuritySettings(**values)
@@ -165,7 +168,7 @@ def resolve(
 
 
 def missing(listener: str, protocol: str, settings: Mapping[str, SecuritySettings]) -> list[str]:
-    """What a listener lacks that it cannot be served without."""
+    """Return what a listener lacks that it cannot be served without."""
     found = []
     own = settings[listener]
     where = f"listener.name.{listener.lower()}"

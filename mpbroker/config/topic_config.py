@@ -1,4 +1,4 @@
-"""The settings of topics: table, validation for CreateTopics, and the typed result the log works with.
+"""Settings of topics: their table, validation for CreateTopics, and the typed result the log works with.
 
 A setting that a topic does not have comes from the broker's key of the same meaning (its synonyms), as in
 Kafka's `LogConfig` and `ServerTopicConfigSynonyms`. Messages are Kafka's: clients see them with
@@ -27,7 +27,7 @@ _RETENTION_SYNONYMS = ("log.retention.ms", "log.retention.minutes", "log.retenti
 
 
 class TopicConfigError(ValueError):
-    """A topic cannot have this setting; the text is for the client."""
+    """A topic cannot have this setting. The message is for the client."""
 
 
 def _throttled_replicas(replicas: tuple[str, ...]) -> str:
@@ -307,7 +307,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 TOPIC_KEYS: dict[str, Key] = table_of(TopicConfig)
 
-# Settings whose broker keys come in several units; the struct of the broker knows the outcome.
+# Settings whose broker keys come in several units. The broker's struct has the result.
 _INHERITED: dict[str, Callable[[BrokerConfig], Any]] = {
     "flush.ms": lambda broker: broker.flush_ms,
     "retention.ms": lambda broker: broker.retention_ms,
@@ -317,7 +317,7 @@ _INHERITED: dict[str, Callable[[BrokerConfig], Any]] = {
 
 
 def inherited(key: Key, broker: BrokerConfig) -> Any:
-    """The value of a setting in a topic that does not have it itself."""
+    """Return the value of a setting in a topic that does not have it itself."""
     if (computed := _INHERITED.get(key.name)) is not None:
         return computed(broker)
     synonym = field_name(key.synonyms[0]) if key.synonyms else ""
@@ -325,7 +325,10 @@ def inherited(key: Key, broker: BrokerConfig) -> Any:
 
 
 def resolve(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicConfig:
-    """All settings of a topic from its own texts and the broker's; TopicConfigError if a text is bad."""
+    """Return all settings of a topic from its own texts and the broker's.
+
+    Raises TopicConfigError for a bad text.
+    """
     values = {field_name(name): inherited(key, broker) for name, key in TOPIC_KEYS.items()}
     for name, text in overrides.items():
         values[field_name(name)] = _parse(name, text)
@@ -333,7 +336,10 @@ def resolve(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicC
 
 
 def validate(broker: BrokerConfig, overrides: Mapping[str, str | None]) -> TopicConfig:
-    """What CreateTopics and AlterConfigs check; TopicConfigError has the text for the client."""
+    """Check settings for CreateTopics and AlterConfigs.
+
+    Raises TopicConfigError with the text for the client.
+    """
     config = resolve(broker, overrides)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise TopicConfigError(

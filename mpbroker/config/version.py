@@ -1,3 +1,3 @@
-"""Which version runs. In the source: a broker says its own, whatever is installed over it meanwhile."""
+"""The version that runs. It stands in the source: a broker reports its own, whatever is installed over it."""
 
 VERSION = "0.1.0"  # as in pyproject.toml

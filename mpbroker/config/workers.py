@@ -1,4 +1,4 @@
-"""How many processes fit this machine: CPUs we may run on, less what the control group forbids.
+"""Default numbers of processes for this machine: the CPUs we may run on, less what the control group forbids.
 
 `os.cpu_count` is the wrong answer in a container: affinity (cpuset) and the CFS quota (cgroup v1
 `cpu.cfs_quota_us`, v2 `cpu.max`) both bound what the broker can use.
@@ -12,14 +12,14 @@ import msgspec
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 SELF_CGROUP = Path("/proc/self/cgroup")
-# Room for so many of each is set aside in shared memory before the first of them starts.
+# The most workers of each kind: shared memory has room for so many before the first of them starts.
 MAX_PROCESSORS = 16
 MAX_HANDLERS = 32
 MAX_LOG_WORKERS = 7
-# So are a bit and a journal's place for each of so many log directories.
+# The most log directories: each has a bit and a journal's place set aside.
 MAX_LOG_DIRS = 64
 
-# Those whose numbers change while the broker runs: what they are called here, and how many there may be.
+# Workers whose numbers change while the broker runs: their name here, and the most there may be.
 RESIZABLE = {
     "num.io.threads": ("handlers", MAX_HANDLERS),
     "num.network.threads": ("processors", MAX_PROCESSORS),
@@ -28,8 +28,10 @@ RESIZE_FACTOR = 2
 
 
 def resize_problem(kind: str, old: int, new: int, most: int) -> str | None:
-    """Kafka's rule for one step: at least one, at least half (rounded down) and at most double of the number
-    that was accepted last (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool).
+    """Return why a resize breaks Kafka's rule for one step, or None.
+
+    The new number must be at least one, at least half (rounded down) and at most double of the number
+    accepted last (DynamicThreadPool.validateReconfiguration, SocketServer.resizeThreadPool).
     """
     if new < 1 or new > most:
         return f"cannot resize {kind} from {old} to {new}: the number must lie in 1..{most}"
@@ -49,7 +51,10 @@ class Workers(msgspec.Struct, frozen=True):
 
 
 def default_workers(cpus: int | None = None) -> Workers:
-    """One processor per two CPUs and one handler per CPU, but at least one and two, at most what fits."""
+    """Return one processor per two CPUs and one handler per CPU.
+
+    There are at least one processor and two handlers, and at most as many as shared memory has room for.
+    """
     count = usable_cpus() if cpus is None else cpus
     return Workers(
         processors=min(max(1, count // 2), MAX_PROCESSORS), handlers=min(max(2, count), MAX_HANDLERS)
@@ -57,14 +62,14 @@ def default_workers(cpus: int | None = None) -> Workers:
 
 
 def usable_cpus(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> int:
-    """Whole CPUs that this process may keep busy, at least one."""
+    """Return the whole CPUs that this process may keep busy, at least one."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_quota(root, self_cgroup)
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
 
 
 def cgroup_quota(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> float | None:
-    """The tightest CPU quota from our control group up to the root, in CPUs; None without one."""
+    """Return the tightest CPU quota from our control group up to the root, in CPUs; None without one."""
     quotas = []
     for hierarchy, path in _memberships(self_cgroup):
         for group in _upwards(path):
@@ -77,7 +82,7 @@ def cgroup_quota(root: Path = CGROUP_ROOT, self_cgroup: Path = SELF_CGROUP) -> f
 
 
 def _memberships(self_cgroup: Path) -> list[tuple[str, str]]:
-    """(controllers, path) of each hierarchy; controllers is "" for the unified one (v2)."""
+    """Return (controllers, path) of each hierarchy; controllers is "" for the unified one (v2)."""
     text = _read(self_cgroup)
     if text is None:
         return []
@@ -86,7 +91,7 @@ def _memberships(self_cgroup: Path) -> list[tuple[str, str]]:
 
 
 def _upwards(path: str) -> list[str]:
-    """The group and all its ancestors, relative to the mount; "" is the root of the mount."""
+    """Return the group and all its ancestors, relative to the mount; "" is the root of the mount."""
     names = [name for name in path.split("/") if name and name != ".."]
     return ["/".join(names[:depth]) for depth in range(len(names), -1, -1)]
 
@@ -105,7 +110,7 @@ def _quota_v1(group: Path) -> float | None:
 
 
 def _read(path: Path) -> str | None:
-    """Content of a small file; None when it is not there, which only means that no limit is set there."""
+    """Return the content of a small file; None when it is missing, since then it sets no limit."""
     try:
         return path.read_text()
     except OSError:

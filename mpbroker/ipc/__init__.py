@@ -1,1 +1,1 @@
-"""What processes share: who talks to whom (`topology`), descriptors (`slots`), partition slots (`table`)."""
+"""State that processes share: their roles (`topology`), descriptors (`slots`), partition slots (`table`)."""

@@ -1,4 +1,4 @@
-"""Batches that a process asks the log workers to append: the block they lie in, and what became of them.
+"""Batches that a process asks the log workers to append: the block they lie in, and their results.
 
     | JobHeader | n times JobBatch | batch, padded to 8 | … |
 
@@ -29,16 +29,17 @@ from mpbroker.ipc.slots import (
 from mpbroker.ipc.topology import log_worker, log_worker_of_slot
 
 ACKS_ALL = -1
-# A decision of the coordinator has no client's deadline: what became of it is known or is read from the log.
+# A decision of the coordinator has no client's deadline: its result is known, or is read from the log.
 NO_TIMEOUT_MS = (1 << 31) - 1
 
 log = logging.getLogger("mpbroker")
 
 
 class NewBatch(NamedTuple):
-    """A record batch to append, and the partition that it is for: its slot in the table.
+    """A record batch to append, and the slot in the partition table that it is for.
 
-    `config_version`: of the topic when the batch was made. The rest is what the batch itself says.
+    `config_version` is the topic's when the batch was made. The other fields repeat what the batch itself
+    says.
     """
 
     slot: int
@@ -54,7 +55,7 @@ class NewBatch(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The connection whose request asks for it."""
+    """The connection whose request asks for the append."""
 
     processor: int
     channel: int
@@ -62,11 +63,14 @@ class Origin(NamedTuple):
 
 
 Then: TypeAlias = Callable[[list[Batch] | None], None]
-"""Gets the filled batches in the order given, once; None if a log worker died, so that nobody knows."""
+"""Called once with the filled batches in the order given, or with None if a log worker died.
+
+With None nobody knows whether the batches are appended.
+"""
 
 
 def size_of(batches: Sequence[NewBatch]) -> int:
-    """Bytes of a block with a job for these batches."""
+    """Return the bytes of a block that holds a job with these batches."""
     return _padded(job_bytes(len(batches))) + sum(_padded(len(batch.data)) for batch in batches)
 
 
@@ -102,14 +106,14 @@ def _padded(size: int) -> int:
 
 @dataclass
 class _Whole:
-    """What was asked for at once: `filled` in the order given."""
+    """One `append`: its batches as far as they are filled, in the order given."""
 
     then: Then
     filled: list[Batch | None]
     owing: int
 
     def fill(self, places: list[int], batches: list[Batch]) -> None:
-        """A log worker has done its part."""
+        """Take the results of one log worker's part."""
         for place, batch in zip(places, batches, strict=True):
             self.filled[place] = batch
         self.owing -= 1
@@ -117,7 +121,7 @@ class _Whole:
             self.then([batch for batch in self.filled if batch is not None])
 
     def lose(self) -> None:
-        """A log worker died with its part: say so once, however the others end."""
+        """Report once that a log worker died with its part, however the other parts end."""
         if self.owing > 0:
             self.owing = 0
             self.then(None)
@@ -125,7 +129,10 @@ class _Whole:
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of one log worker, in a block of ours. `places`: of its batches, in the whole."""
+    """The part of one log worker, in a block of ours.
+
+    `places` are the indices of its batches in the whole.
+    """
 
     worker: int
     block: int
@@ -135,9 +142,10 @@ class _Part:
 
 
 class AppendJobs:
-    """Appends under way. `lender` has their blocks; `push` sends a slot to the log worker of that number.
+    """Appends under way.
 
-    `numbers` are those of `ProcessContext.call_numbers`.
+    `lender` has their blocks; `push` sends a slot to the log worker of that number; `numbers` are those of
+    `ProcessContext.call_numbers`.
     """
 
     def __init__(
@@ -150,7 +158,7 @@ class AppendJobs:
         self._pending: dict[int, _Part] = {}
 
     def __len__(self) -> int:
-        """Jobs that log workers have."""
+        """Return how many jobs the log workers have."""
         return len(self._pending)
 
     def append(
@@ -161,7 +169,10 @@ class AppendJobs:
         timeout_ms: int = NO_TIMEOUT_MS,
         origin: Origin | None = None,
     ) -> None:
-        """Ask the owners of these partitions to append. Raises ArenaFull, having sent nothing."""
+        """Ask the owners of these partitions to append.
+
+        Raises ArenaFull, having sent nothing.
+        """
         places: dict[int, list[int]] = {}
         for place, batch in enumerate(batches):
             places.setdefault(log_worker_of_slot(batch.slot, self._log_workers), []).append(place)
@@ -187,7 +198,7 @@ class AppendJobs:
             self._push(slot, part.worker)
 
     def _lent(self, whole: _Whole, places: dict[int, list[int]], batches: Sequence[NewBatch]) -> list[_Part]:
-        """A block for each worker's part, or ArenaFull and none."""
+        """Lend a block for each worker's part. Raises ArenaFull, having lent none."""
         parts: list[_Part] = []
         try:
             for worker, own in places.items():
@@ -211,7 +222,7 @@ class AppendJobs:
         part.whole.fill(part.places, filled)
 
     def worker_died(self, worker: int) -> None:
-        """End the jobs that this log worker had: what it was asked for may be appended or not."""
+        """End the jobs that this log worker had. Their batches may or may not be appended."""
         lost = {number: part for number, part in self._pending.items() if part.worker == worker}
         for number, part in lost.items():
             del self._pending[number]

@@ -4,9 +4,9 @@
     4096  half 0      messages: length u32, bytes; the first is a base
     ...   half 1
 
-Generation g lives in half g & 1. A new base opens the next generation in the other half, which is free as
-soon as every live reader has said (in its word of `acks`) that it follows the current one. A reader must
-count as live before its first look: if it comes later than the publisher's check it is behind by one
+Generation g lives in half g & 1. A new base opens the next generation in the other half. That half is free as
+soon as every live reader has written in its word of `acks` that it follows the current generation. A reader
+must count as live before its first look: if it comes later than the publisher's check it is behind by one
 generation, never by two. A publisher killed while writing has published nothing; its successor begins with a
 base of its own.
 """
@@ -23,15 +23,15 @@ HEADER_BYTES = 4096
 
 
 class BulletinFull(RuntimeError):
-    """A delta does not fit behind the others: publish a base."""
+    """A delta does not fit behind the others: publish a base instead."""
 
 
 class BaseTooLarge(ValueError):
-    """A base that no half can hold."""
+    """A base is larger than a half of the block."""
 
 
 class BulletinPublisher:
-    """`live_readers()` names the indices in `acks` that count."""
+    """The writer of a bulletin. `live_readers()` names the indices in `acks` that count."""
 
     def __init__(self, block: memoryview, acks: Words, live_readers: Callable[[], list[int]]) -> None:
         self._halves = _halves(block)
@@ -42,24 +42,31 @@ class BulletinPublisher:
         self._tail = 0
 
     def can_publish_base(self) -> bool:
-        """Whether nobody reads the half that a new base would overwrite."""
+        """Return whether nobody reads the half that a new base would overwrite."""
         return not self.behind()
 
     def behind(self) -> list[int]:
-        """The live readers that do not follow the last base yet."""
+        """Return the live readers that do not follow the last base yet."""
         return [reader for reader in self.live_readers() if self._acks.load(reader) < self._generation]
 
     def publish_base(self, payload: bytes) -> None:
-        """Call only when `can_publish_base`. Raises BaseTooLarge."""
+        """Publish a base in the other half. Call it only when `can_publish_base`.
+
+        Raises BaseTooLarge when no half can hold it.
+        """
         if _LENGTH.size + len(payload) > len(self._halves[0]):
-            # Before the generation moves: the next try must not land in the half that is being read.
+            # Check before the generation moves: the next try must not land in the half that is being read.
             raise BaseTooLarge(f"a base of {len(payload)} bytes does not fit into {len(self._halves[0])}")
         self._generation += 1
         self._tail = 0
         self._append(payload)
 
     def publish_delta(self, payload: bytes) -> None:
-        """Raises BulletinFull, also before the first base: a predecessor's messages are still being read."""
+        """Publish a delta behind the last message.
+
+        Raises BulletinFull if it does not fit, and before the first base: a predecessor's messages are still
+        being read.
+        """
         if self._tail == 0:
             raise BulletinFull("no base has been published yet")
         if self._tail + _LENGTH.size + len(payload) > len(self._halves[0]):
@@ -75,7 +82,7 @@ class BulletinPublisher:
 
 
 class BulletinReader:
-    """Follows the publisher; `index` is this reader's word in `acks`."""
+    """A follower of the publisher; `index` is this reader's word in `acks`."""
 
     def __init__(self, block: memoryview, acks: Words, index: int) -> None:
         self._halves = _halves(block)
@@ -86,7 +93,10 @@ class BulletinReader:
         self._read = 0
 
     def poll(self) -> list[bytes]:
-        """The messages published since the last call, oldest first; a base is the first of its list."""
+        """Return the messages published since the last call, oldest first.
+
+        A base is the first of its list.
+        """
         position = self._position.load(0)
         generation, tail = position >> 32, position & 0xFFFFFFFF
         if generation != self._generation:
@@ -100,7 +110,7 @@ class BulletinReader:
             start = self._read + _LENGTH.size
             news.append(bytes(half[start : start + length]))
             self._read = start + length
-        # Only now may the publisher reuse the other half; a base that came meanwhile is for the next poll.
+        # Only now may the publisher reuse the other half. A base that came meanwhile is for the next poll.
         self._acks.store(self._index, generation)
         return news
 

@@ -12,14 +12,17 @@ from mpbroker.ipc.credentials import ScramImage
 
 
 class Failed(Struct, tag="failed"):
-    """The callee could not serve the call."""
+    """The answer of a callee that could not serve the call."""
 
     error: int
     message: str
 
 
 class CreateTopic(Struct):
-    """-1 partitions or replicas: the broker's default. `assignments`: partition -> broker ids, or empty."""
+    """A topic to create; -1 partitions or replicas stand for the broker's default.
+
+    `assignments` maps partitions to broker ids, or is empty.
+    """
 
     name: str
     partitions: int = -1
@@ -29,7 +32,10 @@ class CreateTopic(Struct):
 
 
 class Account(Struct):
-    """Whose quota pays for what is created and deleted. `strict`: what it does not cover is refused."""
+    """The client whose quota pays for creations and deletions.
+
+    `strict`: refuse what the quota does not cover.
+    """
 
     user: str
     client_id: str
@@ -37,7 +43,10 @@ class Account(Struct):
 
 
 class CreateTopics(Struct, tag="create_topics"):
-    """handler -> coordinator. `automatic`: by Metadata, so that an existing topic is no error."""
+    """handler -> coordinator: create topics.
+
+    `automatic`: asked for by Metadata, so that an existing topic is no error.
+    """
 
     topics: list[CreateTopic]
     validate_only: bool = False
@@ -61,7 +70,7 @@ class CreatedTopics(Struct, tag="created_topics"):
 
 
 class DeleteTopics(Struct, tag="delete_topics"):
-    """handler -> coordinator; by name or by id."""
+    """handler -> coordinator: delete topics, by name or by id."""
 
     names: list[str] = []
     ids: list[bytes] = []
@@ -81,7 +90,10 @@ class DeletedTopics(Struct, tag="deleted_topics"):
 
 
 class ConfigChange(Struct, array_like=True):
-    """`operation`: as in IncrementalAlterConfigs (mpbroker.protocol.numbers.ConfigOperation)."""
+    """One change of a setting.
+
+    `operation` is as in IncrementalAlterConfigs (mpbroker.protocol.numbers.ConfigOperation).
+    """
 
     name: str
     operation: int
@@ -89,8 +101,9 @@ class ConfigChange(Struct, array_like=True):
 
 
 class ConfigAlteration(Struct):
-    """Of a topic, or `of_broker`: of this broker, of all brokers if the name is empty. `replaces`: what is
-    altered there beside these goes (AlterConfigs).
+    """Changes to the settings of a topic or, if `of_broker`, of a broker (empty name: of all brokers).
+
+    `replaces`: remove all other altered settings there (AlterConfigs).
     """
 
     name: str
@@ -100,14 +113,17 @@ class ConfigAlteration(Struct):
 
 
 class AlterSettings(Struct, tag="alter_settings"):
-    """handler -> coordinator; what is wrong with one topic or broker does not harm the others."""
+    """handler -> coordinator: alter settings. An error in one topic or broker does not affect the others."""
 
     alterations: list[ConfigAlteration]
     validate_only: bool = False
 
 
 class MorePartitions(Struct):
-    """`count`: all that the topic is to have. `assignments`: broker ids of each new one, None for any."""
+    """A topic that is to have `count` partitions in all.
+
+    `assignments`: broker ids of each new one, None for any.
+    """
 
     name: str
     count: int
@@ -115,7 +131,7 @@ class MorePartitions(Struct):
 
 
 class CreatePartitions(Struct, tag="create_partitions"):
-    """handler -> coordinator; what is wrong with one topic does not harm the others."""
+    """handler -> coordinator: add partitions. An error in one topic does not affect the others."""
 
     topics: list[MorePartitions]
     validate_only: bool = False
@@ -123,34 +139,43 @@ class CreatePartitions(Struct, tag="create_partitions"):
 
 
 class AlteredResources(Struct, tag="altered_resources"):
-    """(error, message) of each topic (or broker), in the order asked; all handlers can see what changed."""
+    """(error, message) of each topic or broker, in the order asked.
+
+    When it is sent all handlers can see the changes.
+    """
 
     results: list[tuple[int, str | None]]
     throttle_ms: int = 0
 
 
 class QuotaAlteration(Struct):
-    """`entity`: (type, name) pairs, None for a default. `changes`: quota -> its value, None removes it."""
+    """Changes to one entity's quotas. `entity`: (type, name) pairs, None for a default.
+
+    `changes` maps a quota to its value; None removes it.
+    """
 
     entity: list[tuple[str, str | None]]
     changes: dict[str, float | None]
 
 
 class AlterQuotas(Struct, tag="alter_quotas"):
-    """handler -> coordinator; what is wrong with one entity does not harm the others."""
+    """handler -> coordinator: alter quotas. An error in one entity does not affect the others."""
 
     alterations: list[QuotaAlteration]
     validate_only: bool = False
 
 
 class AlteredQuotas(Struct, tag="altered_quotas"):
-    """(error, message) of each alteration, in the order asked; all handlers can see what was changed."""
+    """(error, message) of each alteration, in the order asked.
+
+    When it is sent all handlers can see the changes.
+    """
 
     results: list[tuple[int, str | None]]
 
 
 class AllocateProducerIds(Struct, tag="allocate_producer_ids"):
-    """handler -> coordinator: a block of producer ids of the handler's own, durable before it is answered."""
+    """handler -> coordinator: allocate a block of producer ids. It is durable before it is answered."""
 
 
 class ProducerIds(Struct, tag="producer_ids"):
@@ -161,8 +186,9 @@ class ProducerIds(Struct, tag="producer_ids"):
 class ForwardedRequest(Struct, tag="forwarded_request"):
     """handler -> coordinator: a request about a group or a transaction (Kafka's Envelope, KIP-590).
 
-    `body`: as the client sent it in this version of the API, without its header. May wait for long: a
-    JoinGroup until the group has a new generation. Answered by ForwardedResponse, MalformedRequest or Failed.
+    `body` is as the client sent it in this version of the API, without its header. The answer may take long:
+    a JoinGroup waits until the group has a new generation. Answered by ForwardedResponse, MalformedRequest or
+    Failed.
     """
 
     api_key: int
@@ -173,7 +199,9 @@ class ForwardedRequest(Struct, tag="forwarded_request"):
 
 
 class ForwardedResponse(Struct, tag="forwarded_response"):
-    """`body`: the response in the version of the request, without its header. `errors`: how often it has each
+    """The answer to a ForwardedRequest.
+
+    `body`: the response in the version of the request, without its header. `errors`: how often it has each
     error code.
     """
 
@@ -182,7 +210,7 @@ class ForwardedResponse(Struct, tag="forwarded_response"):
 
 
 class MalformedRequest(Struct, tag="malformed_request"):
-    """The body of a ForwardedRequest is none of its API and version."""
+    """The answer when the body of a ForwardedRequest does not parse as its API and version."""
 
     reason: str
 
@@ -190,7 +218,7 @@ class MalformedRequest(Struct, tag="malformed_request"):
 class CheckTransaction(Struct, tag="check_transaction"):
     """handler -> coordinator: may a producer append to these partitions in its transaction? (KIP-890)
 
-    `adds`: those that it lacks are added to it, durably. Answered by CheckedTransaction, or Failed.
+    `adds`: add the partitions that the transaction lacks, durably. Answered by CheckedTransaction, or Failed.
     """
 
     transactional_id: str
@@ -201,10 +229,10 @@ class CheckTransaction(Struct, tag="check_transaction"):
 
 
 class CheckedTransaction(Struct, tag="checked_transaction"):
-    """`errors`: one for each partition, in their order.
+    """The answer to CheckTransaction. `errors`: one for each partition, in their order.
 
-    `hold`: the transaction does not end until EndHold says that what was checked is appended, or never will
-    be; 0: what comes too late is refused by its epoch.
+    `hold`: the transaction does not end before EndHold says that the checked batches are appended, or never
+    will be. 0: there is no hold, and a batch that comes too late is refused by its epoch.
     """
 
     errors: list[int]
@@ -212,22 +240,22 @@ class CheckedTransaction(Struct, tag="checked_transaction"):
 
 
 class EndHold(Struct, tag="end_hold"):
-    """handler -> coordinator: see CheckedTransaction. Answered by Acknowledged."""
+    """handler -> coordinator: end a hold (see CheckedTransaction). Answered by Acknowledged."""
 
     hold: int
 
 
 class HoldsEnded(Struct, tag="holds_ended"):
-    """handler -> coordinator: nothing is open of what its predecessors have held for this handler.
+    """handler -> coordinator: this handler needs none of the holds that earlier coordinators gave it.
 
-    Said once to each coordinator, soon after its start. Answered by Acknowledged.
+    Sent once to each coordinator, soon after its start. Answered by Acknowledged.
     """
 
 
 class Abandon(Struct, tag="abandon"):
     """handler -> coordinator: the client of the ForwardedRequest with this number is gone.
 
-    What the request has changed stays; that it waits is over. Both calls are answered.
+    What the request has changed stays, but it waits no longer. Both calls are answered.
     """
 
     request: int
@@ -241,7 +269,7 @@ class AlterScram(Struct, tag="alter_scram"):
 
 
 class ScramUser(Struct):
-    """What became of a user's alterations, or its credentials as (mechanism, iterations)."""
+    """The result of a user's alterations, or the user's credentials as (mechanism, iterations)."""
 
     user: str
     error: int = 0
@@ -250,7 +278,7 @@ class ScramUser(Struct):
 
 
 class DescribeScram(Struct, tag="describe_scram"):
-    """handler -> coordinator: who has which credentials; None: everybody."""
+    """handler -> coordinator: describe the credentials of these users; None stands for all users."""
 
     users: list[str] | None = None
 
@@ -260,11 +288,11 @@ class ScramUsers(Struct, tag="scram_users"):
 
 
 class EnsureTopic(Struct, tag="ensure_topic"):
-    """coordinator -> log: open or create these partitions; idempotent, answered when they take appends.
+    """coordinator -> log: open or create these partitions. Idempotent; answered when they take appends.
 
-    Partitions from `new_from` on cannot have had records yet (Kafka: isNew). Of others what cannot be found
-    is missing, and nothing empty takes its place. A partition with generation 0 in the answer has no slot:
-    that passes, and is to be asked for again.
+    Partitions from `new_from` on cannot have had records yet (Kafka: isNew). Any other partition that cannot
+    be found is missing: no empty one takes its place. A partition with generation 0 in the answer has no slot
+    at the moment; ask for it again.
     """
 
     name: str
@@ -289,7 +317,7 @@ class EnsuredTopic(Struct, tag="ensured_topic"):
 
 
 class RemoveTopic(Struct, tag="remove_topic"):
-    """coordinator -> log: make these partitions unreachable now, delete their files later; idempotent."""
+    """coordinator -> log: make these partitions unreachable now and delete their files later. Idempotent."""
 
     name: str
     topic_id: bytes
@@ -300,7 +328,7 @@ class RemovedTopic(Struct, tag="removed_topic"):
 
 
 class DeleteBefore(Struct, array_like=True):
-    """Records below `offset` of the partition in this slot; -1: all that are durable."""
+    """Delete the records below `offset` of the partition in this slot; -1 stands for all durable ones."""
 
     slot: int
     slot_generation: int
@@ -308,39 +336,39 @@ class DeleteBefore(Struct, array_like=True):
 
 
 class DeleteRecords(Struct, tag="delete_records"):
-    """handler -> log."""
+    """handler -> log: delete records."""
 
     partitions: list[DeleteBefore]
 
 
 class DeletedBefore(Struct, array_like=True):
-    """`log_start`: what is there begins with this offset, for good."""
+    """The result for one partition. `log_start`: its first offset from now on, durably."""
 
     error: int
     log_start: int = -1
 
 
 class DeletedRecords(Struct, tag="deleted_records"):
-    """In the order asked."""
+    """The results of DeleteRecords, in the order asked."""
 
     partitions: list[DeletedBefore]
 
 
 class PartitionProducers(Struct, array_like=True):
-    """The producers of the partition in this slot."""
+    """A partition, by its slot, whose producers are asked for."""
 
     slot: int
     slot_generation: int
 
 
 class TellProducers(Struct, tag="tell_producers"):
-    """handler -> log."""
+    """handler -> log: describe the active producers of these partitions."""
 
     partitions: list[PartitionProducers]
 
 
 class ActiveProducer(Struct, array_like=True):
-    """`open_from`: where its open transaction begins, -1 without one."""
+    """One active producer. `open_from`: where its open transaction begins, -1 without one."""
 
     id: int
     epoch: int
@@ -356,13 +384,13 @@ class ProducersOfPartition(Struct, array_like=True):
 
 
 class Producers(Struct, tag="producers"):
-    """In the order asked."""
+    """The answer to TellProducers, in the order asked."""
 
     partitions: list[ProducersOfPartition]
 
 
 class MovePartition(Struct, array_like=True):
-    """To the log directory with this number. `topic_id`: zeros if there is no such partition."""
+    """A move to the log directory with this number. `topic_id`: zeros if there is no such partition."""
 
     topic: str
     partition: int
@@ -371,23 +399,29 @@ class MovePartition(Struct, array_like=True):
 
 
 class MovePartitions(Struct, tag="move_partitions"):
-    """handler -> log: they are on their way when this is answered, and arrive some time."""
+    """handler -> log: begin to move partitions.
+
+    The answer means that the moves have begun, not that they are done.
+    """
 
     partitions: list[MovePartition]
 
 
 class MovesBegun(Struct, tag="moves_begun"):
-    """An error code of each, in the order asked."""
+    """The answer to MovePartitions: an error code for each, in the order asked."""
 
     errors: list[int]
 
 
 class TellMoves(Struct, tag="tell_moves"):
-    """handler -> log: which partitions are on their way?"""
+    """handler -> log: list the partitions that are being moved."""
 
 
 class MovingPartition(Struct, array_like=True):
-    """`directory`: its future one. `lag`: how many offsets that has to catch up with."""
+    """A move under way. `directory`: the future one.
+
+    `lag`: offsets that the copy has still to catch up with.
+    """
 
     topic: str
     partition: int
@@ -401,14 +435,14 @@ class Moves(Struct, tag="moves"):
 
 
 class FindToClean(Struct, tag="find_to_clean"):
-    """cleaner -> log: which partition is to be compacted next? Ends whatever was granted before."""
+    """cleaner -> log: ask for the next partition to compact. Ends whatever was granted before."""
 
 
 class ToClean(Struct, tag="to_clean"):
-    """A partition, its segments from the first to the last below `end`, and the settings that count.
+    """A partition to compact: its segments from the first to the last below `end`, and its settings.
 
-    `producers`: a snapshot of those that are active. `ticket`: what the messages that follow are about.
-    `must`: it is older than max.compaction.lag.ms.
+    `producers`: a snapshot of the active ones. `ticket` identifies this task in the messages that follow.
+    `must`: the partition is older than max.compaction.lag.ms.
     """
 
     ticket: int
@@ -426,11 +460,11 @@ class ToClean(Struct, tag="to_clean"):
 
 
 class NothingToClean(Struct, tag="nothing_to_clean"):
-    """No partition is dirty enough."""
+    """The answer when no partition is dirty enough."""
 
 
 class SwapSegments(Struct, tag="swap_segments"):
-    """cleaner -> log: files with the suffix .cleaned are on disk, and have all that is to stay of these."""
+    """cleaner -> log: the .cleaned files on disk have everything to keep of these segments; swap them in."""
 
     ticket: int
     bases: list[int]
@@ -440,13 +474,16 @@ class SwapSegments(Struct, tag="swap_segments"):
 
 
 class Swapped(Struct, tag="swapped"):
-    """Not `done`: the segments are other ones by now, or cannot be replaced; the task is void."""
+    """The answer to SwapSegments.
+
+    Not `done`: the segments have changed or cannot be replaced; the task is void.
+    """
 
     done: bool
 
 
 class CleaningEnded(Struct, tag="cleaning_ended"):
-    """cleaner -> log: what lies below `end` is clean, or why it is not. `errno`: of the disk, if any."""
+    """cleaner -> log: everything below `end` is clean, or why it is not. `errno` is the disk's, if any."""
 
     ticket: int
     end: int = -1
@@ -455,16 +492,16 @@ class CleaningEnded(Struct, tag="cleaning_ended"):
 
 
 class Recovered(Struct, tag="recovered"):
-    """coordinator -> log: every topic has been ensured; what else lies in the log directories is stray.
+    """coordinator -> log: every topic has been ensured; anything else in the log directories is stray.
 
-    `topics`: all that there are, also those that could not be opened: their files are not touched.
+    `topics` are all topics, also those that could not be opened: their files are not touched.
     """
 
     topics: dict[str, bytes] = {}
 
 
 class Acknowledged(Struct, tag="acknowledged"):
-    """The answer to a call that has nothing to tell."""
+    """The answer to a call that has no result."""
 
 
 Message = (
@@ -522,5 +559,8 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> Message:
-    """Raises msgspec.DecodeError: the peer is another version, which cannot be within one broker."""
+    """Decode a message.
+
+    Raises msgspec.DecodeError: the peer is another version, which cannot be within one broker.
+    """
     return _decoder.decode(data)

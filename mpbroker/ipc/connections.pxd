@@ -1,8 +1,11 @@
-"""Which connections a processor has: the ledger that the connection limits count by. The only place that knows its offsets.
+"""The ledger of a processor's connections, by which the connection limits count.
 
-A ledger per processor; each word has one writer. An acceptor gives every connection a ticket, a number that only
-grows per ledger, and notes it here before it sends the socket; the processor gives it a row when it serves it. So at any
-instant a connection is in `pending` (ticket above `taken`), in the rows, or gone, whoever is killed in between.
+Only this file knows its offsets.
+
+A ledger per processor; each word has one writer. An acceptor gives every connection a ticket, a number that
+only grows per ledger, and notes it here before it sends the socket; the processor gives it a row when it
+serves it. So at any instant a connection is in `pending` (ticket above `taken`), in the rows, or gone,
+whoever is killed in between.
 
 header
     0     handed           last ticket that was noted; written by the acceptor, before it sends
@@ -11,14 +14,16 @@ header
     72    journal_end      entries ever written to the journal; written by the processor
     80    evictions_done   written by the processor
     88    rows_used        no channel from this number on was ever used; written by the processor
-    128   waiting          per acceptor, on a cache line of its own: it wants to hear of room and closed connections
+    128   waiting          per acceptor, on a cache line of its own: it wants to hear of room and closed
+                           connections
     256   cleared          how often the rows were emptied; written by the supervisor
-    1024  pending          what was handed over: row of ticket t at place t mod PENDING_PLACES; written by the acceptor
+    1024  pending          what was handed over: row of ticket t at place t mod PENDING_PLACES; written by the
+                           acceptor
 4096      rows             by channel; ticket 0: no connection
 ...       journal          per connection served and closed an entry: ticket << 17 | channel << 1 | opened
 
-The journal tells readers what has changed since they looked; it is a ring that waits for nobody. A reader that was
-overtaken counts the rows again, as one that has just started does.
+The journal tells readers what has changed since they looked; it is a ring that waits for nobody. A reader
+that was overtaken counts the rows again, as one that has just started does.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 

@@ -1,21 +1,24 @@
-"""The ledger of a processor's connections, for acceptors, the processor and the supervisor; `connections.pxd` draws it."""
+"""The ledger of a processor's connections, as acceptors, the processor and the supervisor use it.
+
+`connections.pxd` draws it.
+"""
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.connections cimport (
-    ADDRESS_BYTES, CLEARED_AT, EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, HANDED_AT, JOURNAL_END_AT, JOURNAL_PLACES, PENDING_AT,
-    PENDING_PLACES, ROW_BYTES, ROWS_AT, ROWS_USED_AT, TAKEN_AT, WAITING_AT, Row,
+    ADDRESS_BYTES, CLEARED_AT, EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, HANDED_AT, JOURNAL_END_AT,
+    JOURNAL_PLACES, PENDING_AT, PENDING_PLACES, ROW_BYTES, ROWS_AT, ROWS_USED_AT, TAKEN_AT, WAITING_AT, Row,
 )
 from shm.atomics cimport fence_acquire, fence_full, load_acquire, load_relaxed, store_release
 
 assert sizeof(Row) == ROW_BYTES
 
-# Kafka: Processor.ConnectionQueueSize.
+# The limit is Kafka's: Processor.ConnectionQueueSize.
 OUTSTANDING_MAX = 20
 assert OUTSTANDING_MAX < PENDING_PLACES
 
 
 def ledger_bytes(places: int) -> int:
-    """Bytes of shared memory for the ledger of a processor with so many channels."""
+    """Return the bytes of shared memory for the ledger of a processor with `places` channels."""
     return ROWS_AT + places * ROW_BYTES + JOURNAL_PLACES * 8
 
 
@@ -32,7 +35,7 @@ cdef bint _fill(Row *row, uint64_t ticket, int listener, const unsigned char[::1
     return True
 
 cdef object _read(Row *row):
-    """(ticket, listener, address) as one writer left it; None if there is none or it changes just now."""
+    """Return (ticket, listener, address) as one writer left it; None if the row is empty or just changing."""
     cdef Row copy
     cdef uint64_t ticket = load_acquire(&row.ticket)
     if ticket == 0:
@@ -45,7 +48,9 @@ cdef object _read(Row *row):
 
 
 cdef class Ledger:
-    """One processor's. `hand`, `wait` and `ask_evictions` are for acceptors, `open`, `close`, `take` and `evicted` for the
+    """The ledger of one processor.
+
+    `hand`, `wait` and `ask_evictions` are for acceptors, `open`, `close`, `take` and `evicted` for the
     processor, `clear` for the supervisor behind a fence; everybody may read.
     """
 
@@ -72,37 +77,49 @@ cdef class Ledger:
 
     @property
     def cleared(self):
-        """How often the supervisor has emptied it: who sees another number counts the rows again."""
+        """Return how often the supervisor has emptied the ledger.
+
+        A reader that sees another number counts the rows again.
+        """
         return load_acquire(self._word(CLEARED_AT))
 
     def outstanding(self) -> int:
-        """Connections on their way to the processor; one more than there are if an acceptor was killed while it sent."""
+        """Return the number of connections on their way to the processor.
+
+        It is one too many if an acceptor was killed while it sent.
+        """
         return load_acquire(self._word(HANDED_AT)) - load_acquire(self._word(TAKEN_AT))
 
     # ---- acceptors
 
     def hand(self, int listener, const unsigned char[::1] address) -> int:
-        """Notes a connection and returns its ticket. Send it then, or take it back."""
+        """Note a connection and return its ticket. Then send the connection, or take the ticket back."""
         cdef uint64_t ticket = load_relaxed(self._word(HANDED_AT)) + 1
         _fill(&self.pending[ticket % PENDING_PLACES], ticket, listener, address)
         store_release(self._word(HANDED_AT), ticket)
         return ticket
 
     def take_back(self, uint64_t ticket) -> None:
-        """The message with this ticket, the last one, was not sent."""
+        """Undo `hand`: the message with this ticket, the last one, was not sent."""
         assert load_relaxed(self._word(HANDED_AT)) == ticket
         store_release(self._word(HANDED_AT), ticket - 1)
         store_release(&self.pending[ticket % PENDING_PLACES].ticket, 0)
 
     def mark(self) -> int:
-        """A ticket for a message without a connection: when it is taken, so is everything that was sent before."""
+        """Return a ticket for a message without a connection.
+
+        When it is taken, so is everything that was sent before.
+        """
         cdef uint64_t ticket = load_relaxed(self._word(HANDED_AT)) + 1
         store_release(&self.pending[ticket % PENDING_PLACES].ticket, 0)
         store_release(self._word(HANDED_AT), ticket)
         return ticket
 
     def wait(self, int acceptor, bint waits) -> None:
-        """Whether acceptor number `acceptor` wants to be rung; look again at what it waits for before sleeping."""
+        """Set whether acceptor number `acceptor` wants to be rung.
+
+        Look again at what it waits for before sleeping.
+        """
         store_release(self._word(WAITING_AT + 64 * acceptor), waits)
         fence_full()
 
@@ -129,15 +146,15 @@ cdef class Ledger:
             self._note(ticket, channel, False)
 
     def refuse(self, uint64_t ticket) -> None:
-        """A connection that was taken and is not served."""
+        """Note that a connection was taken and will not be served."""
         self._note(ticket, 0, False)
 
     def take(self, uint64_t ticket) -> None:
-        """After `open` or `refuse`."""
+        """Note the last ticket taken. Call it after `open` or `refuse`."""
         store_release(self._word(TAKEN_AT), ticket)
 
     def waits(self, int acceptor) -> bool:
-        """Whether to ring the acceptor; call after what it may wait for."""
+        """Return whether to ring the acceptor. Call it after the change that the acceptor may wait for."""
         fence_full()
         return load_acquire(self._word(WAITING_AT + 64 * acceptor)) != 0
 
@@ -145,19 +162,24 @@ cdef class Ledger:
         return load_acquire(self._word(EVICTIONS_ASKED_AT)) - load_acquire(self._word(EVICTIONS_DONE_AT))
 
     def evicted(self, uint64_t count) -> None:
-        """So many of what was asked for are closed, or cannot be found."""
+        """Note that `count` of the evictions asked for are done, or found nothing to close."""
         store_release(self._word(EVICTIONS_DONE_AT), load_relaxed(self._word(EVICTIONS_DONE_AT)) + count)
 
     cdef void _note(self, uint64_t ticket, int channel, bint opened) noexcept:
         cdef uint64_t *end = self._word(JOURNAL_END_AT)
         cdef uint64_t position = load_relaxed(end)
-        store_release(&self.journal[position % JOURNAL_PLACES], ticket << 17 | <uint64_t>channel << 1 | opened)
+        store_release(
+            &self.journal[position % JOURNAL_PLACES], ticket << 17 | <uint64_t>channel << 1 | opened
+        )
         store_release(end, position + 1)
 
     # ---- readers
 
     def snapshot(self):
-        """(position, taken, {ticket: (listener, address)}): all connections; `news` from `position` on tells what changed."""
+        """Return (position, taken, {ticket: (listener, address)}) of all connections.
+
+        `news` from `position` on tells what changed.
+        """
         cdef uint64_t position = load_acquire(self._word(JOURNAL_END_AT))
         cdef uint64_t taken = load_acquire(self._word(TAKEN_AT))
         cdef int i
@@ -174,7 +196,11 @@ cdef class Ledger:
         return position, taken, found
 
     def news(self, uint64_t position):
-        """(new position, [(ticket, opened as (listener, address), or None for closed)]); None: too far behind, count again."""
+        """Return (new position, changes), or None when the reader is too far behind and must count again.
+
+        A change is (ticket, (listener, address)) for an opened connection and (ticket, None) for a closed
+        one.
+        """
         cdef uint64_t end = load_acquire(self._word(JOURNAL_END_AT)), i, entry, ticket
         if end == position:
             return position, ()
@@ -198,12 +224,15 @@ cdef class Ledger:
     # ---- the supervisor
 
     def clear(self) -> None:
-        """Behind a fence: the processor is dead, and so are its connections but for those on their way to a successor."""
+        """Empty the rows, behind a fence: the processor is dead.
+
+        Its connections are gone too, except those on their way to a successor.
+        """
         memset(self.rows, 0, load_acquire(self._word(ROWS_USED_AT)) * ROW_BYTES)
         store_release(self._word(EVICTIONS_DONE_AT), load_acquire(self._word(EVICTIONS_ASKED_AT)))
         store_release(self._word(CLEARED_AT), load_relaxed(self._word(CLEARED_AT)) + 1)
 
     def abandon(self) -> None:
-        """After `clear`: nobody follows, and what was on its way is closed."""
+        """Drop the connections under way too: no successor follows. Call it after `clear`."""
         store_release(self._word(TAKEN_AT), load_acquire(self._word(HANDED_AT)))
         store_release(self._word(CLEARED_AT), load_relaxed(self._word(CLEARED_AT)) + 1)

@@ -1,6 +1,9 @@
-"""Names of the numbers that each process keeps in its counter page. One list for all roles: a page is small and a reader adds up.
+"""Names of the numbers that each process keeps in its counter page.
 
-What is counted per API, per topic and per client is in `meters.pxd`. A successor goes on counting where its predecessor died.
+One list for all roles: a page is small and a reader adds up.
+
+What is counted per API, per topic and per client is in `meters.pxd`. A successor goes on counting where its
+predecessor died.
 """
 
 cpdef enum Counter:
@@ -14,7 +17,7 @@ cpdef enum Counter:
     COUNT_WAKEUPS = 9
     COUNT_IDLE_NS = 10               # time asleep
     COUNT_RING_FULL = 11
-    COUNT_MEMORY_FULL = 12           # reading stopped for want of arena space
+    COUNT_MEMORY_FULL = 12           # reading stopped because the arena was full
     COUNT_PRODUCE_FAST = 13          # produce requests that took the native turn (handler, log)
     COUNT_PRODUCE_SLOW = 14
     COUNT_FETCHES = 15
@@ -29,13 +32,13 @@ cpdef enum Counter:
     COUNT_RESTARTS = 24              # supervisor: children replaced
     COUNT_PARTITIONS = 25
     COUNT_TOPICS = 26
-    COUNT_QUEUED_REQUESTS = 27       # processor: FIFO + sent and not taken
+    COUNT_QUEUED_REQUESTS = 27       # processor: waiting in its FIFO, or sent and not taken
     COUNT_ARENA_BYTES = 28           # in use
     COUNT_STARTED_NS = 29            # CLOCK_MONOTONIC when it began to serve; 0 while it does not
     COUNT_READS = 30                 # system calls on sockets (processor)
     COUNT_WRITES = 31
     COUNT_RESPONSE_BYTES_MAX = 32    # the largest response
-    COUNT_RESPONSES_WAITING = 33     # found in the rings when last looked at (processor)
+    COUNT_RESPONSES_WAITING = 33     # found in the rings at the last look (processor)
     COUNT_EXPIRED_KILLED = 34        # connections closed because their authentication had expired
     COUNT_AUTHENTICATIONS = 35
     COUNT_AUTHENTICATIONS_FAILED = 36
@@ -43,11 +46,11 @@ cpdef enum Counter:
     COUNT_REAUTHENTICATIONS_FAILED = 38
     COUNT_AUTHENTICATIONS_NO_REAUTH = 39     # by clients that do not know how to authenticate again
     COUNT_ARENA_LIMIT_BYTES = 40
-    COUNT_MEMORY_DEPLETED_NS = 41    # how long allocation was being refused
+    COUNT_MEMORY_DEPLETED_NS = 41    # time in which allocation was refused
     COUNT_FETCHES_WATCHED = 42       # purgatory: watched keys, operations that wait
     COUNT_FETCHES_DELAYED = 43
     COUNT_FETCHES_EXPIRED = 44
-    COUNT_PRODUCES_DELAYED = 45      # log: wait for their commit round
+    COUNT_PRODUCES_DELAYED = 45      # log: jobs that wait for their commit round
     COUNT_PRODUCES_EXPIRED = 46
     COUNT_THROTTLED_PRODUCE = 47     # channels that are muted by a quota now (processor)
     COUNT_THROTTLED_FETCH = 48
@@ -55,30 +58,30 @@ cpdef enum Counter:
     COUNT_THROTTLED_MUTATION = 50
     COUNT_FETCHES_FAST = 53          # fetches that took the native turn
     COUNT_REBALANCES_DELAYED = 54    # coordinator: groups that wait for their members
-    COUNT_HEARTBEATS_DELAYED = 55    # coordinator: members that have to be heard of
+    COUNT_HEARTBEATS_DELAYED = 55    # coordinator: members whose heartbeat is awaited
     COUNT_CALLS_DELAYED = 56         # requests that wait for the coordinator (handler)
-    COUNT_FETCHES_INCREMENTAL = 57   # that went on with a session
+    COUNT_FETCHES_INCREMENTAL = 57   # fetches that continued a session
     COUNT_FETCH_SESSIONS = 58
     COUNT_FETCH_SESSION_PARTITIONS = 59
     COUNT_FETCH_SESSIONS_EVICTED = 60
-    COUNT_CLEANER_RECOPY_PERCENT = 61        # cleaner: of its last run, or the most of it
+    COUNT_CLEANER_RECOPY_PERCENT = 61        # cleaner: its last run (bytes written, of bytes read)
     COUNT_CLEANER_BUFFER_PERCENT = 62
     COUNT_CLEANER_TIME_MS = 63
     COUNT_CLEANER_LAST_RUN_NS = 64           # CLOCK_MONOTONIC when it last looked for something to do
     COUNT_CLEANER_DELAY_MS = 65      # log: the longest that a record waits beyond max.compaction.lag.ms
     COUNT_CLEANER_DIRTY_PERCENT = 66 # log: of the dirtiest partition
-    COUNT_UNCLEANABLE_PARTITIONS = 67        # log
+    COUNT_UNCLEANABLE_PARTITIONS = 67        # log: partitions that cannot be cleaned
     COUNT_UNCLEANABLE_BYTES = 68
     COUNT_SEGMENTS_CLEANED = 69      # log: swapped for new ones
-    COUNT_SCRUB_BYTES = 80   # scrubber: read since the broker began
-    COUNT_SCRUB_BATCHES = 81   # whole ones among them
-    COUNT_SCRUB_PASSES = 82   # that have ended
-    COUNT_SCRUB_PASS_ENDED_MS = 83   # wall clock, of the last one; 0: none is known
-    COUNT_SCRUB_FINDINGS = 84   # damaged ranges there are now
-    COUNT_SCRUB_PASS_BYTES = 85   # of the pass that goes on: what is behind it
-    COUNT_SCRUB_PASS_TOTAL = 86   # and all it has to read; 0 until that is counted
-    COUNT_FETCHES_COLD = 87          # parts of files that fetches had brought from the disk (handler)
-    COUNT_PARTITIONS_MOVING = 88     # log: to another of its directories
+    COUNT_SCRUB_BYTES = 80   # scrubber: bytes read since the broker began
+    COUNT_SCRUB_BATCHES = 81   # whole batches among them
+    COUNT_SCRUB_PASSES = 82   # passes that have ended
+    COUNT_SCRUB_PASS_ENDED_MS = 83   # wall clock at the end of the last pass; 0: none is known
+    COUNT_SCRUB_FINDINGS = 84   # known damaged ranges
+    COUNT_SCRUB_PASS_BYTES = 85   # bytes of the current pass that are read
+    COUNT_SCRUB_PASS_TOTAL = 86   # bytes that it has to read; 0 until they are counted
+    COUNT_FETCHES_COLD = 87          # parts of files that were read from the disk for fetches (handler)
+    COUNT_PARTITIONS_MOVING = 88     # log: partitions moving to another of its directories
     COUNTERS = 96
 
 cpdef enum Histogram:

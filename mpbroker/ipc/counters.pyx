@@ -1,1 +1,1 @@
-"""Exports the enumerations of `counters.pxd` to Python."""
+"""The enumerations of `counters.pxd`, exported to Python."""

@@ -1,6 +1,6 @@
 """SCRAM credentials: as handlers ask for them, and as the coordinator publishes them to the processors.
 
-Published is a base and the deltas after it.
+The bulletin has a base and the deltas after it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class ScramImage(Struct, array_like=True):
-    """What becomes of a password: nobody can log in elsewhere with it. `mechanism` is Kafka's number."""
+    """The stored form of a password; it cannot be used to log in elsewhere. `mechanism` is Kafka's number."""
 
     user: str
     mechanism: int
@@ -24,7 +24,7 @@ class CredentialBase(Struct, tag="base"):
 
 
 class CredentialDelta(Struct, tag="delta"):
-    """What to put, and (user, mechanism) of what is gone."""
+    """Credentials to put, and (user, mechanism) of those that are removed."""
 
     changed: list[ScramImage] = []
     removed: list[tuple[str, int]] = []

@@ -1,30 +1,31 @@
-"""What a fetch session's id says (KIP-227): which handler keeps the session, and where its turn looks for it.
+"""The id of a fetch session (KIP-227): the handler that keeps the session, and its place there.
 
     31 bits:    handler number (6) | drawn by lot (15) | place (10)
 
-So a processor can bring a fetch to the handler that knows its session, as Kafka finds the shard of an id in its
-FetchSessionCache. An id is no secret and no claim: a handler that does not know it says so, and the client makes a new session.
+With it a processor can bring a fetch to the handler that knows its session, as Kafka finds the shard of an id
+in its FetchSessionCache. An id is no secret and no claim: a handler that does not know it says so, and the
+client makes a new session.
 """
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 
 cdef enum:
     SESSION_HANDLER_SHIFT = 25
-    SESSION_PLACES = 1024           # the lowest bits
-    FIRST_SESSION_VERSION = 7       # of Fetch
+    SESSION_PLACES = 1024           # the lowest bits of an id
+    FIRST_SESSION_VERSION = 7       # version of Fetch
     FIRST_VERSION_WITHOUT_REPLICA = 15
-    FULL_FETCH = 0                  # epochs: makes a session
-    FINAL_FETCH = -1                # ends it and makes none
+    FULL_FETCH = 0                  # as an epoch: makes a session
+    FINAL_FETCH = -1                # as an epoch: ends the session and makes none
 
 cdef struct SessionOfFetch:
     int32_t id
     int32_t epoch
 
 cdef inline uint32_t handler_of_session(int32_t session_id) noexcept nogil:
-    """The number of the handler that made the id."""
+    """Return the number of the handler that made the id."""
     return <uint32_t>session_id >> SESSION_HANDLER_SHIFT
 
 cdef inline int32_t epoch_after(int32_t epoch) noexcept nogil:
-    """Kafka's FetchMetadata.nextEpoch: behind the largest comes 1, for 0 begins anew."""
+    """Return the next epoch (Kafka's FetchMetadata.nextEpoch). 1 follows the largest, for 0 begins anew."""
     if epoch < 0:
         return FINAL_FETCH
     return 1 if epoch == 0x7fffffff else epoch + 1
@@ -32,10 +33,15 @@ cdef inline int32_t epoch_after(int32_t epoch) noexcept nogil:
 cdef inline int32_t network_order(const uint8_t *p) noexcept nogil:
     return <int32_t>(<uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3])
 
-cdef inline SessionOfFetch session_of_fetch(const uint8_t *body, const uint8_t *end, int version) noexcept nogil:
-    """What the body of a Fetch says of its session; of one that is too short to say anything, that it wants none."""
+cdef inline SessionOfFetch session_of_fetch(
+    const uint8_t *body, const uint8_t *end, int version
+) noexcept nogil:
+    """Return the session id and epoch in the body of a Fetch.
+
+    A body that is too short asks for no session.
+    """
     cdef SessionOfFetch said
-    # replica_id; max_wait_ms, min_bytes, max_bytes, isolation_level
+    # Skip replica_id; max_wait_ms, min_bytes, max_bytes, isolation_level.
     cdef int at = (4 if version < FIRST_VERSION_WITHOUT_REPLICA else 0) + 13
     said.id, said.epoch = 0, FINAL_FETCH
     if version >= FIRST_SESSION_VERSION and end - body >= at + 8:

@@ -1,8 +1,8 @@
-"""Who hangs, and who only works for long, waits for a disk or recovers.
+"""Judging processes: hung, busy for long, waiting for a disk, or in recovery.
 
-Judged in the looks of who looks after them, never by the clock alone: a supervisor that was stopped, or a
+Silence is counted in looks of the observer, never by the clock alone: a supervisor that was stopped, or a
 machine that slept, must not make everybody else look dead (Kafka has no counterpart: a JVM cannot replace a
-thread). The supervisor judges its children so, a log process the workers of its recovery.
+thread). The supervisor judges its children this way, and a log process the workers of its recovery.
 
 alive     its turn counter moves; every loop turns at least each 300 ms
 works     it has announced a heavy request, or recovers, and uses the CPU: counts as alive, the request up to
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-# How often heartbeats are judged.
+# The interval between judgements of heartbeats.
 TICK_S = 1.0
-# However long we could not look, one look counts as at most this much.
+# One look counts as at most this much, however long we could not look.
 LOOK_MAX_S = 2.0
-# One request may work for so many times the timeout, without a sign of life but the CPU it uses; and recovery
-# may wait for so long, for what shows neither in its turns nor as CPU.
+# One request may work for so many times the timeout with no sign of life but the CPU it uses. Recovery may
+# wait as long for something that shows neither in its turns nor as CPU.
 HEAVY_TIMEOUTS = 10
 
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
@@ -61,7 +61,7 @@ class Verdict(Enum):
 
 @dataclass
 class Pulse:
-    """What was seen of one process so far; a successor gets a new one."""
+    """The observations of one process so far. A successor gets a new one."""
 
     turns: int = -1
     cpu_ticks: int = 0
@@ -71,7 +71,9 @@ class Pulse:
     def judge(
         self, turns: int, limit_ticks: int, working_limit_ticks: float, look: Callable[[], tuple[str, int]]
     ) -> Verdict:
-        """One tick. `look` -> (state, CPU time used) of the process is asked only when it is silent;
+        """Judge one tick.
+
+        `look` returns (state, CPU time used) of the process and is called only when it is silent.
         `working_limit_ticks`: how long using the CPU counts as a sign of life, 0 if it has nothing long to
         do.
         """
@@ -93,22 +95,22 @@ class Pulse:
 
 
 def look_at(pid: int) -> tuple[str, int]:
-    """(state, CPU time in clock ticks) of a process of ours; ("", 0) if it ended just now."""
+    """Return (state, CPU time in clock ticks) of a process of ours; ("", 0) if it ended just now."""
     fields = _fields_of(Path(f"/proc/{pid}/stat"))
     return (fields[_STATE], int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) if fields else ("", 0)
 
 
 def waits_for_disk(threads: Path = Path("/proc/self/task")) -> bool:
-    """Whether one of our threads is in an uninterruptible sleep of the kernel."""
+    """Return whether one of our threads is in an uninterruptible sleep of the kernel."""
     found = (_fields_of(thread / "stat") for thread in threads.iterdir())
     return any(fields[_STATE] == _WAITS_FOR_DISK for fields in found if fields)
 
 
 def _fields_of(stat: Path) -> list[str]:
-    """From the state on; none if it ended just now."""
+    """Return the fields of a `stat` file from the state on; none if the process ended just now."""
     try:
         text = stat.read_text()
     except (FileNotFoundError, ProcessLookupError):
         return []
-    # The name before the last parenthesis may contain anything.
+    # The name in parentheses may itself contain anything, also a parenthesis.
     return text[text.rindex(")") + 2 :].split()

@@ -1,4 +1,4 @@
-"""A produce job (`slots.pxd`) as all who complete one see it: its batches, the response behind it, what counts as a failure."""
+"""Helpers for those that complete a produce job (`slots.pxd`): its batches, its response, its failures."""
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from mpbroker.ipc.slots cimport PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot
@@ -34,23 +34,33 @@ cdef inline JobBatch *batches_of(JobHeader *job) noexcept nogil:
     return <JobBatch *>(<uint8_t *>job + sizeof(JobHeader))
 
 cdef inline bint is_shared(const ProduceSlot *slot) noexcept nogil:
-    """Whether other log workers have the same job: it lies in a processor's block, and a handler waits for all of them."""
+    """Return whether other log workers have the same job.
+
+    Such a job lies in a processor's block, and a handler waits for all of the workers.
+    """
     return slot.kind == PRODUCE_BACK and slot.owner != slot.sender
 
 cdef inline bint is_failure(int error) noexcept nogil:
-    """What Kafka calls a failed produce request (ReplicaManager.appendRecordsToLeader)."""
+    """Return whether Kafka counts it as a failed produce request (ReplicaManager.appendRecordsToLeader)."""
     if error == REQUEST_TIMED_OUT or error == UNKNOWN_TOPIC_OR_PARTITION or error == NOT_LEADER_OR_FOLLOWER:
         return False
-    return error != KAFKA_STORAGE_ERROR and error != RECORD_LIST_TOO_LARGE and error != CORRUPT_MESSAGE and error != MESSAGE_TOO_LARGE
+    return (
+        error != KAFKA_STORAGE_ERROR
+        and error != RECORD_LIST_TOO_LARGE
+        and error != CORRUPT_MESSAGE
+        and error != MESSAGE_TOO_LARGE
+    )
 
 cdef inline void fill_holes(uint8_t *block, uint64_t capacity, JobHeader *job) noexcept nogil:
-    """The response says what the job's batches say."""
+    """Fill the holes of the response from the job's batches."""
     cdef JobBatch *batch
     cdef uint8_t *at
     cdef uint32_t i
     for i in range(job.batches):
         batch = &batches_of(job)[i]
-        if batch.hole == 0 or <uint64_t>batch.hole + HOLE_BYTES + (LOG_START_BYTES if batch.has_log_start else 0) > capacity:
+        if batch.hole == 0 or (
+            <uint64_t>batch.hole + HOLE_BYTES + (LOG_START_BYTES if batch.has_log_start else 0) > capacity
+        ):
             continue
         at = block + batch.hole
         put_big_u16(at, <uint16_t>batch.error)

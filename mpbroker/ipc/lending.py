@@ -1,6 +1,6 @@
-"""Blocks of a process's own arena that it lends for messages, until their borrower returns them or is fenced.
+"""Blocks of a process's own arena that it lends for messages, until the borrower returns them or is fenced.
 
-`mpbroker/ipc/slots.pxd` says how a block travels, `shm/arena.pyx` what its generation is good for.
+`mpbroker/ipc/slots.pxd` explains how a block travels, `shm/arena.pyx` what its generation is for.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from shm.arena import Arena
 
 
 class Lender:
-    """`owner`: the role whose arena it is."""
+    """The blocks that one process lends. `owner` is the role whose arena they lie in."""
 
     def __init__(self, arena: Arena, owner: int) -> None:
         self._arena = arena
@@ -21,13 +21,13 @@ class Lender:
         return self._arena.in_use_bytes
 
     def lend(self, data: bytes, borrower: int) -> tuple[int, int]:
-        """A block with these bytes; -> (block, generation). Raises ArenaFull."""
+        """Lend a block with these bytes; return (block, generation). Raises ArenaFull."""
         lent = self.lend_room(len(data), borrower)
         self.view(lent[0])[:] = data
         return lent
 
     def lend_room(self, size: int, borrower: int) -> tuple[int, int]:
-        """A block of that size, to be filled before the borrower hears of it; -> (block, generation).
+        """Lend a block of that size; return (block, generation). Fill it before the borrower hears of it.
 
         Raises ArenaFull.
         """
@@ -36,12 +36,12 @@ class Lender:
         return block, self._arena.lend(block, borrower)
 
     def end(self, block: int, generation: int) -> None:
-        """The lease has ended. Stale descriptors are ignored: the block was reclaimed before."""
+        """End a lease. A stale descriptor is ignored: its block was reclaimed before."""
         if block in self._sizes and self._arena.take_back(block, generation):
             self._arena.free(block, self._sizes.pop(block))
 
     def reclaim(self, borrower: int) -> None:
-        """Behind a fence: whatever the dead had not returned."""
+        """End all leases of a dead borrower, behind a fence."""
         for block in self._arena.lent_to(borrower):
             self.end(block, self._arena.generation(block))
 

@@ -1,4 +1,4 @@
-"""What the coordinator publishes to the acceptors: how fast addresses may connect (quotas of entity `ip`)."""
+"""Connection rates of addresses (quotas of entity `ip`), published by the coordinator to the acceptors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from msgspec import Struct
 
 
 class LimitImage(Struct, array_like=True):
-    """Connections per second of a packed address, or of all without a rate of their own (None).
+    """Connections per second of a packed address, or of all addresses without a rate of their own (None).
 
-    No rate: the address has the default's, the default is no limit.
+    No rate: an address has the default's, and the default is unlimited.
     """
 
     address: bytes | None
@@ -16,7 +16,7 @@ class LimitImage(Struct, array_like=True):
 
 
 class LimitNews(Struct):
-    """`everything`: who is not in it has no rate any more."""
+    """Changed rates. `everything`: an address that is not listed has no rate any more."""
 
     limits: list[LimitImage]
     everything: bool = False

@@ -1,8 +1,8 @@
-"""What processes share about listeners: those that came while the broker runs, and what each has counted.
+"""Listeners as processes share them: those added while the broker runs, and the counts of each.
 
 A listener has a number for as long as the broker runs, never given to another: its place in the
-configuration, or the next one when it is added. Those of the configuration are known to every process from
-its start; what is added later the supervisor writes into the table before a connection of it is handed over.
+configuration, or the next free one when it is added. Every process knows the configured listeners from its
+start. The supervisor writes an added one into the table before a connection of it is handed over.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ LISTENERS_BYTES = MAX_LISTENERS * RECORD_BYTES
 class ListenerCount(IntEnum):
     """Words of a listener, written by the acceptor that serves it."""
 
-    STATE = 0  # ListenerState
-    ACCEPTED = 1  # handed to a processor
+    STATE = 0  # a ListenerState
+    ACCEPTED = 1  # connections handed to a processor
     OPEN = 2  # connections now, as the limits count them
     BLOCKED_NS = 3  # waited for a slot, a rate or a processor with room (Kafka: AcceptorBlockedPercent)
-    REFUSED_PER_IP = 4  # max.connections.per.ip
+    REFUSED_PER_IP = 4  # refused by max.connections.per.ip
     THROTTLED = 5  # delayed by the rate of the broker or the listener …
-    THROTTLED_MS = 6  # … and for how long, all together
-    THROTTLED_IP = 7  # closed after a while because of the rate of their address …
+    THROTTLED_MS = 6  # … and the sum of their delays
+    THROTTLED_IP = 7  # closed after a delay because of the rate of their address …
     THROTTLED_IP_MS = 8
     ACCEPT_ERRORS = 9
     RATE_MILLI = 10  # connections a second * 1000, over the quota window
-    BROKER_RATE_MILLI = 11  # of all listeners of the same acceptor
+    BROKER_RATE_MILLI = 11  # the same for all listeners of the same acceptor
     CONTROL_PLANE = 12  # 1: a listener of the control plane
 
 
@@ -43,7 +43,7 @@ class ListenerState(IntEnum):
     REMOVED = 2
 
 
-# The counts, and behind them the listener's name, zeros after it.
+# The listener's name stands behind the counts, padded with zeros.
 NAME_AT = 128
 COUNTS_BYTES = 256
 assert 8 * len(ListenerCount) <= NAME_AT
@@ -57,7 +57,10 @@ class ListenerCounts:
         self._name = block[NAME_AT:COUNTS_BYTES]
 
     def introduce(self, name: str, *, control_plane: bool) -> None:
-        """Before its state says that it accepts. A successor writes what is there already."""
+        """Write the listener's name and plane, before its state says that it accepts.
+
+        A successor writes what is there already.
+        """
         text = name.encode()[: COUNTS_BYTES - NAME_AT]
         self._name[: len(text)] = text
         self.set(ListenerCount.CONTROL_PLANE, int(control_plane))
@@ -77,20 +80,23 @@ class ListenerCounts:
 
 
 class AddedListener(msgspec.Struct, frozen=True):
-    """A listener that came while the broker runs, and what clients are told to connect to instead."""
+    """A listener added while the broker runs, and the address that clients are told to use instead."""
 
     listener: Listener
     advertised: Listener | None = None
 
 
 class ListenerTable:
-    """Record n: its length, stored last, and JSON. Written by the supervisor, before anybody hears of n."""
+    """The table of added listeners. Record n is its length, stored last, and JSON.
+
+    The supervisor writes a record before anybody hears of its number.
+    """
 
     def __init__(self, block: memoryview) -> None:
         self._block = block
 
     def put(self, number: int, added: AddedListener) -> None:
-        """Raises ValueError when it does not fit."""
+        """Write the record of a listener. Raises ValueError when it does not fit."""
         data = msgspec.json.encode(added)
         if len(data) > RECORD_BYTES - 8:
             raise ValueError(f"listener {added.listener.name}: its addresses are too long")
@@ -99,7 +105,7 @@ class ListenerTable:
         Words(self._block[at : at + 8]).store(0, len(data))
 
     def get(self, number: int) -> AddedListener:
-        """Raises LookupError for a number that was never given."""
+        """Return the listener with that number. Raises LookupError for a number that was never given."""
         at = number * RECORD_BYTES
         length = Words(self._block[at : at + 8]).load(0) if 0 <= number < MAX_LISTENERS else 0
         if not length:

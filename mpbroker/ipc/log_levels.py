@@ -1,8 +1,8 @@
-"""How much the broker logs: words that clients alter and that all its processes look at, until it stops.
+"""Log levels: words that clients alter and that all the broker's processes look at, until it stops.
 
-`log_level` and `request_log`: the level that somebody has given to root, and to the request log; 0: as the
-broker was started. They are the exception to one writer per word: the supervisor writes them, and any handler
-for a client. Each change is one store and nobody waits for another one, so who writes last is right. (Kafka:
+`log_level` and `request_log` hold the level that somebody has given to root and to the request log; 0 means
+as the broker was started. They are the exception to one writer per word: the supervisor writes them, and any
+handler for a client. Each change is one store and nobody waits for another, so the last writer wins. (Kafka:
 LoggingController.)
 """
 
@@ -14,7 +14,7 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.topology import SharedMemory
 
 ROOT, REQUESTS = "root", "kafka.request.logger"
-# Kafka's names with the numbers of `logging`, to which nothing is logged below DEBUG.
+# Kafka's names with the numbers of `logging`. Nothing is logged below DEBUG.
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
 
 
@@ -23,7 +23,7 @@ def _name(number: int) -> str:
 
 
 class LogLevels:
-    """The loggers there are, and their levels by name."""
+    """The loggers and their levels by name."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
@@ -36,7 +36,7 @@ class LogLevels:
         return {REQUESTS: _name(requests), ROOT: _name(root)}
 
     def put(self, logger: str, level: str | None) -> None:
-        """None: as it was at start."""
+        """Set a logger's level; None restores the level at start."""
         number = 0 if level is None else LEVELS[level]
         if logger == ROOT:
             self._root.store(0, number)
@@ -51,7 +51,7 @@ class LogLevels:
         self._log_requests(LEVELS["DEBUG"] if on else 0)
 
     def _log_requests(self, level: int) -> None:
-        """Handlers look at the word when they are rung."""
+        """Set the level of the request log. Handlers look at the word when they are rung."""
         self._requests.store(0, level)
         for handler in topology.HANDLERS:
             self._memory.doorbell(handler).ring()

@@ -1,9 +1,9 @@
-"""What log workers say of log directories and partitions: how large they are, and whether a directory works.
+"""Sizes of log directories and partitions, and states of log directories, as the log workers measure them.
 
-A record per log directory and two words per partition slot, in the public region. Sizes are as of the last
-look that their log worker took (`mpbroker.log.manager.size_metrics`), and not there before each has taken
-one; whether the directory works, and its name, the first log worker says at once. How many partitions are in
-it, the partition table says (`partition_counts`).
+A record per log directory and two words per partition slot, in the public region. Sizes are as of their log
+worker's last look (`mpbroker.log.manager.size_metrics`), and missing until each has taken one. The first log
+worker writes a directory's name and state at once. The partition table tells how many partitions a directory
+has (`partition_counts`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shm.word import Words
 
 RECORD_BYTES = 1024
 DIRS_BYTES = MAX_LOG_DIRS * RECORD_BYTES
-# Generation of its slot << 32 | segments, then bytes.
+# Two words: generation of its slot << 32 | segments, then bytes.
 PARTITION_BYTES = 16
 _NAME_AT = 256
 
@@ -28,18 +28,21 @@ class DirState(IntEnum):
 
 
 class _Word(IntEnum):
-    """The first log worker's, and then one of each worker."""
+    """Words of a directory's record: the first log worker's, then one of each worker."""
 
-    STATE = 0  # DirState
-    TOTAL_BYTES = 1  # of its file system …
-    USABLE_BYTES = 2  # … of these, what is left for the broker
-    WORKERS = 3  # how many there are
-    FIRST_WORKER = 8  # bytes of its partitions, and one more
+    STATE = 0  # a DirState
+    TOTAL_BYTES = 1  # size of its file system …
+    USABLE_BYTES = 2  # … and the part of it that is left for the broker
+    WORKERS = 3  # number of log workers
+    FIRST_WORKER = 8  # bytes of its partitions plus one; 0: not measured
 
 
 @dataclass(frozen=True)
 class DirSeen:
-    """`size_bytes`: segments, as in DescribeLogDirs, of all log workers together. None: not looked at yet."""
+    """A log directory as a reader sees it. None: not measured yet.
+
+    `size_bytes`: segments, as in DescribeLogDirs, of all log workers together.
+    """
 
     name: str
     failed: bool
@@ -55,7 +58,10 @@ class DirSizes:
         self._block = block
 
     def introduce(self, number: int, name: str, workers: int, *, failed: bool) -> None:
-        """By the first log worker; a successor writes what is there already."""
+        """Write a directory's name and state; for the first log worker.
+
+        A successor writes what is there already.
+        """
         text = name.encode("utf-8", "surrogateescape")[: RECORD_BYTES - _NAME_AT]
         at = number * RECORD_BYTES + _NAME_AT
         self._block[at : at + len(text)] = text
@@ -68,11 +74,11 @@ class DirSizes:
         words.store(_Word.USABLE_BYTES, usable_bytes)
 
     def put_size(self, number: int, worker: int, size_bytes: int) -> None:
-        """By each log worker, of its own partitions."""
+        """Write the size of one log worker's own partitions in a directory."""
         self._words(number).store(_Word.FIRST_WORKER + worker, size_bytes + 1)
 
     def all(self) -> dict[int, DirSeen]:
-        """By number."""
+        """Return the known log directories by number."""
         found = {}
         for number in range(MAX_LOG_DIRS):
             words = self._words(number)
@@ -96,25 +102,25 @@ class DirSizes:
 
 
 def _sum(words: Words) -> int | None:
-    """None until every worker has said its own."""
+    """Return the size of all workers' partitions, None until every worker has written its own."""
     sizes = [words.load(_Word.FIRST_WORKER + worker) - 1 for worker in range(words.load(_Word.WORKERS))]
     return None if min(sizes, default=-1) < 0 else sum(sizes)
 
 
 class PartitionSizes:
-    """By slot of the partition table; written by the slot's log worker."""
+    """Sizes of partitions by slot of the partition table, written by the slot's log worker."""
 
     def __init__(self, block: memoryview) -> None:
         self._words = Words(block)
 
     def put(self, slot: int, generation: int, segments: int, size_bytes: int) -> None:
-        """A reader takes the size for what it is only between two equal looks at the word before it."""
+        """Write a partition's size. The word before it is 0 meanwhile, so that a reader can tell."""
         self._words.store(2 * slot, 0)
         self._words.store(2 * slot + 1, size_bytes)
         self._words.store(2 * slot, generation << 32 | segments)
 
     def get(self, slot: int, generation: int) -> tuple[int, int] | None:
-        """-> segments, bytes; None: nobody has looked at that partition yet, or it is being written."""
+        """Return (segments, bytes); None if the partition was not measured yet or is just being written."""
         before = self._words.load(2 * slot)
         size_bytes = self._words.load(2 * slot + 1)
         if before >> 32 != generation or self._words.load(2 * slot) != before:

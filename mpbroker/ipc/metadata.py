@@ -1,4 +1,4 @@
-"""What the coordinator publishes and every handler holds: topics and quotas; a base, and deltas after it."""
+"""Topics and quotas, published by the coordinator and held by every handler: a base, and deltas after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-# Where the partition table has `__cluster_metadata-0`.
+# The slot of `__cluster_metadata-0` in the partition table.
 METADATA_SLOT = 0
 
 
@@ -21,9 +21,9 @@ class PartitionImage(Struct, array_like=True):
 
 
 class Places(Mapping[int, PartitionImage]):
-    """A topic's partitions by number, which are those from 0 on. Kept packed: of thousands few are asked for.
+    """A topic's partitions by number, from 0 on. They stay packed, since few of thousands are asked for.
 
-    `packed`: of each its slot and the slot's generation, 4 bytes each, little-endian.
+    `packed`: the slot and the slot's generation of each, 4 bytes each, little-endian.
     """
 
     __slots__ = ("packed",)
@@ -33,7 +33,7 @@ class Places(Mapping[int, PartitionImage]):
 
     @classmethod
     def of(cls, images: Iterable[PartitionImage]) -> Places:
-        """`images`: of the partitions 0, 1, 2 and so on."""
+        """Pack the images of the partitions 0, 1, 2 and so on."""
         return cls(b"".join(_PLACE.pack(image.slot, image.slot_generation) for image in images))
 
     def __len__(self) -> int:
@@ -52,9 +52,10 @@ class Places(Mapping[int, PartitionImage]):
 
 
 class TopicImage(Struct, array_like=True):
-    """`configs`: only what differs from the defaults, in Kafka's keys; changes raise `config_version`.
+    """A topic as handlers know it.
 
-    `places`: what `Places` has packed.
+    `configs`: only what differs from the defaults, in Kafka's keys; changes raise `config_version`. `places`:
+    the packed form of `Places`.
     """
 
     name: str
@@ -70,7 +71,7 @@ class TopicImage(Struct, array_like=True):
 
 
 class QuotaImage(Struct, array_like=True):
-    """All quotas of an entity, (type, name) pairs; no values: it has none any more."""
+    """All quotas of an entity, which is (type, name) pairs. No values: it has no quotas any more."""
 
     entity: list[tuple[str, str | None]]
     values: dict[str, float]
@@ -87,7 +88,7 @@ class MetadataBase(Struct, tag="base"):
 
 
 class MetadataDelta(Struct, tag="delta"):
-    """What changed up to `version`: topics and quotas to put, and ids of topics that are gone."""
+    """Changes up to `version`: topics and quotas to put, and ids of topics that are gone."""
 
     version: int
     changed: list[TopicImage] = []

@@ -1,28 +1,33 @@
-"""Pages for what is counted per API, per topic and per kind of client: one set for each process, which alone writes it.
-The only place that knows their offsets. (What a process counts of itself alone is in `counters.pxd`.)
+"""Pages for what is counted per API, per topic and per kind of client.
 
-The pages are sparse blocks of the public region: a part takes memory when it is first written to. The process then
-reserves that part of the file (so that a full tmpfs is a lost count and not a SIGBUS) and sets its bit in `meters_used`;
-a reader looks at nothing whose bit is not set. What cannot be reserved is counted into private memory, and `LOST` grows.
+Each process has one set and alone writes it. Only this file knows their offsets. (What a process counts of
+itself alone is in `counters.pxd`.)
 
-    meters_used     per process: a bit per API page, per error page, per part of topic cells and names; per kind of CLIENTS, per
-                    group of QUOTAS; LOST
-    meters_apis     per process and API: requests by version, then ApiHistogram. Processors, when a request has ended;
-                    handlers, CONVERSION_NS and TEMPORARY_BYTES alone
+The pages are sparse blocks of the public region: a part takes memory when it is first written to. The process
+then reserves that part of the file (so that a full tmpfs is a lost count and not a SIGBUS) and sets its bit
+in `meters_used`; a reader skips parts whose bit is not set. What cannot be reserved is counted into private
+memory, and `LOST` grows.
+
+    meters_used     per process: a bit per API page, per error page, per part of topic cells and names; per
+                    kind of CLIENTS, per group of QUOTAS; LOST
+    meters_apis     per process and API: requests by version, then ApiHistogram. Processors, when a request
+                    has ended; handlers, CONVERSION_NS and TEMPORARY_BYTES alone
     meters_errors   per process and API: answers by error code. Whoever makes the answer
     meters_topics   per process and partition table slot: a cell of generation and TopicMeter
-    meters_names    per partition table slot: generation, length, name of the topic; of the first slot of a topic that a log
-                    process has. Log processes
-    meters_homes    per partition table slot: generation; slot << 32 | generation of the one that has its topic's name, and lives
-                    as long. Not sparse. Log processes
+    meters_names    per partition table slot: generation, length, name of the topic; of the first slot of a
+                    topic that a log process has. Log processes
+    meters_homes    per partition table slot: generation; slot << 32 | generation of the one that has its
+                    topic's name, and lives as long. Not sparse. Log processes
     meters_clients  per process and ClientKind: CLIENTS entries of name, version, count. Processors
-    meters_quotas   per process: a row for each kind of quota, all clients together; then, in groups of 8 by their key in the
-                    rates (shm/rates.pxd), rows of clients. Handlers; the coordinator for controller mutations
+    meters_quotas   per process: a row for each kind of quota, all clients together; then, in groups of 8 by
+                    their key in the rates (shm/rates.pxd), rows of clients. Handlers; the coordinator for
+                    controller mutations
 
-A cell counts for the generation of the slot that it begins with. Its writer adds it to the retired counts, which stand in
-`meters_used`, before it zeroes it for another generation: cells and retired counts together never fall.
-A client's row is given to another when it was idle for a minute and there is no room; all clients together lose nothing by it.
-(Kafka: RequestMetrics, BrokerTopicMetrics, the `connections` sensors of Selector, ClientQuotaManager.)
+A cell counts for the generation of the slot that it begins with. Its writer adds it to the retired counts,
+which stand in `meters_used`, before it zeroes it for another generation: cells and retired counts together
+never fall. A client's row is given to another when it was idle for a minute and there is no room; all clients
+together lose nothing by it. (Kafka: RequestMetrics, BrokerTopicMetrics, the `connections` sensors of
+Selector, ClientQuotaManager.)
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -58,18 +63,18 @@ cdef enum:
     USED_TOPICS = 26
 
 cpdef enum ApiPage:
-    """Pages that are not named by an API key. A fetch of a follower is counted in its own page only."""
+    """Pages that no API key names. A fetch of a follower is counted in its own page only."""
     FETCH_FOLLOWER = 128
     ADD_PARTITIONS_TO_TXN_VERIFICATION = 129
 
 cpdef enum ApiHistogram:
-    """All in nanoseconds or bytes. Those but TOTAL_NS leave out requests for which they are zero."""
-    REQUEST_QUEUE_NS = 0        # frame whole -> taken by a handler
-    LOCAL_NS = 1                # taken -> answered, handed on or parked
-    REMOTE_NS = 2               # ... -> answered
+    """Histograms in nanoseconds or bytes. All but TOTAL_NS leave out requests for which they are zero."""
+    REQUEST_QUEUE_NS = 0        # from the whole frame to its taking by a handler
+    LOCAL_NS = 1                # from then until it is answered, handed on or parked
+    REMOTE_NS = 2               # from then until it is answered
     THROTTLE_NS = 3
-    RESPONSE_QUEUE_NS = 4       # answered -> dequeued by the processor
-    RESPONSE_SEND_NS = 5        # ... -> last byte written
+    RESPONSE_QUEUE_NS = 4       # from the answer to its dequeuing by the processor
+    RESPONSE_SEND_NS = 5        # from then until the last byte is written
     TOTAL_NS = 6                # the sum of all but THROTTLE_NS
     REQUEST_BYTES = 7           # of the body
     CONVERSION_NS = 8
@@ -176,7 +181,7 @@ cdef inline void count_error(MetersRef *meters, int api, int code, uint64_t time
     store_relaxed(word, word[0] + times)
 
 cdef inline uint64_t *topic_cell(MetersRef *meters, uint32_t slot, uint32_t generation) noexcept nogil:
-    """The words of TopicMeter for the partition in that slot of the table."""
+    """Return the words of TopicMeter for the partition in that slot of the table."""
     cdef uint64_t *cell
     cdef uint32_t part = slot // CELLS_PER_PART
     if slot < meters.slots and load_relaxed(&meters.used[USED_TOPICS + part // 64]) >> (part % 64) & 1:
@@ -196,13 +201,13 @@ cdef inline void add_quota(uint64_t *row, int word, uint64_t amount) noexcept no
     store_relaxed(&row[word], row[word] + amount)
 
 cdef inline uint64_t *quota_of_all(MetersRef *meters, int kind) noexcept nogil:
-    """The words of QuotaWord for all clients with that kind of quota."""
+    """Return the words of QuotaWord for all clients with that kind of quota."""
     if not has_quotas(meters, 0) and not open_quotas(meters, 0):
         return meters.scratch
     return meters.quotas_base[kind].words
 
 cdef inline uint64_t *quota_of(MetersRef *meters, uint64_t key) noexcept nogil:
-    """A client's words of QuotaWord; NULL: it has no row."""
+    """Return a client's words of QuotaWord; NULL if it has no row."""
     cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
     cdef QuotaRow *rows = meters.quotas_base + group * QUOTA_GROUP
     if has_quotas(meters, group):
@@ -211,8 +216,10 @@ cdef inline uint64_t *quota_of(MetersRef *meters, uint64_t key) noexcept nogil:
                 return rows[(key + i) % QUOTA_GROUP].words
     return NULL
 
-cdef inline void note_used(MetersRef *meters, int kind, uint64_t key, int64_t value, int64_t now_ms) noexcept nogil:
-    """A client used some of its quota, or got some back."""
+cdef inline void note_used(
+    MetersRef *meters, int kind, uint64_t key, int64_t value, int64_t now_ms
+) noexcept nogil:
+    """Count what a client used of its quota, or got back."""
     cdef uint64_t *row = quota_of(meters, key)
     add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_USED, <uint64_t>value)
     if row != NULL:
@@ -220,7 +227,7 @@ cdef inline void note_used(MetersRef *meters, int kind, uint64_t key, int64_t va
         store_relaxed(&row[<int>QuotaWord.QUOTA_LAST_MS], <uint64_t>now_ms)
 
 cdef inline void note_pause(MetersRef *meters, int kind, uint64_t key, uint64_t pause_ms) noexcept nogil:
-    """A client has to pause because of that quota."""
+    """Count a pause that a client has to make because of that quota."""
     cdef uint64_t *row = quota_of(meters, key)
     add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_PAUSES, 1)
     add_quota(quota_of_all(meters, kind), QuotaWord.QUOTA_PAUSES_MS, pause_ms)
@@ -233,6 +240,7 @@ cdef class Meters:
     cdef MetersRef ref
     cdef object keep
     cdef readonly int process
-    cdef dict home_of               # by topic id: which slot's entry has its name, as `meters_homes` says it
+    # by topic id: the slot whose entry has the topic's name, as in `meters_homes`
+    cdef dict home_of
     cdef _take_over(self)
     cdef bint _put_name(self, uint32_t slot, uint32_t generation, bytes text) except -1

@@ -1,14 +1,14 @@
-"""The pages that `meters.pxd` draws, for the process that writes them and for anybody who reads."""
+"""The pages that `meters.pxd` draws, for the process that writes them and for all readers."""
 import os
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset, strncmp
 
 from mpbroker.ipc.meters cimport (
-    API_PAGE_BYTES, API_PAGES, CELL_BYTES, CELL_WORDS, CELLS_PER_PART, CLIENT_BYTES, CLIENT_TEXT_BYTES, CLIENTS, ERROR_PAGE_BYTES,
-    ERRORS, HISTOGRAMS_AT, NAME_BYTES, NAMES_PER_PART, PART_BYTES, QUOTA_GROUP, QUOTA_GROUPS, QUOTA_TEXT_BYTES, USED_APIS,
-    USED_CLIENTS, USED_ERRORS, USED_LOST, USED_QUOTAS, USED_RETIRED, USED_TOPICS, VERSIONS, ApiHistogram, ClientKind, QuotaKind,
-    QuotaWord, TopicMeter,
+    API_PAGE_BYTES, API_PAGES, CELL_BYTES, CELL_WORDS, CELLS_PER_PART, CLIENT_BYTES, CLIENT_TEXT_BYTES,
+    CLIENTS, ERROR_PAGE_BYTES, ERRORS, HISTOGRAMS_AT, NAME_BYTES, NAMES_PER_PART, PART_BYTES, QUOTA_GROUP,
+    QUOTA_GROUPS, QUOTA_TEXT_BYTES, USED_APIS, USED_CLIENTS, USED_ERRORS, USED_LOST, USED_QUOTAS,
+    USED_RETIRED, USED_TOPICS, VERSIONS, ApiHistogram, ClientKind, QuotaKind, QuotaWord, TopicMeter,
 )
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed, store_release
 from shm.counters cimport HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS
@@ -26,14 +26,17 @@ assert ERRORS * 8 <= ERROR_PAGE_BYTES and TopicMeter.TOPIC_METERS <= CELL_WORDS
 assert CELLS_PER_PART * CELL_BYTES == PART_BYTES == NAMES_PER_PART * NAME_BYTES
 assert CLIENT_BYTES * CLIENTS % PART_BYTES == 0 and USED_RETIRED + CELL_WORDS == USED_QUOTAS
 assert USED_QUOTAS * 64 + QUOTA_GROUPS <= USED_TOPICS * 64 and QuotaKind.QUOTA_KINDS <= QUOTA_GROUP
-assert sizeof(QuotaRow) * QUOTA_GROUP == PART_BYTES and QuotaWord.QUOTA_WORDS * 8 + 2 * QUOTA_TEXT_BYTES == sizeof(QuotaRow)
+assert (
+    sizeof(QuotaRow) * QUOTA_GROUP == PART_BYTES
+    and QuotaWord.QUOTA_WORDS * 8 + 2 * QUOTA_TEXT_BYTES == sizeof(QuotaRow)
+)
 
 TOPIC_NAME_BYTES_MAX = NAME_BYTES - 16
 OTHER_ERROR = ERRORS - 2
 OTHER_VERSION = VERSIONS - 1
 MOST_CLIENTS = CLIENTS
 QUOTA_ROWS = QUOTA_GROUP * QUOTA_GROUPS
-# So long a client must have been idle that its row is given to another.
+# A client's row is given to another one after this much idle time.
 QUOTA_IDLE_MS = 60000
 
 cdef struct ClientEntry:
@@ -55,7 +58,7 @@ def _used_words(slots: int) -> int:
 
 
 def blocks(processes: int, slots: int) -> list:
-    """The blocks of the public region; the sparse ones last."""
+    """Return the blocks of the public region, the sparse ones last."""
     cells, names = _parts(slots, CELLS_PER_PART) * PART_BYTES, _parts(slots, NAMES_PER_PART) * PART_BYTES
     return [
         Block("meters_used", processes * _used_words(slots) * 8, PART_BYTES),
@@ -64,7 +67,12 @@ def blocks(processes: int, slots: int) -> list:
         Block("meters_topics", processes * cells, PART_BYTES, sparse=True),
         Block("meters_homes", 16 * slots, PART_BYTES),
         Block("meters_names", names, PART_BYTES, sparse=True),
-        Block("meters_clients", processes * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES, PART_BYTES, sparse=True),
+        Block(
+            "meters_clients",
+            processes * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES,
+            PART_BYTES,
+            sparse=True,
+        ),
         Block("meters_quotas", processes * QUOTA_GROUPS * PART_BYTES, PART_BYTES, sparse=True),
     ]
 
@@ -72,7 +80,10 @@ def blocks(processes: int, slots: int) -> list:
 # ---- the first touch of a part
 
 cdef bint reserve(MetersRef *meters, int64_t at, int64_t size) noexcept nogil:
-    """Makes the bytes of the file at `at` there to be written. False: the tmpfs is full."""
+    """Reserve the bytes of the file at `at`, so that they can be written.
+
+    Return False if the tmpfs is full.
+    """
     cdef int64_t first = at // PART_BYTES * PART_BYTES
     cdef int64_t end = (at + size + PART_BYTES - 1) // PART_BYTES * PART_BYTES
     if fallocate(meters.fd, 0, first, end - first) == 0:
@@ -81,7 +92,7 @@ cdef bint reserve(MetersRef *meters, int64_t at, int64_t size) noexcept nogil:
     return False
 
 cdef inline void mark(MetersRef *meters, uint32_t word, uint32_t bit) noexcept nogil:
-    """Readers may look from now on."""
+    """Let readers look at a part from now on."""
     word += bit // 64
     store_release(&meters.used[word], meters.used[word] | <uint64_t>1 << (bit % 64))
 
@@ -100,7 +111,7 @@ cdef uint64_t *open_errors(MetersRef *meters, int api) noexcept nogil:
     return meters.errors[api]
 
 cdef uint64_t *open_cell(MetersRef *meters, uint32_t slot, uint32_t generation) noexcept nogil:
-    """A cell that is not there yet, or that counted for another partition."""
+    """Make the cell of a slot that has none yet, or whose cell counted for another partition."""
     cdef uint32_t part = slot // CELLS_PER_PART
     cdef uint64_t *cell = <uint64_t *>(meters.topics_base + <uint64_t>slot * CELL_BYTES)
     cdef int i
@@ -134,7 +145,10 @@ cdef ClientEntry *client_at(MetersRef *meters, int kind, int client) noexcept no
     return <ClientEntry *>(meters.clients_base + (kind * CLIENTS + client) * CLIENT_BYTES)
 
 cdef int client_enter(MetersRef *meters, int kind, const char *name, const char *version) noexcept nogil:
-    """Counts a connection of that kind, names zero-terminated; -1 if there are too many different ones."""
+    """Count a connection of that kind and return its number, or -1 if there are too many different ones.
+
+    The names are zero-terminated.
+    """
     cdef int i
     cdef ClientEntry *entry
     if not meters.used[USED_CLIENTS] >> kind & 1:
@@ -147,7 +161,9 @@ cdef int client_enter(MetersRef *meters, int kind, const char *name, const char 
             memset(entry, 0, sizeof(ClientEntry))
             memcpy(entry.name, name, strnlen(name, CLIENT_TEXT_BYTES - 1))
             memcpy(entry.version, version, strnlen(version, CLIENT_TEXT_BYTES - 1))
-        elif strncmp(entry.name, name, CLIENT_TEXT_BYTES - 1) or strncmp(entry.version, version, CLIENT_TEXT_BYTES - 1):
+        elif strncmp(entry.name, name, CLIENT_TEXT_BYTES - 1) or strncmp(
+            entry.version, version, CLIENT_TEXT_BYTES - 1
+        ):
             continue
         store_relaxed(&entry.connections, entry.connections + 1)
         store_release(&entry.connected, entry.connected + 1)
@@ -163,7 +179,10 @@ cdef void client_leave(MetersRef *meters, int kind, int client) noexcept nogil:
 
 
 cdef class Meters:
-    """The pages of one process, for itself. `path` is the public region's file, of which parts get reserved."""
+    """The pages of one process, for itself.
+
+    `path` is the public region's file, parts of which get reserved.
+    """
 
     def __init__(self, public, path, int process, uint32_t slots):
         cdef MetersRef *ref = &self.ref
@@ -194,7 +213,9 @@ cdef class Meters:
         ref.errors_at = public.offset("meters_errors") + process * API_PAGES * ERROR_PAGE_BYTES
         ref.topics_at = public.offset("meters_topics") + process * cells
         ref.names_at = public.offset("meters_names")
-        ref.clients_at = public.offset("meters_clients") + process * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES
+        ref.clients_at = (
+            public.offset("meters_clients") + process * ClientKind.CLIENT_KINDS * CLIENTS * CLIENT_BYTES
+        )
         ref.quotas_at = public.offset("meters_quotas") + process * QUOTA_GROUPS * PART_BYTES
         ref.scratch = <uint64_t *>calloc(1, API_PAGE_BYTES)
         if ref.scratch == NULL:
@@ -202,7 +223,7 @@ cdef class Meters:
         self._take_over()
 
     cdef _take_over(self):
-        """Of a predecessor: its counts go on, its connections are gone."""
+        """Go on with a predecessor's counts. Its connections are gone."""
         cdef MetersRef *ref = &self.ref
         cdef int i, kind
         for i in range(API_PAGES):
@@ -226,11 +247,11 @@ cdef class Meters:
 
     @property
     def lost(self):
-        """Parts that could not be reserved since the region was made."""
+        """Return how many parts could not be reserved since the region was made."""
         return load_relaxed(&self.ref.used[USED_LOST])
 
     def request(self, int api, int version, int histogram, uint64_t value) -> None:
-        """Records one value of an API's histogram; for TOTAL_NS the request is counted too."""
+        """Record one value of an API's histogram. TOTAL_NS also counts the request."""
         cdef uint64_t *page = api_page(&self.ref, api)
         if not 0 <= histogram < ApiHistogram.API_HISTOGRAMS:
             raise IndexError(f"histogram {histogram} of {ApiHistogram.API_HISTOGRAMS}")
@@ -247,7 +268,10 @@ cdef class Meters:
         count_topic(topic_cell(&self.ref, slot, generation), meter, amount)
 
     def name_topic(self, uint32_t slot, uint32_t generation, bytes topic_id, str name) -> None:
-        """Log process: the slot of the partition table belongs to a partition of that topic."""
+        """Record that a slot of the partition table belongs to a partition of that topic.
+
+        For the log process.
+        """
         cdef MetersRef *ref = &self.ref
         if slot >= ref.slots:
             raise IndexError(f"slot {slot} of {ref.slots}")
@@ -260,7 +284,7 @@ cdef class Meters:
         store_release(&ref.homes[2 * slot], generation)
 
     cdef bint _put_name(self, uint32_t slot, uint32_t generation, bytes text) except -1:
-        """False if there is no room."""
+        """Write a topic's name. Return False if there is no room."""
         cdef MetersRef *ref = &self.ref
         cdef uint32_t part = slot // NAMES_PER_PART
         cdef uint64_t *entry = <uint64_t *>(ref.names_base + <uint64_t>slot * NAME_BYTES)
@@ -275,11 +299,11 @@ cdef class Meters:
         return True
 
     def forget_topic(self, bytes topic_id) -> None:
-        """Log process: it is gone, with all of its partitions."""
+        """Forget a topic that is gone with all of its partitions. For the log process."""
         self.home_of.pop(topic_id, None)
 
     def client(self, int kind, bytes name, bytes version) -> int:
-        """Counts a connection of that ClientKind; returns its number, for `client_gone`, or -1."""
+        """Count a connection of that ClientKind. Return its number for `client_gone`, or -1."""
         if not 0 <= kind < ClientKind.CLIENT_KINDS:
             raise IndexError(f"kind {kind} of {ClientKind.CLIENT_KINDS}")
         return client_enter(&self.ref, kind, name, version)
@@ -291,12 +315,14 @@ cdef class Meters:
     # ---- quotas
 
     def name_quota(self, int kind, uint64_t key, str user, str client_id, int64_t now_ms) -> bool:
-        """Whether what a client uses under that key is shown from now on; False: there is no room for it."""
+        """Name the client behind a key, so that its use is shown. Return False if there is no room for it."""
         cdef MetersRef *ref = &self.ref
         cdef uint32_t group = 1 + <uint32_t>((key >> 32) % (QUOTA_GROUPS - 1)), i
         cdef QuotaRow *rows = ref.quotas_base + group * QUOTA_GROUP
         cdef QuotaRow *row = NULL
-        cdef bytes user_text = user.encode()[:QUOTA_TEXT_BYTES], client_text = client_id.encode()[:QUOTA_TEXT_BYTES]
+        cdef bytes user_text = user.encode()[:QUOTA_TEXT_BYTES], client_text = (
+            client_id.encode()[:QUOTA_TEXT_BYTES]
+        )
         if quota_of(ref, key) != NULL:
             return True
         if not has_quotas(ref, group) and not open_quotas(ref, group):
@@ -305,9 +331,13 @@ cdef class Meters:
             if rows[i].words[<int>QuotaWord.QUOTA_KEY] == 0:
                 row = &rows[i]
                 break
-            if row == NULL or rows[i].words[<int>QuotaWord.QUOTA_LAST_MS] < row.words[<int>QuotaWord.QUOTA_LAST_MS]:
+            if row == NULL or (
+                rows[i].words[<int>QuotaWord.QUOTA_LAST_MS] < row.words[<int>QuotaWord.QUOTA_LAST_MS]
+            ):
                 row = &rows[i]
-        if row.words[<int>QuotaWord.QUOTA_KEY] and now_ms - <int64_t>row.words[<int>QuotaWord.QUOTA_LAST_MS] < QUOTA_IDLE_MS:
+        if row.words[<int>QuotaWord.QUOTA_KEY] and (
+            now_ms - <int64_t>row.words[<int>QuotaWord.QUOTA_LAST_MS] < QUOTA_IDLE_MS
+        ):
             return False
         store_release(&row.words[<int>QuotaWord.QUOTA_KEY], 0)
         for i in range(1, <uint32_t>QuotaWord.QUOTA_WORDS):
@@ -329,12 +359,12 @@ cdef class Meters:
         note_pause(&self.ref, kind, key, pause_ms)
 
     def quota_exempt(self, int kind, uint64_t value) -> None:
-        """Somebody used what no quota limits."""
+        """Count use that no quota limits."""
         self._check_quota(kind)
         add_quota(quota_of_all(&self.ref, kind), QuotaWord.QUOTA_EXEMPT, value)
 
     def quota_tokens(self, uint64_t key, double tokens, double rate, double burst) -> None:
-        """What is left in a client's bucket now."""
+        """Write what is left in a client's bucket now."""
         cdef uint64_t *row = quota_of(&self.ref, key)
         if row != NULL:
             store_relaxed(&row[<int>QuotaWord.QUOTA_TOKENS_MILLI], <uint64_t><int64_t>(tokens * 1000))
@@ -353,7 +383,10 @@ cdef list words_of(const uint64_t *first, int count):
 
 
 class Reader:
-    """All processes' pages in an attached public region. Reads words that are there, and allocates nothing."""
+    """All processes' pages in an attached public region.
+
+    A reader reads existing words and allocates nothing.
+    """
 
     def __init__(self, public, slots: int) -> None:
         self._blocks = {name: public.block(name) for name in public.names() if name.startswith("meters_")}
@@ -370,14 +403,16 @@ class Reader:
         return self._words("meters_used", process * count * 8, count)
 
     def lost(self, process: int) -> int:
-        """Parts of this process's pages that could not be reserved."""
+        """Return how many parts of this process's pages could not be reserved."""
         return self._used(process)[USED_LOST]
 
     def apis(self, process: int) -> dict:
-        """API page -> ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])."""
+        """Return by API page ({version: requests}, [(bucket counts, sum, max) per ApiHistogram])."""
         used, found = self._used(process), {}
         for api in _bits(used, USED_APIS, API_PAGES):
-            words = self._words("meters_apis", (process * API_PAGES + api) * API_PAGE_BYTES, API_PAGE_BYTES // 8)
+            words = self._words(
+                "meters_apis", (process * API_PAGES + api) * API_PAGE_BYTES, API_PAGE_BYTES // 8
+            )
             versions = {version: count for version, count in enumerate(words[:VERSIONS]) if count}
             histograms = []
             for i in range(ApiHistogram.API_HISTOGRAMS):
@@ -387,7 +422,7 @@ class Reader:
         return found
 
     def errors(self, process: int) -> dict:
-        """API key -> {error code: count}; OTHER_ERROR stands for codes that have no word."""
+        """Return {error code: count} by API key; OTHER_ERROR stands for codes that have no word."""
         used, found = self._used(process), {}
         for api in _bits(used, USED_ERRORS, API_PAGES):
             words = self._words("meters_errors", (process * API_PAGES + api) * ERROR_PAGE_BYTES, ERRORS)
@@ -395,7 +430,7 @@ class Reader:
         return found
 
     def topics(self, process: int) -> dict:
-        """(slot, generation) -> words of TopicMeter."""
+        """Return the words of TopicMeter by (slot, generation)."""
         used, found = self._used(process), {}
         cells = _parts(self._slots, CELLS_PER_PART) * PART_BYTES
         for part in _bits(used, USED_TOPICS, _parts(self._slots, CELLS_PER_PART)):
@@ -407,11 +442,11 @@ class Reader:
         return found
 
     def retired(self, process: int) -> list:
-        """Words of TopicMeter: what cells had counted that were given to other partitions."""
+        """Return the words of TopicMeter that sum up the cells which were given to other partitions."""
         return self._used(process)[USED_RETIRED : USED_RETIRED + TopicMeter.TOPIC_METERS]
 
     def names(self) -> dict:
-        """(slot, generation) -> topic."""
+        """Return the topic's name by (slot, generation)."""
         found, texts = {}, {}
         words = self._words("meters_homes", 0, 2 * self._slots)
         for slot in range(self._slots):
@@ -425,7 +460,7 @@ class Reader:
         return found
 
     def _name_at(self, slot: int, generation: int) -> str | None:
-        """None: another topic's is there by now."""
+        """Return the name in that entry; None if another topic's stands there by now."""
         at = slot * NAME_BYTES
         before, length = self._words("meters_names", at, 2)
         text = bytes(self._blocks["meters_names"][at + 16 : at + 16 + min(length, TOPIC_NAME_BYTES_MAX)])
@@ -434,7 +469,7 @@ class Reader:
         return text.decode("utf-8", "replace")
 
     def clients(self, process: int, kind: int) -> list:
-        """(name, version, connections open, connections ever) of a ClientKind."""
+        """Return (name, version, connections open, connections ever) of a ClientKind."""
         found = []
         if not self._used(process)[USED_CLIENTS] >> kind & 1:
             return found
@@ -447,7 +482,10 @@ class Reader:
         return found
 
     def quotas(self, process: int) -> tuple:
-        """(words of QuotaWord by kind, all clients together; [(user, client id, words)] of clients)"""
+        """Return quotas: (words of QuotaWord by kind, [(user, client id, words)]).
+
+        The former are of all clients together, the latter of single ones.
+        """
         used, clients, row_bytes = self._used(process), [], PART_BYTES // QUOTA_GROUP
         alls = [[0] * QuotaWord.QUOTA_WORDS for _ in range(QuotaKind.QUOTA_KINDS)]
         for group in _bits(used, USED_QUOTAS, QUOTA_GROUPS):
@@ -463,7 +501,7 @@ class Reader:
         return alls, clients
 
     def _texts(self, name: str, at: int, size: int) -> list:
-        """Two that stand side by side, zeros behind each."""
+        """Return two texts that stand side by side, zeros behind each."""
         block = self._blocks[name]
         texts = [bytes(block[at + k * size : at + (k + 1) * size]) for k in (0, 1)]
         return [text.split(b"\0")[0].decode("utf-8", "replace") for text in texts]

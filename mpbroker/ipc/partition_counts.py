@@ -1,4 +1,4 @@
-"""How many partitions there are and cannot be used, counted from the partition table by whoever asks."""
+"""Counts of the partitions that can and that cannot be used, taken from the partition table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from shm.table import SlotTable
 
 @dataclass(frozen=True)
 class PartitionCounts:
-    """`live`: those that can be used, by the number of their log directory, without the metadata's.
-    `offline`: those that cannot: they are damaged, or their log directory has failed.
+    """Partitions by state.
+
+    `live`: usable ones, by the number of their log directory, without the metadata's. `offline`: those that
+    are damaged, or whose log directory has failed.
     """
 
     live: Mapping[int, int]
@@ -22,7 +24,7 @@ class PartitionCounts:
 
 
 def count_partitions(table: SlotTable) -> PartitionCounts:
-    """As they are now."""
+    """Count the partitions as they are now."""
     live: Counter[int] = Counter()
     offline = 0
     for slot, partition in _partitions(table):
@@ -38,5 +40,5 @@ def count_partitions(table: SlotTable) -> PartitionCounts:
 def _partitions(table: SlotTable) -> Iterator[tuple[int, Partition]]:
     for slot in range(table.slots):
         if table.version(slot):
-            # The busiest one would be missed otherwise.
+            # Insist on the slot: otherwise the busiest partition would be missed.
             yield slot, read_partition_surely(table, slot)

@@ -1,6 +1,6 @@
 """`mpbroker.json` in each log directory: where the broker that uses the directory can be found while it runs.
 
-Written by the supervisor; read by `mpbroker ctl` and by Spark, who know the log directory only.
+Written by the supervisor; read by `mpbroker ctl` and by Spark, which know the log directory only.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 POINTER_NAME = "mpbroker.json"
-# In the runtime directory that the pointer names.
+# Names of files in the runtime directory that the pointer names.
 PUBLIC_NAME = "public"
 CONTROL_NAME = "control.sock"
 
 
 class Pointer(msgspec.Struct):
-    """`pid`: the supervisor's."""
+    """The content of the file. `pid` is the supervisor's."""
 
     runtime_dir: str
     pid: int
@@ -35,7 +35,10 @@ def write_pointer(log_dir: Path, pointer: Pointer) -> None:
 
 
 def read_pointer(log_dir: Path) -> Pointer | None:
-    """None if there is none: no broker runs on the directory. Raises OSError, msgspec.DecodeError."""
+    """Read the pointer in a log directory; None if there is none: no broker runs on the directory.
+
+    Raises OSError, msgspec.DecodeError.
+    """
     try:
         return msgspec.json.decode((log_dir / POINTER_NAME).read_bytes(), type=Pointer)
     except FileNotFoundError:

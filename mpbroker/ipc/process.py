@@ -1,14 +1,15 @@
-"""What every process of the tree has: its place, its memory, and the supervisor's orders.
+"""A process's place in the tree, its memory, and the supervisor's orders to it.
 
 Orders are state in shared words, never queued messages: each process looks at its own on every wake-up and
-does what is new. `orders` says run or stop. `fence_orders` says that a role died (drop what is left of it,
-then acknowledge) or that its successor is there (bind its rings anew, then acknowledge). Some deaths are
-mended in stages, so that what depends on what is done in order; the stage is in the order, 0 for a welcome.
-A role that leaves a running broker is announced in the same way (`LEAVING`: give it nothing new), and so is a
-new configuration (`SETTINGS_CHANGED`).
-`roles` is changed when all have acknowledged the welcome: who sees the role there when it starts gets none.
-Handlers and acceptors are there from their launch on, since they count as readers of a bulletin before they
-are ready (`is_ready`); their welcome comes then all the same.
+obeys a new one. `orders` is run or stop. `fence_orders` tells that a role died (drop what is left of it, then
+acknowledge) or that its successor is there (bind its rings anew, then acknowledge). Some deaths are mended in
+stages, which order steps that depend on each other; the stage is in the order, 0 for a welcome. A role that
+leaves a running broker is announced in the same way (`LEAVING`: give it nothing new), and so is a new
+configuration (`SETTINGS_CHANGED`).
+
+`roles` is changed when all have acknowledged the welcome: a process that sees the role there when it starts
+gets none. Handlers and acceptors are there from their launch on, since they count as readers of a bulletin
+before they are ready (`is_ready`); their welcome still comes then.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ from shm.doorbell import Doorbell
 PR_SET_PDEATHSIG = 1
 # The longest that a process sleeps: a producer may be killed between publishing and ringing.
 MAX_SLEEP_MS = 300
-# The stages of a log worker's death that handlers take part in: they close what was under way with it and
+# The stages of a log worker's death that handlers take part in. They close what was under way with it and
 # pause, answer what the other workers have finished meanwhile, and go on when the processors have done their
 # part. In the stage between the first two the other workers finish all they have.
 LOG_FENCE_CLOSE, LOG_FENCE_FINISH, LOG_FENCE_ANSWER, LOG_FENCE_RESUME = 1, 2, 3, 5
 # The stage of an order that is no death: the role will leave, and gets nothing new from now on.
 LEAVING = 255
-# The same, about a listener with the number that stands for the role: it is removed, close its connections.
+# The same for a listener, whose number stands in place of the role: it is removed, so close its connections.
 LISTENER_REMOVED = 254
-# There is another configuration: follow it (`follow_settings`), and do what else it takes.
+# The configuration has changed: follow it (`follow_settings`), and do what else it takes.
 SETTINGS_CHANGED = 253
 CALL_NUMBER_MAX = 0xFFFFFFFF
-# Calls of one process before its numbers are those of its successor.
+# One process may make so many calls before its numbers are those of its successor.
 INCARNATION_SHIFT = 20
 
 
@@ -61,7 +62,7 @@ class Order(IntEnum):
 
 
 class State(IntEnum):
-    """What a process says of itself in its word of `states`."""
+    """The state of a process, which it writes into its word of `states`."""
 
     STARTING = 0
     READY = 1
@@ -69,7 +70,7 @@ class State(IntEnum):
 
 
 class ExitCode(IntEnum):
-    """How a child ends. Everything but these restarts the role."""
+    """The exit status of a child. Every other status restarts the role."""
 
     STOPPED = 0
     # stops the broker: restarting cannot help (configuration, damaged or foreign data, no log directory left)
@@ -77,9 +78,9 @@ class ExitCode(IntEnum):
 
 
 class FatalError(Exception):
-    """Stops the whole broker, with a message that says what, where and what to do, and its exit status.
+    """An error that stops the whole broker.
 
-    (Kafka: FatalExitError.)
+    The message says what, where and what to do; `status` is the exit status. (Kafka: FatalExitError.)
     """
 
     def __init__(self, message: str, status: int = 1) -> None:
@@ -91,15 +92,15 @@ class FatalError(Exception):
 class Fence:
     """A role to fence (`alive` False) or to welcome; `stage` counts up through one death.
 
-    What counts is what was ordered: one that is to be welcomed may be dead again, and its fence follows.
+    Do what is ordered: a role that is to be welcomed may be dead again, and its fence follows.
     """
 
     role: int
     stage: int
     alive: bool
-    leaving: bool = False  # neither: it lives, and is about to leave
+    leaving: bool = False  # neither: the role lives, and is about to leave
     listener_removed: bool = False  # `role` is the number of a listener
-    settings_changed: bool = False  # it is about nobody
+    settings_changed: bool = False  # the order concerns no role
 
 
 def pack_fence(sequence: int, stage: int, role: int) -> int:
@@ -107,7 +108,7 @@ def pack_fence(sequence: int, stage: int, role: int) -> int:
 
 
 class ProcessContext:
-    """One process's place in the tree. Made by the supervisor, completed in the child after the fork."""
+    """One process's place in the tree. The supervisor makes it; the child completes it after the fork."""
 
     def __init__(self, index: int, memory: SharedMemory, config: BrokerConfig, incarnation: int = 1) -> None:
         self.index = index
@@ -127,20 +128,23 @@ class ProcessContext:
         self._sessions: dict[int, Sessions] = {}
         self._added: dict[int, AddedListener] = {}
         self._fence_seen = self._fence_orders.load(index)
-        # The supervisor is gone: nobody mends deaths any more, so what was asked of others may never come.
+        # The supervisor is gone. Nobody mends deaths any more, so answers of others may never come.
         self.orphaned = False
 
     def terminate(self) -> None:
-        """Stop as if ordered: the supervisor is gone."""
+        """Stop as if ordered, because the supervisor is gone."""
         self.orphaned = True
 
     def call_numbers(self) -> Iterator[int]:
-        """Of 32 bits, and none that a predecessor had: what answers it must not pass for an answer to us."""
+        """Yield numbers of 32 bits that no predecessor had.
+
+        An answer to a predecessor must not pass for an answer to us.
+        """
         first = self.incarnation << INCARNATION_SHIFT
         return ((first + number) & CALL_NUMBER_MAX for number in itertools.count(1))
 
     def ready(self) -> None:
-        """Tells the supervisor that this process serves."""
+        """Tell the supervisor that this process serves."""
         self.counters.set(Counter.COUNT_STARTED_NS, time.monotonic_ns())
         self._states.store(self.index, State.READY)
         self.ring(SUPERVISOR)
@@ -151,26 +155,32 @@ class ProcessContext:
         self.ring(SUPERVISOR)
 
     def fatal(self, status: int) -> None:
-        """Leaves the broker's exit status for the supervisor, before this process exits with FATAL."""
+        """Leave the broker's exit status for the supervisor, before this process exits with FATAL."""
         self.memory.words("fatal").store(self.index, status)
 
     def must_stop(self) -> bool:
         return self.orphaned or self._orders.load(self.index) == Order.STOP
 
     def is_alive(self, role: int) -> bool:
-        """Whether the role has a process now, as far as the supervisor declared."""
+        """Return whether the role has a process now, as far as the supervisor declared."""
         return self._roles.load(role) != 0
 
     def is_ready(self, role: int) -> bool:
-        """Whether it serves, too. Who does not yet is introduced later to all who are there by then."""
+        """Return whether the role has a process that serves.
+
+        A process that does not serve yet is introduced later to all that are there by then.
+        """
         return self.is_alive(role) and self._states.load(role) == State.READY
 
     def incarnation_of(self, role: int) -> int:
-        """Which of the role's processes serves now; 0: none does."""
+        """Return which of the role's processes serves now; 0 if none does."""
         return self._roles.load(role)
 
     def pending_fence(self) -> Fence | None:
-        """A fence order not yet acknowledged. Do it whole, then call `acknowledge_fence`."""
+        """Return the fence order that is not acknowledged yet.
+
+        Do all of it, then call `acknowledge_fence`.
+        """
         order = self._fence_orders.load(self.index)
         if order == self._fence_seen:
             return None
@@ -190,21 +200,25 @@ class ProcessContext:
         self.ring(SUPERVISOR)
 
     def follow_settings(self) -> None:
-        """Every part of this process sees the supervisor's configuration from now on; what it has derived
-        from the earlier one is its own to mend.
+        """Show every part of this process the supervisor's configuration from now on.
+
+        Each part mends by itself what it derived from the earlier one.
         """
         settings.adopt(self.memory.private.block("settings"), self.config)
         self._added.clear()
 
     def session(self, request: Request) -> Session:
-        """Who sent a request that this process holds. Raises session.SessionGone if it does not hold it."""
+        """Return the session of a request that this process holds.
+
+        Raises session.SessionGone if it does not hold it.
+        """
         sessions = self._sessions.get(request.processor)
         if sessions is None:
             sessions = self._sessions[request.processor] = self.memory.sessions(request.processor)
         return sessions.of(request.channel, request.connection)
 
     def listener(self, number: int) -> AddedListener:
-        """Of the configuration, or one that was added while the broker runs. Raises LookupError."""
+        """Return a listener, of the configuration or added while the broker runs. Raises LookupError."""
         known = self._added.get(number)
         if known is None:
             if number < len(self.config.listeners):
@@ -217,22 +231,26 @@ class ProcessContext:
         return known
 
     def whose(self, request: Request, session: Session | None = None) -> str:
-        """The connection that a request came from, as the processor's log names it, and its listener.
-        `session`: its own, if that was asked for already.
+        """Return the connection that a request came from, as the processor's log names it, and its listener.
+
+        `session`: its session, if the caller has it already.
         """
         try:
             connection = (session or self.session(request)).connection_id
             return f"connection {connection} on {self.listener(request.listener).listener.name}"
         except LookupError:
-            # It, or its listener, is gone: that may be why this is to be logged.
+            # The connection or its listener is gone, which may be why this is to be logged.
             return f"connection {request.connection:x}"
 
     def entitle(self, about: str) -> None:
-        """What ps shows of this process: its plane, its kind and number, and behind them what it is about."""
+        """Set what ps shows of this process: its plane, its kind and number, and then what it is about."""
         setproctitle.setproctitle(f"mpbroker: {self.name} {about}".strip())
 
     def entitle_by_listeners(self) -> None:
-        """Listeners came or went: the title has those that are accepted from now, of this process's plane."""
+        """Put the listeners of this process's plane that are accepted now into the title.
+
+        Call it when listeners change.
+        """
         control = is_control_plane(self.index)
         found = [self.memory.listener_counts(number) for number in range(MAX_LISTENERS)]
         served = [one for one in found if one.get(ListenerCount.STATE) == ListenerState.ACCEPTING]
@@ -240,17 +258,17 @@ class ProcessContext:
         self.entitle(",".join(names))
 
     def ring(self, index: int) -> None:
-        """Wakes another process if it sleeps; call once after publishing a batch."""
+        """Wake another process if it sleeps. Call it once after publishing a batch."""
         self._bells[index].ring()
 
     def wait(self, something_waits: Callable[[], bool], timeout_ms: int = MAX_SLEEP_MS) -> None:
-        """Sleeps until rung, for loops without a native turn. Orders ring the bell too."""
+        """Sleep until rung; for loops without a native turn. Orders ring the bell too."""
         self.counters.beat()
         self.bell.wait(min(timeout_ms, MAX_SLEEP_MS), something_waits)
 
 
 def die_with_parent(parent_pid: int, by: signal.Signals = signal.SIGTERM) -> None:
-    """The kernel sends the signal when the parent dies; also covers a parent that is dead already."""
+    """Have the kernel send the signal when the parent dies, also if it is dead already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, by, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")

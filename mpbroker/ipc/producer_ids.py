@@ -13,8 +13,9 @@ Then: TypeAlias = Callable[[int | None], None]
 
 
 class ProducerIds:
-    """`ask` takes a message to the coordinator and brings its answer back. What is left of a block when the
-    process ends is never used.
+    """A source of producer ids. `ask` takes a message to the coordinator and brings its answer back.
+
+    What is left of a block when the process ends is never used.
     """
 
     def __init__(self, ask: Callable[[Message, Callable[[Message], None]], object]) -> None:
@@ -24,14 +25,14 @@ class ProducerIds:
         self._waiting: deque[Then] = deque()
 
     def take_now(self) -> int | None:
-        """Return an id of the block that is here, None if it is used up: `take` waits for the next one."""
+        """Return an id of the current block, None if it is used up: `take` waits for the next one."""
         if self._next == self._end:
             return None
         self._next += 1
         return self._next - 1
 
     def take(self, then: Then) -> None:
-        """Gives an id to `then`, at once or when a block has come; None: there is none now."""
+        """Give an id to `then`, at once or when a block has come; None if there is none now."""
         self._waiting.append(then)
         if len(self._waiting) == 1:
             self._serve()

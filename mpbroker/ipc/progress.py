@@ -1,7 +1,7 @@
-"""How far a log worker is with opening what it found: a row of words per log directory, its own.
+"""Progress of a log worker in opening the partitions it found: a row of words per log directory, its own.
 
-The supervisor reads them for the terminal and for `ctl status`. A row means something while its directory is
-at it, and afterwards says what it came to.
+The supervisor reads the rows for the terminal and for `ctl status`. A row is current while its directory is
+being opened, and afterwards keeps the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BYTES = MAX_LOG_DIRS * ROW_WORDS * 8
 
 
 class _Word(IntEnum):
-    GOES_ON = 0  # 1: it is at it
+    GOES_ON = 0  # 1: the directory is being opened
     PARTITIONS = 1
     PARTITIONS_DONE = 2
     BYTES = 3  # to be checked; 0: not known, or nothing
@@ -28,7 +28,7 @@ class _Word(IntEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """Of one log directory."""
+    """The progress in one log directory."""
 
     log_dir: int
     goes_on: bool
@@ -48,7 +48,10 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """As it went so far: by bytes where there are any to be checked; None before there is anything."""
+        """Estimate the time left from the pace so far, by bytes where any are to be checked.
+
+        None before anything is done.
+        """
         if self.bytes_left and self.bytes_done:
             return self.bytes_left * self.passed_s / self.bytes_done
         if self.partitions_done:
@@ -67,7 +70,7 @@ def write_progress(words: Words, worker: int, now: Progress) -> None:
 
 
 def read_progress(words: Words, log_workers: int, log_dir: int) -> Progress:
-    """Of all workers together."""
+    """Return the progress of all workers together."""
     at = [_row(worker, log_dir) for worker in range(log_workers)]
 
     def total(word: _Word) -> int:

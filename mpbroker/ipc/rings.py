@@ -1,7 +1,7 @@
 """Rings as Python uses them: nobody blocks on a push.
 
-What does not fit into a ring waits in a queue of its producer's, in order, and the consumer is asked to ring
-when it has taken some. `mpbroker/ipc/slots.pxd` says what the descriptors mean.
+Descriptors that do not fit into a ring wait in a queue of its producer's, in order, and the consumer is asked
+to ring when it has taken some. `mpbroker/ipc/slots.pxd` explains the descriptors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shm.ring import BYTES_PER_SLOT, Ring
 class Outbox:
     """The producing end of a ring. `flush` publishes what a turn has pushed, with one ring of the bell.
 
-    `unsent` is shared by all outboxes of a process: those that have something to publish.
+    `unsent` is shared by all outboxes of a process and holds those that have something to publish.
     """
 
     def __init__(self, ring: Ring, ring_bell: Callable[[], None], unsent: set[Outbox]) -> None:
@@ -28,12 +28,12 @@ class Outbox:
         self.times_full = 0
 
     def __len__(self) -> int:
-        """Slots that are not published yet."""
+        """Return how many slots are not published yet."""
         return len(self._waiting) // BYTES_PER_SLOT
 
     @property
     def can_publish(self) -> bool:
-        """Whether something waits and there is room for it."""
+        """Return whether something waits and there is room for it."""
         return bool(self._waiting and self._ring.room())
 
     def push(self, slot: bytes) -> None:
@@ -41,7 +41,7 @@ class Outbox:
         self._unsent.add(self)
 
     def flush(self) -> bool:
-        """Publishes what there is room for; False when something has to wait."""
+        """Publish what there is room for. Return False when something has to wait."""
         if not self._waiting:
             return True
         self._publish()
@@ -65,13 +65,13 @@ class Outbox:
             self._ring_bell()
 
     def clear(self) -> None:
-        """The consumer is dead: nobody will take what waits."""
+        """Drop what waits: the consumer is dead, and nobody will take it."""
         self._waiting.clear()
         self._unsent.discard(self)
         self._asked_for_space = False
 
     def rebind(self) -> None:
-        """The consumer has a successor and the ring is new."""
+        """Begin with the new ring of the consumer's successor."""
         self.clear()
         self._ring.rebind()
 
@@ -86,7 +86,7 @@ class RingPair:
         self._outbox = Outbox(context.memory.ring(context.index, other), self._ring_other, set())
 
     def waiting(self) -> bool:
-        """Whether there is something to take, or room for what waits to be sent."""
+        """Return whether there is something to take, or room for what waits to be sent."""
         return bool(self._inbox.waiting()) or self._outbox.can_publish
 
     @property
@@ -94,7 +94,7 @@ class RingPair:
         return bool(len(self._outbox))
 
     def take(self) -> list[bytes]:
-        """The descriptors that came, oldest first."""
+        """Take the descriptors that came, oldest first."""
         slots, producer_waits = self._inbox.take()
         if producer_waits:
             self._ring_other()
@@ -109,11 +109,11 @@ class RingPair:
         self._outbox.flush()
 
     def drop(self) -> None:
-        """Forget what the other process sent and what was meant for it: it is dead."""
+        """Forget what a dead process sent, and what was meant for it."""
         self._inbox.take(self._inbox.size)
         self._outbox.clear()
 
     def rebind(self) -> None:
-        """Begin with the empty rings of its successor."""
+        """Begin with the empty rings of the other process's successor."""
         self._inbox.rebind()
         self._outbox.rebind()

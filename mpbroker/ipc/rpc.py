@@ -5,9 +5,9 @@
     client -> server    RETURN   ends the lease of the answer's block
 
 A server that has no memory for an answer sends an ANSWER without a block. A client does not block: its `then`
-is called with the answer, or with `Failed` in its place. Deaths are the business of whoever holds the client:
-it hears of them from the supervisor and decides what its calls come to (`RpcClient.server_died`).
-`mpbroker/ipc/slots.pxd` draws the descriptors, `mpbroker/ipc/calls.py` has the messages.
+is called with the answer, or with `Failed` in its place. The owner of a client hears of deaths from the
+supervisor and decides what becomes of the calls (`RpcClient.server_died`). `mpbroker/ipc/slots.pxd` draws the
+descriptors, `mpbroker/ipc/calls.py` has the messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mpbroker.ipc.slots import Call, SlotKind, pack_call, pack_return
 from mpbroker.ipc.topology import name_of
 from shm.arena import Arena, ArenaFull
 
-# Kafka's UNKNOWN_SERVER_ERROR: the server has done something, and nobody knows what.
+# Kafka's UNKNOWN_SERVER_ERROR: nobody knows what the server has done.
 NO_ANSWER = -1
 
 Then: TypeAlias = Callable[[Message], None]
@@ -31,7 +31,7 @@ log = logging.getLogger("mpbroker")
 
 
 class _Pending(NamedTuple):
-    """A call under way: its block, which is lent until the answer comes, and who hears that."""
+    """A call under way: its block, lent until the answer comes, and the callback for the answer."""
 
     block: int
     generation: int
@@ -61,7 +61,7 @@ class RpcClient:
         self._pending: dict[int, _Pending] = {}
 
     def __len__(self) -> int:
-        """Calls under way."""
+        """Return the number of calls under way."""
         return len(self._pending)
 
     def new_number(self) -> int:
@@ -69,7 +69,7 @@ class RpcClient:
         return next(self._numbers)
 
     def call(self, message: Message, then: Then, connection: int = 0, number: int | None = None) -> int:
-        """Send a call and return its number. `connection`: on whose behalf, 0 for nobody's.
+        """Send a call and return its number. `connection`: the one it is made for, 0 for none.
 
         Raises ArenaFull, having sent nothing.
         """
@@ -84,7 +84,8 @@ class RpcClient:
     def answered(self, answer: Call) -> None:
         """End the call that this ANSWER is for, and give the answer's block back.
 
-        Fences keep answers to what we did not ask from coming; if one fails, that must not end us.
+        Fences keep away answers to calls that we did not make. If a fence fails, that must not end this
+        process.
         """
         message = self._read(answer)
         pending = self._pending.pop(answer.request, None)
@@ -106,7 +107,7 @@ class RpcClient:
         return Failed(NO_ANSWER, f"the {self.name}'s answer {why}")
 
     def server_died(self) -> list[Then]:
-        """End the leases of all calls under way; return who waited for them, oldest first."""
+        """End the leases of all calls under way; return their callbacks, oldest first."""
         pending, self._pending = self._pending, {}
         for call in pending.values():
             self._lender.end(call.block, call.generation)
@@ -114,7 +115,7 @@ class RpcClient:
 
 
 class RpcServer:
-    """What a process that serves calls does with them. `arena_of` has the arenas of its clients.
+    """The serving side of calls. `arena_of` has the arenas of its clients.
 
     `push` sends a descriptor to the client with that number.
     """
@@ -127,7 +128,7 @@ class RpcServer:
         self._push = push
 
     def message_of(self, call: Call) -> Message | None:
-        """Copy the message of a CALL; None, and a word in the log, if its block is another by now."""
+        """Copy the message of a CALL. Return None, after logging it, if its block is another by now."""
         arena = self._arena_of(call.owner)
         if arena.check(call.block, call.generation):
             return decode(bytes(arena.view(call.block, call.length)))
@@ -135,9 +136,9 @@ class RpcServer:
         return None
 
     def answer(self, client: int, number: int, answer: Message, connection: int = 0) -> bool:
-        """Answer the client's call of that number; False if there was no memory for the answer.
+        """Answer the client's call of that number. Return False if there was no memory for the answer.
 
-        Then an ANSWER without a block ends the call all the same.
+        An ANSWER without a block ends the call even then.
         """
         data = encode(answer)
         try:

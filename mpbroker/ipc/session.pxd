@@ -1,13 +1,15 @@
-"""Who is at the other end of a connection: one entry per channel of a processor. The only place that knows its offsets.
+"""The peer of each connection: one entry per channel of a processor. Only this file knows its offsets.
 
-A processor keeps an array of entries, indexed by channel number, and is the only one that writes it. An entry is
-complete before the first request of its connection goes to a handler, and is changed only while no request of it is
-with anybody (Kafka: KafkaChannel's metadata, of which RequestContext is a copy per request; here a handler looks when
-it wants to know). The channel's place is not given to another connection while a handler holds a request of it, so a
-handler reads the entry of a request it holds without waiting; it still compares the connection id.
+A processor keeps an array of entries, indexed by channel number, and is the only one that writes it. An entry
+is complete before the first request of its connection goes to a handler, and is changed only while no request
+of it is with anybody (Kafka: KafkaChannel's metadata, of which RequestContext is a copy per request; here a
+handler looks when it wants to know). The channel's place is not given to another connection while a handler
+holds a request of it, so a handler reads the entry of a request it holds without waiting; it still compares
+the connection id.
 
     0     connection       never reused; 0 while the entry is being made: stored last
-    8     revision         grows with each change and connection, never falls: what was derived from an entry is good for both
+    8     revision         grows with each change and connection, never falls: what was derived from an entry
+                           is good for both
     16    expires_ns       CLOCK_MONOTONIC; from then on the client must authenticate anew. 0: never
     24    flags            SessionFlag
     28    listener         number in the configuration's order
@@ -22,7 +24,7 @@ An entry that was never used costs no memory: the array is sparse.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 cpdef enum SecurityProtocol:
-    """Kafka's numbers."""
+    """Security protocols by Kafka's numbers."""
     PLAINTEXT = 0
     SSL = 1
     SASL_PLAINTEXT = 2
@@ -62,7 +64,8 @@ cdef struct SessionEntry:
     char principal[PRINCIPAL_BYTES]         # type:name
 
 cdef void session_software(
-    SessionEntry *entry, const uint8_t *name, uint64_t name_bytes, const uint8_t *version, uint64_t version_bytes
+    SessionEntry *entry, const uint8_t *name, uint64_t name_bytes,
+    const uint8_t *version, uint64_t version_bytes
 ) noexcept nogil
 
 

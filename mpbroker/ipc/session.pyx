@@ -4,10 +4,12 @@ from libc.errno cimport errno
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.session cimport (
-    CIPHER_BYTES, HOST_BYTES, MECHANISM_BYTES, PRINCIPAL_BYTES, SESSION_BYTES, SOFTWARE_BYTES, TLS_VERSION_BYTES,
-    SecurityProtocol, SessionEntry, SessionFlag,
+    CIPHER_BYTES, HOST_BYTES, MECHANISM_BYTES, PRINCIPAL_BYTES, SESSION_BYTES, SOFTWARE_BYTES,
+    TLS_VERSION_BYTES, SecurityProtocol, SessionEntry, SessionFlag,
 )
-from shm.atomics cimport fence_acquire, fence_release, load_acquire, load_relaxed, store_relaxed, store_release
+from shm.atomics cimport (
+    fence_acquire, fence_release, load_acquire, load_relaxed, store_relaxed, store_release,
+)
 
 cdef extern from *:
     """
@@ -16,14 +18,16 @@ cdef extern from *:
     #include <stdio.h>
     #include <sys/socket.h>
 
-    /* Host and port of one end of a socket; clients of Unix-domain sockets have neither. -1: errno says why. */
+    /* Get host and port of one end of a socket; clients of Unix-domain sockets have neither.
+       Return -1 if that fails: errno says why. */
     static int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
     {
         struct sockaddr_storage at;
         socklen_t length = sizeof at;
         const struct sockaddr_in *v4 = (const struct sockaddr_in *)&at;
         const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&at;
-        if (peer ? getpeername(fd, (struct sockaddr *)&at, &length) : getsockname(fd, (struct sockaddr *)&at, &length))
+        if (peer ? getpeername(fd, (struct sockaddr *)&at, &length)
+                 : getsockname(fd, (struct sockaddr *)&at, &length))
             return -1;
         *port = 0;
         if (at.ss_family == AF_INET) {
@@ -32,7 +36,8 @@ cdef extern from *:
         }
         if (at.ss_family == AF_INET6) {
             *port = ntohs(v6->sin6_port);
-            if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))   /* an IPv4 client of a dual-stack listener, as Java shows it */
+            /* An IPv4 client of a dual-stack listener is shown as in Java. */
+            if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
                 return inet_ntop(AF_INET, v6->sin6_addr.s6_addr + 12, host, room) ? 0 : -1;
             return inet_ntop(AF_INET6, &v6->sin6_addr, host, room) ? 0 : -1;
         }
@@ -47,25 +52,26 @@ assert sizeof(SessionEntry) == SESSION_BYTES
 BYTES_EACH = SESSION_BYTES
 PRINCIPAL_BYTES_MAX = PRINCIPAL_BYTES - 1
 ANONYMOUS = "User:ANONYMOUS"
-# Connection and revision: what says whether the rest is whole.
+# Connection and revision, which tell whether the rest is whole.
 cdef enum:
     UNCHANGED_BYTES = 16
-# The part of a connection's running number that its text shows, as Kafka's.
+# The part of a connection's running number that its text shows, as in Kafka.
 INDEX_MASK = 0x7FFFFFFF
 
 
 class SessionGone(LookupError):
-    """The channel serves another connection, or none: whoever asks does not hold a request of it."""
+    """The channel serves another connection, or none: the caller does not hold a request of it."""
 
 
 class TooLong(ValueError):
-    """What would not fit into a session. It is refused, never cut: half a principal is somebody else."""
+    """A text does not fit into a session. It is refused, never cut: half a principal is somebody else."""
 
 
 cdef void session_software(
-    SessionEntry *entry, const uint8_t *name, uint64_t name_bytes, const uint8_t *version, uint64_t version_bytes
+    SessionEntry *entry, const uint8_t *name, uint64_t name_bytes,
+    const uint8_t *version, uint64_t version_bytes
 ) noexcept nogil:
-    """What ApiVersions says of the client: for people and metrics, so what is too long is cut."""
+    """Record what ApiVersions says of the client. It is for people and metrics, so a long text is cut."""
     if name_bytes >= SOFTWARE_BYTES:
         name_bytes = SOFTWARE_BYTES - 1
     if version_bytes >= SOFTWARE_BYTES:
@@ -79,7 +85,9 @@ cdef void session_software(
 cdef _put(char *to, size_t room, str what, str text):
     cdef bytes data = text.encode()
     if <size_t>len(data) >= room:
-        raise TooLong(f"the {what} of a connection has {len(data)} bytes, at most {room - 1} are served: {text[:64]!r}…")
+        raise TooLong(
+            f"the {what} of a connection has {len(data)} bytes, at most {room - 1} are served: {text[:64]!r}…"
+        )
     if b"\0" in data:
         raise ValueError(f"the {what} of a connection holds a zero byte: {text[:64]!r}")
     memset(to, 0, room)
@@ -87,28 +95,28 @@ cdef _put(char *to, size_t room, str what, str text):
 
 
 cdef void begin_change(SessionEntry *entry) noexcept:
-    """Nobody takes the entry for whole from here on, until its connection is stored again."""
+    """Mark the entry as incomplete until its connection is stored again."""
     store_relaxed(&entry.connection, 0)
     store_relaxed(&entry.revision, entry.revision + 1)
     fence_release()
 
 
 cdef class Session:
-    """One connection as it was when this was made. Texts are decoded when they are asked for."""
+    """One connection at the moment this object was made. Texts are decoded when they are asked for."""
 
     @property
     def connection(self):
-        """64 bits, never reused."""
+        """Return the connection's id of 64 bits, never reused."""
         return self.entry.connection
 
     @property
     def revision(self):
-        """Grows with each change of this connection's session."""
+        """Return a number that grows with each change of this connection's session."""
         return self.entry.revision
 
     @property
     def connection_id(self):
-        """Kafka's form: localHost:localPort-remoteHost:remotePort-processorId-index."""
+        """Return Kafka's form of the id: localHost:localPort-remoteHost:remotePort-processorId-index."""
         return (
             f"{self.local_host}:{self.entry.local_port}-{self.client_host}:{self.entry.peer_port}"
             f"-{self.entry.processor}-{self.entry.index}"
@@ -116,7 +124,7 @@ cdef class Session:
 
     @property
     def listener(self):
-        """Number of the listener in the configuration's order."""
+        """Return the number of the listener in the configuration's order."""
         return self.entry.listener
 
     @property
@@ -125,12 +133,12 @@ cdef class Session:
 
     @property
     def privileged(self):
-        """Whether the connection came by a listener that only brokers and operators reach."""
+        """Return whether the connection came by a listener that only brokers and operators reach."""
         return bool(self.entry.flags & SessionFlag.PRIVILEGED)
 
     @property
     def processor(self):
-        """Number of the processor that serves the connection."""
+        """Return the number of the processor that serves the connection."""
         return self.entry.processor
 
     @property
@@ -151,7 +159,7 @@ cdef class Session:
 
     @property
     def principal(self):
-        """type:name, as in ACLs."""
+        """Return the principal as type:name, as in ACLs."""
         return self.entry.principal.decode()
 
     @property
@@ -172,12 +180,12 @@ cdef class Session:
 
     @property
     def mechanism(self):
-        """Of SASL, "" without."""
+        """Return the SASL mechanism, "" without."""
         return self.entry.mechanism.decode()
 
     @property
     def cipher(self):
-        """Of TLS, "" without."""
+        """Return the cipher of TLS, "" without."""
         return self.entry.cipher.decode()
 
     @property
@@ -186,7 +194,7 @@ cdef class Session:
 
     @property
     def expires_ns(self):
-        """When the client must authenticate anew (CLOCK_MONOTONIC); 0: never."""
+        """Return when the client must authenticate anew (CLOCK_MONOTONIC); 0: never."""
         return self.entry.expires_ns
 
     def __repr__(self):
@@ -194,7 +202,7 @@ cdef class Session:
 
 
 cdef class Sessions:
-    """The sessions of one processor: `open` and `set` are for it, `of` for whoever holds a request."""
+    """The sessions of one processor. `open` and `set` are for it, `of` for processes that hold a request."""
 
     def __init__(self, unsigned char[::1] block):
         if block.shape[0] < SESSION_BYTES or <size_t>&block[0] % 64:
@@ -216,22 +224,29 @@ cdef class Sessions:
         return entry
 
     def of(self, uint32_t channel, uint64_t connection) -> Session:
-        """The session of a connection of which the caller holds a request. Raises SessionGone."""
+        """Return the session of a connection of which the caller holds a request. Raises SessionGone."""
         cdef SessionEntry *entry = self._entry(channel)
-        # Before the connection, and apart from the copy: whose end may be read before its beginning.
+        # Read the revision before the connection and apart from the copy, which may read its end before its
+        # beginning.
         cdef uint64_t revision = load_acquire(&entry.revision)
         cdef Session session = Session.__new__(Session)
         self._entry_of(channel, connection)
         memcpy(&session.entry, entry, sizeof(SessionEntry))
-        # Whoever asks without holding a request must not get a mixture.
+        # A caller that holds no request must not get a mixture.
         fence_acquire()
         self._entry_of(channel, connection)
         if load_relaxed(&entry.revision) != revision:
             raise SessionGone(f"channel {channel} of connection {connection:#x} is just being changed")
         return session
 
-    def open(self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol, bint privileged):
-        """Processor: a connection begins, nobody has authenticated. Raises OSError when the client has gone already."""
+    def open(
+        self, uint32_t channel, uint64_t connection, int fd, int processor, int listener, int protocol,
+        bint privileged,
+    ):
+        """Begin a connection's session, not authenticated yet. For the processor.
+
+        Raises OSError when the client has gone already.
+        """
         cdef SessionEntry *entry = self._entry(channel)
         begin_change(entry)
         memset(<char *>entry + UNCHANGED_BYTES, 0, sizeof(SessionEntry) - UNCHANGED_BYTES)
@@ -247,10 +262,13 @@ cdef class Sessions:
         store_release(&entry.connection, connection)
 
     def set(
-        self, uint32_t channel, uint64_t connection, *, str principal=None, str mechanism=None, str cipher=None,
-        str tls_version=None, expires_ns=None,
+        self, uint32_t channel, uint64_t connection, *, str principal=None, str mechanism=None,
+        str cipher=None, str tls_version=None, expires_ns=None,
     ):
-        """Processor: what is now known of the client. Raises TooLong, having changed nothing; SessionGone."""
+        """Record what is now known of the client. For the processor.
+
+        Raises TooLong, having changed nothing, and SessionGone.
+        """
         cdef SessionEntry *entry = self._entry_of(channel, connection)
         cdef SessionEntry changed
         memcpy(&changed, entry, sizeof(SessionEntry))
@@ -267,5 +285,9 @@ cdef class Sessions:
         if expires_ns is not None:
             changed.expires_ns = expires_ns
         begin_change(entry)
-        memcpy(<char *>entry + UNCHANGED_BYTES, <char *>&changed + UNCHANGED_BYTES, sizeof(SessionEntry) - UNCHANGED_BYTES)
+        memcpy(
+            <char *>entry + UNCHANGED_BYTES,
+            <char *>&changed + UNCHANGED_BYTES,
+            sizeof(SessionEntry) - UNCHANGED_BYTES,
+        )
         store_release(&entry.connection, connection)

@@ -1,13 +1,13 @@
-"""The configuration as it is now, for processes that were forked with an earlier one.
+"""The current configuration, for processes that were forked with an earlier one.
 
 A block of the private region, which nobody else can map: it holds passwords.
 
     0    length   of what follows, written last
     8    the whole configuration (msgpack of BrokerConfig)
 
-The supervisor alone writes it, then orders everybody to look (process.SETTINGS_CHANGED), and writes it again
-only when all who were ordered have acknowledged or died. Who is forked meanwhile has the same configuration
-already.
+The supervisor alone writes it, then orders all processes to look (process.SETTINGS_CHANGED). It writes again
+only when all that were ordered have acknowledged or died. A process forked meanwhile has the same
+configuration already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _decoder = msgspec.msgpack.Decoder(BrokerConfig)
 
 
 def encode(config: BrokerConfig) -> bytes:
-    """Raises ValueError when it does not fit into the block."""
+    """Encode a configuration. Raises ValueError when it does not fit into the block."""
     data = _encoder.encode(config)
     if len(data) > BYTES - _LENGTH.size:
         raise ValueError(f"the configuration takes {len(data)} bytes, and at most {BYTES - _LENGTH.size} fit")
@@ -39,10 +39,10 @@ def write(block: memoryview, data: bytes) -> None:
 
 
 def adopt(block: memoryview, config: BrokerConfig) -> None:
-    """Makes `config` say what the block says.
+    """Make `config` say what the block says.
 
-    All parts of a process hold the one object that it was forked with, so it is that object which changes;
-    frozen it is for them.
+    All parts of a process hold the one object that it was forked with, so this changes that object, although
+    it is frozen for everybody else.
     """
     (length,) = _LENGTH.unpack_from(block)
     now = _decoder.decode(block[_LENGTH.size : _LENGTH.size + length])

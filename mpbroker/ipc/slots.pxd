@@ -1,8 +1,10 @@
-"""What travels between the processes: every 64-byte descriptor, and the produce job in its block. The only place that knows offsets.
+"""Every 64-byte descriptor that travels between the processes, and the produce job in its block.
 
-A descriptor names a block as (owner, block, generation): the process whose arena it lies in, its offset there, the generation of the
-lease. It never carries bytes, paths or fd numbers. `connection` is 64 bits and never reused; `channel` is merely the place in the
-processor's table where that connection is looked for.
+Only this file knows the offsets.
+
+A descriptor names a block as (owner, block, generation): the process whose arena holds it, its offset there,
+the generation of the lease. It never carries bytes, paths or fd numbers. `connection` is 64 bits and never
+reused; `channel` is merely the place in the processor's table where that connection is looked for.
 
     processor   -> handler        REQUEST, RETURN, CANCEL
     handler     -> processor      SEND, SEND_PARTS, NOOP, CLOSE, PARKED
@@ -31,29 +33,38 @@ cpdef enum SlotKind:
     RETURN = 2          # the lease of (block, generation) in your arena has ended
     CANCEL = 3          # the connection is gone: drop what is parked for it
     SEND = 4            # send `length` bytes at `position` of the block
-    SEND_PARTS = 5      # send the parts that the part list at `position` names (bytes of the block, slices of segments)
-    NOOP = 6            # nothing to send; go on reading
+    # send the parts that the part list at `position` names (bytes of the block, slices of segments)
+    SEND_PARTS = 5
+    NOOP = 6            # send nothing and go on reading
     CLOSE = 7           # close the connection
-    PARKED = 8          # the request waits in my purgatory: it no longer counts as my load, and its block is not read any more
+    # the request waits in the sender's purgatory: it is no load any more, and its block is not read again
+    PARKED = 8
     PRODUCE = 9         # append the job's batches; the answer goes straight to the processor
-    PRODUCE_BACK = 10   # append the job's batches; the filled job comes back to the sender. In a processor's block: only those that are yours
+    # append the job's batches; the filled job comes back to the sender. In a processor's block: only the
+    # batches of the receiver's partitions
+    PRODUCE_BACK = 10
     PRODUCED = 11       # a PRODUCE_BACK job is filled
     CALL = 12           # a message (msgpack) in the block; answered by ANSWER with the same `request`
     ANSWER = 13         # the answer to a CALL; also ends the lease of the CALL's block
 
 cpdef enum SlotFlag:
-    HEAVY = 1           # REQUEST: of unknown cost; it went alone, to a handler with nothing waiting if there was one
+    # REQUEST: its cost is unknown; it went alone, to a handler with nothing waiting if there was one
+    HEAVY = 1
     AGAIN = 2           # REQUEST: was answered before with slices of files that are gone or replaced
 
 cpdef enum ReplyFlag:
-    LOGGED = 1          # SEND, SEND_PARTS, NOOP, CLOSE: the block ends with what the request log says, and its length (u32)
+    # SEND, SEND_PARTS, NOOP, CLOSE: the block ends with the request log's text, and its length (u32)
+    LOGGED = 1
 
 cdef enum:
     THROTTLED_BY_SHIFT = 1      # bits 1 and 2 of a reply's flags
-    NETWORK_UNIT_NS = 16384     # a second fits; what is left over is told with the next request
+    NETWORK_UNIT_NS = 16384     # a second fits; the rest is told with the next request
 
 cpdef enum ThrottledBy:
-    """Which quota the pause of an answer is for (Kafka: the ClientQuotaManager that throttles). In Counter's order."""
+    """The quota that the pause of an answer is for (Kafka: the ClientQuotaManager that throttles).
+
+    In Counter's order.
+    """
     THROTTLED_BY_PRODUCE = 0
     THROTTLED_BY_FETCH = 1
     THROTTLED_BY_REQUEST = 2
@@ -74,7 +85,8 @@ cdef struct RequestSlot:
     int32_t correlation
     uint64_t received_ns        # CLOCK_MONOTONIC when the frame was whole
     uint16_t listener
-    uint16_t network            # the processor's time for the connection since its last request, in NETWORK_UNIT_NS
+    # the processor's time for the connection since its last request, in NETWORK_UNIT_NS
+    uint16_t network
     uint32_t request            # the processor's running number, echoed in the reply
 
 cdef struct ReturnSlot:
@@ -99,13 +111,13 @@ cdef struct ReplySlot:
     uint32_t throttle_ms
     uint32_t request
     uint64_t done_ns            # CLOCK_MONOTONIC when the request was answered
-    uint32_t queue_us           # frame whole -> taken by a handler
-    uint32_t local_us           # taken -> answered, handed on or parked
+    uint32_t queue_us           # from the whole frame to its taking by a handler
+    uint32_t local_us           # from then until it is answered, handed on or parked
 
 cdef struct ProduceSlot:
     uint8_t kind
     int8_t acks
-    uint16_t processor          # PRODUCE: where the answer goes
+    uint16_t processor          # PRODUCE: the processor that gets the answer
     uint32_t channel
     uint64_t connection
     uint64_t block
@@ -115,10 +127,10 @@ cdef struct ProduceSlot:
     uint16_t sender             # process index of the handler or coordinator; PRODUCED: of the log worker
     uint32_t timeout_ms
     uint32_t request
-    uint32_t queue_us           # these three go into the reply
+    uint32_t queue_us           # this field and the next three go into the reply
     uint32_t local_us
     uint32_t throttle_ms
-    uint32_t throttled_by       # goes into the reply too
+    uint32_t throttled_by       # a ThrottledBy
 
 cdef struct CallSlot:
     uint8_t kind
@@ -129,15 +141,16 @@ cdef struct CallSlot:
     uint64_t generation
     uint32_t length
     uint32_t reserved
-    uint64_t connection         # 0, or the connection on whose behalf
+    uint64_t connection         # the connection that the call is made for, or 0
     uint64_t reserved_words[3]
 
-# A produce job: JobHeader, then `batches` JobBatch. The answer's bytes stand at `reply` with holes that the log process fills.
+# A produce job: JobHeader, then `batches` JobBatch. The answer's bytes stand at `reply` with holes that the
+# log process fills.
 cdef struct JobHeader:
     uint32_t batches
     uint32_t reply              # first byte of the whole response frame, from `block`
     uint32_t reply_length
-    uint32_t workers            # whose partitions the batches are for: a bit for each log worker's number
+    uint32_t workers            # a bit for each log worker whose partitions the batches are for
 
 cdef struct JobBatch:
     uint32_t slot               # in the partition table
@@ -146,15 +159,17 @@ cdef struct JobBatch:
     uint16_t data_owner
     int16_t producer_epoch
     uint32_t length             # bytes of the batch
-    uint32_t hole               # where error_code stands in the response, from `block`; 0: there is no response
-    uint32_t has_log_start      # the hole is error_code i16, base_offset i64, append_time i64 [, log_start_offset i64]
+    # where error_code stands in the response, from `block`; 0: there is no response
+    uint32_t hole
+    # the hole is error_code i16, base_offset i64, append_time i64 [, log_start_offset i64]
+    uint32_t has_log_start
     int32_t count               # offsets that the batch takes
     int32_t base_sequence
     int64_t producer_id
     int64_t max_timestamp
     uint32_t config_version     # of the topic when the batch was validated
     int16_t attributes
-    int16_t error               # from here on filled by the log process, for PRODUCE_BACK
+    int16_t error               # the log process fills the fields from here on, for PRODUCE_BACK
     int64_t base_offset
     int64_t append_time_ms
     int64_t log_start_offset
@@ -171,10 +186,14 @@ cdef struct Part:
     uint32_t slot               # PART_FILE: partition table slot and its generation
     uint32_t slot_generation
     int64_t segment_base        # PART_FILE: base offset of the segment
-    uint64_t file_generation    # PART_FILE: which file it is (`file_generation_of`), so that a swapped or moved one is noticed
+    # PART_FILE: identity of the file (`file_generation_of`), by which a swapped or moved one is noticed
+    uint64_t file_generation
     uint32_t path               # PART_FILE: where the file's path stands, from `block`
     uint32_t path_length
 
 cdef inline uint64_t file_generation_of(uint64_t inode, uint64_t device) noexcept nogil:
-    """Two file systems may well give files of one partition the same inode number."""
+    """Mix the device into the inode number.
+
+    Two file systems may give files of one partition the same inode number.
+    """
     return inode ^ device * <uint64_t>0x9E3779B97F4A7C15

@@ -1,9 +1,10 @@
-"""Python's way to read and write the descriptors that `slots.pxd` lays out."""
+"""Reading and writing of the descriptors that `slots.pxd` lays out, for Python."""
 from collections import namedtuple
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.slots cimport (
-    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, CallSlot, JobBatch, JobHeader, Part, ProduceSlot, ReplySlot, RequestSlot, ReturnSlot,
+    NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, CallSlot, JobBatch, JobHeader, Part, ProduceSlot, ReplySlot,
+    RequestSlot, ReturnSlot,
 )
 from shm.ring cimport Slot
 
@@ -53,15 +54,16 @@ def unpack_request(const unsigned char[::1] slots, Py_ssize_t index=0):
     cdef RequestSlot s
     memcpy(&s, _slot_at(slots, index), 64)
     return Request(
-        s.kind, s.flags, s.processor, s.channel, s.connection, s.block, s.generation, s.length, s.body, s.api_key, s.api_version,
-        s.correlation, s.received_ns, s.listener, s.request, <uint64_t>s.network * NETWORK_UNIT_NS,
+        s.kind, s.flags, s.processor, s.channel, s.connection, s.block, s.generation, s.length, s.body,
+        s.api_key, s.api_version, s.correlation, s.received_ns, s.listener, s.request,
+        <uint64_t>s.network * NETWORK_UNIT_NS,
     )
 
 
 def pack_request(
-    int kind, int processor, uint32_t channel, uint64_t connection, uint64_t block=0, uint64_t generation=0, uint32_t length=0,
-    uint32_t body=0, int api_key=0, int api_version=0, int32_t correlation=0, uint64_t received_ns=0, int listener=0,
-    uint32_t request=0, int flags=0, uint64_t network_ns=0,
+    int kind, int processor, uint32_t channel, uint64_t connection, uint64_t block=0, uint64_t generation=0,
+    uint32_t length=0, uint32_t body=0, int api_key=0, int api_version=0, int32_t correlation=0,
+    uint64_t received_ns=0, int listener=0, uint32_t request=0, int flags=0, uint64_t network_ns=0,
 ) -> bytes:
     cdef RequestSlot s
     memset(&s, 0, 64)
@@ -73,7 +75,7 @@ def pack_request(
 
 
 def file_generation(status) -> int:
-    """Of an `os.stat_result`."""
+    """Return the file generation of an `os.stat_result`."""
     return file_generation_of(status.st_ino, status.st_dev)
 
 
@@ -94,14 +96,15 @@ def unpack_reply(const unsigned char[::1] slots, Py_ssize_t index=0):
     cdef ReplySlot s
     memcpy(&s, _slot_at(slots, index), 64)
     return Reply(
-        s.kind, s.flags & ((1 << THROTTLED_BY_SHIFT) - 1), s.flags >> THROTTLED_BY_SHIFT, s.owner, s.channel, s.connection, s.block,
-        s.generation, s.position, s.length, s.throttle_ms, s.request, s.done_ns, s.queue_us, s.local_us,
+        s.kind, s.flags & ((1 << THROTTLED_BY_SHIFT) - 1), s.flags >> THROTTLED_BY_SHIFT, s.owner, s.channel,
+        s.connection, s.block, s.generation, s.position, s.length, s.throttle_ms, s.request, s.done_ns,
+        s.queue_us, s.local_us,
     )
 
 
 def pack_reply(
-    int kind, int owner, uint32_t channel, uint64_t connection, uint64_t block=0, uint64_t generation=0, uint32_t position=0,
-    uint32_t length=0, uint32_t throttle_ms=0, uint32_t request=0, uint64_t done_ns=0,
+    int kind, int owner, uint32_t channel, uint64_t connection, uint64_t block=0, uint64_t generation=0,
+    uint32_t position=0, uint32_t length=0, uint32_t throttle_ms=0, uint32_t request=0, uint64_t done_ns=0,
     uint32_t queue_us=0, uint32_t local_us=0, int flags=0, int throttled_by=0,
 ) -> bytes:
     cdef ReplySlot s
@@ -117,15 +120,15 @@ def unpack_produce(const unsigned char[::1] slots, Py_ssize_t index=0):
     cdef ProduceSlot s
     memcpy(&s, _slot_at(slots, index), 64)
     return Produce(
-        s.kind, s.acks, s.processor, s.channel, s.connection, s.block, s.generation, s.job, s.owner, s.sender, s.timeout_ms,
-        s.request, s.queue_us, s.local_us, s.throttle_ms, s.throttled_by,
+        s.kind, s.acks, s.processor, s.channel, s.connection, s.block, s.generation, s.job, s.owner, s.sender,
+        s.timeout_ms, s.request, s.queue_us, s.local_us, s.throttle_ms, s.throttled_by,
     )
 
 
 def pack_produce(
-    int kind, int acks, int processor, uint32_t channel, uint64_t connection, uint64_t block, uint64_t generation, uint32_t job,
-    int owner, int sender, uint32_t timeout_ms=0, uint32_t request=0, uint32_t queue_us=0, uint32_t local_us=0,
-    uint32_t throttle_ms=0,
+    int kind, int acks, int processor, uint32_t channel, uint64_t connection, uint64_t block,
+    uint64_t generation, uint32_t job, int owner, int sender, uint32_t timeout_ms=0, uint32_t request=0,
+    uint32_t queue_us=0, uint32_t local_us=0, uint32_t throttle_ms=0,
 ) -> bytes:
     cdef ProduceSlot s
     memset(&s, 0, 64)
@@ -143,7 +146,8 @@ def unpack_call(const unsigned char[::1] slots, Py_ssize_t index=0):
 
 
 def pack_call(
-    int kind, int owner, uint32_t request, uint64_t block=0, uint64_t generation=0, uint32_t length=0, uint64_t connection=0,
+    int kind, int owner, uint32_t request, uint64_t block=0, uint64_t generation=0, uint32_t length=0,
+    uint64_t connection=0,
 ) -> bytes:
     cdef CallSlot s
     memset(&s, 0, 64)
@@ -154,7 +158,7 @@ def pack_call(
 
 
 def job_bytes(int batches) -> int:
-    """Bytes of a job with so many batches, without its reply."""
+    """Return the bytes of a job with so many batches, without its reply."""
     return sizeof(JobHeader) + batches * sizeof(JobBatch)
 
 
@@ -168,21 +172,26 @@ def write_job_header(unsigned char[::1] job, int batches, uint32_t reply=0, uint
 
 
 def read_job_header(const unsigned char[::1] job) -> tuple[int, int, int]:
-    """(batches, reply, reply_length)"""
+    """Return (batches, reply, reply_length)."""
     cdef JobHeader h
     memcpy(&h, &job[0], sizeof(h))
     return h.batches, h.reply, h.reply_length
 
 
 def write_job_batch(
-    unsigned char[::1] job, int index, uint32_t slot, uint32_t slot_generation, uint64_t data, int data_owner, uint32_t length,
-    int32_t record_count, int64_t producer_id=-1, int producer_epoch=-1, int32_t base_sequence=-1, int64_t max_timestamp=-1,
-    uint32_t config_version=0, int attributes=0, uint32_t hole=0, uint32_t has_log_start=0,
+    unsigned char[::1] job, int index, uint32_t slot, uint32_t slot_generation, uint64_t data, int data_owner,
+    uint32_t length, int32_t record_count, int64_t producer_id=-1, int producer_epoch=-1,
+    int32_t base_sequence=-1, int64_t max_timestamp=-1, uint32_t config_version=0, int attributes=0,
+    uint32_t hole=0, uint32_t has_log_start=0,
 ) -> None:
     cdef JobBatch b
     memset(&b, 0, sizeof(b))
-    b.slot, b.slot_generation, b.data, b.data_owner, b.length = slot, slot_generation, data, data_owner, length
-    b.count, b.producer_id, b.producer_epoch, b.base_sequence = record_count, producer_id, producer_epoch, base_sequence
+    b.slot, b.slot_generation, b.data, b.data_owner, b.length = (
+        slot, slot_generation, data, data_owner, length,
+    )
+    b.count, b.producer_id, b.producer_epoch, b.base_sequence = (
+        record_count, producer_id, producer_epoch, base_sequence,
+    )
     b.max_timestamp, b.config_version, b.attributes = max_timestamp, config_version, attributes
     b.hole, b.has_log_start = hole, has_log_start
     b.base_offset, b.append_time_ms, b.log_start_offset = -1, -1, -1
@@ -197,29 +206,34 @@ def read_job_batch(const unsigned char[::1] job, int index):
         raise IndexError(f"batch {index} lies outside a job of {job.shape[0]} bytes")
     memcpy(&b, &job[<Py_ssize_t>(sizeof(JobHeader) + index * sizeof(JobBatch))], sizeof(b))
     return Batch(
-        b.slot, b.slot_generation, b.data, b.data_owner, b.length, b.hole, b.has_log_start, b.count, b.producer_id,
-        b.producer_epoch, b.base_sequence, b.max_timestamp, b.config_version, b.attributes, b.error, b.base_offset,
-        b.append_time_ms, b.log_start_offset,
+        b.slot, b.slot_generation, b.data, b.data_owner, b.length, b.hole, b.has_log_start, b.count,
+        b.producer_id, b.producer_epoch, b.base_sequence, b.max_timestamp, b.config_version, b.attributes,
+        b.error, b.base_offset, b.append_time_ms, b.log_start_offset,
     )
 
 
 def fill_job_batch(
-    unsigned char[::1] job, int index, int error, int64_t base_offset, int64_t append_time_ms, int64_t log_start_offset
+    unsigned char[::1] job, int index, int error,
+    int64_t base_offset, int64_t append_time_ms, int64_t log_start_offset,
 ) -> None:
-    """The log process's part of a batch."""
+    """Fill in the log process's part of a batch."""
     cdef JobBatch *b
     if index < 0 or job.shape[0] < job_bytes(index + 1):
         raise IndexError(f"batch {index} lies outside a job of {job.shape[0]} bytes")
     b = <JobBatch *>&job[<Py_ssize_t>(sizeof(JobHeader) + index * sizeof(JobBatch))]
-    b.error, b.base_offset, b.append_time_ms, b.log_start_offset = error, base_offset, append_time_ms, log_start_offset
+    b.error, b.base_offset, b.append_time_ms, b.log_start_offset = (
+        error, base_offset, append_time_ms, log_start_offset,
+    )
 
 
 def pack_part(
-    int kind, uint32_t length, uint64_t position, uint32_t slot=0, uint32_t slot_generation=0, int64_t segment_base=0,
-    uint64_t file_generation=0, uint32_t path=0, uint32_t path_length=0,
+    int kind, uint32_t length, uint64_t position, uint32_t slot=0, uint32_t slot_generation=0,
+    int64_t segment_base=0, uint64_t file_generation=0, uint32_t path=0, uint32_t path_length=0,
 ) -> bytes:
     cdef Part p
     memset(&p, 0, sizeof(p))
     p.kind, p.length, p.position, p.slot, p.slot_generation = kind, length, position, slot, slot_generation
-    p.segment_base, p.file_generation, p.path, p.path_length = segment_base, file_generation, path, path_length
+    p.segment_base, p.file_generation, p.path, p.path_length = (
+        segment_base, file_generation, path, path_length,
+    )
     return (<char *>&p)[:sizeof(p)]

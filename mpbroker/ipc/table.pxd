@@ -1,4 +1,7 @@
-"""The payload of a partition table slot: what every process and Spark know of a partition. Written by the log process alone."""
+"""The payload of a partition table slot, which every process and Spark read.
+
+Written by the log process alone.
+"""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cpdef enum PartitionFlag:
@@ -6,7 +9,7 @@ cpdef enum PartitionFlag:
     PARTITION_OFFLINE = 2   # its log directory failed: KAFKA_STORAGE_ERROR
     PARTITION_DELETED = 4   # the slot waits for another partition
 
-# Where a reader bound by the offset has to stop: the first byte that is not visible to it.
+# The place where a reader bound by the offset has to stop: the first byte that is not visible to it.
 cdef struct Bound:
     int64_t offset
     int64_t segment_base
@@ -25,11 +28,12 @@ cdef struct PartitionSlot:
     Bound high_watermark
     Bound last_stable
     int64_t log_end_offset
-    int64_t aborted_end         # markers of transactions that were aborted lie below it; 0: none were
+    int64_t aborted_end         # markers of aborted transactions lie below it; 0: none were aborted
     uint8_t padding[16]
 
-# Beside each slot is a word of damage, the scrubber's: generation << 32 | version. While the generation is the slot's, ranges of the
-# partition are damaged, and the version grows with each change of what the scrubber's file says of them; 0: there is no damage.
+# Beside each slot is the scrubber's word of damage: generation << 32 | version. While the generation is the
+# slot's, ranges of the partition are damaged. The version grows with each change of these ranges in the
+# scrubber's file; 0: there is no damage.
 cdef inline uint32_t damage_version(uint64_t word, uint32_t generation) noexcept nogil:
-    """0 if nothing of the partition is damaged."""
+    """Return the version of the damage, 0 if nothing of the partition is damaged."""
     return <uint32_t>word if word >> 32 == generation else 0

@@ -1,4 +1,4 @@
-"""Python's view of partition table slots; `table.pxd` draws the payload."""
+"""Access to partition table slots for Python; `table.pxd` draws the payload."""
 from collections import namedtuple
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -24,9 +24,10 @@ def unpack_partition(const unsigned char[::1] payload):
         raise ValueError(f"a partition slot has {sizeof(s)} bytes, not {payload.shape[0]}")
     memcpy(&s, &payload[0], sizeof(s))
     return Partition(
-        (<char *>s.topic_id)[:16], s.partition, s.generation, s.flags, s.config_version, s.leader_epoch, s.log_dir,
-        s.log_start_offset, s.high_watermark.offset, s.high_watermark.segment_base, s.high_watermark.position,
-        s.last_stable.offset, s.last_stable.segment_base, s.last_stable.position, s.log_end_offset, s.aborted_end,
+        (<char *>s.topic_id)[:16], s.partition, s.generation, s.flags, s.config_version, s.leader_epoch,
+        s.log_dir, s.log_start_offset, s.high_watermark.offset, s.high_watermark.segment_base,
+        s.high_watermark.position, s.last_stable.offset, s.last_stable.segment_base, s.last_stable.position,
+        s.log_end_offset, s.aborted_end,
     )
 
 
@@ -37,7 +38,9 @@ def pack_partition(p) -> bytes:
         raise ValueError(f"a topic id has 16 bytes, not {len(topic_id)}")
     memset(&s, 0, sizeof(s))
     memcpy(s.topic_id, <const char *>topic_id, 16)
-    s.partition, s.generation, s.flags, s.config_version = p.partition, p.generation, p.flags, p.config_version
+    s.partition, s.generation, s.flags, s.config_version = (
+        p.partition, p.generation, p.flags, p.config_version,
+    )
     s.leader_epoch, s.log_dir, s.log_start_offset = p.leader_epoch, p.log_dir, p.log_start_offset
     s.high_watermark.offset, s.high_watermark.segment_base = p.high_watermark, p.high_watermark_segment
     s.high_watermark.position = p.high_watermark_position
@@ -48,13 +51,14 @@ def pack_partition(p) -> bytes:
 
 
 def read_partition(table: SlotTable, slot: int):
-    """The partition in a slot. Raises shm.table.SlotBusy, IndexError."""
+    """Read the partition in a slot. Raises shm.table.SlotBusy, IndexError."""
     return unpack_partition(table.read(slot))
 
 
 def read_partition_surely(table: SlotTable, slot: int):
-    """As read_partition, however fast its writer is: for looks that must not miss a slot. It ends, since a writer
-    that died leaves a whole payload. Raises IndexError.
+    """Read the partition in a slot, however busy its writer is; for looks that must not miss a slot.
+
+    The loop ends, since a writer that died leaves a whole payload. Raises IndexError.
     """
     while True:
         try:
@@ -64,10 +68,10 @@ def read_partition_surely(table: SlotTable, slot: int):
 
 
 def damage_word(uint32_t generation, uint32_t version) -> int:
-    """The word of damage of a slot."""
+    """Return the word of damage of a slot."""
     return <uint64_t>generation << 32 | version
 
 
 def damage_of(uint64_t word, uint32_t generation) -> int:
-    """0 if nothing of the partition is damaged."""
+    """Return the version of the damage, 0 if nothing of the partition is damaged."""
     return damage_version(word, generation)

@@ -1,8 +1,8 @@
-"""Which processes there are, who talks to whom, and the memory that it takes.
+"""The processes, the rings between them, and the memory that they share.
 
-Every ring and doorbell for the fixed maximum of processes exists before the first fork; what is not used is
-never touched and costs nothing. A process is named by its index for its whole role's life; a successor takes
-over the index behind a fence.
+Every ring and doorbell for the fixed maximum of processes exists before the first fork; an unused one is
+never touched and costs nothing. An index names a role for the broker's whole life; a successor takes over the
+index behind a fence.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ CONTROL_ACCEPTOR = 4
 CLEANER = 5
 SCRUBBER = 6
 ACCEPTORS = (ACCEPTOR, CONTROL_ACCEPTOR)
-# They have neither rings nor an arena: nobody holds anything of theirs when they die.
+# Processes without rings and arena: nobody holds anything of theirs when they die.
 ALONE = (*ACCEPTORS, SCRUBBER)
-# Of each plane's workers those of the control plane have the highest number. They talk to each other only.
+# The workers of the control plane have the highest number of their kind. They talk to each other only.
 FIRST_PROCESSOR = 8
 MAX_PROCESSORS = workers.MAX_PROCESSORS
 CONTROL_PROCESSOR = FIRST_PROCESSOR + MAX_PROCESSORS
@@ -68,7 +68,8 @@ PROCESSORS = tuple(range(FIRST_PROCESSOR, FIRST_HANDLER))
 HANDLERS = tuple(range(FIRST_HANDLER, SECOND_LOG_WORKER))
 LOG_WORKERS = (LOG, *range(SECOND_LOG_WORKER, PROCESSES))
 
-# A ring holds what a pair can have under way at once; who finds it full keeps the rest and asks for room.
+# A ring holds what a pair can have under way at once. A producer that finds it full keeps the rest and asks
+# for room.
 REQUEST_RING_SLOTS = 1024
 ANSWER_RING_SLOTS = 4096
 CALL_RING_SLOTS = 256
@@ -80,13 +81,13 @@ CHANNELS_PER_PROCESSOR = 32768
 SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
 LEDGER_BYTES = ledger_bytes(CHANNELS_PER_PROCESSOR)
 
-# Clients that can be measured at once by each handler; what is idle makes room.
+# Clients that each handler can measure at once. Idle ones make room.
 QUOTA_ROWS = 8192
 QUOTA_SECRET_BYTES = 16
 
-# Of the words of `dirty` that one log worker writes.
+# Bytes of the words of `dirty` that one log worker writes.
 DIRTY_BYTES = 8 * len(HANDLERS) + (-8 * len(HANDLERS)) % 64
-# So many slots for each partition there can be, when several log workers give them out.
+# Slots for each partition there can be, when several log workers give them out.
 SPARE_SLOTS = 2
 # The two words of `taken_over`.
 IS_TAKEN_OVER, CLEAN_DIRS = 0, 1
@@ -95,19 +96,19 @@ assert PROCESSES <= marks.MAX_WAITERS
 
 
 def processor(number: int) -> int:
-    """The process index of processor `number`."""
+    """Return the process index of processor `number`."""
     assert 0 <= number < MAX_PROCESSORS
     return FIRST_PROCESSOR + number
 
 
 def handler(number: int) -> int:
-    """The process index of handler `number`."""
+    """Return the process index of handler `number`."""
     assert 0 <= number < MAX_HANDLERS
     return FIRST_HANDLER + number
 
 
 def log_worker(number: int) -> int:
-    """The process index of log worker `number`."""
+    """Return the process index of log worker `number`."""
     worker: int = LOG_WORKERS[number]
     return worker
 
@@ -117,29 +118,35 @@ def log_worker_number(index: int) -> int:
 
 
 def log_worker_of_slot(slot: int, log_workers: int) -> int:
-    """The number of the worker whose partition is in the slot: each gives out its own."""
+    """Return the number of the log worker whose partition is in the slot.
+
+    Each worker gives out its own slots.
+    """
     return slot % log_workers
 
 
 def slots_given(partitions: SlotTable, log_workers: int) -> Iterator[int]:
-    """Those that ever were a partition's, but for the metadata's: each worker gives out its own in order."""
+    """Yield the slots that ever were a partition's, except the metadata's.
+
+    Each worker gives out its own in order.
+    """
     for worker in range(log_workers):
         own = range(worker or log_workers, partitions.slots, log_workers)
         yield from takewhile(partitions.version, own)
 
 
 def handlers_of(processor: int) -> tuple[int, ...]:
-    """Who takes the requests of a processor: the handlers of its plane."""
+    """Return the handlers of a processor's plane, which take its requests."""
     return (CONTROL_HANDLER,) if processor == CONTROL_PROCESSOR else HANDLERS[:MAX_HANDLERS]
 
 
 def processors_of(handler: int) -> tuple[int, ...]:
-    """Whose requests a handler takes: those of the processors of its plane."""
+    """Return the processors of a handler's plane, whose requests it takes."""
     return (CONTROL_PROCESSOR,) if handler == CONTROL_HANDLER else PROCESSORS[:MAX_PROCESSORS]
 
 
 def acceptor_of(processor: int) -> int:
-    """Who gives a processor its connections."""
+    """Return the acceptor that gives a processor its connections."""
     return CONTROL_ACCEPTOR if processor == CONTROL_PROCESSOR else ACCEPTOR
 
 
@@ -160,7 +167,7 @@ def is_log_worker(index: int) -> bool:
 
 
 def name_of(index: int) -> str:
-    """How a process is called in logs, titles and errors."""
+    """Return the name of a process in logs, titles and errors."""
     names = {
         SUPERVISOR: "supervisor",
         ACCEPTOR: "acceptor",
@@ -181,7 +188,7 @@ def name_of(index: int) -> str:
 
 
 def ring_pairs(log_workers: int = 1) -> list[tuple[int, int, int]]:
-    """(producer, consumer, slots) of every ring."""
+    """Return (producer, consumer, slots) of every ring."""
     logs = LOG_WORKERS[:log_workers]
     pairs = []
     for h in HANDLERS:
@@ -200,20 +207,21 @@ def ring_pairs(log_workers: int = 1) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the operator decides about memory. Of `partition_slots` each log worker has its part."""
+    """Sizes of memory that the operator decides. Each log worker has its part of `partition_slots`."""
 
     partition_slots: int = 16384
-    request_limit_bytes: int = 1 << 30  # per processor, until the supervisor says something else
+    request_limit_bytes: int = 1 << 30  # per processor, until the supervisor gives out another limit
     reply_limit_bytes: int = 1 << 30  # per handler, and of the coordinator and the log process
-    arena_extent_bytes: int = 16 << 30  # virtual
+    arena_extent_bytes: int = 16 << 30  # address space
     log_workers: int = 1
     quota_samples: int = 11
     quota_window_ms: int = 1000
 
     @property
     def most_partitions(self) -> int:
-        """With several log workers there are slots to spare: parts of the partitions are never quite equal.
-        One is the metadata's.
+        """Return how many partitions there can be, besides the metadata's.
+
+        Several log workers need spare slots, since their parts of the partitions are never quite equal.
         """
         return self.partition_slots // (SPARE_SLOTS if self.log_workers > 1 else 1) - 1
 
@@ -229,7 +237,7 @@ class SharedMemory:
     BULLETIN_BYTES = 256 << 20
     CREDENTIALS_BYTES = 64 << 20
     LIMITS_BYTES = 64 << 20
-    # Of all that can be altered of brokers a base takes 2.7 MB at most (coordinator.broker_rules).
+    # A base takes 2.7 MB at most, with everything that can be altered of brokers (coordinator.broker_rules).
     BROKERS_BYTES = 8 << 20
 
     def __init__(self, public_path: Path, sizes: Sizes) -> None:
@@ -247,7 +255,7 @@ class SharedMemory:
         limits = self.words("request_limits")
         for index in PROCESSORS:
             limits.store(index, sizes.request_limit_bytes)
-        # Keys of clients in the rates are made with it, so that nobody can choose names that meet.
+        # Keys of clients in the rates are made with it, so that nobody can choose names that collide.
         self.quota_secret = os.urandom(QUOTA_SECRET_BYTES)
         self.bell_fds = [Doorbell.new_fd() for _ in range(PROCESSES)]
         self._arenas = {
@@ -256,40 +264,44 @@ class SharedMemory:
         }
 
     def _private_blocks(self, rings_bytes: int) -> list[Block]:
-        """Who writes each, and what. "Per process" is by index, "per handler" by handler number."""
+        """Return the private blocks. Each comment says who writes the block, and what.
+
+        "Per process" is by index, "per handler" by handler number.
+        """
         words = 8 * PROCESSES
         sizes = self.sizes
         return [
             Block("rings", rings_bytes),
             Block("doorbells", PROCESSES * doorbell.BYTES),
-            # Handlers: who waits for which partition slot. A row per slot, a place in it per handler.
+            # Handlers: which of them wait for which partition slot. A row per slot, a place in it per
+            # handler.
             Block("marks", sizes.partition_slots * marks.ROW_BYTES),
-            # Each log worker, per handler: something that the handler has marked has moved.
+            # Each log worker, per handler: a partition that the handler has marked has moved.
             Block("dirty", MAX_LOG_WORKERS * DIRTY_BYTES),
             # Each log worker: the log directories that have failed since the broker's start, a bit each by
-            # their place in log.dirs. It outlives its writer, and what any of them says holds.
+            # their place in log.dirs. The bit outlives its writer, and counts whichever worker set it.
             Block("failed_dirs", 64),
             # Log worker 0: whether it has emptied the journals that the last run left (written last); a bit
             # for each log directory that the last run closed cleanly.
             Block("taken_over", 64),
             # Each log worker: a bit for each log directory in which it has closed all that it owns.
             Block("closed_dirs", 64),
-            # Each log worker: how far it is with what it found (progress.py).
+            # Each log worker: how far it is with opening what it found (progress.py).
             Block("recovery", MAX_LOG_WORKERS * progress.BYTES),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),
-            # How often a scrub was asked for (the supervisor), which of these has begun, and whether one goes
-            # on (the scrubber).
+            # The supervisor: how often a scrub was asked for. The scrubber: which of these has begun, and
+            # whether one is running.
             Block("scrub_asked", 64),
             # Each handler: since when, in ns, it runs a heavy request; 0: it runs none.
             Block("heavy", words),
-            # Each handler: something waits for room in its reply arena.
+            # Each handler: whether something waits for room in its reply arena.
             Block("replies_out", words),
-            # The supervisor, per process: who died, came, or what else is to be acknowledged (process.Fence).
+            # The supervisor, per process: the last order to be acknowledged (process.Fence).
             Block("fence_orders", words),
-            # Each process: the last one that it has obeyed.
+            # Each process: the last order that it has obeyed.
             Block("fence_acks", words),
-            # The supervisor, per process: its incarnation; 0: there is none.
+            # The supervisor, per process: the incarnation of its role; 0: there is none.
             Block("roles", words),
             # Each processor: requests that wait in it or in its rings.
             Block("queued", words),
@@ -297,21 +309,21 @@ class SharedMemory:
             Block("request_limits", words),
             # The supervisor, per process: run or stop (process.Order).
             Block("orders", words),
-            # The supervisor, or a handler for a client: what is logged (ipc.log_levels says why both may).
+            # The supervisor, or a handler for a client: the log levels (ipc.log_levels says why both may).
             Block("request_log", 64),
             Block("log_level", 64),
-            # The coordinator: the time of somebody's requests is limited, so that processors take it.
+            # The coordinator: whether request time is limited for anybody, so that processors measure it.
             Block("request_quotas", 64),
             # Each process: how far it is (process.State).
             Block("states", words),
-            # Whoever cannot go on: the exit status of the broker.
+            # A process that cannot go on: the exit status of the broker.
             Block("fatal", words),
             *self._bulletin_blocks(),
             # The supervisor: the configuration as it is now (ipc.settings).
             Block("settings", settings.BYTES, 4096),
             # Each processor: an entry for each of its channels (session.pxd).
             Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
-            # Acceptors and processors: who has which connection (connections.pxd).
+            # Acceptors and processors: the connections of each processor (connections.pxd).
             Block("connections", len(PROCESSORS) * LEDGER_BYTES, 4096),
             # The supervisor: listeners that were added while the broker runs (ipc.listeners).
             Block("listeners", LISTENERS_BYTES, 4096),
@@ -320,10 +332,10 @@ class SharedMemory:
         ]
 
     def _bulletin_blocks(self) -> list[Block]:
-        """What the coordinator tells the others, and what it hears back."""
+        """Return the blocks of the coordinator's bulletins, and of the readers' positions."""
         words = 8 * PROCESSES
         return [
-            # Who reads the four bulletins below: how far.
+            # Each reader of the four bulletins below: how far it has read.
             Block("bulletin_acks", words),
             Block("credential_acks", words),
             Block("limit_acks", words),
@@ -336,12 +348,12 @@ class SharedMemory:
             Block("limits", self.LIMITS_BYTES, 4096),
             # The coordinator, for the supervisor: altered settings of brokers (ipc.broker_settings).
             Block("brokers", self.BROKERS_BYTES, 4096),
-            # The supervisor: up to which version of them it has done what it can.
+            # The supervisor: the version of them up to which it has done what it can.
             Block("brokers_done", 64),
         ]
 
     def ring(self, producer: int, consumer: int) -> Ring:
-        """A view of the ring for either side."""
+        """Return a view of the ring, for either side."""
         at, slots = self._ring_at[producer, consumer]
         return Ring(self.private.block("rings")[at : at + ring.ring_bytes(slots)], slots)
 
@@ -350,19 +362,19 @@ class SharedMemory:
         return Doorbell(self.private.block("doorbells")[at : at + doorbell.BYTES], self.bell_fds[index])
 
     def arena(self, index: int) -> Arena:
-        """The owner's allocator, or a borrower's view."""
+        """Return the owner's allocator, or a borrower's view."""
         limit = self.sizes.reply_limit_bytes
         if is_processor(index):
             limit = self.words("request_limits").load(index)
         return Arena(self._arenas[index], limit)
 
     def sessions(self, index: int) -> Sessions:
-        """The connections of a processor, for itself or for whoever holds requests of it."""
+        """Return the sessions of a processor, for itself or for a process that holds requests of it."""
         at = (index - FIRST_PROCESSOR) * SESSIONS_BYTES
         return Sessions(self.private.block("sessions")[at : at + SESSIONS_BYTES])
 
     def connections(self, index: int) -> Ledger:
-        """The ledger of a processor's connections."""
+        """Return the ledger of a processor's connections."""
         at = (index - FIRST_PROCESSOR) * LEDGER_BYTES
         return Ledger(self.private.block("connections")[at : at + LEDGER_BYTES], CHANNELS_PER_PROCESSOR)
 
@@ -373,7 +385,7 @@ class SharedMemory:
         return listener_counts(self.public, number)
 
     def rates(self, index: int) -> SharedRates:
-        """What clients have used of their quotas, as a handler records it."""
+        """Return what clients have used of their quotas, as a handler records it."""
         return SharedRates(
             self.private.block("quotas"),
             len(HANDLERS),
@@ -387,7 +399,10 @@ class SharedMemory:
         return counter_page(self.public, index)
 
     def meters(self, index: int) -> Meters:
-        """The pages per API, topic and client of a process, for itself alone: it holds a descriptor."""
+        """Return the pages per API, topic and client of a process, for itself alone.
+
+        They hold a descriptor.
+        """
         return Meters(self.public, self.public_path, index, self.sizes.partition_slots)
 
     def table(self) -> SlotTable:
@@ -405,7 +420,7 @@ class SharedMemory:
         return WaitingMarks(self.private.block("marks"), self.sizes.partition_slots)
 
     def failed_dirs(self) -> int:
-        """A bit for each log directory that some log worker has found broken."""
+        """Return a bit for each log directory that some log worker has found broken."""
         words, failed = self.words("failed_dirs"), 0
         for worker in range(self.sizes.log_workers):
             failed |= words.load(worker)
@@ -415,7 +430,7 @@ class SharedMemory:
         return Words(self.private.block(name))
 
     def reset_rings_of(self, index: int) -> None:
-        """Behind a fence: gives a successor empty rings in both directions."""
+        """Give a successor empty rings in both directions, behind a fence."""
         for producer, consumer in self._ring_at:
             if index in (producer, consumer):
                 self.ring(producer, consumer).reset()
@@ -427,7 +442,7 @@ class SharedMemory:
 
 
 def public_blocks(partition_slots: int) -> list[Block]:
-    """The blocks of the public region."""
+    """Return the blocks of the public region."""
     return [
         Block("counters", PROCESSES * COUNTER_PAGE_BYTES),
         Block("listeners", MAX_LISTENERS * COUNTS_BYTES),
@@ -439,7 +454,7 @@ def public_blocks(partition_slots: int) -> list[Block]:
 
 
 def counter_page(public: Region, index: int) -> CounterPage:
-    """The counter page of a process, for itself or for a reader that attached the public region."""
+    """Return the counter page of a process, for itself or for a reader that attached the public region."""
     at = index * COUNTER_PAGE_BYTES
     return CounterPage(
         public.block("counters")[at : at + COUNTER_PAGE_BYTES], Counter.COUNTERS, Histogram.HISTOGRAMS
@@ -447,20 +462,20 @@ def counter_page(public: Region, index: int) -> CounterPage:
 
 
 def listener_counts(public: Region, number: int) -> ListenerCounts:
-    """The counts of a listener, for its acceptor or for a reader that attached the public region."""
+    """Return the counts of a listener, for its acceptor or for a reader that attached the public region."""
     assert 0 <= number < MAX_LISTENERS
     at = number * COUNTS_BYTES
     return ListenerCounts(public.block("listeners")[at : at + COUNTS_BYTES])
 
 
 def meter_reader(public: Region) -> Reader:
-    """All processes' pages per API, topic and client of an attached public region."""
+    """Return all processes' pages per API, topic and client of an attached public region."""
     slots = len(public.block("table")) // table.slot_bytes(partition_table.PAYLOAD_BYTES)
     return Reader(public, slots)
 
 
 def attach_table(public: Region) -> SlotTable:
-    """The partition table of an attached public region, for a reader."""
+    """Return the partition table of an attached public region, for a reader."""
     block = public.block("table")
     return SlotTable(
         block, len(block) // table.slot_bytes(partition_table.PAYLOAD_BYTES), partition_table.PAYLOAD_BYTES

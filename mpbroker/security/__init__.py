@@ -1,1 +1,1 @@
-"""Who a client is: TLS contexts, principals and SASL mechanisms as sans-I/O state machines."""
+"""Authentication of clients: TLS contexts, principals and SASL mechanisms as sans-I/O state machines."""

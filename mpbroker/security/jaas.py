@@ -20,7 +20,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 class JaasError(ValueError):
-    """The text is no JAAS entry; the message says where, and shows no value."""
+    """The text is no JAAS entry. The message says where, and shows no value."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class JaasEntry:
 
 
 def parse_jaas(config: Secret) -> JaasEntry:
-    """Raises JaasError."""
+    """Parse the entry. Raises JaasError."""
     tokens = _tokens(config.text)
     if len(tokens) < 2 or tokens[1][1].lower() not in FLAGS:
         raise JaasError(f"it must begin with a login module and one of {', '.join(FLAGS)}")
@@ -50,7 +50,7 @@ def parse_jaas(config: Secret) -> JaasEntry:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """(kind, text): kind is "=" for the two signs, "w" for words."""
+    """Split the text into (kind, text): kind is "=" for the two signs, "w" for words."""
     found: list[tuple[str, str]] = []
     at, text = 0, text.rstrip()
     while at < len(text):
@@ -70,7 +70,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class PlainUsers:
-    """Users and passwords of PLAIN: options `user_<name>="<password>"` (PlainServerCallbackHandler)."""
+    """Users and passwords of PLAIN, from options `user_<name>="<password>"` (PlainServerCallbackHandler)."""
 
     passwords: dict[str, bytes] = field(repr=False)
 
@@ -84,7 +84,10 @@ class PlainUsers:
         return cls(users)
 
     def check(self, user: str, password: str) -> bool:
-        """In a time that does not depend on where two passwords differ, nor on whether the user exists."""
+        """Check a password.
+
+        The time does not depend on where two passwords differ, nor on whether the user exists.
+        """
         expected = self.passwords.get(user)
         same = hmac.compare_digest(password.encode(), expected if expected is not None else b"\0")
         return same and expected is not None

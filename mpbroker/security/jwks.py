@@ -14,9 +14,9 @@ from urllib.parse import unquote, urlsplit
 
 from mpbroker.security.oauth import ClaimRules, InvalidToken, Token, Validator, check_size, object_of
 
-# Algorithms that are believed; "none" is no algorithm here.
+# Accepted algorithms. "none" is not one of them.
 KEY_TYPES = {"RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "ES256": "EC", "ES384": "EC"}
-# Members of a key that signatures are checked with. PyJWT takes a key with other ones for a private key.
+# Members of a key that verify signatures. PyJWT takes a key with other members for a private key.
 PUBLIC_MEMBERS = {"kty", "n", "e", "crv", "x", "y"}
 
 log = logging.getLogger("mpbroker")
@@ -90,7 +90,7 @@ class KeySet:
 def signed_validator(keys: KeySet, rules: ClaimRules) -> Validator:
     """Make the check of tokens that a key of the set has signed. Raises KeySetError without PyJWT."""
     try:
-        # Before the fork: the import takes a tenth of a second, and processors inherit it.
+        # Import before the fork: it takes a tenth of a second, and processors inherit it.
         import cryptography  # noqa: F401
         import jwt
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What a log says of the OpenSSL that encrypts: which one it is, and whether a newer one is faster here."""
+"""A log line about the OpenSSL in use: its version, and whether a newer one is faster here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def describe(name: str, version: tuple[int, int], cpu_info: str) -> str:
-    """`name` and `version` as OpenSSL has them, `cpu_info` as Linux does."""
+    """Describe an OpenSSL by `name` and `version` as it gives them, and `cpu_info` as Linux does."""
     flags = next((line.split() for line in cpu_info.splitlines() if line.startswith("flags")), [])
     if version >= VECTOR_AES_SINCE or not VECTOR_AES_FLAGS.issubset(flags):
         return f"TLS by {name}"
@@ -24,5 +24,5 @@ def describe(name: str, version: tuple[int, int], cpu_info: str) -> str:
 
 
 def description() -> str:
-    """Of this process and this machine."""
+    """Describe this process's OpenSSL on this machine."""
     return describe(openssl.VERSION, openssl.VERSION_INFO, CPU_INFO.read_text())

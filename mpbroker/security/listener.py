@@ -1,7 +1,7 @@
-"""What a listener needs to let clients in: TLS context, mapping rules, mechanisms with their users and keys.
+"""A listener's means to let clients in: TLS context, mapping rules, mechanisms with their users and keys.
 
-Made and checked once, before the first fork, so that what cannot be used refuses the start; every processor
-inherits it, and with it the keys of TLS sessions.
+They are made and checked once, before the first fork, so that unusable settings refuse the start. Every
+processor inherits them, and with them the keys of TLS sessions.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from mpbroker.security.scram import TYPES, ScramCredential, ScramServer, ScramTy
 from mpbroker.security.tls import Keystore
 
 LookUp: TypeAlias = Callable[[ScramType, str], ScramCredential | None]
-# Options of OAuthBearerLoginModule that its unsecured validator has in Kafka.
+# Options of OAuthBearerLoginModule that Kafka's unsecured validator has.
 CLAIM_NAME, SCOPE_NAME = "unsecuredValidatorPrincipalClaimName", "unsecuredValidatorScopeClaimName"
 REQUIRED_SCOPE, SKEW_MS = "unsecuredValidatorRequiredScope", "unsecuredValidatorAllowableClockSkewMs"
 
 
 class SecurityError(ValueError):
-    """A listener cannot be served: which, and what is wrong."""
+    """A listener cannot be served. The message says which, and what is wrong."""
 
 
 class ListenerSecurity:
-    """Of one listener that is not PLAINTEXT. Raises SecurityError."""
+    """The security of one listener that is not PLAINTEXT. Raises SecurityError."""
 
     def __init__(self, name: str, protocol: str, config: BrokerConfig) -> None:
         self.name = name
@@ -70,7 +70,7 @@ class ListenerSecurity:
             self._validator = _validator(settings, options)
 
     def offer(self, served: tuple[Served, ...], look_up: LookUp, now_ms: Callable[[], int]) -> Offer:
-        """What the SASL server of a connection works with."""
+        """Return what the SASL server of a connection works with."""
         mechanisms = self.settings.sasl_enabled_mechanisms
         limits = {
             name: self._config.security_of(self.name, name).connections_max_reauth_ms for name in mechanisms
@@ -87,7 +87,10 @@ class ListenerSecurity:
         return Offer(mechanisms, make, served, limits, now_ms)
 
     def principal(self, certificate: bytes | None) -> Principal:
-        """Name a client that has only TLS to show. Raises ValueError, such as NoRuleMatches."""
+        """Return the principal of a client that has only TLS to show.
+
+        Raises ValueError, such as NoRuleMatches.
+        """
         if not certificate:
             return ANONYMOUS
         return map_subject(self.rules, names.subject_of(certificate))
@@ -123,8 +126,9 @@ def _validator(settings: SecuritySettings, options: dict[str, str]) -> Validator
 
 
 def settings_of(listener: Listener, config: BrokerConfig) -> dict[str, SecuritySettings]:
-    """What the configuration says of a listener's security, and of its mechanisms; the general settings if
-    nothing is said of its name.
+    """Return the security settings of a listener and of its mechanisms, by `NAME` and `NAME/MECHANISM`.
+
+    These are the general settings if the configuration does not name the listener.
     """
     name, known = listener.name, config.listener_security
     if name not in known:
@@ -133,8 +137,9 @@ def settings_of(listener: Listener, config: BrokerConfig) -> dict[str, SecurityS
 
 
 def security_of_added(listener: Listener, config: BrokerConfig) -> ListenerSecurity:
-    """Of one that is added while the broker runs: with the settings that the configuration has for its name,
-    or with the general ones. Raises SecurityError.
+    """Return the security of a listener that is added while the broker runs. Raises SecurityError.
+
+    It has the settings that the configuration has for its name, or the general ones.
     """
     name, protocol = listener.name, listener.protocol
     known = {**config.listener_security, **settings_of(listener, config)}
@@ -145,7 +150,7 @@ def security_of_added(listener: Listener, config: BrokerConfig) -> ListenerSecur
 
 
 def secure_listeners(config: BrokerConfig) -> dict[int, ListenerSecurity]:
-    """By the number of the listener. Raises SecurityError."""
+    """Return the security of all listeners by number, except PLAINTEXT ones. Raises SecurityError."""
     return {
         number: ListenerSecurity(listener.name, listener.protocol, config)
         for number, listener in enumerate(config.listeners)

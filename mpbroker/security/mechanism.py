@@ -1,4 +1,4 @@
-"""What a SASL mechanism is to the server that speaks it: tokens in, tokens out, a principal at the end."""
+"""The interface of a SASL mechanism to its server: tokens in, tokens out, a principal at the end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mpbroker.security.principals import Principal
 class SaslFailed(Exception):
     """Authentication fails.
 
-    `shown` is what the client may read (it says nothing about users); without it the client gets Kafka's
-    general text. What the log reads is the exception's own text, which has no secret either.
+    `shown` is the text for the client and says nothing about users; without it the client gets Kafka's
+    general text. The exception's own text is for the log, and has no secret either.
     """
 
     def __init__(self, reason: str, shown: str | None = None) -> None:
@@ -35,4 +35,4 @@ class Mechanism(ABC):
 
     @abstractmethod
     def step(self, token: bytes) -> bytes:
-        """The answer to the client's token. Raises SaslFailed."""
+        """Return the answer to the client's token. Raises SaslFailed."""

@@ -22,7 +22,7 @@ SHORT_NAMES = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
-# Types of ASN.1 that Java writes as text, and what their bytes are.
+# Types of ASN.1 that Java writes as text, and their encodings.
 ENCODINGS = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x16: "ascii", 0x1E: "utf-16-be"}
 _ESCAPED = re.compile(r'[,=+<>#;"\\]')
 _OUTER_SPACES = re.compile(r"\A +| +\Z")
@@ -42,7 +42,7 @@ def _attribute(dumped: str) -> str:
     short, encoding = SHORT_NAMES.get(kind), ENCODINGS.get(der[0])
     if short is None or encoding is None:
         return f"{short or kind}=#{der.hex()}"
-    # Behind the type stands one byte of length, or the number of the bytes that have it.
+    # After the type comes one byte of length, or the number of the bytes that hold the length.
     content = der[2 if der[1] < 0x80 else 2 + der[1] - 0x80 :]
     try:
         return f"{short}={escape(content.decode(encoding))}"

@@ -1,7 +1,7 @@
 """SASL OAUTHBEARER (RFC 7628; KIP-255, KIP-768): bearer tokens, unsecured or signed by a key of a set.
 
-An invalid token is answered with a JSON text in a *successful* SaslAuthenticate; the client says 0x01, and
-then it fails. `jwks` checks signatures.
+An invalid token is answered with a JSON text in a *successful* SaslAuthenticate; the client answers 0x01, and
+only then it fails. `jwks` checks signatures.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ TOKEN_CHARACTERS_MAX = 64 << 10
 
 
 class InvalidToken(ValueError):
-    """The token is refused; the text has nothing of the token in it."""
+    """The token is refused. The message contains nothing of the token."""
 
 
 class Token(NamedTuple):
-    """What is believed of a token that was checked."""
+    """The facts taken from a checked token."""
 
     subject: str
     expires_ms: int
@@ -36,13 +36,13 @@ class Token(NamedTuple):
 
 class Validator(Protocol):
     def __call__(self, token: str, now_ms: int) -> Token:
-        """Raises InvalidToken."""
+        """Check a token. Raises InvalidToken."""
         ...
 
 
 @dataclass(frozen=True)
 class ClaimRules:
-    """What the claims must say; times are checked with `skew_ms` in the token's favour."""
+    """Requirements on the claims. Times are checked with `skew_ms` in the token's favour."""
 
     subject_claim: str = "sub"
     scope_claim: str = "scope"
@@ -52,7 +52,7 @@ class ClaimRules:
     skew_ms: int = 0
 
     def check(self, claims: dict[str, Any], now_ms: int) -> Token:
-        """Raises InvalidToken."""
+        """Check the claims and return what they say. Raises InvalidToken."""
         expires_ms = _time_ms(claims, "exp")
         if expires_ms is None:
             raise InvalidToken("it has no expiry (exp)")
@@ -86,7 +86,7 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
 
 
 def _words(value: object, separator: str | None = None) -> frozenset[str]:
-    """A claim that is one text or a list of texts."""
+    """Return the texts of a claim that is one text or a list of texts."""
     if isinstance(value, str):
         return frozenset(value.split(separator)) if separator else frozenset([value])
     if isinstance(value, list):
@@ -95,7 +95,7 @@ def _words(value: object, separator: str | None = None) -> frozenset[str]:
 
 
 def check_size(token: str) -> None:
-    """Raise InvalidToken for one that is longer than any that somebody means."""
+    """Refuse a token that is longer than any legitimate one. Raises InvalidToken."""
     if len(token) > TOKEN_CHARACTERS_MAX:
         raise InvalidToken(f"it has more than {TOKEN_CHARACTERS_MAX} characters")
 
@@ -112,7 +112,7 @@ def object_of(text: bytes) -> dict[str, Any]:
 
 
 def unsecured_validator(rules: ClaimRules) -> Validator:
-    """Make the check of tokens that nobody signed (alg none): for tests, as Kafka says of its own, too."""
+    """Make the check of unsigned tokens (alg none), which is for tests, as Kafka says of its own."""
 
     def validate(token: str, now_ms: int) -> Token:
         check_size(token)

@@ -1,4 +1,4 @@
-# What is used of OpenSSL's libssl and libcrypto (3.0 or later), and our class for its SSL_CTX.
+# Declarations of OpenSSL's libssl and libcrypto (3.0 or later), and of the class for its SSL_CTX.
 
 from libc.stdint cimport uint8_t
 
@@ -92,7 +92,9 @@ cdef extern from "openssl/bio.h":
 
 cdef extern from "openssl/pem.h":
     X509 *PEM_read_bio_X509(BIO *, X509 **, int (*)(char *, int, int, void *) noexcept nogil, void *) nogil
-    EVP_PKEY *PEM_read_bio_PrivateKey(BIO *, EVP_PKEY **, int (*)(char *, int, int, void *) noexcept nogil, void *) nogil
+    EVP_PKEY *PEM_read_bio_PrivateKey(
+        BIO *, EVP_PKEY **, int (*)(char *, int, int, void *) noexcept nogil, void *
+    ) nogil
 
 cdef extern from "openssl/x509.h":
     void X509_free(X509 *) nogil

@@ -1,20 +1,21 @@
 # distutils: libraries = ssl crypto
 """A TLS server's SSL_CTX, made from PEM in memory (OpenSSL).
 
-Python's ssl module gives no way to its SSL_CTX, and its connections copy each record twice more than they
-must. So what a *server* needs is bound here, `network.tls_pipe` moves the bytes, and clients stay with Python's.
-Errors are Python's: ssl.SSLError, with OpenSSL's reason, which names no byte of a key.
+Python's ssl module gives no access to its SSL_CTX, and its connections copy each record twice more than they
+must. So this module binds what a *server* needs, `network.tls_pipe` moves the bytes, and clients stay with
+Python's module. Errors are Python's: ssl.SSLError, with OpenSSL's reason, which names no byte of a key.
 """
 
 import ssl
 
 from libc.string cimport memcpy
 
-# The libraries that encrypt here: Python's ssl module may have been linked with others.
+# The libraries that encrypt here. Python's ssl module may have been linked with others.
 VERSION = OpenSSL_version(OPENSSL_VERSION).decode("ascii", "replace")
 VERSION_INFO = (OPENSSL_version_major(), OPENSSL_version_minor())
-# Forward secrecy and authenticated encryption first; nothing with less than 112 bits (Python's choice since 3.10).
-# Of those AES of 128 bits first: ten rounds instead of fourteen, for a strength that nobody comes near to.
+# Forward secrecy and authenticated encryption first; nothing with less than 112 bits (Python's choice since
+# 3.10). Of those AES of 128 bits first: ten rounds instead of fourteen, for a strength that nobody comes near
+# to.
 DEFAULT_CIPHERS = (
     "@SECLEVEL=2:ECDH+AESGCM+AES128:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
 )
@@ -29,7 +30,7 @@ VERIFY_REQUESTED = SSL_VERIFY_PEER
 VERIFY_REQUIRED = SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT
 
 cdef object failure(object kind, str what):
-    """An exception with OpenSSL's first reason, which is the one nearest to the cause."""
+    """Make an exception with OpenSSL's first reason, which is the one nearest to the cause."""
     cdef unsigned long code = ERR_peek_error()
     cdef const char *text = ERR_reason_error_string(code) if code else NULL
     reason = text.decode("ascii", "replace") if text != NULL else what
@@ -39,7 +40,7 @@ cdef object failure(object kind, str what):
     return error
 
 cdef int tell_password(char *into, int room, int writing, void *known) noexcept nogil:
-    """Never asks the terminal."""
+    """Give OpenSSL the password, so that it never asks the terminal."""
     cdef Password *password = <Password *>known
     if password.length > room:
         return -1
@@ -47,7 +48,7 @@ cdef int tell_password(char *into, int room, int writing, void *known) noexcept 
     return password.length
 
 cdef bint at_end() noexcept nogil:
-    """Whether the reading of PEM ended as it does behind the last block."""
+    """Return whether the reading of PEM ended after its last block."""
     if ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE:
         return False
     ERR_clear_error()
@@ -55,7 +56,10 @@ cdef bint at_end() noexcept nogil:
 
 
 cdef class ServerContext:
-    """With the lowest and the highest version it speaks, as the protocol numbers them. All methods raise ssl.SSLError."""
+    """A TLS server's context. It speaks the versions from the lowest to the highest, in protocol numbers.
+
+    All methods raise ssl.SSLError.
+    """
 
     def __init__(self, int lowest, int highest):
         ERR_clear_error()
@@ -68,12 +72,12 @@ cdef class ServerContext:
             SSL_OP_NO_COMPRESSION
             | SSL_OP_NO_RENEGOTIATION
             | SSL_OP_CIPHER_SERVER_PREFERENCE
-            # Who names it first has no AES in hardware.
+            # A client that names ChaCha20 first has no AES in hardware.
             | SSL_OP_PRIORITIZE_CHACHA
-            # Java and Python clients often go without a word.
+            # Java and Python clients often close without notice.
             | SSL_OP_IGNORE_UNEXPECTED_EOF,
         )
-        # Sessions are in the tickets that clients hold: a cache of ours would be no other processor's.
+        # Sessions are in the tickets that clients hold. A cache here would be unknown to other processors.
         SSL_CTX_set_session_cache_mode(self.context, SSL_SESS_CACHE_OFF)
         SSL_CTX_set_session_id_context(self.context, <const unsigned char *>b"mpbroker", 8)
         SSL_CTX_set_dh_auto(self.context, 1)
@@ -89,19 +93,22 @@ cdef class ServerContext:
         SSL_CTX_free(self.context)
 
     def set_ciphers(self, str names) -> None:
-        """TLS 1.2's, in OpenSSL's list format."""
+        """Set the ciphers of TLS 1.2, in OpenSSL's list format."""
         ERR_clear_error()
         if not SSL_CTX_set_cipher_list(self.context, names.encode("ascii")):
             raise failure(ssl.SSLError, "no cipher")
 
     def set_suites(self, str names) -> None:
-        """TLS 1.3's, with colons between them."""
+        """Set the suites of TLS 1.3, with colons between them."""
         ERR_clear_error()
         if not SSL_CTX_set_ciphersuites(self.context, names.encode("ascii")):
             raise failure(ssl.SSLError, "no suite")
 
     def load_chain(self, bytes pem, str password) -> None:
-        """The private key, the server's certificate and those that lead to its authority; never asks the terminal for a password."""
+        """Load the private key, the server's certificate and those that lead to its authority.
+
+        Never asks the terminal for a password.
+        """
         ERR_clear_error()
         self._use_key(pem, password.encode())
         self._use_certificates(pem)
@@ -109,11 +116,11 @@ cdef class ServerContext:
             raise failure(ssl.SSLError, "the key is another's")
 
     def verify_clients(self, int mode) -> None:
-        """One of VERIFY_NONE, VERIFY_REQUESTED, VERIFY_REQUIRED."""
+        """Set whether clients show certificates: VERIFY_NONE, VERIFY_REQUESTED or VERIFY_REQUIRED."""
         SSL_CTX_set_verify(self.context, mode, NULL)
 
     def trust(self, bytes pem) -> None:
-        """Who signs clients' certificates."""
+        """Trust the authorities that sign clients' certificates."""
         cdef X509 *one
         cdef X509_STORE *store = SSL_CTX_get_cert_store(self.context)
         cdef BIO *source = read_only(pem)
@@ -147,7 +154,7 @@ cdef class ServerContext:
             raise failure(ssl.SSLError, "the private key cannot be used")
 
     cdef _use_certificates(self, bytes pem):
-        """The first is the server's."""
+        """Use the certificates in `pem`; the first is the server's."""
         cdef X509 *one
         cdef BIO *source = read_only(pem)
         cdef int count = 0
@@ -177,7 +184,7 @@ cdef BIO *read_only(bytes data) except NULL:
 
 
 def dump_subject(bytes certificate) -> str:
-    """Print the subject of a DER certificate as `OID=#VALUE+…,…`: values are DER in hexadecimal.
+    """Print the subject of a DER certificate as `OID=#VALUE+…,…`. Values are DER in hexadecimal.
 
     Relative distinguished names stand in the certificate's order. Raises ValueError.
     """

@@ -1,8 +1,8 @@
 """Principals, and the rules that make one of a certificate's subject (KIP-371, SslPrincipalMapper).
 
 A rule is `RULE:pattern/replacement/[LU]` or `DEFAULT` (the subject as it is); the first whose pattern matches
-the whole subject counts. Patterns are Java's; what Python's `re` knows of them is the same, but for
-possessive and named groups, and `$1` in replacements is read as Java does.
+the whole subject counts. Patterns are Java's: Python's `re` reads them the same except for possessive and
+named groups. `$1` in replacements is read as Java does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ class Principal(NamedTuple):
 
 
 def why_nobody(name: str) -> str | None:
-    """Why nobody can be called so; None: somebody can. Sessions keep names as UTF-8 that ends with a zero."""
+    """Return why the name cannot be a principal's, or None if it can.
+
+    Sessions keep names as UTF-8 that ends with a zero.
+    """
     if not name:
         return "its name is empty"
     if "\0" in name:
@@ -37,7 +40,7 @@ def why_nobody(name: str) -> str | None:
 
 ANONYMOUS = Principal("ANONYMOUS")
 
-# As Kafka's SslPrincipalMapper splits: a rule's pattern and replacement have no unescaped slash.
+# Rules are split as in Kafka's SslPrincipalMapper: pattern and replacement have no unescaped slash.
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)")
 _REFERENCE = re.compile(r"\\(.)|\$(\d)", re.DOTALL)
 
@@ -47,12 +50,12 @@ class RuleError(ValueError):
 
 
 class NoRuleMatches(ValueError):
-    """A certificate's subject is not covered by the rules: its owner is refused."""
+    """No rule covers a certificate's subject: its owner is refused."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`pattern` None: DEFAULT. `case`: L, U or nothing."""
+    """A mapping rule. `pattern` None stands for DEFAULT; `case` is L, U or ""."""
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""
@@ -69,12 +72,12 @@ class Rule:
 
 
 def expand(replacement: str, match: re.Match[str]) -> str:
-    """Java's appendReplacement: `$n` is a group, a backslash makes the next character literal."""
+    """Expand as Java's appendReplacement: `$n` is a group, a backslash makes the next character literal."""
     return _REFERENCE.sub(lambda found: found[1] or match[int(found[2])] or "", replacement)
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Raises RuleError with the place."""
+    """Parse the setting. Raises RuleError with the place."""
     rules: list[Rule] = []
     at, text = 0, text.strip() or "DEFAULT"
     while at < len(text):
@@ -104,7 +107,7 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
 
 
 def map_subject(rules: tuple[Rule, ...], subject: str) -> Principal:
-    """Raises NoRuleMatches."""
+    """Return the principal of a certificate's subject. Raises NoRuleMatches."""
     for rule in rules:
         if (name := rule.apply(subject)) is not None:
             if why := why_nobody(name):

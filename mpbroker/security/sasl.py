@@ -5,9 +5,9 @@
     AUTHENTICATE            tokens: in SaslAuthenticate, or bare after a handshake of version 0
     COMPLETE, FAILED        nothing more
 
-Frames go in without their size field, whole frames with it come out. What a failure answers is held back by
-the caller for connection.failed.authentication.delay.ms; then the connection closes. A re-authentication
-(KIP-368) is a server that begins at HANDSHAKE and knows who was there before.
+Frames go in without their size field; whole frames with it come out. The caller holds the answer of a failure
+back for connection.failed.authentication.delay.ms; then the connection closes. A re-authentication (KIP-368)
+is a server that begins at HANDSHAKE and knows the earlier session.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class State(Enum):
 
 
 class Session(NamedTuple):
-    """What authentication came to. `expires_ms`: wall clock; None: never."""
+    """The result of an authentication. `expires_ms`: wall clock; None: never."""
 
     principal: Principal
     mechanism: str
@@ -58,7 +58,7 @@ class Session(NamedTuple):
 
 
 class Failure(Exception):
-    """Ends the authentication. `answer` goes to the client, after the delay; the text to the log."""
+    """The authentication ends. `answer` goes to the client, after the delay; the text to the log."""
 
     def __init__(self, reason: str, answer: bytes = b"") -> None:
         super().__init__(reason)
@@ -67,7 +67,10 @@ class Failure(Exception):
 
 @dataclass(frozen=True)
 class Offer:
-    """What a listener offers. `max_reauth_ms` by mechanism; 0: sessions do not expire by themselves."""
+    """The mechanisms that a listener offers.
+
+    `max_reauth_ms` by mechanism; 0: sessions do not expire by themselves.
+    """
 
     mechanisms: tuple[str, ...]
     make: Callable[[str], Mechanism] = field(repr=False)
@@ -77,7 +80,7 @@ class Offer:
 
 
 class SaslServer:
-    """One authentication; `again` is the session that is to be renewed."""
+    """One authentication. `again` is the session to renew."""
 
     def __init__(self, offer: Offer, again: Session | None = None) -> None:
         self._offer = offer
@@ -96,7 +99,7 @@ class SaslServer:
         return self._again is not None
 
     def receive(self, frame: bytes) -> bytes:
-        """The bytes to send now. Raises Failure, whose answer is sent later and is the last."""
+        """Return the bytes to send now. Raises Failure, whose answer is sent later and is the last."""
         try:
             if self.state is State.AUTHENTICATE and self._bare:
                 return self._bare_token(frame)
@@ -121,7 +124,10 @@ class SaslServer:
                 raise Failure(f"{_name(header)} instead of SaslHandshake")
 
     def _parse(self, frame: bytes) -> tuple[RequestHeader, Any]:
-        """Header and, of requests that belong here, body; ApiVersions of an unknown version has none."""
+        """Parse the header and, for requests that belong here, the body.
+
+        ApiVersions of an unknown version has no body.
+        """
         try:
             header, at = decode_request_header(frame)
             ours = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
@@ -154,7 +160,7 @@ class SaslServer:
             wanted = f"the client wants the mechanism {_shown(mechanism)}, which is not enabled"
             raise Failure(f"{wanted}; enabled are {', '.join(offered)}", _frame(header, refusal))
         if self._again is not None and mechanism != self._again.mechanism:
-            # Said in answer to the next frame, so that the client counts it as a failed authentication.
+            # Refuse in answer to the next frame, so that the client counts it as a failed authentication.
             self._wrong_mechanism = (
                 f"SASL mechanism '{mechanism}' requested by client is not supported for reauthentication of "
                 f"mechanism '{self._again.mechanism}'"
@@ -183,7 +189,7 @@ class SaslServer:
         return _frame(header, SaslAuthenticateResponse(ErrorCode.NONE, None, answer, lifetime_ms))
 
     def _step(self, token: bytes) -> tuple[bytes, int]:
-        """-> (answer, session lifetime, 0 for none). Raises SaslFailed."""
+        """Return (answer, session lifetime or 0 for none). Raises SaslFailed."""
         if self._wrong_mechanism:
             raise SaslFailed("re-authentication with another mechanism", self._wrong_mechanism)
         assert self._mechanism is not None
@@ -224,7 +230,7 @@ def _frame(header: RequestHeader, body: Message, version: int | None = None) -> 
 
 
 def _illegal_state(header: RequestHeader) -> bytes:
-    """The API's own response with the error, where it has one place for it; else nothing."""
+    """Return the API's own response with the error; b"" if it has no single place for it."""
     made: Any = RESPONSES[header.api_key]()
     if not hasattr(made, "error_code"):
         return b""
@@ -240,6 +246,6 @@ def _name(header: RequestHeader) -> str:
 
 
 def _shown(name: str) -> str:
-    """What a stranger has sent, for the log: in one line, and short."""
+    """Make a client's text fit for the log: in one line, and short."""
     shown = name[:MECHANISM_LETTERS_MAX].encode("unicode_escape").decode()
     return shown[:MECHANISM_LETTERS_MAX] + ("…" if max(len(name), len(shown)) > MECHANISM_LETTERS_MAX else "")

@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; KIP-84): credentials, server and client, no I/O.
 
-As in Kafka: no channel binding, names are not prepared with SASLprep, and a credential is bound to one
-mechanism. Who is unknown fails at the first message.
+As in Kafka there is no channel binding, names are not prepared with SASLprep, and a credential is bound to
+one mechanism. An unknown user fails at the first message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mpbroker.security.principals import Principal
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16384
 SALT_BYTES = 26
-# At least as much chance as Kafka's nonces have (130 bits).
+# The nonce has at least as much randomness as Kafka's (130 bits).
 NONCE_BYTES = 18
 _CLIENT_FIRST = re.compile(
     r"(?P<gs2>n,(?:a=(?P<authzid>(?:[^=,\x00]|=2C|=3D)+))?,)"
@@ -57,7 +57,7 @@ TYPES = {kind.mechanism: kind for kind in (ScramType.SCRAM_SHA_256, ScramType.SC
 
 @dataclass(frozen=True)
 class ScramCredential:
-    """What the broker keeps of a password: nothing that a client could log in with elsewhere."""
+    """The stored form of a password; it cannot be used to log in elsewhere."""
 
     iterations: int
     salt: bytes = field(repr=False)
@@ -74,7 +74,7 @@ def salted_password(kind: ScramType, password: str, salt: bytes, iterations: int
 
 
 def credential_of(kind: ScramType, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """From what AlterUserScramCredentials brings."""
+    """Derive a credential from the fields of AlterUserScramCredentials."""
     client_key = _mac(kind.hash_name, salted, b"Client Key")
     stored_key = hashlib.new(kind.hash_name, client_key).digest()
     return ScramCredential(iterations, salt, stored_key, _mac(kind.hash_name, salted, b"Server Key"))
@@ -100,7 +100,7 @@ def _text(token: bytes) -> str:
 
 
 class ScramServer(Mechanism):
-    """`look_up` finds a user's credential for this mechanism."""
+    """The server's side. `look_up` finds a user's credential for this mechanism."""
 
     name: ClassVar[str] = "SCRAM"
 
@@ -177,7 +177,7 @@ class ScramServer(Mechanism):
 
 
 class ScramClient:
-    """The other side: `first()`, then `final(server's first)`, then `verify(server's final)`."""
+    """The client's side: `first()`, then `final(server's first)`, then `verify(server's final)`."""
 
     def __init__(self, kind: ScramType, user: str, password: str, nonce: str | None = None) -> None:
         self._kind = kind
@@ -190,7 +190,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Raises SaslFailed if the server does not play by the rules."""
+        """Return the client's final message. Raises SaslFailed if the server breaks the protocol."""
         match = re.fullmatch(r"r=([^,]+),s=([A-Za-z0-9+/=]+),i=(\d{1,9})", _text(server_first))
         if match is None or not match[1].startswith(self._nonce):
             raise SaslFailed("the server's first message is malformed")
@@ -206,6 +206,6 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """Raises SaslFailed if the server does not know the password either."""
+        """Check the server's proof. Raises SaslFailed if the server does not know the password either."""
         if not hmac.compare_digest(server_final, self._expected):
             raise SaslFailed("the server could not prove that it knows the user")

@@ -1,8 +1,8 @@
-"""TLS contexts from Kafka's `ssl.` settings: of our own for servers (`openssl`), of Python's ssl for clients.
+"""TLS contexts from Kafka's `ssl.` settings: `openssl`'s for servers, those of Python's ssl for clients.
 
 Keys and certificates are PEM, in files or inline; PKCS12 is converted in memory if the `cryptography` package
-is there; JKS is refused with the commands that convert it. `Keystore` notices changed files: new connections
-get the new certificate, those that are open keep theirs.
+is installed; JKS is refused with the commands that convert it. `Keystore` notices changed files: new
+connections get the new certificate, open ones keep theirs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mpbroker.security.openssl import VERIFY_NONE, VERIFY_REQUESTED, VERIFY_REQU
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 CLIENT_AUTH = {"none": VERIFY_NONE, "requested": VERIFY_REQUESTED, "required": VERIFY_REQUIRED}
-# TLS 1.3's suites, among which a client cannot choose: Python's ssl module has no way to.
+# TLS 1.3's suites. A client cannot choose among them: Python's ssl module has no way to.
 TLS13_SUITES = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
 _EXCHANGES = ("ECDHE_ECDSA", "ECDHE_RSA", "DHE_RSA")
 _CIPHERS = {
@@ -33,12 +33,12 @@ _CIPHERS = {
     "AES_256_CBC_SHA256": "AES256-SHA256",
     "AES_128_CBC_SHA256": "AES128-SHA256",
 }
-# IANA's names, which Java and Kafka's documentation use, to OpenSSL's.
+# IANA's names, which Java and Kafka's documentation use, mapped to OpenSSL's.
 TLS12_SUITES = {
     f"TLS_{exchange}_WITH_{cipher}": f"{exchange.replace('_', '-')}-{name}"
     for exchange in _EXCHANGES
     for cipher, name in _CIPHERS.items()
-    # TLS 1.2 has them with one hash, depending on the exchange (RFC 5246, RFC 5289).
+    # TLS 1.2 has these ciphers with one hash, depending on the exchange (RFC 5246, RFC 5289).
     if not cipher.endswith("AES_256_CBC_SHA256" if exchange.startswith("EC") else "AES_256_CBC_SHA384")
 }
 IANA_NAMES = {name: suite for suite, name in TLS12_SUITES.items()}
@@ -51,7 +51,7 @@ JKS_MAGIC = b"\xfe\xed\xfe\xed"
 
 
 class TlsError(ValueError):
-    """A key store, trust store or setting cannot be used; says which, and what to do."""
+    """A key store, trust store or setting cannot be used. The message says which, and what to do."""
 
 
 class Unreadable(TlsError):
@@ -60,7 +60,7 @@ class Unreadable(TlsError):
 
 @dataclass(frozen=True)
 class Material:
-    """PEM bytes. `key_password` opens the private key."""
+    """Key and certificates as PEM bytes. `key_password` opens the private key."""
 
     chain: bytes
     trusted: bytes
@@ -68,7 +68,7 @@ class Material:
 
 
 def load_context(settings: SecuritySettings) -> ServerContext:
-    """A server's context. Raises TlsError."""
+    """Make a server's context. Raises TlsError."""
     material = read_material(settings)
     versions = _versions(settings)
     context = ServerContext(VERSIONS[versions[0]], VERSIONS[versions[-1]])
@@ -83,7 +83,7 @@ def load_context(settings: SecuritySettings) -> ServerContext:
 
 
 def load_client_context(settings: SecuritySettings, *, check_hostname: bool) -> ssl.SSLContext:
-    """A client's: without a trust store the system's authorities count. Raises TlsError."""
+    """Make a client's context. Without a trust store the system's authorities count. Raises TlsError."""
     material = read_material(settings)
     if settings.ssl_keystore_key and not material.chain:
         raise TlsError("ssl.keystore.key and ssl.keystore.certificate.chain are no PEM")
@@ -138,7 +138,10 @@ def _load_trusted(context: Context, settings: SecuritySettings, material: Materi
 
 
 def _versions(settings: SecuritySettings) -> list[str]:
-    """In order. Suites of TLS 1.2 alone exclude TLS 1.3, and the other way round."""
+    """Return the usable versions in order.
+
+    Suites of TLS 1.2 alone exclude TLS 1.3, and the other way round. Raises TlsError if no version is left.
+    """
     allowed = [name for name in VERSIONS if name in settings.ssl_enabled_protocols]
     suites = settings.ssl_cipher_suites
     if not suites:
@@ -176,7 +179,7 @@ def _set_ciphers(context: Context, suites: tuple[str, ...]) -> None:
 
 
 def read_material(settings: SecuritySettings) -> Material:
-    """Raises TlsError."""
+    """Read key, certificates and trusted certificates. Raises TlsError."""
     chain, trusted = b"", b""
     password = settings.ssl_key_password
     if settings.ssl_keystore_location:
@@ -203,7 +206,7 @@ def read_material(settings: SecuritySettings) -> Material:
 
 
 def lines_of_pem(text: str) -> str:
-    """PEM as OpenSSL wants it: in a properties file it is often one long line."""
+    """Break PEM into the lines that OpenSSL needs: in a properties file it is often one long line."""
     out = ""
     for label, body in _PEM_BLOCK.findall(text):
         packed = "".join(body.split())
@@ -220,7 +223,7 @@ def _read(location: str, key: str) -> bytes:
 
 
 def _kind(data: bytes, location: str, store: str) -> str:
-    """By what is in the file: the type of a key store is often left at Java's default."""
+    """Find a store's type from its content: the setting is often left at Java's default. Raises TlsError."""
     if PEM_BEGIN in data:
         return "PEM"
     if data.startswith(JKS_MAGIC):
@@ -258,7 +261,10 @@ def _from_pkcs12(data: bytes, location: str, password: Secret | None) -> bytes:
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """A name for bytes that never touch a disk, for a library that only reads files. Raises Unreadable."""
+    """Give a name to bytes that never touch a disk, for a library that reads only files.
+
+    Raises Unreadable.
+    """
     try:
         fd = os.memfd_create("certificates", os.MFD_CLOEXEC)
     except OSError as error:
@@ -279,7 +285,7 @@ def _named(location: str | None, key: str) -> str:
 
 
 def _why(error: Exception) -> str:
-    """OpenSSL's reason; its texts name no bytes of a key."""
+    """Return OpenSSL's reason. Its texts name no bytes of a key."""
     reason = getattr(error, "reason", None)
     return str(reason or type(error).__name__)
 
@@ -300,10 +306,10 @@ class Keystore:
         )
 
     def refresh(self) -> bool:
-        """Whether there is a new context. Raises TlsError; the old context stays.
+        """Make a new context if a file has changed, and return whether there is one.
 
-        A store that is wrong is tried again when it has changed; what cannot be read is tried each time, and
-        raised once.
+        Raises TlsError, and then the old context stays. A wrong store is tried again when it has changed. An
+        unreadable file is tried each time, and the error raised once.
         """
         now = self._stamps()
         if now == self._seen:
@@ -324,7 +330,7 @@ class Keystore:
 
 
 def _stamp(location: str | None) -> Stamp | None:
-    """What differs when a file has another content or other rights."""
+    """Return values that differ when a file has other content or other rights; None without a file."""
     if not location:
         return None
     try:

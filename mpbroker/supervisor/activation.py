@@ -1,7 +1,7 @@
 """Listening sockets that the service manager opened for us (sd_listen_fds(3)): systemd's socket activation.
 
-Such a socket serves the listener that has its name (FileDescriptorName=) or its address. Connections wait in
-it also while no broker runs, so a restart refuses nobody.
+A socket serves the listener that has its name (FileDescriptorName=) or its address. Connections wait in it
+also while no broker runs, so a restart refuses nobody.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ FIRST_FD = 3
 
 
 class Inherited:
-    """Takes the variables away, so that no child believes that they are meant for it."""
+    """The sockets that were passed to this process.
+
+    The environment's variables are removed, so that no child believes that they are meant for it.
+    """
 
     def __init__(self) -> None:
         pid = os.environ.pop("LISTEN_PID", "")
@@ -40,7 +43,10 @@ class Inherited:
             self.sockets.append((names[number] if number < len(names) else "", sock))
 
     def take(self, listener: Listener) -> tuple[int, Listener] | None:
-        """The socket for a listener, and the listener with the port it has. Raises FatalError."""
+        """Return the socket for a listener, and the listener with the port it has; None if none was passed.
+
+        Raises FatalError when the socket does not listen.
+        """
         found = [
             (name, sock)
             for name, sock in self.sockets
@@ -60,7 +66,10 @@ class Inherited:
         return sock.detach(), listener
 
     def refuse_rest(self) -> None:
-        """Raises FatalError when a socket serves no listener: clients would wait in it for ever."""
+        """Refuse sockets that serve no listener, since clients would wait in them for ever.
+
+        Raises FatalError.
+        """
         if self.sockets:
             rest = ", ".join(f"{name or 'unnamed'} at {sock.getsockname()}" for name, sock in self.sockets)
             raise FatalError(

@@ -1,8 +1,8 @@
-"""What clients have altered of this broker's settings, as the coordinator tells it.
+"""The altered settings of this broker, as the coordinator tells them.
 
-It tells all of it whenever something changes, and its successor tells it again: what is told twice changes
-nothing. The newest counts, and is kept for when the configuration file, which lies beneath it, is read again.
-(Kafka: DynamicConfigPublisher, DynamicBrokerConfig.)
+The coordinator tells all of them whenever one changes, and its successor tells them again: a repetition
+changes nothing. The newest count, and are kept for the next reading of the configuration file, which lies
+beneath them. (Kafka: DynamicConfigPublisher, DynamicBrokerConfig.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _decoder = msgspec.msgpack.Decoder(BrokerSettings)
 
 
 class AlteredSettings:
-    """`waits`: there is something that the running broker does not follow yet."""
+    """The settings altered last. `waits`: the running broker does not follow some of them yet."""
 
     def __init__(self, memory: SharedMemory, node_id: int) -> None:
         self.waits = False
@@ -39,7 +39,7 @@ class AlteredSettings:
         self._coordinator_bell = memory.bell_fds[COORDINATOR]
 
     def look(self) -> bool:
-        """Takes what the coordinator has told since the last time; whether it is something else."""
+        """Take what the coordinator has told since the last time. Return whether the settings differ."""
         if not (news := self._reader.poll()):
             return False
         told = _decoder.decode(news[-1])
@@ -52,11 +52,11 @@ class AlteredSettings:
         return differs
 
     def acknowledge(self) -> None:
-        """Done as far as can be: whoever has altered something waits no longer."""
+        """Tell the coordinator that this version is done as far as can be, so that clients wait no longer."""
         if self._told != self._version:
             self._told = self._version
             self._done.store(0, self._version)
-            # Whether it sleeps or not: one on its way from a look at the word to sleep would not be rung.
+            # Ring whether it sleeps or not: on its way from a look at the word to sleep it would miss a bell.
             os.eventfd_write(self._coordinator_bell, 1)
 
     def _usable(self, texts: dict[str, str]) -> dict[str, str]:

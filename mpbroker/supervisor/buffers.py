@@ -1,9 +1,9 @@
-"""How much memory requests and answers may take: queued.max.request.bytes, or a share of the machine's, and
-who gets how much of it (Kafka: the MemoryPool of SocketServer, one for all processors).
+"""The memory that requests and answers may take: queued.max.request.bytes or a share of the machine's.
 
-Each processor has an arena and a limit of its own. The limits never add up to more than the whole: before
-processors are added the others' shrink, and what is left by those that go is given out when they are gone.
-The control plane's processor has a small share that no load on the data plane can take.
+It is divided among processors (Kafka: the MemoryPool of SocketServer, one for all processors). Each processor
+has an arena and a limit of its own. The limits never add up to more than the whole: before processors are
+added the others' limits shrink, and the share of removed ones is given out when they are gone. The control
+plane's processor has a small share that no load on the data plane can take.
 """
 
 from __future__ import annotations
@@ -19,27 +19,30 @@ REQUEST_MEMORY_SHARE = 0.25
 CONTROL_SHARE = 16
 CONTROL_BYTES_MAX = 64 << 20
 REPLY_BYTES_MIN = 256 << 20
-# Of address space, which costs nothing: so much that the sizes of blocks may change as they like.
+# Address space costs nothing: there is so much of it that the sizes of blocks may change as they like.
 EXTENT_PER_LIMIT = 16
 EXTENT_BYTES_MIN = 16 << 30
 EXTENT_BYTES_MAX = 1 << 40
 
 
 def request_bytes(config: BrokerConfig) -> int:
-    """For all processors together."""
+    """Return the bytes for all processors together."""
     if config.queued_max_request_bytes > 0:
         return config.queued_max_request_bytes
     return int(psutil.virtual_memory().total * REQUEST_MEMORY_SHARE)
 
 
 def shares(total: int, processors: int, *, has_control: bool) -> tuple[int, int]:
-    """-> (of each processor, of the control plane's)."""
+    """Return the bytes of each processor, and of the control plane's."""
     control = max(1, min(total // CONTROL_SHARE, CONTROL_BYTES_MAX)) if has_control else 0
     return max(1, (total - control) // processors), max(1, control)
 
 
 def sizes(config: BrokerConfig) -> Sizes:
-    """Of the memory that is made at the start; the limits of requests are given out afterwards."""
+    """Return the sizes of the memory that is made at the start.
+
+    Limits of requests are given out afterwards.
+    """
     total = request_bytes(config)
     reply_limit = max(total, REPLY_BYTES_MIN)
     extent = (reply_limit + LARGEST_REQUEST_BYTES) * EXTENT_PER_LIMIT
@@ -56,7 +59,7 @@ def sizes(config: BrokerConfig) -> Sizes:
 
 
 def give_out(memory: SharedMemory, config: BrokerConfig, processors: int) -> None:
-    """To so many processors, whether they run already or are about to."""
+    """Set the limits of so many processors, whether they run already or are about to."""
     each, control = shares(request_bytes(config), processors, has_control=config.control_plane is not None)
     limits = memory.words("request_limits")
     for role in topology.PROCESSORS:

@@ -1,4 +1,4 @@
-"""Forking a role: what is inherited, what is closed, how it ends."""
+"""Forking a role: what the child inherits, what it closes, and how it ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OUR_SIGNALS = (
     signal.SIGCHLD,
     signal.SIGUSR1,
 )
-# A terminal sends them to the whole group; what they mean for the broker the supervisor knows.
+# A terminal sends these to the whole group; only the supervisor knows what they mean for the broker.
 _OF_THE_SUPERVISOR = (signal.SIGINT, signal.SIGHUP)
 
 
@@ -38,16 +38,16 @@ class Child:
 
     role: int
     main: Callable[[ProcessContext], int]
-    # What it inherits besides stdio and the doorbells, as it is when it is forked.
+    # Descriptors that it inherits besides stdio and the doorbells; a function is called when it is forked.
     fds: tuple[int, ...] | Callable[[], tuple[int, ...]] = ()
-    about: Callable[[], str] = str  # what its title says behind its name
+    about: Callable[[], str] = str  # returns what its title says behind its name
     pid: int = 0
     pidfd: int = -1
     incarnation: int = 0
     started: float = 0.0  # time.monotonic()
     pulse: Pulse = field(default_factory=Pulse)
     last_turns: int = -1
-    moves: Patience = field(default_factory=lambda: Patience(0))  # while it starts
+    moves: Patience = field(default_factory=lambda: Patience(0))  # limit for signs of life while it starts
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     restart_at: float | None = None
     serves: bool = False  # it is ready, and its peers know
@@ -63,9 +63,10 @@ class Child:
 
 
 def fork_child(child: Child, context: ProcessContext) -> None:
-    """Starts the role's process. The supervisor must be without threads: a fork leaves their locks held.
+    """Start the role's process.
 
-    Raises OSError, maybe with a process that nobody watches: `abandon` ends it.
+    The supervisor must be without threads: a fork leaves their locks held. Raises OSError, maybe with a
+    process that nobody watches: `abandon` ends it.
     """
     tasks = sum(1 for _ in Path("/proc/self/task").iterdir())
     if tasks != 1 or threading.active_count() != 1:
@@ -81,7 +82,8 @@ def fork_child(child: Child, context: ProcessContext) -> None:
             keep = {0, 1, 2, *context.memory.bell_fds, *own_fds}
             _child_main(child, context, parent, keep, blocked)
     finally:
-        # Whatever came of it: who is deaf to its signals cannot be stopped, nor can those it forks later.
+        # Restore the mask in every case: a process deaf to its signals cannot be stopped, nor can later
+        # children.
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     child.pid = pid
     child.pidfd = os.pidfd_open(pid)
@@ -90,7 +92,7 @@ def fork_child(child: Child, context: ProcessContext) -> None:
 
 
 def abandon(child: Child) -> None:
-    """Ends what came of a start that failed half way: there may be no second process of a role."""
+    """End what came of a start that failed half way: a role may have no second process."""
     if child.pidfd >= 0:
         os.close(child.pidfd)
     if child.pid:
@@ -129,7 +131,7 @@ def _child_main(
 
 
 def _terminated(context: ProcessContext, parent: int) -> None:
-    """The kernel's word that the supervisor died; any other SIGTERM is ignored.
+    """Stop if the supervisor died, for which the kernel sends SIGTERM; ignore any other SIGTERM.
 
     While the supervisor lives it alone decides who stops and in which order: a SIGTERM to the whole process
     group must not take the roles away from under a graceful stop.

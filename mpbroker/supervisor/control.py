@@ -1,8 +1,8 @@
 """The supervisor's Unix socket, answered even when the data plane is jammed.
 
-SOCK_SEQPACKET, one JSON message each way, such as {"command": "status"}, {"command": "resize", "handlers": N}
-or {"command": "listener-add", "listener": "NAME://host:port"}; the answer is the command's result, or
-{"error": text}. Mode 0600: only the broker's user may steer it.
+The socket is SOCK_SEQPACKET, with one JSON message each way, such as {"command": "status"}, {"command":
+"resize", "handlers": N} or {"command": "listener-add", "listener": "NAME://host:port"}. The answer is the
+command's result, or {"error": text}. Mode 0600: only the broker's user may steer it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mpbroker.ipc.pointer import CONTROL_NAME
 from mpbroker.ipc.process import FatalError
 
 MESSAGE_BYTES_MAX = 1 << 20
-# Who asks nothing for longest is forgotten when more come.
+# When more clients come, the one that has been silent for longest is dropped.
 CLIENTS_MAX = 64
-# Of an answer: what the kernel passes on as one message, with its usual limits (net.core.wmem_default).
+# Bytes of an answer that the kernel passes on as one message, with its usual limits (net.core.wmem_default).
 ANSWER_BYTES_MAX = 192 << 10
 
 
@@ -45,7 +45,7 @@ Answer: TypeAlias = dict[str, Any]
 
 
 class Later:
-    """An answer that is not known yet: whoever asked gets it as soon as it is given."""
+    """An answer that is not known yet. The client gets it as soon as it is given."""
 
     def __init__(self) -> None:
         self._answer: Answer | None = None
@@ -63,8 +63,10 @@ class Later:
 
 
 class ControlSocket:
-    """`serve(command)` returns what is answered; FatalError, OSError and ValueError become error answers.
-    `watch` and `unwatch` are the tree's.
+    """The listening end of the control socket.
+
+    `serve(command)` returns the answer; FatalError, OSError and ValueError become error answers. `watch` and
+    `unwatch` are the tree's.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class ControlSocket:
         unwatch: Callable[[int], None],
     ) -> None:
         self.watch, self.unwatch = watch, unwatch
-        self.asking: dict[int, socket.socket] = {}  # connected, and silent up to now
+        self.asking: dict[int, socket.socket] = {}  # connected, and silent so far
         self.path = directory / CONTROL_NAME
         self.serve = serve
         self.path.unlink(missing_ok=True)
@@ -87,20 +89,20 @@ class ControlSocket:
             os.umask(mask)
         self.sock.listen(16)
         self.sock.setblocking(False)
-        # Given up for a moment when there is no other, so that who asks then is told.
+        # A spare descriptor, given up for a moment when there is no other, so that a client can be told.
         self._spare_fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def fileno(self) -> int:
         return self.sock.fileno()
 
     def accept(self) -> None:
-        """Takes one client; what it asks is answered when it has asked, and nobody waits for that."""
+        """Take one client. Its command is answered when it comes, and nobody waits for that."""
         try:
             connection, _ = self.sock.accept()
         except BlockingIOError:
             return
         except OSError as error:
-            # Who stays in the backlog would be ready for ever.
+            # A client left in the backlog would keep the socket readable for ever.
             self._turn_away(error)
             return
         connection.setblocking(False)

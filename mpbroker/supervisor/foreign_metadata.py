@@ -1,8 +1,8 @@
-"""Refuses log directories whose metadata are not mpbroker's, before a start changes anything in them.
+"""Refusal of log directories whose metadata are not mpbroker's, before a start changes anything in them.
 
-Apache Kafka keeps topics in `__cluster_metadata-0`, too, next to much that a broker alone does not have. Only
-the types of the records are looked at here: the coordinator reads them whole when it starts, and what a crash
-has left is the log worker's to judge.
+Apache Kafka keeps topics in `__cluster_metadata-0` too, with records that a single broker does not have. This
+module looks only at the types of the records: the coordinator reads them whole when it starts, and the log
+worker judges what a crash has left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METADATA_DIRECTORY: Final = names.partition_name(METADATA_TOPIC, 0)
 QUORUM_STATE: Final = "quorum-state"
 """The file in which Kafka's controller keeps its vote (Kafka: FileQuorumStateStore)."""
 OWN_PREFIX: Final = "mpbroker."
-"""How the names of all files begin that mpbroker alone has in a log directory."""
+"""The prefix of all files that mpbroker alone has in a log directory."""
 
 _ELSEWHERE: Final = (
     "name an empty directory in log.dirs; to bring the topics along, start Kafka on this one and copy them "
@@ -39,11 +39,12 @@ _ELSEWHERE: Final = (
 
 @dataclass
 class _Contents:
-    """What the records of a metadata log say of its owner.
+    """A summary of a metadata log's records, which tells its owner.
 
-    `is_ours`: mpbroker's records come before any of Kafka's controller. `has_elections`: there are some.
-    `election`: the segment and the byte where the first one begins that is behind the last clean stop.
-    `unknown`: the offset of the first record of an unknown type, and why it is unknown.
+    `is_ours`: mpbroker's records come before any of Kafka's controller. `has_elections`: the log has
+    elections of Kafka's controller. `election`: the segment and the byte where the first election after the
+    last clean stop begins. `unknown`: the offset of the first record of an unknown type, and why it is
+    unknown.
     """
 
     is_ours: bool = False
@@ -53,7 +54,7 @@ class _Contents:
 
 
 def refuse_foreign_metadata(log_dirs: Sequence[str]) -> None:
-    """Reads the metadata in these log directories, if any. Raises FatalError; changes nothing."""
+    """Check the metadata in these log directories, if any. Changes nothing. Raises FatalError."""
     paths = [Path(name) for name in log_dirs]
     try:
         with_metadata = [path for path in paths if (path / METADATA_DIRECTORY).is_dir()]
@@ -66,7 +67,7 @@ def refuse_foreign_metadata(log_dirs: Sequence[str]) -> None:
 
 
 def _refuse_records(log_dir: Path) -> None:
-    """Raises FatalError, OSError."""
+    """Check the records of a directory's metadata. Raises FatalError, OSError."""
     directory = log_dir / METADATA_DIRECTORY
     bases = segments_of(directory)
     if bases and bases[0] > 0:
@@ -82,7 +83,10 @@ def _refuse_records(log_dir: Path) -> None:
 
 
 def _read(directory: Path, clean_end: float) -> _Contents:
-    """Reads up to the first record of an unknown type, or to where batches are not whole. Raises OSError."""
+    """Read up to the first record of an unknown type, or to the first batch that is not whole.
+
+    Raises OSError.
+    """
     found = _Contents()
     next_offset = 0
     for path, position, batch in _batches(directory):
@@ -109,7 +113,7 @@ def _read(directory: Path, clean_end: float) -> _Contents:
 
 
 def _batches(directory: Path) -> Iterator[tuple[Path, int, Batch]]:
-    """The batches up to the first that is not whole, each with its segment and the byte where it begins.
+    """Yield each batch with its segment and the byte where it begins, up to the first that is not whole.
 
     Raises OSError if a file cannot be read.
     """
@@ -126,7 +130,7 @@ def _batches(directory: Path) -> Iterator[tuple[Path, int, Batch]]:
 
 
 def _clean_end(log_dir: Path) -> float:
-    """The end of the metadata at a clean stop; infinite if there was none, or if nobody knows."""
+    """Return the end of the metadata at the last clean stop; infinite if there was none or it is unknown."""
     if not is_there(log_dir / names.CLEAN_SHUTDOWN):
         return float("inf")
     try:
@@ -153,7 +157,7 @@ def _unknown_record(log_dir: Path, found: _Contents, offset: int, why: str) -> s
 
 
 def _election_alone(log_dir: Path, segment: Path, position: int) -> str:
-    """Kafka's controller has appended its election, and its broker never came to open the partitions."""
+    """Describe an election that Kafka's controller appended before its broker opened partitions."""
     return (
         f"Apache Kafka was started on {log_dir} since mpbroker, and its controller has written to {segment}; "
         "topics are as mpbroker left them. Make sure that Kafka is stopped, then take back what it wrote: "
@@ -162,7 +166,7 @@ def _election_alone(log_dir: Path, segment: Path, position: int) -> str:
 
 
 def _refuse_partitions(paths: Sequence[Path]) -> None:
-    """Without metadata every partition would be set aside. Raises FatalError, OSError."""
+    """Refuse partitions without metadata: a start would set all of them aside. Raises FatalError, OSError."""
     here = [path for path in paths if is_there(path / names.META_PROPERTIES)]
     if any(entry.name.startswith(OWN_PREFIX) for path in here for entry in path.iterdir()):
         return

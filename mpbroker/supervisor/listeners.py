@@ -1,4 +1,4 @@
-"""The listening sockets and who serves them; listeners that come and go while the broker runs.
+"""The listening sockets and their acceptors; listeners that are added and removed while the broker runs.
 
 Sockets are bound before anything else and kept here: an acceptor that dies loses no backlog. Adding and
 removing goes in Kafka's order (SocketServer.addListeners, removeListeners): a removed listener first gives up
@@ -40,7 +40,7 @@ log = logging.getLogger("mpbroker")
 
 @dataclass
 class _Change:
-    """A listener on its way in or out; whoever asked for it hears when it is done."""
+    """A listener on its way in or out. `answer` is given when the change is done."""
 
     number: int
     listener: Listener
@@ -51,7 +51,7 @@ class _Change:
 
 
 class Listeners:
-    """All listeners of a broker by number. `config` is kept up to date, for the children to come."""
+    """All listeners of a broker by number. `config` is kept up to date for later children."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Listeners:
         self.security = security
         self.served = served
         self.fds = dict(enumerate(fds))
-        # Paths of Unix-domain sockets that were made here, and not by the service manager.
+        # Paths of Unix-domain sockets that were made here, not by the service manager.
         self.own_paths = {n for n in self.fds if config.listeners[n].name not in inherited}
         self.memory = memory
         self.sequence = 0
@@ -78,19 +78,19 @@ class Listeners:
 
     @property
     def acceptors(self) -> tuple[int, ...]:
-        """The control plane's first, as Kafka starts them."""
+        """Return the acceptors, the control plane's first, as Kafka starts them."""
         if self.config.control_plane is None:
             return (topology.ACCEPTOR,)
         return (topology.CONTROL_ACCEPTOR, topology.ACCEPTOR)
 
     def of_acceptor(self, role: int) -> list[int]:
-        """The listeners it serves."""
+        """Return the listeners that an acceptor serves."""
         control = self.config.control_plane_listener_name
         is_control = role == topology.CONTROL_ACCEPTOR
         return [n for n in self.fds if (self.config.listeners[n].name == control) == is_control]
 
     def names_of(self, role: int) -> str:
-        """The listeners of a process, for its title."""
+        """Return the names of a process's listeners, for its title."""
         plane = topology.CONTROL_ACCEPTOR if topology.is_control_plane(role) else topology.ACCEPTOR
         return ",".join(self.config.listeners[n].name for n in self.of_acceptor(plane))
 
@@ -123,7 +123,7 @@ class Listeners:
         return Child(role, main, (fd,), about=partial(self.names_of, role))
 
     def abandon(self, role: int) -> None:
-        """A processor has left for good: closes what was on its way to it and was not taken."""
+        """Close the connections on their way to a processor that has left for good."""
         inbox = self.handovers[role][1]
         inbox.setblocking(False)
         while received := handover.receive(inbox):
@@ -134,7 +134,7 @@ class Listeners:
     # ---- changes
 
     def add(self, text: str, protocol: str | None, advertised: str | None, tree: Tree) -> Later:
-        """Begins to serve one more listener. Raises FatalError, ValueError, OSError; then there is none."""
+        """Begin to serve one more listener. Raises FatalError, ValueError, OSError, having added none."""
         config = self.config
         number = len(config.listeners)
         if number == MAX_LISTENERS:
@@ -150,11 +150,11 @@ class Listeners:
             self.sequence += 1
             listener_orders.send_add(self.orders[topology.ACCEPTOR][0], self.sequence, number, added, fd)
         except (ValueError, OSError):
-            # Nobody has heard of it: the next one gets its number.
+            # Nobody has heard of the listener: the next one gets its number.
             os.close(fd)
             sockets.remove_path(added)
             raise
-        # A listener of this name that was removed may have been advertised elsewhere.
+        # A removed listener of this name may have been advertised elsewhere.
         others = tuple(one for one in config.advertised_listeners or () if one.name != added.name)
         advertised_listeners = (*others, told) if told is not None else others
         if security is not None:
@@ -179,7 +179,10 @@ class Listeners:
     def _parse(
         self, text: str, protocol: str | None, advertised: str | None
     ) -> tuple[Listener, Listener | None, dict[str, str]]:
-        """-> the listener, what clients are told, the protocol map with it. Raises FatalError, ValueError."""
+        """Return the listener, its advertised form, and the protocol map with it.
+
+        Raises FatalError, ValueError.
+        """
         name = text.partition("://")[0].strip().upper()
         protocols = dict(self.config.listener_security_protocol_map)
         if protocol is not None:
@@ -199,7 +202,7 @@ class Listeners:
         return added, told, protocols
 
     def remove(self, name: str, tree: Tree) -> Later:
-        """Begins to take a listener away, with its connections. Raises FatalError, OSError: then it stays."""
+        """Begin to remove a listener and its connections. Raises FatalError, OSError, and then it stays."""
         name = name.strip().upper()
         found = [n for n in self.fds if self.config.listeners[n].name == name]
         if not found:
@@ -223,7 +226,10 @@ class Listeners:
         return self._begin(number, listener, comes=False, tree=tree)
 
     def changed_security(self, config: BrokerConfig) -> dict[int, ListenerSecurity]:
-        """Of those listeners for which another configuration says something else. Raises SecurityError."""
+        """Return the new security of those listeners whose settings differ in `config`.
+
+        Raises SecurityError.
+        """
         served = {n: self.config.listeners[n] for n in self.security}
         return {
             number: security_of_added(listener, config)
@@ -232,7 +238,10 @@ class Listeners:
         }
 
     def follow(self, config: BrokerConfig, security: dict[int, ListenerSecurity], tree: Tree) -> None:
-        """`security`: what is new of it, for processes to come; those that run make their own."""
+        """Take over another configuration and the changed `security`, for later children.
+
+        Running processes derive the security themselves.
+        """
         self.security |= security
         self._set_config(tree, config)
 
@@ -246,7 +255,7 @@ class Listeners:
         return change.answer
 
     def go_on(self, tree: Tree) -> None:
-        """Completes the changes that the acceptor has made, or its successor, who begins with them made."""
+        """Complete the changes that the acceptor has made. A successor of it begins with them made."""
         for change in list(self.changes):
             state = self.memory.listener_counts(change.number).get(ListenerCount.STATE)
             if change.comes:
@@ -264,10 +273,10 @@ class Listeners:
             self.changes.remove(change)
             change.answer.give({"listener": str(change.listener)})
 
-    # ---- what others see
+    # ---- descriptions
 
     def describe(self) -> list[dict[str, Any]]:
-        """Of each listener: where it listens, what clients are told, what it has counted."""
+        """Describe each listener: where it listens, its advertised address, and its counts."""
         told = {one.name: one for one in self.config.advertised_listeners or ()}
         return [self._describe(n, told.get(self.config.listeners[n].name)) for n in self.fds]
 

@@ -1,4 +1,7 @@
-"""One log line format for all processes: time, level, who, what; on stderr, for systemd and terminals."""
+"""One log line format for all processes: time, level, process, message.
+
+It goes to stderr, for systemd and terminals.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class _Prefix(logging.Filter):
 
 
 def wanted_level(environment: Mapping[str, str]) -> str:
-    """Raises ValueError."""
+    """Return the level that the environment asks for. Raises ValueError if there is no such level."""
     text = environment.get(LEVEL_VARIABLE, "INFO")
     if text.upper() not in LEVELS:
         raise ValueError(f"{LEVEL_VARIABLE}={text}: the level is one of {', '.join(LEVELS)}")
@@ -30,7 +33,7 @@ def wanted_level(environment: Mapping[str, str]) -> str:
 
 
 def configure(level: str = "INFO") -> None:
-    """Called once, before the first fork."""
+    """Set up logging. Call it once, before the first fork."""
     out = logging.StreamHandler(sys.stderr)
     out.addFilter(_Prefix())
     out.setFormatter(logging.Formatter("%(asctime)s %(levelname)s [%(process_name)s] %(message)s"))
@@ -41,7 +44,7 @@ def configure(level: str = "INFO") -> None:
 
 
 class _Live(logging.Logger):
-    """Heeds the level that clients have set, in all processes from that moment on (ipc.log_levels)."""
+    """A logger that heeds the level set by clients at once, in all processes (ipc.log_levels)."""
 
     word: ClassVar[Words]
 
@@ -49,17 +52,20 @@ class _Live(logging.Logger):
         return self.word.load(0) or super().getEffectiveLevel()
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802
-        """What it was asked before is not kept: another process changes it."""
+        """Compute the answer anew: logging's cache would miss a change by another process."""
         return level >= self.getEffectiveLevel()
 
 
 def follow(word: Words) -> None:
-    """Called before the first fork. All modules have the logger in hand already, so it changes itself."""
+    """Make the logger heed the shared level. Call it before the first fork.
+
+    All modules hold the logger already, so its class is replaced.
+    """
     _Live.word = word
     logging.getLogger("mpbroker").__class__ = _Live
 
 
 def set_process_name(name: str) -> None:
-    """In a child, after the fork."""
+    """Set the name in this process's log lines. Call it in a child, after the fork."""
     global _name
     _name = name

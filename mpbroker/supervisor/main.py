@@ -53,12 +53,12 @@ from shm.region import RegionUnavailable
 
 EXIT_OK = 0
 EXIT_FAILED = 1
-# As a wrong setting has it (cli.errors): the service manager is not to try it again.
+# The status of a wrong setting (cli.errors): the service manager must not try again.
 EXIT_MISCONFIGURED = 2
-# `kill %1` on `make run` signals the whole job, and make passes its own signal on: nobody who wants a second
-# one is that fast.
+# A second signal within this time is the same request: `kill %1` on `make run` signals the whole job, and
+# make passes its own signal on. Nobody who wants a second one is that fast.
 SAME_STOP_S = 0.2
-# How much more time the service manager is asked for while the broker starts, and how often.
+# The time that the service manager is asked for while the broker starts, and the interval between requests.
 EXTEND_BY_S, EXTEND_EVERY_S = 60.0, 15.0
 HOT_APIS = (
     ApiKey.PRODUCE,
@@ -79,7 +79,10 @@ log = logging.getLogger("mpbroker")
 
 
 def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
-    """Certificates, users and rules of all listeners, checked before anything else is begun."""
+    """Check certificates, users and rules of all listeners before anything else is begun.
+
+    Raises FatalError.
+    """
     try:
         return secure_listeners(config)
     except SecurityError as error:
@@ -87,7 +90,10 @@ def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
 
 
 def check_size(config: BrokerConfig) -> None:
-    """Whatever changes later, processes that run have to be told of all of it."""
+    """Refuse a configuration that is too large to be told to running processes when it changes.
+
+    Raises FatalError.
+    """
     try:
         settings.encode(config)
     except ValueError as error:
@@ -95,7 +101,10 @@ def check_size(config: BrokerConfig) -> None:
 
 
 def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
-    """Runs a broker until it is told to stop; -> exit status. Every failure is one clear line in the log."""
+    """Run a broker until it is told to stop; return the exit status.
+
+    Every failure is one clear line in the log.
+    """
     logs.configure(logs.wanted_level(os.environ))
     setproctitle.setproctitle("mpbroker: supervisor")
     try:
@@ -111,7 +120,7 @@ def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
 
 
 def look_up_addresses(config: BrokerConfig) -> BrokerConfig:
-    """Names that limits are given to. Kafka does it once as well."""
+    """Resolve the names that limits are given to, once, as Kafka does. Raises FatalError."""
     try:
         overrides = resolved_overrides(config.max_connections_per_ip_overrides)
     except ValueError as error:
@@ -120,11 +129,11 @@ def look_up_addresses(config: BrokerConfig) -> BrokerConfig:
 
 
 class StopAsked(Exception):
-    """Told to stop while the tree waits for something that may take long."""
+    """The broker was told to stop while the tree waits for something that may take long."""
 
 
 class Supervisor:
-    """Its state: sockets, memory, tree. Single-threaded."""
+    """The supervisor's sockets, memory and tree. Single-threaded."""
 
     def __init__(self, config: BrokerConfig, read_again: ReadAgain | None = None) -> None:
         raise_file_limit()
@@ -148,11 +157,14 @@ class Supervisor:
         self.stopped_at = 0.0
 
     def _claim(self, config: BrokerConfig, undo: contextlib.ExitStack) -> None:
-        """What may refuse the start, and then leaves nothing. Raises FatalError, RegionUnavailable."""
+        """Do everything that may refuse the start; a refusal leaves nothing behind.
+
+        Raises FatalError, RegionUnavailable.
+        """
         security = security_of(config)
         check_size(config)
         runtime_dir.check(config)
-        # Before a lock file is made in what is somebody else's.
+        # Check before a lock file is made in somebody else's directory.
         refuse_foreign_metadata(config.log_dirs)
         locks = LogDirLocks(config)
         undo.callback(locks.undo)
@@ -179,7 +191,7 @@ class Supervisor:
         for key in HOT_APIS:
             codec.prepare(key)
         metadata_records.prepare()
-        # To look for what is garbage by now takes longer than all of it is worth.
+        # Looking for garbage takes longer than the little garbage so far is worth.
         gc.freeze()
         gc.enable()
         code = EXIT_OK
@@ -217,11 +229,12 @@ class Supervisor:
     # ---- start
 
     def _start_tree(self) -> None:
-        """Acceptors come last: clients wait in the backlog until all others serve. Of the two planes the
-        control plane is first.
+        """Start all roles. Acceptors come last: clients wait in the backlog until all others serve.
+
+        Of the two planes the control plane is first.
         """
         tree = self.tree
-        # Recovery may take long, and whoever wants to know how far it is must find us.
+        # Recovery may take long, and tools that show its progress must find this process.
         self.pointers.write()
         self.teller = progress.Teller(self.config, self.memory)
         tree.on_wait = self._while_starting
@@ -236,7 +249,7 @@ class Supervisor:
             Child(topology.log_worker(number), log_process.run, tuple(self.locks))
             for number in range(self.config.log_workers)
         ]
-        # It puts in order what the last run left; the others wait for that by themselves, too.
+        # The first worker clears up what the last run left. The others wait for that by themselves.
         tree.start(first)
         for child in others:
             tree.launch(child)
@@ -256,9 +269,9 @@ class Supervisor:
         for child in workers:
             tree.await_serving(child)
         if self.config.log_cleaner_enable:
-            # It writes below the log directories, too: no second broker may begin while it does.
+            # The cleaner also writes below the log directories: no second broker may begin while it does.
             tree.launch(Child(topology.CLEANER, cleaner_process.run, tuple(self.locks)))
-        # Before anybody can ask for what is known to be damaged.
+        # Start the scrubber before any client can ask for what is known to be damaged.
         tree.start(Child(topology.SCRUBBER, scrub_process.run, tuple(self.locks)))
         for role in self.listeners.acceptors:
             tree.start(self.listeners.acceptor(role))
@@ -266,7 +279,7 @@ class Supervisor:
                 raise BrokerStops(EXIT_FAILED, f"the {topology.name_of(role)} did not start; see above")
 
     def _begin_as_altered(self) -> None:
-        """The coordinator has read what clients have altered: who comes now begins with it."""
+        """Apply what clients have altered, as the coordinator has read it, for the children that follow."""
         self.altering.look()
         try:
             changes, security, resize = self._checked(self._altered, Resize.of)
@@ -285,7 +298,7 @@ class Supervisor:
         self.altering.acknowledge()
 
     def _while_starting(self) -> None:
-        """A stop is obeyed at once, also while the log recovers; the service manager is asked for time."""
+        """Obey a stop at once, also while the log recovers, and ask the service manager for time."""
         if self.signals:
             raise BrokerStops(EXIT_OK, "told to stop while starting; recovery begins anew at the next start")
         self.teller.look()
@@ -329,7 +342,7 @@ class Supervisor:
     # ---- while it runs
 
     def _install_signals(self) -> int:
-        """Signals only count; the main loop acts. Returns the wake-up descriptor."""
+        """Install handlers that only count signals; the main loop acts. Return the wake-up descriptor."""
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
@@ -357,8 +370,9 @@ class Supervisor:
         self.hangups += 1
 
     def _go_on_reloading(self) -> None:
-        """One at a time, for all who have asked before it begins; and none while workers come and go. Who has
-        altered something does not wait for these: a handler that leaves may hold the request.
+        """Move reloads on: one at a time, for everybody who asked before it began, and none during a resize.
+
+        Clients that altered settings do not wait for these: a handler that leaves may hold their request.
         """
         altered = self.altering.look()
         if self.resizing is not None or self.reloading is not None:
@@ -389,7 +403,10 @@ class Supervisor:
                 answer.give({"error": f"nothing changes: {error}"})
 
     def _publish_altered(self) -> None:
-        """The values count at once; workers that come, go or are replaced for them wait for their turn."""
+        """Publish altered values at once.
+
+        Resizes and replacements of handlers for them wait for their turn.
+        """
         try:
             changes, security, _ = self._checked(self._altered, Resize.of)
         except (ReloadError, SecurityError, FatalError) as error:
@@ -400,7 +417,7 @@ class Supervisor:
     def _begin_altered(self) -> None:
         self.altering.waits = False
         try:
-            # How far one step may go was checked before it was recorded.
+            # The limit of one step was checked before the change was recorded.
             self._begin(*self._checked(self._altered, Resize.of), "altered by clients", [])
         except (ReloadError, SecurityError, FatalError) as error:
             log.error("%s", NOT_FOLLOWED % error)
@@ -417,7 +434,7 @@ class Supervisor:
             self._publish(changes, security)
             self.resizing = resize
         self.altering.waits = False
-        tell(changes, why)  # now it is true
+        tell(changes, why)  # log it now that it is true
         self.reloading = Reloading(changes, answers)
 
     def _publish(self, changes: Changes, security: dict[int, ListenerSecurity]) -> None:
@@ -436,8 +453,11 @@ class Supervisor:
         look: Callable[[], Changes],
         new_resize: Callable[[BrokerConfig, int | None, int | None], Resize],
     ) -> tuple[Changes, dict[int, ListenerSecurity], Resize | None]:
-        """Raises ReloadError, SecurityError, FatalError with everything as it was."""
-        # The tree's: a listener may have come in this very step.
+        """Check a new configuration.
+
+        Raises ReloadError, SecurityError, FatalError with everything as it was.
+        """
+        # Use the tree's configuration: a listener may have come in this very step.
         self.config = self.tree.config
         try:
             changes = look()
@@ -448,7 +468,7 @@ class Supervisor:
         except (ReloadError, SecurityError, FatalError):
             raise
         except Exception as error:
-            # A file that we cannot even judge is no reason to end what serves.
+            # A file that cannot even be judged is no reason to end a running broker.
             log.exception("the check of the configuration fails")
             raise ReloadError(f"the check of the configuration fails: {error}") from error
         return changes, security, resize
@@ -469,14 +489,16 @@ class Supervisor:
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
 
     def _while_running(self) -> None:
-        """A stop does not wait for somebody who does not acknowledge what no longer matters: whatever is
-        broken off here, a fence for example, the stop does again or makes needless.
+        """Raise StopAsked when told to stop.
+
+        A stop does not wait for acknowledgements that no longer matter. Whatever is broken off here, such as
+        a fence, the stop does again or makes needless.
         """
         if self.signals:
             raise StopAsked
 
     def _stop(self) -> None:
-        """Graceful; a second signal ends it at once."""
+        """Stop gracefully; a second signal ends it at once."""
 
         def hasten() -> None:
             if self.signals > 1:
@@ -520,7 +542,7 @@ class Supervisor:
         return self._change_listeners(command)
 
     def _log_requests(self, command: Command) -> dict[str, Any]:
-        """Without a wish: says how it is."""
+        """Turn the request log on or off if asked to, and report its state."""
         levels = LogLevels(self.memory)
         if command.on is not None:
             levels.log_requests(command.on)
@@ -535,7 +557,7 @@ class Supervisor:
         return self.listeners.add(command.listener, command.protocol, command.advertised, self.tree)
 
     def _resize(self, command: Command) -> Later:
-        """Notes what is wanted and answers when it is done. Raises FatalError."""
+        """Begin a resize, which answers when it is done. Raises FatalError."""
         if self.resizing is not None:
             raise FatalError(f"{self.resizing} goes on already; ask again when that is done")
         if self.reloading is not None:
@@ -561,8 +583,10 @@ class Supervisor:
 
 
 def raise_file_limit() -> None:
-    """To what the system allows: the log process holds three files per partition, a processor one socket per
-    connection, and the customary soft limit of 1024 is meant for programs that use select().
+    """Raise the limit of open files to what the system allows.
+
+    The log process holds three files per partition, a processor one socket per connection; the customary soft
+    limit of 1024 is meant for programs that use select().
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

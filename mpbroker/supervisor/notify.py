@@ -1,4 +1,4 @@
-"""sd_notify: what systemd is told, over the datagram socket that it names in NOTIFY_SOCKET (sd_notify(3))."""
+"""sd_notify(3): states told to systemd over the datagram socket that it names in NOTIFY_SOCKET."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ log = logging.getLogger("mpbroker")
 
 
 class Notifier:
-    """Silent unless systemd started us. Takes the variable away, so that no child speaks for us."""
+    """A sender of states to systemd, silent unless systemd started this process.
+
+    The variable is removed, so that no child speaks for the broker.
+    """
 
     def __init__(self) -> None:
         self.address = os.environ.pop("NOTIFY_SOCKET", "")
@@ -27,7 +30,7 @@ class Notifier:
             try:
                 sock.sendto("\n".join(assignments).encode(), address)
             except OSError as error:
-                # Whether it hears of us or not, clients are served.
+                # Clients are served whether the service manager hears of it or not.
                 what, whom = assignments[0], self.address
                 log.warning("the service manager (NOTIFY_SOCKET=%s) is not told %s: %s", whom, what, error)
 
@@ -41,5 +44,5 @@ class Notifier:
         self.send("STOPPING=1", "STATUS=Stopping")
 
     def extend(self, by_s: float) -> None:
-        """More time until READY=1: the start goes on, however long the log recovers."""
+        """Ask for more time until READY=1: the start goes on, however long the log recovers."""
         self.send(f"EXTEND_TIMEOUT_USEC={round(by_s * 1_000_000)}")

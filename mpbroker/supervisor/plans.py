@@ -1,4 +1,4 @@
-"""Who has to let go of a dead role, and in which order (sans-I/O).
+"""The processes that have to let go of a dead role, and their order (sans-I/O).
 
 Each stage is ordered to all its live members at once; the next begins when all have acknowledged. The order
 is what makes it safe:
@@ -24,12 +24,15 @@ from __future__ import annotations
 from mpbroker.ipc import topology
 from mpbroker.ipc.topology import HANDLERS, LOG_WORKERS, PROCESSORS, handlers_of, processors_of
 
-# The stage of an order that a role is there: bind its rings. Those of a death begin with 1.
+# The stage of an order that welcomes a role: bind its rings. The stages of a death begin with 1.
 WELCOME = 0
 
 
 def stages_of(role: int) -> list[tuple[int, ...]]:
-    """The stages of a death, each the process indices that must acknowledge; stage numbers begin with 1."""
+    """Return the stages of a death, each the process indices that must acknowledge.
+
+    Stage numbers begin with 1.
+    """
     if topology.is_handler(role):
         return [LOG_WORKERS, (topology.COORDINATOR,), processors_of(role)]
     if topology.is_processor(role):
@@ -46,12 +49,15 @@ def stages_of(role: int) -> list[tuple[int, ...]]:
 
 
 def needed_to_start(role: int) -> tuple[int, ...]:
-    """Who must bind the rings of a successor before it is ready: who asks the log workers at once."""
+    """Return the roles that must bind the rings of a successor before it is ready.
+
+    A successor that calls the log workers at once needs that.
+    """
     return LOG_WORKERS if role in (topology.COORDINATOR, topology.CLEANER) else ()
 
 
 def peers_of(role: int) -> tuple[int, ...]:
-    """Who must bind its rings anew when the role's successor is ready."""
+    """Return the roles that must bind its rings anew when the role's successor is ready."""
     if topology.is_handler(role):
         return (*LOG_WORKERS, topology.COORDINATOR, *processors_of(role))
     if topology.is_processor(role):
@@ -64,5 +70,5 @@ def peers_of(role: int) -> tuple[int, ...]:
 
 
 def givers_of(role: int) -> tuple[int, ...]:
-    """Who gives the role work, and has to stop that before it can leave."""
+    """Return the roles that give this one work, and have to stop that before it can leave."""
     return processors_of(role) if topology.is_handler(role) else (topology.acceptor_of(role),)

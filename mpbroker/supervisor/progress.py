@@ -1,4 +1,4 @@
-"""How far a recovery is, told while the broker starts: a bar on a terminal, lines in a log, rows in a status.
+"""The progress of a recovery while the broker starts: bars on a terminal, lines in a log, rows in a status.
 
 A start that is over soon says nothing of it.
 """
@@ -25,14 +25,14 @@ log = logging.getLogger("mpbroker")
 
 
 def going_on(config: BrokerConfig, memory: SharedMemory) -> list[Progress]:
-    """Of each log directory that is still at it."""
+    """Return the progress of each log directory that is still being recovered."""
     words = memory.words("recovery")
     rows = [read_progress(words, config.log_workers, number) for number in range(len(config.log_dirs))]
     return [row for row in rows if row.goes_on]
 
 
 def rows(config: BrokerConfig, memory: SharedMemory) -> list[dict[str, Any]]:
-    """For `ctl status`."""
+    """Return the rows that `ctl status` shows."""
     return [
         {
             "log_dir": config.log_dirs[one.log_dir],
@@ -47,7 +47,7 @@ def rows(config: BrokerConfig, memory: SharedMemory) -> list[dict[str, Any]]:
 
 
 class Teller:
-    """`look` is called often while the broker starts; `end` when it has started, or will not."""
+    """A reporter of the progress. Call `look` often while the broker starts, and `end` when that is over."""
 
     def __init__(self, config: BrokerConfig, memory: SharedMemory) -> None:
         self._config = config
@@ -99,7 +99,10 @@ def text_of(one: Progress) -> str:
 
 
 def _new_bars() -> Bars:
-    """Drawn when told to: a thread of its own would keep the supervisor from forking."""
+    """Return bars that are drawn only when told to.
+
+    A thread that draws them would keep the supervisor from forking.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars

@@ -1,9 +1,9 @@
-"""`mpbroker log recover`: what a start of the broker does to its log directories, and the stop behind it.
+"""`mpbroker log recover`: what a start of the broker does to its log directories, and the stop after it.
 
-The same code does it: journals go into segments (`log.home`), partitions are opened (`log.recovery`), with
-the settings that the metadata have of their topics, and are closed as at a stop. (Kafka has no such tool; its
-LogManager.loadLogs does it at the start alone.) What a dry run would do is done to a copy: segments that no
-recovery writes to are shared with it, all else is copied.
+The same code does it: journals go into segments (`log.home`), partitions are opened (`log.recovery`) with
+their topics' settings from the metadata, and are closed as at a stop. (Kafka has no such tool; its
+LogManager.loadLogs does it at the start alone.) A dry run works on a copy: segments that no recovery writes
+to are shared with it, all else is copied.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _log = logging.getLogger("mpbroker")
 
 
 class CannotRecover(Exception):
-    """Why, and what to do."""
+    """A recovery is refused. The message says why, and what to do."""
 
 
 class Change(msgspec.Struct):
-    """A file: `cut`, `made`, `removed` or `written`; bytes before and after it."""
+    """A changed file: `cut`, `made`, `removed` or `written`; bytes before and after."""
 
     file: str
     what: str
@@ -60,7 +60,7 @@ class Change(msgspec.Struct):
 
 
 class Recovered(msgspec.Struct):
-    """A partition. `problem`: why it stays as it is."""
+    """A partition's recovery. `problem`: why the partition stays as it is."""
 
     topic: str
     partition: int
@@ -71,7 +71,7 @@ class Recovered(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """A log directory. `notes`: what a broker would have logged."""
+    """A log directory's recovery. `notes`: what a broker would have logged."""
 
     path: str
     was_stopped_in_order: bool
@@ -87,7 +87,7 @@ class _Seen(NamedTuple):
 
 
 def recover(paths: Sequence[Path], say: Say, *, is_dry: bool) -> list[Report]:
-    """All directories of one broker together. Raises CannotRecover, FatalError, OSError."""
+    """Recover all directories of one broker together. Raises CannotRecover, FatalError, OSError."""
     with _locked(paths):
         if not is_dry:
             return _recovered(paths, paths, say)
@@ -112,7 +112,7 @@ def _locked(paths: Sequence[Path]) -> Iterator[None]:
             os.close(fd)
 
 
-# ---- what a start and a stop do ----
+# ---- a start and a stop
 
 
 class _Run:
@@ -127,7 +127,7 @@ class _Run:
         self.metadata: MetadataState | None = None
 
     def run(self) -> None:
-        """Raises FatalError, OSError."""
+        """Do what a start does, and then a stop. Raises FatalError, OSError."""
         for home in self.dirs:
             home.take_over(self.say)
         everything = [
@@ -136,7 +136,7 @@ class _Run:
             for directory, parsed in sorted(home.partitions())
             if not parsed.suffix
         ]
-        # By what they say the others are recovered.
+        # Recover the metadata first: the other partitions are recovered by its settings.
         for home, directory, key in sorted(everything, key=lambda one: one[2] != METADATA):
             self.say(f"{directory.name}")
             self.done[home.number][key] = self._one(home, directory, key)
@@ -181,7 +181,7 @@ class _Run:
             return resolve(self.config, {})
 
     def _read_metadata(self, home: Home, log: PartitionLog) -> None:
-        """Kafka's own may say what we do not know."""
+        """Read the settings of topics. Kafka's own metadata may hold records that are unknown here."""
         log.state.describe(0, METADATA_TOPIC_ID, 0, 1, 0, 0, home.number, log.log_start)
         log.state.all_is_durable(log.state.log_end)
         try:
@@ -192,7 +192,7 @@ class _Run:
             )
 
     def _close(self) -> None:
-        """As LogManager.close_cleanly. Raises OSError."""
+        """Close everything as LogManager.close_cleanly does. Raises OSError."""
         helper = Helper()
         for home in self.dirs:
             logs = self.ends[home.number].items()
@@ -210,15 +210,18 @@ class _Run:
 
 
 def _is_group(path: Path) -> bool:
-    """Whether its last broker ran with log.flush.policy=group: then high watermarks are on disk."""
+    """Return whether the directory's last broker ran with log.flush.policy=group.
+
+    High watermarks are then on disk.
+    """
     return is_there(path / names.DURABLE_MARK) or any(path.glob("mpbroker.journal*"))
 
 
-# ---- what it comes to ----
+# ---- the reports
 
 
 def _recovered(paths: Sequence[Path], called: Sequence[Path], say: Say) -> list[Report]:
-    """`called`: how the operator knows them."""
+    """Recover `paths` and report them under the names in `called`, by which the operator knows them."""
 
     def in_their_words(text: str) -> str:
         for path, name in zip(paths, called, strict=True):
@@ -251,7 +254,7 @@ def _recovered(paths: Sequence[Path], called: Sequence[Path], say: Say) -> list[
 
 @contextmanager
 def _listening() -> Iterator[list[str]]:
-    """Warnings, instead of printing them."""
+    """Collect warnings instead of printing them."""
     notes: list[str] = []
 
     class Listener(logging.Handler):
@@ -269,7 +272,7 @@ def _listening() -> Iterator[list[str]]:
 
 
 def _files(path: Path) -> dict[str, _Seen]:
-    """The files of a log directory and of its partitions."""
+    """Return the files of a log directory and of its partitions."""
     found = {}
     for directory in (path, *_partitions(path)):
         for entry in directory.iterdir():
@@ -307,12 +310,12 @@ def _changes(before: dict[str, _Seen], after: dict[str, _Seen]) -> list[Change]:
     return found
 
 
-# ---- a dry run ----
+# ---- a dry run
 
 
 @contextmanager
 def _copies(paths: Sequence[Path], say: Say) -> Iterator[list[Path]]:
-    """A directory in each of them, on the same file system, gone afterwards. Raises OSError."""
+    """Make a copy in each directory, on the same file system, and remove it afterwards. Raises OSError."""
     made: list[Path] = []
     try:
         for path in paths:

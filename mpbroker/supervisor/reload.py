@@ -1,9 +1,9 @@
-"""SIGHUP, `ctl reload`, AlterConfigs: what another configuration changes in a running broker.
+"""SIGHUP, `ctl reload`, AlterConfigs: changes that another configuration makes to a running broker.
 
-File and flags lie beneath what clients have altered (config.dynamic); the one is read anew when somebody asks
-for it, the other is told by the coordinator. What comes of both is checked whole, by the rules of a start,
-and together with what cannot change now: one mistake, and nothing changes. What differs from the last time
-is sorted by what it takes:
+File and flags lie beneath what clients have altered (config.dynamic). The file is read anew when somebody
+asks for it; the coordinator tells the altered settings. Both together are checked whole, by the rules of a
+start and against the settings that cannot change now: one mistake, and nothing changes. What differs from the
+last time is sorted by what it takes:
 
 follows    every process takes it over when it is ordered to (ipc.settings)
 replaced   handlers have made tables of it: they are replaced one after the other (supervisor.rolling)
@@ -34,7 +34,7 @@ from mpbroker.ipc import settings
 
 ReadAgain: TypeAlias = Callable[[], Loaded]
 
-# Every process reads these when it needs them, of the one object that it has.
+# Every process reads these when it needs them, from its one configuration object.
 FOLLOWED = {
     "advertised_listeners",
     "auto_create_topics_enable",
@@ -78,12 +78,12 @@ FOLLOWED = {
     "socket_send_buffer_bytes",
     *SecuritySettings.__struct_fields__,
 }
-# What topics have that do not say otherwise; handlers keep it beside each topic, ready for the turn.
+# Defaults of topics. Handlers keep them beside each topic, ready for the turn.
 IN_TABLES = {field_name(name) for key in TOPIC_KEYS.values() for name in key.synonyms} | {
     "fetch_purgatory_purge_interval_requests"
 }
 WORKERS = {field_name(name) for name in RESIZABLE}
-# All others are known to what was made before the first fork, or lie on disk.
+# All other settings belong to what was made before the first fork, or to what lies on disk.
 _LISTENERS = "mpbroker ctl listener adds and removes listeners at once"
 _RESTART = "restart the broker"
 _INSTEAD = {"listeners": _LISTENERS, "listener_security_protocol_map": _LISTENERS}
@@ -96,21 +96,21 @@ _KEYS = {field_name(key): key for key in BROKER_KEYS} | {
 
 
 class ReloadError(Exception):
-    """Nothing changes; says why, in one line."""
+    """A reload is refused and nothing changes. The message says why, in one line."""
 
 
 class NoFile(ReloadError):
-    """There is none to read; a terminal that hangs up has asked for it."""
+    """There is no file to read; a terminal that hangs up asks for this reload too."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """`config`: what holds from now on; the numbers of workers in it are the old ones."""
+    """The changes of one reload. `config` is the new configuration, with the old numbers of workers."""
 
     config: BrokerConfig
     encoded: bytes
-    names: list[str]  # of the settings that change, as an operator writes them
-    later: dict[str, str]  # those that do not, and what to do about it
+    names: list[str]  # the settings that change, as an operator writes them
+    later: dict[str, str]  # the settings that do not change, and what to do about it
     warnings: list[str] = field(default_factory=list)
     handlers: int | None = None
     processors: int | None = None
@@ -124,14 +124,14 @@ class Changes:
 
 
 class Reload:
-    """`asked`: the configuration as it was read, before ports were chosen and anything was changed."""
+    """Comparison with the configuration as it was read, before ports were chosen and anything was changed."""
 
     def __init__(self, asked: BrokerConfig, read_again: ReadAgain | None) -> None:
         self._static = self._asked = asked
         self._read_again = read_again
 
     def changes(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """What the file, read anew, has to change in `now`, the configuration that the broker has.
+        """Return what the file, read anew, has to change in `now`, the configuration of the broker.
 
         Raises ReloadError.
         """
@@ -139,7 +139,10 @@ class Reload:
         return self._changes(now, loaded.config, altered, [str(warning) for warning in loaded.warnings])
 
     def altered(self, now: BrokerConfig, altered: Altered) -> Changes:
-        """The same of what clients have altered; the file is as it was read last. Raises ReloadError."""
+        """Return what altered settings have to change; the file is as it was read last.
+
+        Raises ReloadError.
+        """
         return self._changes(now, self._static, altered, [])
 
     def _changes(
@@ -182,7 +185,10 @@ class Reload:
         )
 
     def done(self, changes: Changes) -> None:
-        """They have changed for all that runs; until then the next reload tries again."""
+        """Record that the changes hold in every running process.
+
+        Until then the next reload tries them again.
+        """
         assert changes.asked is not None
         assert changes.static is not None
         self._asked, self._static = changes.asked, changes.static
@@ -203,7 +209,7 @@ class Reload:
         if key is None:
             return False
         if name in WORKERS and self._asked.altered.text(key) != read.altered.text(key):
-            return True  # even if the file says the same: somebody may have resized since
+            return True  # even if the file says the same: a resize may have come in between
         if key in BROKER_KEYS and key not in read.origins and key not in self._asked.origins:
             return False  # a default that follows the machine
         return bool(getattr(read, name) != getattr(self._asked, name))
@@ -221,7 +227,10 @@ def _can_change(name: str) -> bool:
 
 
 def _own_security_differs(read: BrokerConfig, asked: BrokerConfig) -> bool:
-    """Whether some listener has another setting that is not merely the general one, which is named itself."""
+    """Return whether some listener's setting differs that is more than a changed general setting.
+
+    The general setting is named itself.
+    """
     new, old = read.listener_security, asked.listener_security
     same = [
         name for name in SecuritySettings.__struct_fields__ if getattr(read, name) == getattr(asked, name)
@@ -250,14 +259,14 @@ def _encoded(config: BrokerConfig) -> bytes:
 
 
 def _origins(read: BrokerConfig, asked: BrokerConfig, later: dict[str, str]) -> dict[str, str]:
-    """Where each value was written; of what stays as it was, where that was."""
+    """Return where each value was written; an unchanged setting keeps its origin."""
     kept = {_KEYS[name] for name in later}
     found = {key: origin for key, origin in read.origins.items() if key not in kept}
     return found | {key: origin for key, origin in asked.origins.items() if key in kept}
 
 
 def _advertised(read: BrokerConfig, asked: BrokerConfig, now: BrokerConfig) -> Any:
-    """What the file says, and what was said of listeners that were added since the start."""
+    """Return the advertised listeners of the file and those of listeners added since the start."""
     from_file = {one.name for one in (*asked.listeners, *(read.advertised_listeners or ()))}
     added = tuple(one for one in now.advertised_listeners or () if one.name not in from_file)
     return (*(read.advertised_listeners or ()), *added) or None

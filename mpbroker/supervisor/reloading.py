@@ -1,7 +1,6 @@
-"""One reload on its way: the new configuration goes to all processes, then numbers of workers change, then
-handlers are replaced.
+"""One reload under way: all processes get the new configuration, workers are resized, handlers are replaced.
 
-Whoever is forked from the first step on has the new configuration already, whatever dies meanwhile.
+A process forked after the first step has the new configuration already, whatever dies meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from mpbroker.supervisor.tree import Tree
 
 log = logging.getLogger("mpbroker")
 
-# The log workers first: what handlers accept by new defaults of topics, they have to know.
+# The log workers come first: they have to know the defaults of topics by which handlers accept.
 _FOLLOWERS = (
     topology.LOG_WORKERS,
     (
@@ -33,14 +32,17 @@ _FOLLOWERS = (
 
 
 def publish(config: bytes, tree: Tree) -> None:
-    """`config`: as settings.encode made it. Returns when all who run follow it, or have died."""
+    """Publish a configuration that settings.encode made.
+
+    Return when all running processes follow it or have died.
+    """
     settings.write(tree.memory.private.block("settings"), config)
     for roles in _FOLLOWERS:
         tree.order_all(roles, SETTINGS_CHANGED, topology.SUPERVISOR)
 
 
 def tell(changes: Changes, why: str) -> None:
-    """`why`: who has asked for it."""
+    """Log the changes. `why`: who or what asked for them."""
     for warning in _warnings(changes):
         log.warning("%s: %s", why, warning)
     if changes.names:
@@ -56,7 +58,7 @@ def _warnings(changes: Changes) -> list[str]:
 
 @dataclass
 class Reloading:
-    """`answers`: who has asked for it, and hears when it is done."""
+    """The replacement of handlers for a reload. `answers` are given when it is done."""
 
     changes: Changes
     answers: list[Later]
@@ -64,7 +66,7 @@ class Reloading:
     _roll: Roll | None = field(default=None)
 
     def go_on(self, tree: Tree, config: BrokerConfig, new_handler: Callable[[int], Child]) -> bool:
-        """Whether it is done. `config` has the numbers of workers there are."""
+        """Take the reload further; return whether it is done. `config` has the present numbers of workers."""
         if not self.changes.replaces_handlers:
             return True
         if self._roll is None:
@@ -91,7 +93,7 @@ class Reloading:
 
 
 def _roll(tree: Tree, config: BrokerConfig) -> Roll:
-    """All handlers there are. One more, if there is a place for it, comes first."""
+    """Return the replacement of all handlers, with a spare one first if there is a place for it."""
     there = config.num_io_threads
     roles = [topology.handler(number) for number in range(there)]
     if topology.CONTROL_HANDLER in tree.children:

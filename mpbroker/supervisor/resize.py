@@ -1,8 +1,8 @@
 """Changing the numbers of processors and handlers while the broker runs.
 
-One step goes by Kafka's rule (config.workers.resize_problem). What is new gets the next higher numbers. What
-goes has the highest ones, is given nothing new, finishes what it has, and is fenced when it is gone; its
-connections, if it is a processor, are closed between two requests.
+One step goes by Kafka's rule (config.workers.resize_problem). A new worker gets the next higher number. Those
+with the highest numbers leave: a leaving worker is given nothing new, finishes what it has, and is fenced
+when it is gone. The connections of a leaving processor are closed between two requests.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ log = logging.getLogger("mpbroker")
 
 
 def check_resize(kind: str, old: int, new: int, most: int) -> None:
-    """Raises FatalError, which names the rule."""
+    """Refuse a resize against the rule. Raises FatalError, which names the rule."""
     if problem := resize_problem(kind, old, new, most):
         raise FatalError(problem)
 
 
 @dataclass
 class Kind:
-    """How many workers of a kind there are, and are to be."""
+    """The present number of workers of a kind, and the number to come."""
 
     name: str
     before: int
@@ -56,7 +56,7 @@ class Kind:
 
 @dataclass
 class Resize:
-    """One change on its way: `go_on` takes it further each time that something has happened in the tree."""
+    """One resize under way. Call `go_on` each time that something has happened in the tree."""
 
     handlers: Kind
     processors: Kind
@@ -66,7 +66,7 @@ class Resize:
 
     @classmethod
     def checked(cls, config: BrokerConfig, handlers: int | None, processors: int | None) -> Resize:
-        """Raises FatalError."""
+        """Return a resize that obeys the rule of one step. Raises FatalError."""
         resize = cls.of(config, handlers, processors)
         for kind, most in ((resize.handlers, MAX_HANDLERS), (resize.processors, MAX_PROCESSORS)):
             check_resize(kind.name, kind.before, kind.after, most)
@@ -74,7 +74,7 @@ class Resize:
 
     @classmethod
     def of(cls, config: BrokerConfig, handlers: int | None, processors: int | None) -> Resize:
-        """To numbers that are known to be allowed; None leaves one as it is."""
+        """Return a resize to numbers that are known to be allowed. None keeps a number."""
         old_handlers, old_processors = config.num_io_threads, config.num_network_threads
         new_handlers = old_handlers if handlers is None else handlers
         new_processors = old_processors if processors is None else processors
@@ -100,7 +100,7 @@ class Resize:
         if self.error:
             return structs.replace(config, resizing_to={})
         there = {"num.io.threads": self.handlers.after, "num.network.threads": self.processors.after}
-        # A client may have asked for others meanwhile: they come next.
+        # A client may have asked for other numbers meanwhile: they come next.
         others = {key: number for key, number in config.resizing_to.items() if number != there[key]}
         values = {field_name(key): number for key, number in there.items()}
         return structs.replace(config, **values, resizing_to=others)
@@ -108,10 +108,10 @@ class Resize:
     def go_on(
         self, tree: Tree, new_handler: Callable[[int], Child], new_processor: Callable[[int], Child]
     ) -> bool:
-        """Whether it is done."""
+        """Take the resize further. Return whether it is done."""
         if not self._begun:
             self._begun = True
-            # Those that are there give something up before another comes.
+            # Shrink the limits of the present processors before another comes.
             buffers.give_out(tree.memory, tree.config, max(self.processors.before, self.processors.after))
             try:
                 for kind, make in ((self.handlers, new_handler), (self.processors, new_processor)):
@@ -144,7 +144,7 @@ class Resize:
             tree.launch(make(kind.role(number)))
 
     def _give_up(self, tree: Tree, error: OSError) -> None:
-        """The system has no process for us: what was added goes again."""
+        """Remove the added workers again: the system has no process for one of them."""
         self.error = str(error)
         log.error("%s: %s", self, error)
         added = [kind.role(number) for kind in self._changed for number in kind.added]

@@ -1,4 +1,4 @@
-"""When a dead child is started again (sans-I/O)."""
+"""The delay before a dead child is started again (sans-I/O)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ DEATHS_IN_A_ROW_MAX = 10
 
 @dataclass
 class RestartPolicy:
-    """Of one role: the delay doubles while it dies young, up to `DEATHS_IN_A_ROW_MAX` such deaths."""
+    """The deaths of one role.
+
+    The delay doubles while it dies young, up to `DEATHS_IN_A_ROW_MAX` such deaths.
+    """
 
     young_deaths: int = 0
     deaths: int = 0
 
     def died(self, lived_ms: float) -> int | None:
-        """The delay until the successor starts, in ms: 0 if the child had been healthy, None to give up."""
+        """Return the delay until the successor starts, in ms: 0 if the child was healthy, None to give up."""
         self.deaths += 1
         if lived_ms >= HEALTHY_AFTER_MS:
             self.young_deaths = 0

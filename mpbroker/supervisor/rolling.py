@@ -1,9 +1,9 @@
 """Replacing handlers one after the other while the broker runs.
 
-First one more handler comes, so that there is never one less to take requests, and so that what keeps new
-handlers from starting shows before an old one leaves. Then each in turn is given nothing new, finishes what
-it has and leaves, as in a resize, and a successor takes its place; at last the additional one leaves again.
-The handler of the control plane has no place beside it: its requests wait until its successor is there.
+First one more handler comes, so that there is never one less to take requests, and so that a reason why new
+handlers do not start shows before an old one leaves. Then each in turn is given nothing new, finishes what it
+has and leaves, as in a resize, and a successor takes its place. At last the additional one leaves again. The
+handler of the control plane has no place beside it: its requests wait until its successor is there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ log = logging.getLogger("mpbroker")
 
 
 class Roll:
-    """`roles` are replaced; `spare` is a place that is free, or None. `go_on` takes it further each time that
-    something has happened in the tree.
+    """One replacement of the handlers `roles`. `spare` is a free place, or None.
+
+    Call `go_on` each time that something has happened in the tree.
     """
 
     def __init__(self, roles: Iterable[int], spare: int | None) -> None:
@@ -34,7 +35,7 @@ class Roll:
         self._begun = False
 
     def go_on(self, tree: Tree, new_handler: Callable[[int], Child]) -> bool:
-        """Whether it is done."""
+        """Take the replacement further. Return whether it is done."""
         if not self._begun:
             self._begun = True
             log.info("replacing %s", ", ".join(topology.name_of(role) for role in self._waiting))
@@ -62,7 +63,7 @@ class Roll:
             self._coming = self._spare
 
     def _is_settled(self, tree: Tree) -> bool:
-        """Whether who is on its way has come, or gone."""
+        """Return whether the handler under way has come, or gone."""
         if self._leaving in tree.children:
             return False
         self._leaving = -1
@@ -86,7 +87,7 @@ class Roll:
         self.replaced.append(child.name)
 
     def _give_up(self, tree: Tree, why: str) -> None:
-        """Those that serve go on, with what they were started with."""
+        """End the replacement: the serving handlers go on with what they were started with."""
         self.error = why
         log.error("no handler is replaced: %s", why)
         self._waiting.clear()

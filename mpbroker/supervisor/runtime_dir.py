@@ -1,4 +1,4 @@
-"""Where a broker keeps, on a tmpfs, what lives only while it runs: public region and control socket."""
+"""The directory on a tmpfs for what lives only while the broker runs: public region and control socket."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ log = logging.getLogger("mpbroker")
 
 
 def check(config: BrokerConfig) -> Path:
-    """This broker's own: MPBROKER_RUNTIME_DIR, else systemd's, else below /dev/shm; makes nothing.
+    """Return this broker's own directory: MPBROKER_RUNTIME_DIR, else systemd's, else below /dev/shm.
 
-    Raises FatalError, RegionUnavailable.
+    Makes nothing. Raises FatalError, RegionUnavailable.
     """
     named = _named()
     mark = hashlib.sha256(str(Path(config.log_dirs[0]).resolve()).encode()).hexdigest()[:12]
@@ -42,7 +42,10 @@ def check(config: BrokerConfig) -> Path:
 
 
 def make(config: BrokerConfig) -> tuple[Path, list[Path]]:
-    """-> the directory, and what was made for it, the lowest first. Raises FatalError, RegionUnavailable."""
+    """Make the directory. Return it, and what was made for it, the lowest first.
+
+    Raises FatalError, RegionUnavailable.
+    """
     directory = check(config)
     try:
         made = make_directory(directory, 0o750)
@@ -59,9 +62,9 @@ def make(config: BrokerConfig) -> tuple[Path, list[Path]]:
 
 
 def claim(directory: Path) -> int:
-    """Locks the directory while the returned fd is open. Raises FatalError.
+    """Lock the directory while the returned fd is open. Raises FatalError.
 
-    Two brokers in one would take each other's region and socket away.
+    Two brokers in one directory would take each other's region and socket away.
     """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     give_up_at = time.monotonic() + READERS_PATIENCE_S
@@ -70,7 +73,7 @@ def claim(directory: Path) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno == errno.EAGAIN and time.monotonic() < give_up_at:
-                # A reader of the log directories may have tried for a moment whether a broker is here.
+                # A reader of the log directories may just be testing whether a broker is here.
                 time.sleep(LOCK_POLL_S)
                 continue
             os.close(fd)
@@ -86,10 +89,10 @@ def claim(directory: Path) -> int:
 
 
 class Pointers:
-    """Tells tools and Spark, who know the log directory, where the public region is.
+    """The files that tell tools and Spark, which know the log directory, where the public region is.
 
-    A disk that is full must not keep a broker from serving what it has, and from deleting it: a pointer that
-    cannot be written is tried again while the broker runs.
+    A full disk must not keep a broker from serving what it has, and from deleting it: a pointer that cannot
+    be written is tried again while the broker runs.
     """
 
     def __init__(self, config: BrokerConfig, directory: Path) -> None:
@@ -98,7 +101,7 @@ class Pointers:
         self._next_s = 0.0
 
     def write(self) -> None:
-        """Those that are missing, if it is time; to be called often."""
+        """Write the missing pointers, if it is time. Call it often."""
         if not self._missing or time.monotonic() < self._next_s:
             return
         is_again, self._next_s = self._next_s > 0, time.monotonic() + RETRY_S
@@ -122,7 +125,7 @@ class Pointers:
 
 
 def remove_pointers(config: BrokerConfig) -> None:
-    """One that stays says nothing any more: the region that it names is gone."""
+    """Remove the pointers. One that stays does no harm: the region that it names is gone."""
     for path in (Path(log_dir) / POINTER_NAME for log_dir in config.log_dirs):
         try:
             path.unlink(missing_ok=True)
@@ -131,7 +134,7 @@ def remove_pointers(config: BrokerConfig) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Removes the directory if it was made here and nothing is left in it; the log directories are locked."""
+    """Remove the directory if it was made here and is empty. The log directories are still locked."""
     if _named():
         return
     try:
@@ -141,5 +144,5 @@ def remove(directory: Path) -> None:
 
 
 def _named() -> str:
-    """The directory that the operator or systemd gave, or none."""
+    """Return the directory that the operator or systemd named, or ""."""
     return os.environ.get("MPBROKER_RUNTIME_DIR") or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]

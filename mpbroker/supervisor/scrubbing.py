@@ -1,4 +1,4 @@
-"""`mpbroker log scrub` at a running broker: has the scrubber begin, and says what it does and has found."""
+"""`mpbroker log scrub` at a running broker: starts the scrubber, and reports its progress and findings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mpbroker.log.format.checkpoints import CheckpointCorrupt
 from mpbroker.log.format.damage import read_scrubbed
 from mpbroker.log.scrub.scrub_process import ASKED, BEGUN, GOES_ON
 
-# An answer is one message (control.ANSWER_BYTES_MAX); whoever has more than that has lost a disk.
+# An answer is one message (control.ANSWER_BYTES_MAX). More findings than fit mean that a disk is lost.
 FINDINGS_BYTES = 128 << 10
 
 
 def begin(memory: SharedMemory, config: BrokerConfig) -> None:
-    """Raises FatalError."""
+    """Ask the scrubber for a pass. Raises FatalError."""
     if not config.log_scrub_max_bytes_per_second:
         raise FatalError(
             "log.scrub.max.bytes.per.second=0: nothing is scrubbed. Set a rate, and reload the configuration"
@@ -33,7 +33,7 @@ def begin(memory: SharedMemory, config: BrokerConfig) -> None:
 
 
 def progress(memory: SharedMemory) -> dict[str, Any]:
-    """Of the scrubber, from its counters."""
+    """Return the scrubber's progress, from its counters."""
     page, words = memory.counters(topology.SCRUBBER), memory.words("scrub_asked")
     running = words.load(ASKED) != words.load(BEGUN) or bool(words.load(GOES_ON))
     return {
@@ -45,7 +45,7 @@ def progress(memory: SharedMemory) -> dict[str, Any]:
 
 
 def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
-    """With what stands in the files of the log directories."""
+    """Return the progress, and what the files of the log directories tell."""
     directories: list[dict[str, Any]] = []
     findings: list[dict[str, Any]] = []
     for name in config.log_dirs:
@@ -68,7 +68,7 @@ def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
 
 
 def _first(findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """As many as there is room for."""
+    """Yield as many findings as there is room for."""
     size = 0
     for one in findings:
         size += len(msgspec.json.encode(one)) + 1

@@ -21,14 +21,14 @@ from mpbroker.supervisor.activation import Inherited
 # A listener's socket belongs to the broker's user and group.
 SOCKET_UMASK = 0o117
 ADDRESS_ADVICE = "Name an address of this machine; what clients are told goes into advertised.listeners"
-# No IPv6 here, or no such address.
+# Errors of an address that this machine does not have, or of IPv6 where there is none.
 NOT_OF_THIS_MACHINE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
 def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[list[int], BrokerConfig]:
-    """Binds and listens everywhere; -> fds, and the configuration with the ports that port 0 became.
+    """Bind and listen everywhere; return fds, and the configuration with the ports that port 0 became.
 
-    Raises FatalError naming the listener, the reason, and who holds the port.
+    Raises FatalError naming the listener, the reason, and the process that holds the port.
     """
     fds: list[int] = []
     bound: list[Listener] = []
@@ -45,7 +45,7 @@ def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[
 
 
 def release(fds: Iterable[int], listeners: Iterable[Listener], inherited: Inherited | None = None) -> None:
-    """Of a start that is refused. A path that the service manager made stays."""
+    """Close the sockets of a refused start. A path that the service manager made stays."""
     for fd, listener in zip(fds, listeners, strict=True):
         os.close(fd)
         if inherited is None or listener.name not in inherited.serving:
@@ -53,8 +53,9 @@ def release(fds: Iterable[int], listeners: Iterable[Listener], inherited: Inheri
 
 
 def bind(listener: Listener, among: tuple[Listener, ...], config: BrokerConfig) -> tuple[int, Listener]:
-    """-> the listening socket's fd, and the listener with the port that it got. `among`: all that are to be
-    served. Raises FatalError.
+    """Return the listening socket's fd, and the listener with the port that it got.
+
+    `among`: all listeners that are to be served. Raises FatalError.
     """
     if listener.path:
         return _bind_path(listener, config).detach(), listener
@@ -89,8 +90,10 @@ def _bind_address(listener: Listener, config: BrokerConfig, *, v6_only: bool) ->
 
 
 def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
-    """Where to listen: the first of these that this machine has. All addresses are those of both families, a
-    name's IPv4 address comes first (Java's order).
+    """Return the addresses to try; the first one that this machine has is used.
+
+    All addresses means those of both families. A name's IPv4 address comes first (Java's order). Raises
+    FatalError.
     """
     if not listener.host:
         return [(socket.AF_INET6, ("::", listener.port)), (socket.AF_INET, ("0.0.0.0", listener.port))]
@@ -110,7 +113,10 @@ def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
 
 
 def _bind_path(listener: Listener, config: BrokerConfig) -> socket.socket:
-    """What a broker that was killed left at the path is replaced; what somebody listens on is not."""
+    """Bind a Unix-domain socket. A socket that a killed broker left is replaced, one in use is not.
+
+    Raises FatalError.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(SOCKET_UMASK)
     try:
@@ -139,12 +145,12 @@ def _is_abandoned(path: str) -> bool:
     except ConnectionRefusedError:
         return True
     except OSError:
-        return False  # not there, or not ours to look at: bind says which
+        return False  # missing, or not readable for us: bind reports which
     return False
 
 
 def remove_path(listener: Listener) -> None:
-    """Nobody listens there any more."""
+    """Remove the path of a listener that nobody listens on any more."""
     if listener.path:
         Path(listener.path).unlink(missing_ok=True)
 
@@ -162,7 +168,7 @@ def _why(error: OSError, port: int) -> str:
 
 
 def _holder(port: int) -> str:
-    """The process that listens on the port, as far as this user may know."""
+    """Return the process that listens on the port, as far as this user may know; "" otherwise."""
     try:
         for connection in psutil.net_connections("tcp"):
             if (
@@ -172,7 +178,7 @@ def _holder(port: int) -> str:
                 and connection.pid
             ):
                 holder = psutil.Process(connection.pid)
-                # Of another broker the supervisor, not the child that is replaced when it is stopped.
+                # Name another broker's supervisor, not a child that is replaced when it is stopped.
                 while (parent := holder.parent()) is not None and parent.name().startswith("mpbroker: "):
                     holder = parent
                 return f"process {holder.pid} ({holder.name()})"

@@ -1,4 +1,4 @@
-"""What `mpbroker ctl status` shows, read from shared counters: asking costs the broker nothing."""
+"""The report of `mpbroker ctl status`, read from shared counters: asking costs the broker nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def status(
     children: list[Child],
     listeners: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """The broker and each of its processes; times in seconds, memory in bytes."""
+    """Describe the broker and each of its processes; times in seconds, memory in bytes."""
     pages = {child.role: memory.counters(child.role) for child in children}
     partitions = count_partitions(memory.table())
 
@@ -68,7 +68,7 @@ def status(
 
 
 def _up_s() -> float:
-    """Of this process, the supervisor."""
+    """Return the age of this process, the supervisor."""
     started_s = process_start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 
@@ -94,6 +94,6 @@ def _process(child: Child, memory: SharedMemory) -> dict[str, Any]:
         if process is not None:
             shown["cpu_s"] = round(sum(process.cpu_times()[:2]), 2)
             shown["rss_bytes"] = process.memory_info().rss
-    except (psutil.Error, OSError):  # it dies while we look
+    except (psutil.Error, OSError):  # the process dies while we look
         shown["state"] = "down"
     return shown

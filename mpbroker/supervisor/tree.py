@@ -20,19 +20,19 @@ from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
 from mpbroker.supervisor.child import Child, abandon, fork_child
 
-# A child gets this long to answer an order or to stop before it is killed; recovery of the log has no limit.
+# Time for a child to answer an order or to stop before it is killed. Recovery of the log has no limit.
 ACKNOWLEDGE_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
-# One that leaves a running broker waits for slow clients to take what it has for them.
+# A child that leaves a running broker waits for slow clients to take what it has for them.
 LEAVE_TIMEOUT_S = 90.0
 READY_TIMEOUT_S = 60.0
 RELAUNCH_S = 1.0
 TICK_MS = round(TICK_S * 1000)
-# How long to sleep at most while something is under way; who is waited for rings.
+# The longest sleeps while something is under way; the process waited for rings.
 STARTING_TICK_MS = 100
 ACKNOWLEDGE_TICK_MS = 50
 STOPPING_TICK_MS = 50
-# What a worker's page says of now, and not of all its time.
+# Counters of a worker's page that describe the moment, not the sum so far.
 OF_THE_MOMENT = (
     Counter.COUNT_STARTED_NS,
     Counter.COUNT_ARENA_BYTES,
@@ -49,7 +49,7 @@ OF_THE_MOMENT = (
 
 
 class BrokerStops(Exception):
-    """The broker must end; `code` is the exit status, the message says why."""
+    """The broker must end. `code` is the exit status, the message says why."""
 
     def __init__(self, code: int, message: str = "") -> None:
         super().__init__(message)
@@ -79,14 +79,15 @@ class Tree:
         self._stopping = False
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._tick = Patience(TICK_S)
-        self.on_left: Callable[[int], None] | None = None  # a role is gone, and nobody follows it
+        self.on_left: Callable[[int], None] | None = None  # called when a role is gone for good
         self.on_wait: Callable[[], None] | None = None  # called after every sleep; may raise BrokerStops
 
-    # ---- what the main loop waits for
+    # ---- the main loop's waiting
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
-        """Calls back when `fd` is readable, whatever the tree waits for: so it may look and note, not
-        change.
+        """Call back when `fd` is readable, whatever the tree waits for.
+
+        The callback may therefore look and note, not change.
         """
         self._callbacks[fd] = callback
         self.poll.register(fd, select.EPOLLIN)
@@ -96,12 +97,12 @@ class Tree:
         self.poll.unregister(fd)
 
     def step(self, timeout_ms: int = TICK_MS) -> None:
-        """Waits for something to happen and looks after it. Raises BrokerStops."""
+        """Wait for something to happen and handle it. Raises BrokerStops."""
         self._wait(timeout_ms, self._something_to_do)
         self._look_after()
 
     def _wait(self, timeout_ms: int, must_not_sleep: Callable[[], bool]) -> None:
-        """Sleeps; notices deaths and hangs; calls back for other descriptors that are readable."""
+        """Sleep; notice deaths and hangs; call back for other descriptors that are readable."""
         due_s = [child.restart_at - time.monotonic() for child in self.children.values() if child.restart_at]
         self.bell.arm()
         try:
@@ -127,9 +128,9 @@ class Tree:
         return bool(self._dead) or any(map(self._has_started, self.children.values()))
 
     def _look_after(self) -> None:
-        """Mends what died, starts what is due, introduces what has become ready.
+        """Mend dead roles, start those that are due, and introduce those that have become ready.
 
-        Never waits for a role to start: another may be needed for that, and it may just have died.
+        Never wait for a role to start: another may be needed for that, and it may just have died.
         """
         while self._dead:
             self._mend(self._dead.popleft())
@@ -166,13 +167,14 @@ class Tree:
     # ---- starting
 
     def start(self, child: Child) -> None:
-        """Forks the role and waits until it serves, or has died."""
+        """Fork the role and wait until it serves, or has died."""
         self.launch(child)
         self.await_serving(child)
 
     def launch(self, child: Child) -> None:
         self.children[child.role] = child
-        # Also of a role that was away for a while: ids of connections are made of it, and never used again.
+        # Count on for a role that was away for a while: connection ids contain the number and are never
+        # reused.
         child.incarnation = self._lives[child.role] = self._lives.get(child.role, 0) + 1
         child.restart_at = child.leaves_by = None
         child.ready_by = Patience(READY_TIMEOUT_S)
@@ -197,7 +199,10 @@ class Tree:
         self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
 
     def relaunch(self, child: Child) -> None:
-        """A role that must not stay away: while the system has no process for it, it is tried again."""
+        """Launch a role that must not stay away.
+
+        While the system has no process for it, it is tried again.
+        """
         try:
             self.launch(child)
         except OSError as error:
@@ -213,7 +218,7 @@ class Tree:
         return bool(child.pid) and not child.serves and self._states.load(child.role) == State.READY
 
     def _introduce(self, child: Child) -> None:
-        """It is ready: tells it what it missed, and its peers that it is there."""
+        """Give a role that is ready the orders it missed, and tell its peers that it is there."""
         child.hears = True
         for stage, about in child.missed:
             self.order_all((child.role,), stage, about)
@@ -222,7 +227,7 @@ class Tree:
                 self.order_all((child.role,), LEAVING, leaving)
         self.order_all(plans.peers_of(child.role), plans.WELCOME, child.role)
         if not child.pid:
-            return  # it died meanwhile, and will be fenced
+            return  # the process died meanwhile, and will be fenced
         self._roles.store(child.role, child.incarnation)
         child.serves = True
         self._wake_acceptors()
@@ -231,9 +236,10 @@ class Tree:
             self.log.info("%s was replaced (pid %d) in %d ms", child.name, child.pid, took_ms)
 
     def _judge_start(self, child: Child) -> None:
-        """Who does not become ready in time is killed. Recovery of the log has no limit but that it goes on,
-        and who starts meanwhile waits for it: also the coordinator, which has all partitions opened, and who
-        needs what it announces then.
+        """Kill a role that does not become ready in time.
+
+        Recovery of the log may take any time as long as it goes on. Roles that start meanwhile wait for it:
+        the coordinator, which has all partitions opened, and those that need what it announces then.
         """
         waited_for = [self.children.get(role) for role in (*topology.LOG_WORKERS, topology.COORDINATOR)]
         if any(c is not None and c.pid and not c.serves and self._moves(c) for c in waited_for):
@@ -244,7 +250,7 @@ class Tree:
             os.kill(child.pid, signal.SIGKILL)
 
     def _moves(self, child: Child) -> bool:
-        """Whether it shows life, but for the time that a start may take without a sign of it."""
+        """Return whether the role shows life, or is within the time that a start may take without it."""
         turns = self.memory.counters(child.role).turns
         if turns != child.last_turns:
             child.last_turns = turns
@@ -255,11 +261,17 @@ class Tree:
     # ---- orders and fences
 
     def _wake(self, role: int) -> None:
-        """Whether it sleeps or not: one on its way from a look at its orders to sleep would not be rung."""
+        """Ring a role whether it sleeps or not.
+
+        On its way from a look at its orders to sleep it would not be rung otherwise.
+        """
         os.eventfd_write(self.memory.bell_fds[role], 1)
 
     def _wake_acceptors(self) -> None:
-        """They look for themselves who serves, and whose connections are gone."""
+        """Ring the acceptors.
+
+        They look by themselves which processors serve, and whose connections are gone.
+        """
         for role in topology.ACCEPTORS:
             self._wake(role)
 
@@ -271,9 +283,9 @@ class Tree:
         return order
 
     def order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
-        """Orders the live ones among `roles` to look at a role; waits until each has acknowledged or died.
+        """Order the live ones among `roles` to look at a role; wait until each has acknowledged or died.
 
-        Who does not hear orders yet gets this one when it does.
+        A role that does not hear orders yet gets this one when it does.
         """
         given: dict[int, int] = {}
         for child in [c for r in roles if (c := self.children.get(r)) is not None and c.pid]:
@@ -290,8 +302,8 @@ class Tree:
         turns: dict[int, int] = {}
         while late := owing():
             if patience.is_over():
-                # A log worker may be at something long, such as opening all partitions, and a handler at a
-                # heavy request; if they hang, their heartbeat tells.
+                # A log worker may be busy for long, such as with opening all partitions, and a handler with a
+                # heavy request. If they hang, their heartbeat shows it.
                 for child in late:
                     before = turns.get(child.role, -1)
                     turns[child.role] = self.memory.counters(child.role).turns
@@ -307,7 +319,7 @@ class Tree:
             self._wait(ACKNOWLEDGE_TICK_MS, lambda: not owing())
 
     def _fence(self, role: int) -> None:
-        """Every peer drops what is left of the role; then its rings, words and arena are as new."""
+        """Have every peer drop what is left of the role; then reset its rings, words and arena."""
         for stage, members in enumerate(plans.stages_of(role), start=1):
             self.order_all(members, stage, role)
         if role in topology.ALONE:
@@ -323,7 +335,7 @@ class Tree:
         self.memory.words("queued").store(role, 0)
 
     def _mend(self, child: Child) -> None:
-        """Fences the dead and launches its successor, now or after a while."""
+        """Fence a dead role and launch its successor, now or after a while."""
         if self._stopping or child.role not in self.children:
             return
         if child.leaves_by is not None:
@@ -350,11 +362,12 @@ class Tree:
     # ---- hangs
 
     def judge_heartbeats(self) -> None:
-        """Kills who hangs; `hangs` says what that means. Called once per tick, whatever the tree waits
-        for.
+        """Kill hanging processes, as `hangs` judges them.
+
+        Called once per tick, whatever the tree waits for.
         """
         if self._stopping:
-            return  # that has its own limits, and log workers take what they need to flush
+            return  # a stop has its own limits, and log workers take what they need to flush
         limit = max(1, self.config.handler_hang_timeout_ms // TICK_MS)
         for child in self.children.values():
             recovers = topology.is_log_worker(child.role) and not child.serves
@@ -392,13 +405,15 @@ class Tree:
     # ---- leaving and stopping
 
     def retire(self, roles: list[int]) -> None:
-        """Begins to take these out of a running broker; `step` goes on with it, and they are gone from
-        `children` when it is done. Whoever gives them work gives them no more before they hear of it, so that
-        they can finish what they have; nobody waits for that but they.
+        """Begin to take these roles out of a running broker.
+
+        `step` goes on with it; they are gone from `children` when it is done. Their givers stop giving them
+        work before they hear of it, so that they can finish what they have. Only the leaving roles wait for
+        that.
         """
         for role in sorted(roles, reverse=True):
             if topology.is_processor(role):
-                self._roles.store(role, 0)  # by which the acceptor knows to whom it may give
+                self._roles.store(role, 0)  # tells the acceptor to give it no more connections
             self.order_all(plans.givers_of(role), LEAVING, role)
             child = self.children[role]
             child.leaves_by = Patience(LEAVE_TIMEOUT_S)
@@ -422,8 +437,10 @@ class Tree:
             self.on_left(child.role)
 
     def _close_books(self, role: int) -> None:
-        """One that was killed while it left could not say that nothing waits with it any more, and has no
-        successor who does. Behind its fence nobody else writes its page.
+        """Correct the page of a role that left for good.
+
+        If it was killed while it left, it could not record that nothing waits with it any more, and no
+        successor will. Behind its fence nobody else writes its page.
         """
         page = self.memory.counters(role)
         page.set(Counter.COUNT_CONNECTIONS_CLOSED, page.get(Counter.COUNT_CONNECTIONS_CREATED))
@@ -431,7 +448,7 @@ class Tree:
             page.set(counter, 0)
 
     def _stop_now(self, roles: list[int]) -> None:
-        """The broker ends: stops these gracefully, all at once, and fences what they leave."""
+        """Stop these roles gracefully at the broker's end, all at once, and fence what they leave."""
         for role in roles:
             self.children[role].leaves_by = Patience(STOP_TIMEOUT_S)
             self._orders.store(role, Order.STOP)
@@ -448,7 +465,10 @@ class Tree:
             self._has_left(child)
 
     def stop_all(self) -> None:
-        """Graceful: what is under way is answered, then everything is flushed. Deaths meanwhile are final."""
+        """Stop gracefully: what is under way is answered, then everything is flushed.
+
+        Deaths meanwhile are final.
+        """
         self._stopping = True
         present = sorted(self.children)
         for group in (
@@ -459,7 +479,8 @@ class Tree:
             [r for r in present if r in (topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER)],
         ):
             self._stop_now(group)
-        # The first one last: it says what all of them have closed. They have no limit of time.
+        # The first log worker stops last: it records what all of them have closed. Log workers have no limit
+        # of time.
         for logs in ([r for r in present if topology.is_log_worker(r) and r != topology.LOG], [topology.LOG]):
             there = [self.children[role] for role in logs if role in self.children]
             for child in there:
@@ -469,7 +490,7 @@ class Tree:
                 self._wait(STOPPING_TICK_MS, lambda: False)
 
     def kill_all(self) -> None:
-        """At once, by pid; the log recovers at the next start."""
+        """Kill all children at once, by pid. The log recovers at the next start."""
         self._stopping = True
         for child in self.children.values():
             if child.pid:
