@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.coordinator.log_link import LogLink
-from mpbroker.coordinator.state import Topic
+from mpbroker.coordinator.metadata.state import Topic
 from mpbroker.coordinator.waiting import Awaited, Caller, Change, Pending, Token, Waiting
 from mpbroker.ipc.hangs import Patience
 from mpbroker.ipc.topology import log_worker, name_of

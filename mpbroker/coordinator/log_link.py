@@ -19,7 +19,7 @@ from enum import Enum
 from functools import partial
 from typing import Protocol
 
-from mpbroker.coordinator.state import Topic
+from mpbroker.coordinator.metadata.state import Topic
 from mpbroker.ipc.append_job import AppendJobs, NewBatch, Then
 from mpbroker.ipc.calls import EnsuredTopic, EnsureTopic, Failed, Message, Recovered, RemoveTopic
 from mpbroker.ipc.lending import Lender

@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
-from mpbroker.coordinator.announcer import Announcer
-from mpbroker.coordinator.bulletins import Bulletins
+from mpbroker.coordinator.bulletins.announcer import Announcer
+from mpbroker.coordinator.bulletins.bulletin_set import Bulletins
+from mpbroker.coordinator.bulletins.news import broker_news, credential_news, limit_news, limited
 from mpbroker.coordinator.delays import Delays, Now
 from mpbroker.coordinator.log_link import LogLink
-from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
-from mpbroker.coordinator.news import broker_news, credential_news, limit_news, limited
-from mpbroker.coordinator.replay import replay
+from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
+from mpbroker.coordinator.metadata.replay import replay
+from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
+from mpbroker.coordinator.metadata.topic_lines import topic_lines
 from mpbroker.coordinator.services import Services
-from mpbroker.coordinator.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
-from mpbroker.coordinator.topic_lines import topic_lines
 from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, Waiting
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import (

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.announcer import Announcer
+from mpbroker.coordinator.bulletins.announcer import Announcer
 from mpbroker.coordinator.groups.service import GroupCoordinatorService
 from mpbroker.coordinator.log_link import LogLink
+from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime.batches import Marker, PartitionBatch
 from mpbroker.coordinator.runtime.host import HostTopics
 from mpbroker.coordinator.runtime.requests import Then, Waiter
 from mpbroker.coordinator.runtime.runtime import CoordinatorRuntime
-from mpbroker.coordinator.state import MetadataState, Topic
 from mpbroker.coordinator.transactions.marker_sender import TopicBatch
 from mpbroker.coordinator.transactions.service import TransactionService
 from mpbroker.coordinator.waiting import Caller

@@ -9,19 +9,19 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
-from mpbroker.handlers.answers import Answers
-from mpbroker.handlers.cold_reads import ColdReads
-from mpbroker.handlers.exchange import Exchange, ServedApi
-from mpbroker.handlers.fetch_sessions import FetchSessionCache
-from mpbroker.handlers.fetches import Fetches
-from mpbroker.handlers.forwarding import Forwarding
-from mpbroker.handlers.jobs import Jobs
-from mpbroker.handlers.metadata import Metadata, Topic
-from mpbroker.handlers.patient_client import PatientClient
-from mpbroker.handlers.readers import Readers
-from mpbroker.handlers.throttling import Throttling
-from mpbroker.handlers.transactions import Transactions
-from mpbroker.handlers.waiting import Waiting
+from mpbroker.handlers.calls.forwarding import Forwarding
+from mpbroker.handlers.calls.patient_client import PatientClient
+from mpbroker.handlers.fetch.disk_prefetch import ColdReads
+from mpbroker.handlers.fetch.fetch_sessions import FetchSessionCache
+from mpbroker.handlers.fetch.parked_fetches import Fetches
+from mpbroker.handlers.fetch.partition_readers import Readers
+from mpbroker.handlers.produce.slow_appends import Jobs
+from mpbroker.handlers.produce.transaction_checks import Transactions
+from mpbroker.handlers.requests.answers import Answers
+from mpbroker.handlers.requests.exchange import Exchange, ServedApi
+from mpbroker.handlers.requests.metadata import Metadata, Topic
+from mpbroker.handlers.requests.reply_backpressure import Waiting
+from mpbroker.handlers.requests.throttling import Throttling
 from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.metadata import PartitionImage

@@ -13,10 +13,10 @@ from collections import deque
 from functools import partial
 
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.exchange import Exchange
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, Turn
-from mpbroker.handlers.making import make_broker, session_slots
+from mpbroker.handlers.requests.exchange import Exchange
+from mpbroker.handlers.wiring import make_broker, session_slots
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (

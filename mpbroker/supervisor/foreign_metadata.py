@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mpbroker.coordinator.durable import batches_of
-from mpbroker.coordinator.metadata_records import UnreadableMetadata, check_type
+from mpbroker.coordinator.metadata.durable import batches_of
+from mpbroker.coordinator.metadata.metadata_records import UnreadableMetadata, check_type
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.directory_layout import directories_in
 from mpbroker.log.format import names

@@ -19,8 +19,8 @@ from msgspec import structs
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.limits import resolved_overrides
 from mpbroker.config.protocols import uses_tls
-from mpbroker.coordinator import metadata_records
 from mpbroker.coordinator import process as coordinator_process
+from mpbroker.coordinator.metadata import metadata_records
 from mpbroker.handlers import process as handler_process
 from mpbroker.handlers.apis import served
 from mpbroker.ipc import settings, topology

@@ -21,8 +21,8 @@ import msgspec
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, TopicConfigError, resolve
-from mpbroker.coordinator.replay import replay
-from mpbroker.coordinator.state import MetadataState
+from mpbroker.coordinator.metadata.replay import replay
+from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.inspection.directory import is_locked
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.directory_layout import lock_log_dirs, write_clean_shutdown

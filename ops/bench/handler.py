@@ -18,7 +18,7 @@ import msgspec
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.handlers.hot_path.turn import Turn
-from mpbroker.handlers.metadata import Metadata
+from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.ipc import slots, topology
 from mpbroker.ipc.metadata import MetadataBase, PartitionImage, Places, TopicImage
 from mpbroker.ipc.slots import SlotKind

@@ -13,7 +13,7 @@ import pytest
 from mpbroker.coordinator import delays
 from mpbroker.coordinator.delays import LOOK_EVERY_S, TOLD_AFTER_S, Delays, Now
 from mpbroker.coordinator.log_link import LogLink
-from mpbroker.coordinator.state import Topic
+from mpbroker.coordinator.metadata.state import Topic
 from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, Waiting
 from mpbroker.ipc.calls import Acknowledged, CreateTopic, CreateTopics, DeleteTopics
 from mpbroker.ipc.slots import SlotKind, kind_of

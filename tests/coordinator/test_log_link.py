@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from mpbroker.coordinator.log_link import LogLink
-from mpbroker.coordinator.metadata_records import build_metadata_batch
-from mpbroker.coordinator.state import Topic
+from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
+from mpbroker.coordinator.metadata.state import Topic
 from mpbroker.ipc.append_job import NewBatch
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics, DeleteTopics, Message
 from mpbroker.ipc.counters import Counter

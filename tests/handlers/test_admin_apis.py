@@ -177,7 +177,7 @@ def test_an_exception_is_answered_with_the_error_of_the_api(
 
 
 def test_an_exception_whose_error_cannot_be_built_closes(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpbroker.handlers.exchange.encode_response_frame", None)
+    monkeypatch.setattr("mpbroker.handlers.requests.exchange.encode_response_frame", None)
     ready.processor.send(request_frame(METADATA, 1, MetadataRequest(topics=[])))
     ready.turn()
     assert [r.kind for r in ready.processor.replies()] == [SlotKind.CLOSE]

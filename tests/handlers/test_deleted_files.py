@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpbroker.handlers.readers import LOOKED_AT_ONCE, Readers
+from mpbroker.handlers.fetch.partition_readers import LOOKED_AT_ONCE, Readers
 from mpbroker.ipc.table import Partition
 from mpbroker.log.read.fetch_positions import SegmentPlaces
 from mpbroker.log.read.reader import Bound

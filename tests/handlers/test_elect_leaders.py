@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.handlers import exchange as handlers_exchange
+from mpbroker.handlers.requests import exchange as handlers_exchange
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.messages import ElectLeadersRequest, MetadataRequest
 from tests.support.handler_rig import Rig, delta, partition_payload, request_frame, topic_image

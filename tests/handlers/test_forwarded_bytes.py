@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from mpbroker.handlers.answers import Pause
 from mpbroker.handlers.apis import all_apis
+from mpbroker.handlers.requests.answers import Pause
 from mpbroker.ipc.calls import Failed
 from mpbroker.ipc.slots import SlotKind, ThrottledBy
 from mpbroker.protocol.api_keys import ApiKey

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.handlers import waiting
+from mpbroker.handlers.requests import reply_backpressure
 from mpbroker.ipc.slots import Reply, SlotKind
 from mpbroker.ipc.topology import LOG
 from mpbroker.protocol.api_keys import ApiKey
@@ -81,7 +81,7 @@ def test_after_a_while_its_connection_is_closed(
     made, _ = full
     made.processor.send(LIGHT, connection=2)
     made.turn()
-    made.handler.broker.waiting.retry(made.handler.broker.monotonic_ms() + waiting.PATIENCE_MS)
+    made.handler.broker.waiting.retry(made.handler.broker.monotonic_ms() + reply_backpressure.PATIENCE_MS)
     made.handler.flush()
     assert kinds(made) == [(2, SlotKind.CLOSE)]
     assert not is_told(made)
@@ -107,7 +107,7 @@ def test_no_more_waits_than_there_is_memory_for(
     full: tuple[Rig, Reply], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, answer = full
-    monkeypatch.setattr(waiting, "MOST_BYTES", 1)
+    monkeypatch.setattr(reply_backpressure, "MOST_BYTES", 1)
     for connection in (2, 3):
         made.processor.send(LIGHT, connection=connection)
     made.turn()

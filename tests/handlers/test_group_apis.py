@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mpbroker.handlers import exchange
 from mpbroker.handlers.apis import all_apis, k09_offset_fetch
-from mpbroker.handlers.exchange import NAMED_MAX
-from mpbroker.handlers.forwarding import NAMES_AT_ONCE
+from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
+from mpbroker.handlers.requests import exchange
+from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, ForwardedRequest, MalformedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor

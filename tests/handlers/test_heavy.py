@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mpbroker.handlers.apis import k00_produce
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.requests.exchange import Exchange
 from mpbroker.ipc.metadata import TopicImage
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind
 from mpbroker.ipc.topology import LOG

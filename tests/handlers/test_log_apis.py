@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.handlers import log_questions
+from mpbroker.handlers.api_parts import log_questions
 from mpbroker.ipc import calls, slots
 from mpbroker.ipc.calls import (
     ActiveProducer,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.handlers import exchange as handlers_exchange
-from mpbroker.handlers import metadata as handlers_metadata
 from mpbroker.handlers.apis import all_apis
+from mpbroker.handlers.requests import exchange as handlers_exchange
+from mpbroker.handlers.requests import metadata as handlers_metadata
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol import topic_names
 from mpbroker.protocol.messages import (

@@ -10,8 +10,8 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from mpbroker.handlers.apis import all_apis
-from mpbroker.handlers.exchange import NAMED_MAX
-from mpbroker.handlers.forwarding import NAMES_AT_ONCE
+from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
+from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.ipc.calls import Abandon, Failed, ForwardedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR

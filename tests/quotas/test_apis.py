@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata_records import decode_record, encode_record
-from mpbroker.coordinator.state import Decider, MetadataState
+from mpbroker.coordinator.metadata.metadata_records import decode_record, encode_record
+from mpbroker.coordinator.metadata.state import Decider, MetadataState
 from mpbroker.ipc.calls import AlteredQuotas, AlterQuotas, Failed, QuotaAlteration
 from mpbroker.ipc.metadata import QuotaImage
 from mpbroker.protocol.messages import (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.state import Decider, MetadataState
+from mpbroker.coordinator.metadata.state import Decider, MetadataState
 from mpbroker.ipc.calls import (
     Account,
     CreatedTopic,

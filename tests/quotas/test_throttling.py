@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.handlers.throttling import Throttling
+from mpbroker.handlers.requests.throttling import Throttling
 from mpbroker.ipc import topology
 from mpbroker.ipc.metadata import QuotaImage
 from mpbroker.ipc.meters import QuotaKind, QuotaWord

@@ -17,8 +17,8 @@ import pytest
 from crc32c import crc32c
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.durable import READ_BYTES
-from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
+from mpbroker.coordinator.metadata.durable import READ_BYTES
+from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.directory_layout import prepare_log_dirs, write_clean_shutdown
 from mpbroker.log.format.checkpoints import write_offsets

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from mpbroker.coordinator.metadata_records import build_metadata_batch, encode_record
+from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
 from mpbroker.log.directories.directory_layout import write_clean_shutdown
 from mpbroker.log.format.checkpoints import read_offsets, read_topic_id, write_offsets, write_topic_id
 from mpbroker.log.format.names import (

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Callable
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata_records import decode_record, encode_record
-from mpbroker.coordinator.state import Decider, MetadataState
+from mpbroker.coordinator.metadata.metadata_records import decode_record, encode_record
+from mpbroker.coordinator.metadata.state import Decider, MetadataState
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics, DeletedTopics, DeleteTopics, Message
 
 

@@ -17,7 +17,7 @@ from mpbroker.coordinator.runtime.envelope import Envelopes
 from mpbroker.handlers import apis
 from mpbroker.handlers.apis import Api, k00_produce
 from mpbroker.handlers.apis.k01_fetch import Fetch
-from mpbroker.handlers.exchange import Exchange
+from mpbroker.handlers.requests.exchange import Exchange
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message

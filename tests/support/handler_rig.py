@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.handlers.metadata import Metadata
-from mpbroker.handlers.patient_client import SUCCESSOR_MS
+from mpbroker.handlers.calls.patient_client import SUCCESSOR_MS
 from mpbroker.handlers.process import Handler
+from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.ipc import calls, slots, topology
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, Places, QuotaImage, TopicImage

@@ -11,8 +11,8 @@ import uuid
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata_records import MetadataRecord, build_metadata_batch, encode_record
-from mpbroker.coordinator.state import Decider, MetadataState
+from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, build_metadata_batch, encode_record
+from mpbroker.coordinator.metadata.state import Decider, MetadataState
 from mpbroker.ipc.calls import AllocateProducerIds, CreateTopic, CreateTopics, DeleteTopics, Message
 
 CALLS: list[Message] = [

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.announcer import Announcer
+from mpbroker.coordinator.bulletins.announcer import Announcer
 from mpbroker.coordinator.log_link import LogLink
+from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime.partitions import PartitionState, TopicPartitions
 from mpbroker.coordinator.services import Services
-from mpbroker.coordinator.state import MetadataState, Topic
 from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc.append_job import NewBatch
 from mpbroker.ipc.calls import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime.batches import PartitionBatch
 from mpbroker.coordinator.runtime.requests import Waiter
-from mpbroker.coordinator.state import MetadataState, Topic
 from mpbroker.ipc.calls import Message as Call
 from mpbroker.ipc.metadata import Places
 from mpbroker.protocol.errors import ErrorCode

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from mpbroker.coordinator.durable import batches_below
+from mpbroker.coordinator.metadata.durable import batches_below
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition

@@ -2,7 +2,7 @@
 
 This is the slow path, for what the native turn (produce.pyx) hands back: all errors, compressed batches,
 topics that change what they store, requests without room for their answer, and transactions
-(`handlers/transactions.py`). Both paths must do the same to the same request. Versions 0-2 are advertised
+(`handlers/produce/transaction_checks.py`). Both paths must do the same to the same request. Versions 0-2 are advertised
 because librdkafka turns compression off for brokers that do not list them (KAFKA-18659); a request of such a
 version closes the connection. (Kafka: KafkaApis.handleProduceRequest, ReplicaManager.handleProduceAppend,
 ProduceRequest.validateRecords.)
@@ -19,11 +19,11 @@ import msgspec
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.holds import Hold
-from mpbroker.handlers.jobs import Append
-from mpbroker.handlers.metadata import Topic
-from mpbroker.handlers.topic_meters import batch_appended, partition_checked
-from mpbroker.handlers.transactions import FIRST_VERSION_THAT_ADDS, Asked, Part, told
+from mpbroker.handlers.produce.marker_holds import Hold
+from mpbroker.handlers.produce.slow_appends import Append
+from mpbroker.handlers.produce.topic_meters import batch_appended, partition_checked
+from mpbroker.handlers.produce.transaction_checks import FIRST_VERSION_THAT_ADDS, Asked, Part, told
+from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey

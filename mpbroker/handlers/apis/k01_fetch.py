@@ -4,7 +4,7 @@ This is the slow path, for fetches that the turn could not answer at once (see
 mpbroker/handlers/hot_path/fetch.pxd). Only here do fetches wait.
 
 Topics are named up to v12, and have ids from v13. From v7 on a session says which partitions a fetch asks
-for, and which of them its client is told of (mpbroker/handlers/fetch_sessions.py). There are no followers. A
+for, and which of them its client is told of (mpbroker/handlers/fetch/fetch_sessions.py). There are no followers. A
 slice is whole batches except perhaps for its end, which clients ignore. (Kafka: KafkaApis.handleFetchRequest,
 ReplicaManager.fetchMessages, DelayedFetch.)
 """
@@ -15,10 +15,10 @@ import logging
 from contextlib import suppress
 from typing import NamedTuple
 
-from mpbroker.handlers.answers import FileSlice
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
-from mpbroker.handlers.fetch_sessions import (
+from mpbroker.handlers.calls.patient_client import NEVER_MS
+from mpbroker.handlers.fetch.fetch_sessions import (
     Answer,
     FetchContext,
     IncrementalFetchContext,
@@ -27,10 +27,10 @@ from mpbroker.handlers.fetch_sessions import (
     Wanted,
     new_context,
 )
-from mpbroker.handlers.metadata import Topic
-from mpbroker.handlers.patient_client import NEVER_MS
-from mpbroker.handlers.readers import READ_COMMITTED, bound_of
-from mpbroker.handlers.topic_meters import partition_fetched
+from mpbroker.handlers.fetch.partition_readers import READ_COMMITTED, bound_of
+from mpbroker.handlers.produce.topic_meters import partition_fetched
+from mpbroker.handlers.requests.answers import FileSlice
+from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Request, SlotFlag

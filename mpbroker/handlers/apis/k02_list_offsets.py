@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
-from mpbroker.handlers.metadata import Topic
-from mpbroker.handlers.readers import bound_of
+from mpbroker.handlers.fetch.partition_readers import bound_of
+from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc.table import Partition
 from mpbroker.log.format.leader_epochs import epoch_of
 from mpbroker.log.read.reader import NOTHING_FOUND, FoundOffset, SegmentGone

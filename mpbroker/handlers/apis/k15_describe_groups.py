@@ -6,7 +6,7 @@ An unknown group is Dead; from v6 on that is an error as well (KIP-1043). Each g
 
 from __future__ import annotations
 
-from mpbroker.handlers.acl_operations import GROUP_OPERATIONS, NOT_ASKED
+from mpbroker.handlers.api_parts.acl_operations import GROUP_OPERATIONS, NOT_ASKED
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey

@@ -1,6 +1,6 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
 
-The coordinator has the rules (mpbroker/coordinator/topic_rules.py). It answers when the topic is durable,
+The coordinator has the rules (mpbroker/coordinator/metadata/topic_rules.py). It answers when the topic is durable,
 there and published. After `timeout_ms` the answer is REQUEST_TIMED_OUT, and the topic still comes. More
 replicas than brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with
 mpbroker.replication.factor.clamp. (Kafka: ControllerApis.createTopics, ReplicationControlManager.)
@@ -12,9 +12,9 @@ from collections import Counter
 from typing import TypeAlias
 
 from mpbroker.config.describe import describe_topic
+from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode

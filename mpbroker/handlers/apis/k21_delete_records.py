@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.log_questions import ask_owners
-from mpbroker.handlers.metadata import Topic
+from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import DeleteBefore, DeletedRecords, DeleteRecords
 from mpbroker.protocol.api_keys import ApiKey

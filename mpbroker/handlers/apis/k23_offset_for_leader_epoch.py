@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
-from mpbroker.handlers.metadata import Topic
+from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.log.format.leader_epochs import EpochEnd, end_of
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.jobs import Append
+from mpbroker.handlers.produce.slow_appends import Append
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode

@@ -7,9 +7,9 @@ OffsetMetadataManager.commitTransactionalOffset; KIP-98, KIP-447, KIP-890.)
 
 from __future__ import annotations
 
+from mpbroker.handlers.api_parts.offset_commits import pass_on_commit
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.committing import pass_on_commit
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import TxnOffsetCommitResponse

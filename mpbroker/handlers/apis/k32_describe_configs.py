@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from mpbroker.config.describe import Entry, describe_all_brokers, describe_broker, describe_topic
-from mpbroker.handlers import broker_loggers
+from mpbroker.handlers.api_parts import broker_loggers
+from mpbroker.handlers.api_parts.config_changes import check_broker
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.config_changes import check_broker
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse

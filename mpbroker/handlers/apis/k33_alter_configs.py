@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from mpbroker.handlers.api_parts.config_changes import alter, failing
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.config_changes import alter, failing
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterConfigsResponse, Message

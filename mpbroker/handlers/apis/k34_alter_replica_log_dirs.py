@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from mpbroker.handlers.api_parts.log_questions import ask_workers
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.log_questions import ask_workers
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import MovePartition, MovePartitions, MovesBegun
 from mpbroker.log.format.names import LONGEST_TO_MOVE, log_worker_of, partition_name

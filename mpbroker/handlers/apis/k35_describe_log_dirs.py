@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+from mpbroker.handlers.api_parts.log_questions import ask_all
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.log_questions import ask_all
-from mpbroker.handlers.metadata import Topic
+from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.ipc import calls
 from mpbroker.log.format.names import FUTURE_SUFFIX
 from mpbroker.log.read.reader import segment_bytes

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
+from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.ipc.calls import AlteredResources, CreatePartitions, MorePartitions
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode

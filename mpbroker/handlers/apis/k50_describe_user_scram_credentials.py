@@ -5,9 +5,9 @@ No list, or an empty one, means all users. (Kafka: ScramImage.describe; KIP-554.
 
 from __future__ import annotations
 
+from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.ipc.calls import DescribeScram, ScramUsers
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.ipc.calls import AlterScram, ScramUsers
 from mpbroker.ipc.credentials import ScramImage
 from mpbroker.protocol.api_keys import ApiKey

@@ -6,7 +6,7 @@ them is a mismatch. No broker is ever fenced (v2). (Kafka: AuthHelper.computeDes
 
 from __future__ import annotations
 
-from mpbroker.handlers.acl_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from mpbroker.handlers.api_parts.acl_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey

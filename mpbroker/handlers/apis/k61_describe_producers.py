@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.log_questions import ask_owners
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import PartitionProducers, Producers, TellProducers
 from mpbroker.protocol.api_keys import ApiKey

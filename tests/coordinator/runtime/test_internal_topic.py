@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from mpbroker.coordinator.metadata.state import MetadataState, Topic
 from mpbroker.coordinator.runtime.batches import PartitionBatch
 from mpbroker.coordinator.runtime.internal_topic import InternalTopic, TopicSpec
 from mpbroker.coordinator.runtime.loading import Contents
 from mpbroker.coordinator.runtime.partitions import TopicPartitions
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
-from mpbroker.coordinator.state import MetadataState, Topic
 from mpbroker.ipc.calls import Message
 from mpbroker.ipc.metadata import Places
 from mpbroker.protocol.errors import ErrorCode

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpbroker.handlers import exchange
+from mpbroker.handlers.requests import exchange
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import (

@@ -1,0 +1,1 @@
+"""What the coordinator publishes in shared memory, for whom."""

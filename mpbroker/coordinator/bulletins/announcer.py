@@ -1,0 +1,119 @@
+"""Announces topics and quotas to the handlers, in a bulletin.
+
+The bulletin says which topics can be used, in which slots, and who has which quotas. A word in shared memory
+tells the processors whether anybody has a quota on request time.
+
+A change is announced when it is durable and the log process serves it. An action that may only happen after
+all handlers can see a change is queued with `then` and runs after the message is out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mpbroker.coordinator.bulletins.bulletin_writer import BulletinWriter, Written
+from mpbroker.coordinator.metadata.state import MetadataState, Topic
+from mpbroker.ipc.bulletin import BulletinPublisher
+from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, Places, QuotaImage, TopicImage
+from mpbroker.protocol.topic_names import INTERNAL_TOPICS
+from mpbroker.quotas.entities import REQUEST_PERCENTAGE, Entity
+from shm.word import Words
+
+
+class Announcer:
+    """The writer of the handlers' bulletin.
+
+    `slots` has the partitions of every topic that the log process has opened, `topics` the topic as it was
+    opened, `announced` the topic as the handlers know it.
+    """
+
+    def __init__(
+        self, publisher: BulletinPublisher, request_quotas: Words, cluster_id: str, node_id: int
+    ) -> None:
+        self.slots: dict[bytes, Places] = {}
+        self.topics: dict[bytes, Topic] = {}
+        self.announced: dict[bytes, Topic] = {}
+        self._writer = BulletinWriter(publisher, "topics and quotas")
+        self._request_quotas = request_quotas
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self._changed: set[bytes] = set()
+        self._removed: list[bytes] = []
+        self._quotas: dict[Entity, None] = {}
+
+    @property
+    def has_news(self) -> bool:
+        return self._writer.has_news(bool(self._changed or self._removed or self._quotas))
+
+    def opened(self, topic: Topic, partitions: Places) -> bool:
+        """Note where the log process has a topic. Return whether that is news."""
+        topic_id = topic.topic_id
+        if self.slots.get(topic_id) == partitions and self.announced.get(topic_id) == topic:
+            return False
+        self.slots[topic_id] = partitions
+        self.topics[topic_id] = topic
+        self._changed.add(topic_id)
+        self._writer.changed()
+        return True
+
+    def gone(self, topic_id: bytes, then: Callable[[], None]) -> None:
+        self.slots.pop(topic_id, None)
+        self.topics.pop(topic_id, None)
+        self._changed.discard(topic_id)
+        self.announced.pop(topic_id, None)
+        self._removed.append(topic_id)
+        self._writer.changed()
+        self.then(then)
+
+    def quotas_changed(self, entities: list[Entity]) -> None:
+        self._quotas.update(dict.fromkeys(entities))
+        self._writer.changed()
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Run the action when everything noted so far is announced."""
+        self._writer.then(action)
+
+    def publish(self, state: MetadataState) -> bool:
+        """Announce what is new.
+
+        Return False if nothing is, or if a base waits until all readers follow the last one.
+        """
+        if not self.has_news:
+            return False
+        written = self._writer.write(lambda: self._delta(state), lambda: self._base(state))
+        if written is Written.DELTA:
+            self.announced |= {topic_id: self.topics[topic_id] for topic_id in self._changed}
+        elif written is Written.BASE:
+            self.announced = self.topics.copy()
+        else:
+            return False
+        if written is Written.BASE or self._quotas:
+            self._request_quotas.store(0, state.quotas.has(REQUEST_PERCENTAGE))
+        self._changed.clear()
+        self._removed.clear()
+        self._quotas.clear()
+        return True
+
+    def run_actions(self) -> None:
+        """Run the actions that waited for the announcement. Call it after the handlers were rung."""
+        self._writer.run_actions()
+
+    def _delta(self, state: MetadataState) -> MetadataDelta:
+        changed = [self._image(self.topics[topic_id]) for topic_id in sorted(self._changed)]
+        quotas = [QuotaImage(list(entity), state.quotas.of(entity)) for entity in self._quotas]
+        return MetadataDelta(state.next_offset, changed, self._removed, quotas)
+
+    def _base(self, state: MetadataState) -> MetadataBase:
+        topics = [self._image(topic) for topic in self.topics.values()]
+        quotas = [QuotaImage(list(entity), values) for entity, values in state.quotas]
+        return MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics, quotas)
+
+    def _image(self, topic: Topic) -> TopicImage:
+        return TopicImage(
+            topic.name,
+            topic.topic_id,
+            self.slots[topic.topic_id].packed,
+            topic.configs,
+            topic.config_version,
+            topic.name in INTERNAL_TOPICS,
+        )

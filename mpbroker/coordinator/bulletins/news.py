@@ -1,0 +1,146 @@
+"""Bulletins for processes other than handlers, one for each matter.
+
+Processors learn who may log in, acceptors how fast an address may connect, the supervisor which of the
+broker's settings clients have altered. Only the processes that need a matter read its bulletin: a request
+handler cannot give away credentials that it never holds, and an acceptor does not read the metadata of all
+topics for a few rates.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from mpbroker.coordinator.bulletins.bulletin_writer import BulletinWriter, Written
+from mpbroker.coordinator.metadata.scram_rules import Credentials
+from mpbroker.coordinator.metadata.state import MetadataState
+from mpbroker.ipc.broker_settings import BrokerSettings
+from mpbroker.ipc.bulletin import BulletinPublisher
+from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, ScramImage
+from mpbroker.ipc.limits import LimitImage, LimitNews
+from mpbroker.quotas.entities import CONNECTION_CREATION_RATE, IP, Entity, QuotaTable
+
+K = TypeVar("K")
+ScramKey: TypeAlias = tuple[str, int]
+
+
+class NewsAnnouncer(Generic[K]):
+    """The writer of one bulletin.
+
+    Changes are noted with `changed`; actions that wait for them run when they are out.
+
+    `everything` and `some` make the messages of a base and of a delta, from the state and what changed.
+    """
+
+    def __init__(
+        self,
+        publisher: BulletinPublisher,
+        what: str,
+        everything: Callable[[MetadataState], msgspec.Struct],
+        some: Callable[[MetadataState, Iterable[K]], msgspec.Struct],
+    ) -> None:
+        self._writer = BulletinWriter(publisher, what)
+        self._everything = everything
+        self._some = some
+        self._changed: dict[K, None] = {}
+
+    @property
+    def has_news(self) -> bool:
+        return self._writer.has_news(bool(self._changed))
+
+    def changed(self, keys: Iterable[K], then: Callable[[], None]) -> None:
+        self._writer.changed()
+        self._changed.update(dict.fromkeys(keys))
+        self._writer.then(then)
+
+    def replaced(self) -> None:
+        """Have the next message be a base: the state was read from the log anew."""
+        self._writer.replaced()
+
+    def publish(self, state: MetadataState) -> bool:
+        """Announce what is new.
+
+        Return False if nothing is, or if a base waits until all readers follow the last one.
+        """
+        if not self.has_news:
+            return False
+        written = self._writer.write(
+            lambda: self._some(state, self._changed), lambda: self._everything(state)
+        )
+        if written is Written.NOTHING:
+            return False
+        self._changed.clear()
+        self._writer.run_actions()
+        return True
+
+
+# ---- SCRAM credentials, for processors
+
+
+def credential_news(publisher: BulletinPublisher) -> NewsAnnouncer[ScramKey]:
+    return NewsAnnouncer(publisher, "credentials", _all_credentials, _some_credentials)
+
+
+def _all_credentials(state: MetadataState) -> CredentialBase:
+    return CredentialBase([_credential(key, state.credentials) for key in state.credentials])
+
+
+def _some_credentials(state: MetadataState, keys: Iterable[ScramKey]) -> CredentialDelta:
+    known = state.credentials
+    there = [_credential(key, known) for key in keys if key in known]
+    return CredentialDelta(there, [key for key in keys if key not in known])
+
+
+def _credential(key: ScramKey, credentials: Credentials) -> ScramImage:
+    one = credentials[key]
+    return ScramImage(*key, one.iterations, one.salt, one.stored_key, one.server_key)
+
+
+# ---- rates of addresses, for acceptors
+
+
+def limit_news(publisher: BulletinPublisher) -> NewsAnnouncer[Entity]:
+    return NewsAnnouncer(publisher, "rates of addresses", _all_limits, _some_limits)
+
+
+def limited(entities: Iterable[Entity]) -> list[Entity]:
+    """Return the entities that acceptors hear about."""
+    return [entity for entity in entities if entity[0][0] == IP]
+
+
+def _all_limits(state: MetadataState) -> LimitNews:
+    entities = limited(entity for entity, _ in state.quotas)
+    return LimitNews([_limit(entity, state.quotas) for entity in entities], everything=True)
+
+
+def _some_limits(state: MetadataState, keys: Iterable[Entity]) -> LimitNews:
+    return LimitNews([_limit(entity, state.quotas) for entity in keys])
+
+
+def _limit(entity: Entity, quotas: QuotaTable) -> LimitImage:
+    name = entity[0][1]
+    return LimitImage(_packed(name), quotas.of(entity).get(CONNECTION_CREATION_RATE))
+
+
+def _packed(name: str | None) -> bytes | None:
+    """Pack an address as acceptors count it: an IPv4 one in four bytes, however it is written."""
+    if name is None:
+        return None
+    address = ipaddress.ip_address(name)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).packed
+
+
+# ---- settings of brokers, for the supervisor
+
+
+def broker_news(publisher: BulletinPublisher) -> NewsAnnouncer[str]:
+    """Make the announcer of altered broker settings. They are few, so each message has all of them."""
+    return NewsAnnouncer(publisher, "settings of brokers", _brokers, lambda state, _: _brokers(state))
+
+
+def _brokers(state: MetadataState) -> BrokerSettings:
+    return BrokerSettings(state.brokers_version, state.brokers)

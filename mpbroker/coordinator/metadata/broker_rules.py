@@ -1,0 +1,86 @@
+"""Alterations of the broker's settings, checked as a whole before they are recorded.
+
+A resource is one broker, by its node id, or all of them: "". Each is kept in the metadata log as Kafka keeps
+it. The result must be a configuration that the running broker can take over completely (config.dynamic), as
+if it had stood in the file. (Kafka: ConfigAdminManager, DynamicBrokerConfig.validate, as of 4.3.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mpbroker.config import dynamic
+from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
+from mpbroker.config.keys import Key, field_name, format_value
+from mpbroker.config.load import new_contradictions
+from mpbroker.coordinator.metadata import config_rules
+from mpbroker.coordinator.metadata.config_rules import Configs
+from mpbroker.coordinator.metadata.image_sizes import brokers_bytes, config_bytes
+from mpbroker.coordinator.metadata.topic_rules import CONFIG_VALUE_LENGTH_MAX, Refused, check_lengths
+from mpbroker.ipc.calls import ConfigAlteration
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ConfigRecord
+from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+
+ALL_BROKERS = ""
+Brokers = Mapping[str, Configs]
+_KEYS = BROKER_KEYS | dynamic.REPLICATION_RATES
+# The longest form of everything that can be altered, of this broker and of all. The log may hold more than
+# this, left by another version.
+_ALTERABLE = {*dynamic.DYNAMIC, *dynamic.REPLICATION_RATES}
+BROKERS_BYTES_MAX: Final = 2 * sum(config_bytes(key, "x" * CONFIG_VALUE_LENGTH_MAX) for key in _ALTERABLE)
+
+
+def altered(brokers: Brokers, alteration: ConfigAlteration, now: BrokerConfig) -> list[ConfigRecord]:
+    """Return the records of an alteration; `now` is the configuration that the broker runs with.
+
+    Raises Refused if the result is no valid configuration, or has no room.
+    """
+    name = alteration.name
+    before = brokers.get(name, {})
+    wanted = [one.name for one in alteration.changes if one.operation != ConfigOperation.DELETE]
+    if problem := dynamic.refusal(wanted, of_all_brokers=name == ALL_BROKERS):
+        raise Refused(ErrorCode.INVALID_REQUEST, problem)
+
+    def beneath(key: Key) -> str:
+        others = {} if name == ALL_BROKERS else brokers.get(ALL_BROKERS, {})
+        static = getattr(dynamic.static_of(now), field_name(key.name), key.default)
+        return others.get(key.name) or format_value(static) or ""
+
+    after = {key: text or "" for key, text in config_rules.after(before, alteration, _KEYS, beneath).items()}
+    check_lengths(after, ErrorCode.INVALID_REQUEST)
+    try:
+        for key in wanted:
+            dynamic.parse(key, after[key])
+    except ValueError as error:
+        raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
+    _check_room(brokers, {**brokers, name: after})
+    _check(brokers, {**brokers, name: after}, now)
+    return config_rules.records(ResourceType.BROKER, name, before, after)
+
+
+def _check_room(before: Brokers, after: Brokers) -> None:
+    """Check that the altered settings fit. Raises Refused if they do not."""
+    taken = brokers_bytes(after)
+    if taken > max(BROKERS_BYTES_MAX, brokers_bytes(before)):
+        raise Refused(
+            ErrorCode.POLICY_VIOLATION,
+            f"All that is altered of brokers would take {taken} bytes, and {BROKERS_BYTES_MAX} at most fit. "
+            "Delete what has no effect: the broker's log names it at each start",
+        )
+
+
+def _check(before: Brokers, after: Brokers, now: BrokerConfig) -> None:
+    """Check that the broker can take over the result. Raises Refused if it cannot."""
+    static = dynamic.static_of(now)
+    was, becomes = _overlaid(static, before), _overlaid(static, after)
+    if problems := new_contradictions(was, becomes):
+        raise Refused(ErrorCode.INVALID_REQUEST, "; ".join(map(str, problems)))
+    if problem := dynamic.step_problem(now, was, becomes):
+        raise Refused(ErrorCode.INVALID_REQUEST, problem)
+
+
+def _overlaid(static: BrokerConfig, brokers: Brokers) -> BrokerConfig:
+    mine, others = (dynamic.usable(brokers.get(name, {}))[0] for name in (str(static.node_id), ALL_BROKERS))
+    return dynamic.overlaid(static, mine, others)

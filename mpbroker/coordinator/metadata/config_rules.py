@@ -1,0 +1,85 @@
+"""Alterations of settings, of any resource and of topics, with Kafka's error codes and texts.
+
+(Kafka: ConfigurationControlManager.incrementalAlterConfigs and legacyAlterConfigs, as of 4.3.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.keys import ConfigType, Key, format_value
+from mpbroker.config.topic_config import TOPIC_KEYS, inherited
+from mpbroker.coordinator.metadata.image_sizes import config_bytes
+from mpbroker.coordinator.metadata.topic_rules import Refused, check_configs
+from mpbroker.ipc.calls import ConfigAlteration, ConfigChange
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ConfigRecord
+from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+
+Configs = dict[str, str]
+
+
+def altered(configs: Configs, alteration: ConfigAlteration, broker: BrokerConfig) -> Configs:
+    """Return the topic's own settings after the alteration. Raises Refused if they are not valid."""
+
+    def beneath(key: Key) -> str:
+        return format_value(inherited(key, broker)) or ""
+
+    return check_configs(after(configs, alteration, TOPIC_KEYS, beneath), broker)
+
+
+def after(
+    configs: Configs, alteration: ConfigAlteration, keys: Mapping[str, Key], beneath: Callable[[Key], str]
+) -> dict[str, str | None]:
+    """Return a resource's own settings after the alteration, not checked.
+
+    `beneath` gives the text of a setting that the resource inherits. Raises Refused for an operation on a
+    list where the setting is none.
+    """
+    result: dict[str, str | None] = {} if alteration.replaces else dict(configs)
+    for change in alteration.changes:
+        result.pop(change.name, None)
+        if change.operation != ConfigOperation.DELETE:
+            result[change.name] = _value(configs, change, keys, beneath)
+    return result
+
+
+def records(kind: ResourceType, name: str, before: Configs, after: Configs) -> list[ConfigRecord]:
+    """Return the records that turn `before` into `after`; unchanged settings need none."""
+    gone = {key: None for key in before if key not in after}
+    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    return [ConfigRecord(kind, name, key, value) for key, value in {**gone, **changed}.items()]
+
+
+def growth(before: Configs, after: Configs) -> int:
+    """Return by how many bytes the alteration enlarges what handlers are told."""
+    return sum(config_bytes(*one) for one in after.items()) - sum(
+        config_bytes(*one) for one in before.items()
+    )
+
+
+def _value(
+    configs: Configs, change: ConfigChange, keys: Mapping[str, Key], beneath: Callable[[Key], str]
+) -> str | None:
+    """Return the value after one change. Raises Refused if it needs a list and the setting is none."""
+    if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+        return change.value
+    key = keys.get(change.name)
+    if key is None or key.type is not ConfigType.LIST:
+        operation = ConfigOperation(change.operation).name
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"Can't {operation} to key {change.name} because its type is not LIST.",
+        )
+    there = _parts(configs.get(change.name) or beneath(key))
+    named = _parts(change.value or "")
+    if change.operation == ConfigOperation.APPEND:
+        there += [part for part in named if part not in there]
+    else:
+        there = [part for part in there if part not in named]
+    return ",".join(there)
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

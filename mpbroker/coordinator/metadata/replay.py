@@ -1,0 +1,50 @@
+"""Reads `__cluster_metadata-0` in place at start, up to the durable end that the partition table names.
+
+The log process alone writes the files. Nothing at or above the high watermark is read. Read-only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpbroker.coordinator.metadata.durable import batches_below
+from mpbroker.coordinator.metadata.metadata_records import UnreadableMetadata, decode_record
+from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState
+from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.table import Partition
+from mpbroker.log.format.names import partition_name
+from mpbroker.protocol.messages import RemoveTopicRecord
+from mpbroker.protocol.topic_names import METADATA_TOPIC
+from mpbroker.records.errors import CorruptBatch
+
+
+def replay(log_dirs: tuple[str, ...], end: Partition) -> tuple[MetadataState, dict[bytes, str]]:
+    """Return the state as of the durable end, and the names by id of all topics that were ever removed.
+
+    Raises FatalError if the metadata cannot be read: it is never guessed.
+    """
+    directory = Path(log_dirs[end.log_dir]) / partition_name(METADATA_TOPIC, 0)
+    state = MetadataState()
+    removed: dict[bytes, str] = {}
+    try:
+        for batch in batches_below(directory, end):
+            if batch.header.base_offset != state.next_offset:
+                raise InconsistentMetadata(
+                    f"offset {batch.header.base_offset} follows offset {state.next_offset - 1}"
+                )
+            if batch.is_control:
+                state.next_offset = batch.last_offset + 1
+                continue
+            records = [decode_record(record.value or b"") for record in batch.records()]
+            for record in records:
+                if isinstance(record, RemoveTopicRecord) and record.topic_id in state.topics:
+                    removed[record.topic_id] = state.topics[record.topic_id].name
+            state.apply_all(records)
+        if state.next_offset != end.high_watermark:
+            raise InconsistentMetadata(f"it ends at offset {state.next_offset}, not at {end.high_watermark}")
+    except (CorruptBatch, UnreadableMetadata, InconsistentMetadata, OSError) as error:
+        raise FatalError(
+            f"{directory} cannot be read: {error}. It holds the names, ids and settings of all topics; "
+            "restore it from a copy of the log directory"
+        ) from error
+    return state, removed

@@ -1,0 +1,579 @@
+"""The metadata state machine: the state that the log describes, and decisions that add to it.
+
+No I/O, no clock.
+
+`MetadataState` is the outcome of applying every record of `__cluster_metadata` in order, nothing else.
+`decide` answers a call from a state with the records that would make the answer true; it changes nothing.
+Decisions that are not durable yet live in a `draft`, a copy that either becomes the state or is dropped, so
+that a decision which the disk refuses was never part of the state.
+
+Kafka: ReplicationControlManager, ProducerIdControlManager, ControllerApis.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, NoReturn
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.metadata import broker_rules, config_rules, quota_rules, scram_rules, topic_rules
+from mpbroker.coordinator.metadata.image_sizes import PARTITION_BYTES, config_bytes, quota_bytes, topic_bytes
+from mpbroker.coordinator.metadata.metadata_records import MetadataRecord
+from mpbroker.coordinator.metadata.scram_rules import Credentials
+from mpbroker.coordinator.metadata.topic_rules import Refused
+from mpbroker.coordinator.waiting import Change
+from mpbroker.ipc.calls import (
+    Account,
+    AllocateProducerIds,
+    AlteredResources,
+    AlterQuotas,
+    AlterScram,
+    AlterSettings,
+    ConfigAlteration,
+    CreatedTopic,
+    CreatedTopics,
+    CreatePartitions,
+    CreateTopic,
+    CreateTopics,
+    DeletedTopic,
+    DeletedTopics,
+    DeleteTopics,
+    DescribeScram,
+    Failed,
+    Message,
+    MorePartitions,
+    ProducerIds,
+)
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import (
+    ClientQuotaRecord,
+    ConfigRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UserScramCredentialRecord,
+)
+from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC, TRANSACTION_TOPIC, collision_key
+from mpbroker.protocol.uuids import uuid_text
+from mpbroker.quotas.entities import Entity, QuotaTable
+from mpbroker.quotas.mutations import Mutation, Mutations
+
+PRODUCER_IDS_PER_BLOCK: Final = 1000
+ZERO_ID: Final = bytes(16)
+UNASSIGNED_DIRECTORY: Final = bytes(16)
+"""Kafka's DirectoryId.UNASSIGNED. Only the log process knows which log directory holds the replica."""
+RESERVED_IDS: Final = 100
+"""Ids below this number have a meaning of their own in Kafka (Uuid.RESERVED, DirectoryId)."""
+IMAGE_BYTES_MAX: Final = 64 << 20
+PRODUCER_ID_MAX: Final = (1 << 63) - 1
+EXCEEDED: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+class InconsistentMetadata(Exception):
+    """A record contradicts those before it: the log is damaged, or this program has a bug."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic that exists. `config_version` grows with each record that changes its settings."""
+
+    name: str
+    topic_id: bytes
+    partitions: int = 0
+    configs: dict[str, str] = field(default_factory=dict)
+    config_version: int = 0
+
+
+@dataclass
+class MetadataState:
+    """The state that the log describes. `next_offset` is one above the last record that was applied.
+
+    `image_bytes` is an upper bound of what all of it takes in the handlers' bulletin. `brokers` has altered
+    settings by node id, "" for all; `brokers_version` grows with each of their records.
+    """
+
+    topics: dict[bytes, Topic] = field(default_factory=dict)
+    ids: dict[str, bytes] = field(default_factory=dict)
+    next_producer_id: int = 0
+    next_offset: int = 0
+    partitions: int = 0
+    image_bytes: int = 0
+    quotas: QuotaTable = field(default_factory=QuotaTable)
+    credentials: Credentials = field(default_factory=dict)
+    brokers: dict[str, dict[str, str]] = field(default_factory=dict)
+    brokers_version: int = 0
+    _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def draft(self) -> MetadataState:
+        """Return a copy to try decisions on. Topics are immutable and shared."""
+        return replace(
+            self,
+            topics=self.topics.copy(),
+            ids=self.ids.copy(),
+            quotas=self.quotas.copy(),
+            credentials=self.credentials.copy(),
+            brokers=self.brokers.copy(),
+            _colliding=self._colliding.copy(),
+        )
+
+    def colliding_with(self, name: str) -> str | None:
+        """Return an existing topic whose name differs only in dots and underscores; None if there is none."""
+        key = collision_key(name)
+        names = self._colliding.get(key, ()) if key is not None else ()
+        return names[0] if names else None
+
+    def apply_all(self, records: list[MetadataRecord]) -> None:
+        """Apply records at the offsets that follow. Raises InconsistentMetadata."""
+        for record in records:
+            self._apply(record)
+            self.next_offset += 1
+
+    def _apply(self, record: MetadataRecord) -> None:
+        match record:
+            case TopicRecord():
+                if record.name in self.ids or record.topic_id in self.topics:
+                    self._inconsistent(f"topic {record.name} is there already")
+                self.ids[record.name] = record.topic_id
+                self.topics[record.topic_id] = Topic(record.name, record.topic_id)
+                self.image_bytes += topic_bytes(record.name, 0, {})
+                if key := collision_key(record.name):
+                    self._colliding[key] = (*self._colliding.get(key, ()), record.name)
+            case PartitionRecord():
+                self._add_partition(record)
+            case ConfigRecord():
+                self._set_config(record)
+            case RemoveTopicRecord():
+                self._remove(record.topic_id)
+            case ClientQuotaRecord():
+                entity = quota_rules.entity_in(record)
+                self.image_bytes -= quota_bytes(entity, self.quotas.of(entity))
+                self.quotas.change(entity, record.key, None if record.remove else record.value)
+                self.image_bytes += quota_bytes(entity, self.quotas.of(entity))
+            case UserScramCredentialRecord():
+                self.credentials[record.name, record.mechanism] = scram_rules.credential_in(record)
+            case RemoveUserScramCredentialRecord():
+                if self.credentials.pop((record.name, record.mechanism), None) is None:
+                    self._inconsistent("a credential is to be removed and does not exist")
+            case ProducerIdsRecord():
+                if record.next_producer_id < self.next_producer_id:
+                    self._inconsistent(f"producer ids go back to {record.next_producer_id}")
+                self.next_producer_id = record.next_producer_id
+
+    def _add_partition(self, record: PartitionRecord) -> None:
+        topic = self.topics.get(record.topic_id)
+        if topic is None:
+            self._inconsistent(f"a partition of topic id {record.topic_id.hex()}, which does not exist")
+        if record.partition_id != topic.partitions:
+            self._inconsistent(f"partition {record.partition_id} of {topic.name} is not its next one")
+        self.topics[record.topic_id] = replace(topic, partitions=topic.partitions + 1)
+        self.partitions += 1
+        self.image_bytes += PARTITION_BYTES
+
+    def _set_config(self, record: ConfigRecord) -> None:
+        if record.resource_type == ResourceType.BROKER:
+            self._set_broker_config(record)
+            return
+        topic_id = self.ids.get(record.resource_name)
+        if record.resource_type != ResourceType.TOPIC or topic_id is None:
+            self._inconsistent(f"a setting of resource {record.resource_type} {record.resource_name!r}")
+        topic = self.topics[topic_id]
+        self.image_bytes += config_bytes(record.name, record.value)
+        self.image_bytes -= config_bytes(record.name, topic.configs.get(record.name))
+        configs = {name: value for name, value in topic.configs.items() if name != record.name}
+        if record.value is not None:
+            configs[record.name] = record.value
+        self.topics[topic_id] = replace(topic, configs=configs, config_version=topic.config_version + 1)
+
+    def _set_broker_config(self, record: ConfigRecord) -> None:
+        configs = dict(self.brokers.get(record.resource_name, {}))
+        configs.pop(record.name, None)
+        if record.value is not None:
+            configs[record.name] = record.value
+        self.brokers[record.resource_name] = configs
+        self.brokers_version += 1
+
+    def _remove(self, topic_id: bytes) -> None:
+        topic = self.topics.pop(topic_id, None)
+        if topic is None:
+            self._inconsistent(f"topic id {topic_id.hex()} is to be removed and does not exist")
+        del self.ids[topic.name]
+        self.partitions -= topic.partitions
+        self.image_bytes -= topic_bytes(topic.name, topic.partitions, topic.configs)
+        if key := collision_key(topic.name):
+            left = tuple(name for name in self._colliding[key] if name != topic.name)
+            if left:
+                self._colliding[key] = left
+            else:
+                del self._colliding[key]
+
+    def _inconsistent(self, what: str) -> NoReturn:
+        raise InconsistentMetadata(f"{METADATA_TOPIC} offset {self.next_offset}: {what}")
+
+
+@dataclass
+class Decision:
+    """The outcome of a call.
+
+    The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes` are
+    gone, the handlers can see the `changes` of topics and the new quotas of `quotas`, the processors the new
+    `credentials`, and the supervisor has done what it can for the `brokers_version`. If the decision comes to
+    nothing, `mutation` gets back what it took from its account.
+    """
+
+    answer: Message
+    records: list[MetadataRecord] = field(default_factory=list)
+    awaits: list[bytes] = field(default_factory=list)
+    removes: list[Topic] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    quotas: list[Entity] = field(default_factory=list)
+    mutation: Mutation | None = None
+    credentials: list[tuple[str, int]] = field(default_factory=list)
+    brokers_version: int = 0
+
+
+class Decider:
+    """Answers calls from a state.
+
+    `new_id` makes 16 random bytes; `partition_limit` is how many partitions fit; `image_bytes_max` bounds the
+    size of everything that handlers are told. What clients have used of their accounts is no part of the
+    state: it is kept in `mutations`.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        partition_limit: int,
+        new_id: Callable[[], bytes],
+        mutations: Mutations | None = None,
+        image_bytes_max: int = IMAGE_BYTES_MAX,
+    ) -> None:
+        self._config = config
+        self._mutations = mutations
+        self._partition_limit = partition_limit
+        self._new_id = new_id
+        self._image_bytes_max = image_bytes_max
+
+    def decide(self, state: MetadataState, call: Message) -> Decision:
+        """Decide a call. Does not change the state."""
+        match call:
+            case CreateTopics():
+                return self._create_topics(state.draft(), call)
+            case DeleteTopics():
+                return self._delete_topics(state, call)
+            case AlterSettings():
+                return self._alter(state.draft(), call)
+            case CreatePartitions():
+                return self._create_partitions(state.draft(), call)
+            case AlterQuotas():
+                answer, changes = quota_rules.alter(
+                    state.quotas, call, self._image_bytes_max - state.image_bytes
+                )
+                entities = list(dict.fromkeys(map(quota_rules.entity_in, changes)))
+                return Decision(answer, list(changes), quotas=entities)
+            case AlterScram():
+                users, altered = scram_rules.alter(state.credentials, call)
+                return Decision(users, list(altered), credentials=[(r.name, r.mechanism) for r in altered])
+            case DescribeScram():
+                return Decision(scram_rules.describe(state.credentials, call))
+            case AllocateProducerIds():
+                return self._allocate_producer_ids(state)
+            case _:
+                text = f"{type(call).__name__} is no call to the coordinator"
+                return Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+
+    def _begin_mutation(self, state: MetadataState, account: Account | None) -> Mutation | None:
+        if self._mutations is None or account is None:
+            return None
+        return self._mutations.begin(state.quotas, account.user, account.client_id, strict=account.strict)
+
+    def _create_topics(self, draft: MetadataState, call: CreateTopics) -> Decision:
+        """Decide new topics.
+
+        `draft` collects those of this call, so that they are checked against each other.
+        """
+        mutation = self._begin_mutation(draft, call.account)
+        decision = Decision(answers := CreatedTopics([]), mutation=mutation)
+        asked = sum(topic_rules.partitions_asked(topic, self._config) for topic in call.topics)
+        if asked > topic_rules.PARTITIONS_PER_REQUEST_MAX:
+            text = topic_rules.too_many_text(asked)
+            answers.topics = [CreatedTopic(t.name, ErrorCode.POLICY_VIOLATION, text) for t in call.topics]
+            return decision
+        times = Counter(topic.name for topic in call.topics)
+        duplicates = [name for name, count in times.items() if count > 1]
+        answers.topics = [
+            CreatedTopic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in duplicates
+        ]
+        for topic in call.topics:
+            if times[topic.name] > 1:
+                continue
+            existing = draft.ids.get(topic.name)
+            if call.automatic and existing is not None:
+                decision.awaits.append(existing)
+                answers.topics.append(_created(draft.topics[existing]))
+                continue
+            try:
+                records = self._create_topic(draft, topic, mutation)
+            except Refused as refused:
+                answers.topics.append(CreatedTopic(topic.name, refused.error, refused.message))
+                continue
+            draft.apply_all(records)
+            made = draft.topics[draft.ids[topic.name]]
+            answer = _created(made)
+            if call.validate_only:
+                answer.topic_id = ZERO_ID
+            else:
+                decision.records += records
+                decision.awaits.append(made.topic_id)
+            answers.topics.append(answer)
+        answers.throttle_ms = mutation.throttle_ms() if mutation else 0
+        return decision
+
+    def _create_topic(
+        self, state: MetadataState, topic: CreateTopic, mutation: Mutation | None
+    ) -> list[MetadataRecord]:
+        """Return the records of a new topic. Raises Refused with the error that Kafka would find first."""
+        if topic.name == METADATA_TOPIC:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+            )
+        if topic.name in state.ids:
+            raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        topic_rules.check_name(topic.name)
+        if other := state.colliding_with(topic.name):
+            raise Refused(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{topic.name}' collides with existing topic: {other}",
+            )
+        configs = topic_rules.check_configs(topic.configs, self._config)
+        partitions = topic_rules.check_placement(topic, self._config)
+        self._check_partitions(state, partitions)
+        self._check_room(state, topic_bytes(topic.name, partitions, configs))
+        if mutation and not mutation.allows(partitions):
+            raise Refused(EXCEEDED, EXCEEDED.message)
+        topic_id = self._fresh_id(state)
+        node = self._config.node_id
+        return [
+            TopicRecord(topic.name, topic_id),
+            *(ConfigRecord(ResourceType.TOPIC, topic.name, name, value) for name, value in configs.items()),
+            *(_partition(number, topic_id, node) for number in range(partitions)),
+        ]
+
+    def _fresh_id(self, state: MetadataState) -> bytes:
+        """Return a random id, none that Kafka reserves or that looks like a command line option.
+
+        (Kafka: Uuid.randomUuid.)
+        """
+        while True:
+            topic_id = self._new_id()
+            reserved = int.from_bytes(topic_id) < RESERVED_IDS
+            if not (reserved or uuid_text(topic_id).startswith("-") or topic_id in state.topics):
+                return topic_id
+
+    def _alter(self, draft: MetadataState, call: AlterSettings) -> Decision:
+        """Decide alterations of settings. `draft` collects those of this call."""
+        decision = Decision(answers := AlteredResources([]))
+        for alteration in call.alterations:
+            try:
+                if alteration.of_broker:
+                    self._alter_broker(draft, alteration, decision, call.validate_only)
+                else:
+                    records = self._alter_topic(draft, alteration)
+                    self._note_change(draft, alteration.name, records, decision, call.validate_only)
+            except Refused as refused:
+                answers.results.append((refused.error, refused.message))
+            else:
+                answers.results.append((ErrorCode.NONE, None))
+        return decision
+
+    def _alter_broker(
+        self, draft: MetadataState, alteration: ConfigAlteration, decision: Decision, validate_only: bool
+    ) -> None:
+        """Decide one alteration of a broker's settings. Raises Refused."""
+        records = broker_rules.altered(draft.brokers, alteration, self._config)
+        draft.apply_all([*records])
+        if records and not validate_only:
+            decision.records += records
+            decision.brokers_version = draft.brokers_version
+
+    def _alter_topic(self, state: MetadataState, alteration: ConfigAlteration) -> list[MetadataRecord]:
+        """Return the records of one alteration of a topic's settings. Raises Refused."""
+        topic = state.topics.get(state.ids.get(alteration.name, ZERO_ID))
+        if topic is None:
+            raise Refused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{alteration.name}' does not exist."
+            )
+        after = config_rules.altered(topic.configs, alteration, self._config)
+        self._check_room(state, config_rules.growth(topic.configs, after))
+        return [*config_rules.records(ResourceType.TOPIC, topic.name, topic.configs, after)]
+
+    def _create_partitions(self, draft: MetadataState, call: CreatePartitions) -> Decision:
+        mutation = self._begin_mutation(draft, call.account)
+        decision = Decision(answers := AlteredResources([]), mutation=mutation)
+        for more in call.topics:
+            try:
+                records = self._add_partitions(draft, more, mutation)
+            except Refused as refused:
+                answers.results.append((refused.error, refused.message))
+                continue
+            answers.results.append((ErrorCode.NONE, None))
+            self._note_change(draft, more.name, records, decision, call.validate_only)
+        answers.throttle_ms = mutation.throttle_ms() if mutation else 0
+        return decision
+
+    def _add_partitions(
+        self, state: MetadataState, more: MorePartitions, mutation: Mutation | None
+    ) -> list[MetadataRecord]:
+        """Return the records of new partitions of a topic. Raises Refused."""
+        topic = state.topics.get(state.ids.get(more.name, ZERO_ID))
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise Refused(code, code.message)
+        added = topic_rules.check_more(more, topic.partitions, self._config)
+        if topic.name in (GROUP_TOPIC, TRANSACTION_TOPIC):
+            kept = "a group's offsets" if topic.name == GROUP_TOPIC else "a transactional id"
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The partition of {topic.name} that has {kept} follows from their number.",
+            )
+        if added > topic_rules.PARTITIONS_PER_REQUEST_MAX:
+            raise Refused(ErrorCode.POLICY_VIOLATION, topic_rules.too_many_text(added))
+        self._check_partitions(state, added)
+        self._check_room(state, added * PARTITION_BYTES)
+        if mutation and not mutation.allows(added):
+            raise Refused(EXCEEDED, EXCEEDED.message)
+        numbers = range(topic.partitions, more.count)
+        return [_partition(number, topic.topic_id, self._config.node_id) for number in numbers]
+
+    def _note_change(
+        self,
+        draft: MetadataState,
+        name: str,
+        records: list[MetadataRecord],
+        decision: Decision,
+        validate_only: bool,
+    ) -> None:
+        draft.apply_all(records)
+        if validate_only or not records:
+            return
+        topic = draft.topics[draft.ids[name]]
+        decision.records += records
+        decision.changes.append(Change(topic.topic_id, topic.config_version, topic.partitions))
+
+    def _check_partitions(self, state: MetadataState, more: int) -> None:
+        """Check that `more` partitions fit. Raises Refused if they do not."""
+        if state.partitions + more > self._partition_limit:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS,
+                f"The broker has room for {self._partition_limit} partitions and has {state.partitions}.",
+            )
+
+    def _check_room(self, state: MetadataState, more_bytes: int) -> None:
+        """Check that handlers' bulletins have room for `more_bytes`.
+
+        Raises Refused if not. A decrease always fits.
+        """
+        if more_bytes > 0 and state.image_bytes + more_bytes > self._image_bytes_max:
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"The broker has {self._image_bytes_max} bytes for the names and settings of all topics and "
+                f"quotas and has used {state.image_bytes}.",
+            )
+
+    def _delete_topics(self, state: MetadataState, call: DeleteTopics) -> Decision:
+        """Decide deletions as Kafka's ControllerApis.deleteTopics does: it checks the whole request first."""
+        mutation = self._begin_mutation(state, call.account)
+        decision = Decision(answers := DeletedTopics([]), mutation=mutation)
+        names, ids = Counter(call.names), Counter(call.ids)
+        wanted: dict[bytes, str | None] = {}
+        for topic_id, times in ids.items():
+            if times > 1:
+                refusal = DeletedTopic(None, topic_id, ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+                answers.topics.append(refusal)
+            else:
+                wanted[topic_id] = None
+        for name, times in names.items():
+            found = state.ids.get(name, ZERO_ID)
+            if times > 1:
+                wrong = (ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            elif found == ZERO_ID:
+                wrong = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.message)
+            elif found in ids:
+                text = "The provided topic name maps to an ID that was already supplied."
+                wrong = (ErrorCode.INVALID_REQUEST, text)
+                wanted.pop(found, None)
+                answers.topics.append(DeletedTopic(name, found, *wrong))
+                continue
+            else:
+                wanted[found] = name
+                continue
+            answers.topics.append(DeletedTopic(name, ZERO_ID, *wrong))
+        for topic_id, asked_name in wanted.items():
+            self._delete_topic(state, topic_id, asked_name, decision, answers)
+        answers.throttle_ms = mutation.throttle_ms() if mutation else 0
+        return decision
+
+    def _delete_topic(
+        self,
+        state: MetadataState,
+        topic_id: bytes,
+        asked_name: str | None,
+        decision: Decision,
+        answers: DeletedTopics,
+    ) -> None:
+        answer = DeletedTopic(asked_name, topic_id)
+        answers.topics.append(answer)
+        topic = state.topics.get(topic_id)
+        if topic_id == ZERO_ID:
+            answer.error = ErrorCode.INVALID_REQUEST
+            answer.message = f"Attempt to find topic with invalid topicId {uuid_text(topic_id)}"
+        elif topic is None:
+            answer.error = ErrorCode.UNKNOWN_TOPIC_ID
+            answer.message = ErrorCode.UNKNOWN_TOPIC_ID.message
+        elif decision.mutation and not decision.mutation.allows(topic.partitions):
+            answer.error, answer.message = EXCEEDED, EXCEEDED.message
+        else:
+            answer.name = topic.name
+            decision.records.append(RemoveTopicRecord(topic_id))
+            decision.removes.append(topic)
+
+    def _allocate_producer_ids(self, state: MetadataState) -> Decision:
+        first = state.next_producer_id
+        if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
+            text = (
+                "Exhausted all producerIds as the next block's end producerId has exceeded the int64 type "
+                "limit"
+            )
+            return Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+        record = ProducerIdsRecord(
+            broker_id=self._config.node_id, next_producer_id=first + PRODUCER_IDS_PER_BLOCK
+        )
+        return Decision(ProducerIds(first, PRODUCER_IDS_PER_BLOCK), [record])
+
+
+def _partition(number: int, topic_id: bytes, node: int) -> PartitionRecord:
+    """Return the record of a partition that the only broker leads."""
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        replicas=[node],
+        isr=[node],
+        leader=node,
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[UNASSIGNED_DIRECTORY],
+    )
+
+
+def _created(topic: Topic) -> CreatedTopic:
+    return CreatedTopic(
+        topic.name,
+        topic_id=topic.topic_id,
+        partitions=topic.partitions,
+        replication_factor=1,
+        configs=topic.configs,
+    )

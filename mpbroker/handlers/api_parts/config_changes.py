@@ -1,0 +1,156 @@
+"""Common code of AlterConfigs and IncrementalAlterConfigs: where changes go, and which are refused at once.
+
+The coordinator keeps the settings of topics and of the broker. Nobody keeps levels of loggers. (Kafka:
+ConfigAdminManager.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from mpbroker.handlers.api_parts import broker_loggers
+from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
+from mpbroker.handlers.broker import ApiExchange
+from mpbroker.ipc.calls import AlteredResources, AlterSettings, ConfigAlteration, ConfigChange
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse, Message
+from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+
+_WITHOUT_SETTINGS: dict[int, str] = {
+    ResourceType.CLIENT_METRICS: (
+        "clients cannot push their metrics to this broker (KIP-714). See their own metrics, or what the "
+        "broker knows of them: mpbroker ctl metrics"
+    ),
+    ResourceType.GROUP: (
+        "Kafka's are for groups of the consumer, share and streams protocols, and groups here are of the "
+        "classic one. Their members have session.timeout.ms and heartbeat.interval.ms in their own "
+        "configuration"
+    ),
+}
+
+
+class Outcome(NamedTuple):
+    """The result for one resource."""
+
+    error: int
+    message: str | None
+
+
+# Both have the same fields.
+Response: TypeAlias = type[AlterConfigsResponse] | type[IncrementalAlterConfigsResponse]
+
+
+def response_of(response: Response, exchange: ApiExchange, outcomes: list[Outcome]) -> Message:
+    """Build the response from `outcomes`, which are in the order of the request's resources."""
+    result = response.AlterConfigsResourceResponse
+    responses: list[Any] = [
+        result(outcome.error, outcome.message, resource.resource_type, resource.resource_name)
+        for resource, outcome in zip(exchange.body.resources, outcomes, strict=True)
+    ]
+    return response(responses=responses)
+
+
+def failing(response: Response) -> Callable[[ApiExchange, ErrorCode], Message]:
+    """Return a function that answers a request by failing all of its resources."""
+
+    def failed(exchange: ApiExchange, code: ErrorCode) -> Message:
+        return response_of(response, exchange, [Outcome(code, code.message)] * len(exchange.body.resources))
+
+    return failed
+
+
+def alter(
+    exchange: ApiExchange,
+    changes_of: Callable[[Any], list[ConfigChange]],
+    response: Response,
+    *,
+    replaces: bool,
+) -> Message | None:
+    """Alter the resources of a request. `replaces`: reset settings that a resource's changes do not name."""
+    resources = exchange.body.resources
+    if exchange.names_too_many(len(resources)):
+        return None
+    times = Counter((r.resource_type, r.resource_name) for r in resources)
+    outcomes: list[Outcome | None] = []
+    alterations = []
+    for resource in resources:
+        try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            changes = changes_of(resource)
+            _check(exchange, resource, changes)
+            if resource.resource_type == ResourceType.BROKER_LOGGER:
+                _alter_loggers(exchange, resource.resource_name, changes, replaces=replaces)
+                outcomes.append(Outcome(ErrorCode.NONE, None))
+                continue
+        except ApiError as error:
+            outcomes.append(Outcome(error.code, error.message))
+            continue
+        outcomes.append(None)
+        of_broker = resource.resource_type == ResourceType.BROKER
+        alterations.append(ConfigAlteration(resource.resource_name, changes, replaces, of_broker))
+    if not alterations:
+        return response_of(response, exchange, [one for one in outcomes if one is not None])
+
+    def answered(answer: AlteredResources | Unanswered) -> None:
+        if isinstance(answer, AlteredResources):
+            results = [Outcome(*one) for one in answer.results]
+        else:
+            results = [Outcome(answer.code, answer.message)] * len(alterations)
+        left = iter(results)
+        all_of_them = [next(left) if one is None else one for one in outcomes]
+        exchange.reply(response_of(response, exchange, all_of_them))
+
+    ask_coordinator(
+        exchange,
+        AlterSettings(alterations, exchange.body.validate_only),
+        AlteredResources,
+        answered,
+    )
+    return None
+
+
+def _check(exchange: ApiExchange, resource: Any, changes: list[ConfigChange]) -> None:
+    """Check the changes of a resource. Raises ApiError if they are not allowed."""
+    names = [change.name for change in changes]
+    if len(set(names)) < len(names):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [c.name for c in changes if c.operation != ConfigOperation.DELETE and c.value is None]
+    if nulls:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+    if any(change.operation not in set(ConfigOperation) for change in changes):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown operation.")
+    kind = resource.resource_type
+    if kind == ResourceType.BROKER:
+        check_broker(exchange, resource.resource_name)
+    elif kind in _WITHOUT_SETTINGS:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Resources of type {ResourceType(kind).name} have no settings here: {_WITHOUT_SETTINGS[kind]}",
+        )
+    elif kind not in (ResourceType.TOPIC, ResourceType.BROKER_LOGGER):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
+
+
+def _alter_loggers(
+    exchange: ApiExchange, broker: str, changes: list[ConfigChange], *, replaces: bool
+) -> None:
+    """Alter levels of loggers at once; nobody else keeps them. Raises ApiError if that is not possible."""
+    if replaces:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "Resources of type BROKER_LOGGER can be altered by IncrementalAlterConfigs only",
+        )
+    broker_loggers.alter(exchange, broker, changes, validate_only=exchange.body.validate_only)
+
+
+def check_broker(exchange: ApiExchange, name: str) -> None:
+    """Check that a resource names this broker, or all of them (""). Raises ApiError if it names another."""
+    node = exchange.broker.metadata.node_id
+    if name not in ("", str(node)):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {node} or empty string, but received {name}",
+        )

@@ -1,0 +1,209 @@
+"""Calls of a handler to the coordinator or a log worker, and how long they wait.
+
+A call whose client says how long it waits has a deadline. After it the client is told so, whatever becomes of
+the call. (Kafka: the deadline of a controller event.)
+
+Calls to a coordinator that is being replaced wait for its successor, which takes some tens of milliseconds. A
+client gives up soon if it is told that there is no coordinator, but tries for long if it gets no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mpbroker.handlers.requests.purgatory import Purgatory, Watch
+from mpbroker.ipc.calls import Abandon, Failed, Message
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.rpc import RpcClient, Then
+from mpbroker.ipc.slots import Call
+from mpbroker.protocol.errors import ErrorCode
+from shm.arena import ArenaFull
+from shm.clock import monotonic_ms
+from shm.counters import CounterPage
+
+# Only an answer or the server's death ends such a call.
+NEVER_MS = 1 << 62
+# How long a call waits for a coordinator's successor. Only one that dies again and again takes longer.
+SUCCESSOR_MS = 5_000
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+class _Deadline:
+    """A call under way whose client waits until a deadline. `then` is called once."""
+
+    __slots__ = ("answer", "expired", "then")
+
+    def __init__(self, then: Then, expired: Callable[[], None]) -> None:
+        self.then = then
+        self.expired = expired
+        self.answer: Message | None = None
+
+    def try_complete(self) -> bool:
+        if self.answer is None:
+            return False
+        self.then(self.answer)
+        return True
+
+    def expire(self) -> None:
+        self.expired()
+        self.then(Failed(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT.message))
+
+
+@dataclass(frozen=True)
+class _Unsent:
+    """A call that waits for the server's successor. `dropped` is called when it has waited too long."""
+
+    message: Message
+    then: Then
+    connection: int
+    deadline_ms: int
+    dropped: Callable[[], None]
+
+    def try_complete(self) -> bool:
+        return False
+
+    def expire(self) -> None:
+        self.dropped()
+
+
+class PatientClient:
+    """An RpcClient that answers each call once, with `Failed` if the server dies before it answers.
+
+    While there is no server a call waits for `successor_ms`, provided that `expire` is called in time; if
+    that is 0 it fails at once. `clear` drops the calls that wait to be sent to a dead server, `rebind` begins
+    anew with its successor. `counters` gets the number of waiting calls; None: they are not counted.
+    """
+
+    def __init__(
+        self,
+        client: RpcClient,
+        clear: Callable[[], None] = nothing,
+        rebind: Callable[[], None] = nothing,
+        counters: CounterPage | None = None,
+        successor_ms: int = 0,
+    ) -> None:
+        self.client = client
+        self._clear = clear
+        self._rebind = rebind
+        self._counters = counters
+        self._successor_ms = successor_ms
+        self._purgatory: Purgatory[_Deadline | int] = Purgatory()
+        self._unsent: dict[int, tuple[_Unsent, Watch[_Deadline | int]]] = {}
+        # Calls under way whose clients were told that they took too long.
+        self._too_late = 0
+        self.server_is_up = True
+        self._count()
+
+    def __len__(self) -> int:
+        """Return the number of calls under way."""
+        return len(self.client)
+
+    def call(self, message: Message, then: Then, connection: int = 0, deadline_ms: int = NEVER_MS) -> int:
+        """Call the server; return the number of the call, 0 if it has failed already.
+
+        Nobody waits for the answer after `deadline_ms` (monotonic).
+        """
+        if self.server_is_up:
+            return self._send(message, then, connection, deadline_ms)
+        if not self._successor_ms:
+            then(self._absent())
+            return 0
+        return self._wait(message, then, connection, deadline_ms)
+
+    def abandon(self, number: int) -> None:
+        """Tell the server, if it has been asked, that nobody waits for the answer any more."""
+        found = self._unsent.pop(number, None)
+        if found is None and self.server_is_up:
+            self.call(Abandon(number), lambda _answer: None)
+        elif found is not None:
+            self._purgatory.cancel(found[1])
+            self._count()
+
+    def _absent(self) -> Failed:
+        return Failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the {self.client.name} is being restarted")
+
+    def _wait(self, message: Message, then: Then, connection: int, deadline_ms: int) -> int:
+        number = self.client.new_number()
+
+        def dropped() -> None:
+            del self._unsent[number]
+            then(self._absent())
+
+        call = _Unsent(message, then, connection, deadline_ms, dropped)
+        until_ms = min(deadline_ms, monotonic_ms() + self._successor_ms)
+        watch = self._purgatory.watch(call, (number,), until_ms)
+        assert watch is not None, "nothing but an arrival completes it"
+        self._unsent[number] = call, watch
+        self._count()
+        return number
+
+    def _send(
+        self, message: Message, then: Then, connection: int, deadline_ms: int, number: int | None = None
+    ) -> int:
+        ends = then if deadline_ms == NEVER_MS else self._with_deadline(then, deadline_ms)
+        try:
+            number = self.client.call(message, ends, connection, number)
+        except ArenaFull as error:
+            ends(Failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no memory for the call: {error}"))
+            number = 0
+        self._count()
+        return number
+
+    def _with_deadline(self, then: Then, deadline_ms: int) -> Then:
+        def expired() -> None:
+            self._too_late += 1
+
+        call = _Deadline(then, expired)
+        watch = self._purgatory.watch(call, (call,), deadline_ms)
+        assert watch is not None, "it has not been asked yet"
+
+        def ends(answer: Message) -> None:
+            call.answer = answer
+            if not self._purgatory.check(call):
+                self._too_late -= 1
+
+        return ends
+
+    def answered(self, answer: Call) -> None:
+        """End the call that this ANSWER belongs to."""
+        self.client.answered(answer)
+        self._count()
+
+    def server_died(self) -> None:
+        """Fail all calls under way: they will not be answered."""
+        self.server_is_up = False
+        self._clear()
+        for then in self.client.server_died():
+            then(Failed(ErrorCode.NOT_COORDINATOR, f"the {self.client.name} died before it answered"))
+        self._count()
+
+    def welcome(self) -> None:
+        """Begin with the server's successor and empty rings."""
+        self._rebind()
+        self.arrived()
+
+    def arrived(self) -> None:
+        """Send all calls that waited for a server, in their order."""
+        self.server_is_up = True
+        unsent, self._unsent = self._unsent, {}
+        for number, (call, watch) in unsent.items():
+            self._purgatory.cancel(watch)
+            self._send(call.message, call.then, call.connection, call.deadline_ms, number)
+
+    def expire(self, now_ms: int) -> None:
+        """Fail calls that have waited long enough. The server still does what they asked for."""
+        if self._purgatory.expire(now_ms):
+            self._count()
+
+    def next_deadline_ms(self) -> int | None:
+        return self._purgatory.next_deadline_ms()
+
+    def _count(self) -> None:
+        """Set the counter of waiting calls."""
+        if self._counters is not None:
+            waiting = len(self.client) - self._too_late + len(self._unsent)
+            self._counters.set(Counter.COUNT_CALLS_DELAYED, waiting)

@@ -1,0 +1,1 @@
+"""Fetches that the hot path leaves to Python: parked ones, sessions, files, the disk."""

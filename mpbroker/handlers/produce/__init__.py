@@ -1,0 +1,1 @@
+"""Produces that the hot path leaves to Python, and what transactions need of them."""

@@ -1,0 +1,108 @@
+"""Holds: the coordinator does not end a transaction until batches that no epoch keeps out are in the log.
+
+A hold is ended exactly once, whatever becomes of the request. While a log worker is away the end waits: other
+workers may still have parts of the request. A coordinator's holds die with it. Its successor ends no
+transaction of that kind before each handler has said that all batches its predecessors let through are
+appended or lost (HoldsEnded). The coordinator's side: `coordinator/transactions/marker_holds.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from mpbroker.handlers.calls.patient_client import PatientClient
+from mpbroker.ipc.calls import EndHold, Failed, HoldsEnded, Message
+from mpbroker.protocol.errors import ErrorCode
+
+NO_HOLD = 0
+
+
+class Hold:
+    """A promise of the coordinator not to end a transaction before checked batches are in the log.
+
+    The owner of a hold must end it, whatever happens.
+    """
+
+    __slots__ = ("_ended", "_owner", "number")
+
+    def __init__(self, owner: Holds, number: int) -> None:
+        self._owner = owner
+        self._ended = False
+        self.number = number
+
+    def end(self) -> None:
+        """Release the hold: the checked batches are appended, or never will be. Idempotent."""
+        if not self._ended:
+            self._ended = True
+            self._owner.ended(self)
+
+
+class Holds:
+    """Holds of this handler. `logs_are_up()` returns True if no log worker is away."""
+
+    def __init__(self, coordinator: PatientClient, logs_are_up: Callable[[], bool]) -> None:
+        self._coordinator = coordinator
+        self._logs_are_up = logs_are_up
+        self._open: set[Hold] = set()
+        # Open holds of dead coordinators.
+        self._earlier: set[Hold] = set()
+        # Ended holds that the coordinator has not been told of.
+        self._over: list[Hold] = []
+        self._has_said = False
+
+    def open(self, number: int) -> Hold:
+        """Open the hold that a CheckedTransaction names."""
+        hold = Hold(self, number)
+        if number != NO_HOLD:
+            self._open.add(hold)
+        return hold
+
+    def ended(self, hold: Hold) -> None:
+        """Note the end of a hold. Called by `Hold`."""
+        if hold.number != NO_HOLD:
+            self._over.append(hold)
+            self.look()
+
+    @property
+    def has_news(self) -> bool:
+        """True if the coordinator must be told something, and can be."""
+        return bool(self._over and self._logs_are_up()) or self._has_to_say
+
+    @property
+    def _has_to_say(self) -> bool:
+        return not (self._has_said or self._earlier) and self._coordinator.server_is_up
+
+    def look(self) -> None:
+        """Tell the coordinator what it must know and could not be told before."""
+        if self._over and self._logs_are_up():
+            over, self._over = self._over, []
+            for hold in over:
+                self._earlier.discard(hold)
+                if hold in self._open:
+                    self._open.remove(hold)
+                    self._tell(EndHold(hold.number), partial(self._not_told, hold))
+        if self._has_to_say:
+            self._has_said = True
+            self._tell(HoldsEnded(), self._not_said)
+
+    def _tell(self, message: Message, again: Callable[[], None]) -> None:
+        def answered(answer: Message) -> None:
+            no_memory = isinstance(answer, Failed) and answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if no_memory and self._coordinator.server_is_up:
+                again()
+
+        self._coordinator.call(message, answered)
+
+    def _not_told(self, hold: Hold) -> None:
+        self._open.add(hold)
+        self._over.append(hold)
+
+    def _not_said(self) -> None:
+        self._has_said = False
+
+    def coordinator_died(self) -> None:
+        """Void the holds of a dead coordinator; its successor asks what has become of them."""
+        self._earlier |= self._open
+        self._open.clear()
+        self._has_said = False

@@ -1,0 +1,100 @@
+"""Appends of the slow path: validated batches that wait for room and for their log workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mpbroker.handlers.requests.reply_backpressure import Waiting
+from mpbroker.ipc.append_job import AppendJobs, NewBatch, Origin, Then
+from mpbroker.ipc.slots import Produce, Request
+from mpbroker.ipc.topology import log_worker_of_slot
+from mpbroker.records.validation import ValidatedBatch
+
+
+class Append(NamedTuple):
+    """A batch and the partition slot that it goes to."""
+
+    slot: int
+    slot_generation: int
+    config_version: int
+    batch: ValidatedBatch
+
+    def new_batch(self) -> NewBatch:
+        batch = self.batch
+        return NewBatch(
+            self.slot,
+            self.slot_generation,
+            self.config_version,
+            batch.data,
+            batch.record_count,
+            batch.max_timestamp,
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.attributes,
+            batch.base_sequence,
+        )
+
+
+class Jobs:
+    """Appends under way, and which log workers are up. `jobs` holds an append once it is sent."""
+
+    def __init__(self, jobs: AppendJobs, waiting: Waiting, log_workers: int = 1) -> None:
+        self._jobs = jobs
+        self._waiting = waiting
+        self._deaths = 0
+        self._up = [True] * log_workers
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def is_up(self, slot: int) -> bool:
+        """Return True if the log worker of the partition in this table slot is up."""
+        return self._up[log_worker_of_slot(slot, len(self._up))]
+
+    def are_up(self) -> bool:
+        """Return True if all log workers are up."""
+        return all(self._up)
+
+    def set_up(self, worker: int, up: bool) -> None:
+        self._up[worker] = up
+
+    def append(
+        self, request: Request, acks: int, timeout_ms: int, appends: Sequence[Append], then: Then
+    ) -> None:
+        """Append the batches, now or when there is room.
+
+        `then` gets None if a log worker died, so that nobody knows whether they were appended, or if nothing
+        is appended: there was no room for too long, or nobody is left to answer. Raises shm.arena.ArenaFull,
+        having sent nothing, if there is no room and too much waits already.
+
+        Nothing is sent while a log worker is dead: its ring is reset before there is a successor. The death
+        of any log worker ends every append that waits: processors take all produces for lost then, and reuse
+        the memory of their batches.
+        """
+        held = sum(len(a.batch.data) for a in appends if a.batch.rebuilt)
+        deaths = self._deaths
+
+        def attempt() -> None:
+            if self._deaths == deaths and all(self.is_up(a.slot) for a in appends):
+                self._append(request, acks, timeout_ms, appends, then)
+            else:
+                then(None)
+
+        self._waiting.run(request, held, attempt, lambda: then(None), lambda: then(None))
+
+    def _append(
+        self, request: Request, acks: int, timeout_ms: int, appends: Sequence[Append], then: Then
+    ) -> None:
+        origin = Origin(request.processor, request.channel, request.connection)
+        self._jobs.append([a.new_batch() for a in appends], then, acks, max(timeout_ms, 0), origin)
+
+    def produced(self, slot: Produce) -> None:
+        """Take a job that came back as PRODUCED."""
+        self._jobs.produced(slot)
+
+    def worker_died(self, worker: int) -> None:
+        """Note the death of a log worker: its jobs may have been appended or not."""
+        self._up[worker] = False
+        self._deaths += 1
+        self._jobs.worker_died(worker)

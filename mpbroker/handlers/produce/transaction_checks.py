@@ -1,0 +1,196 @@
+"""Batches that are part of a transaction: the coordinator is asked before they go to the log (KIP-890).
+
+For clients of transaction.version 2 (Produce v12 or later) asking adds the partitions to the transaction; for
+others the coordinator checks that they are in it. If the transaction's marker will have the producer's own
+epoch, the coordinator holds it back until the handler says that the batches are appended, or never will be: a
+batch behind the marker would begin a transaction that nobody ends (`marker_holds.py`). (Kafka:
+AddPartitionsToTxnManager, ReplicaManager.handleProduceAppend, VerificationGuard.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+from mpbroker.handlers.calls.patient_client import PatientClient
+from mpbroker.handlers.produce.marker_holds import NO_HOLD, Hold, Holds
+from mpbroker.handlers.produce.verified_partitions import Granted, Place
+from mpbroker.handlers.requests.exchange import Exchange
+from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction, Failed, Message
+from mpbroker.protocol.errors import ErrorCode, error_code
+from shm.clock import monotonic_ms
+
+FIRST_VERSION_WITH_ABORTABLE = 11
+# From this version on a batch adds its partition to the transaction.
+FIRST_VERSION_THAT_ADDS = 12
+# Clients do not know these in an answer to Produce. They get NOT_ENOUGH_REPLICAS, after which they retry
+# without refreshing their metadata.
+ASKED_AGAIN = (
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+# The coordinator still loads the transaction's partition, or will, because a log worker died while it wrote.
+# Ask again after ASK_AGAIN_MS, for at most LOADING_MS: an error would let the next batches overtake this one.
+LOADING = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+ASK_AGAIN_MS = 20
+LOADING_MS = 5_000
+
+
+def told(version: int, code: ErrorCode) -> ErrorCode:
+    """Return the coordinator's error as a client that produces with this version knows it."""
+    if code == ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_WITH_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    waits_for_end = code == ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_VERSION_THAT_ADDS
+    return ErrorCode.NOT_ENOUGH_REPLICAS if code in ASKED_AGAIN or waits_for_end else code
+
+
+class Part(NamedTuple):
+    """A partition that a batch goes to."""
+
+    topic: str
+    partition: int
+    place: Place
+
+
+class Asked(NamedTuple):
+    """A transaction, and the partitions for which there are batches."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    adds: bool
+    parts: Sequence[Part]
+
+
+Then: TypeAlias = Callable[[list[ErrorCode], Hold], None]
+"""Callback with an error for each part, in their order, and the hold that it must end."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question to the coordinator about a produce request.
+
+    `missing` are the parts that are asked for. `until_ms` (monotonic) limits the wait for a coordinator that
+    loads. `is_again`: a coordinator died before it answered.
+    """
+
+    exchange: Exchange
+    asked: Asked
+    missing: list[Part]
+    then: Then
+    until_ms: int
+    is_again: bool = False
+
+    def errors(self, found: Sequence[int]) -> list[ErrorCode]:
+        """Return the errors of all parts, NONE for those that were not asked for."""
+        by_part = dict(zip(self.missing, map(error_code, found), strict=True))
+        return [by_part.get(part, ErrorCode.NONE) for part in self.asked.parts]
+
+
+class Transactions:
+    """Requests that wait for the coordinator. `holds` are the batches that it let through and waits for."""
+
+    def __init__(self, coordinator: PatientClient, holds: Holds) -> None:
+        self._coordinator = coordinator
+        self.holds = holds
+        self._granted = Granted()
+        self._waiting: dict[Exchange, None] = {}
+        # Questions to ask again, with the time to do so (monotonic ms).
+        self._again: deque[tuple[int, Question]] = deque()
+
+    def __len__(self) -> int:
+        """Return the number of requests that wait for the coordinator."""
+        return len(self._waiting)
+
+    # ---- asking
+
+    def check(self, exchange: Exchange, asked: Asked, then: Then) -> None:
+        """Ask the coordinator for the parts that it has not granted yet, then call `then`.
+
+        The request is not parked meanwhile, unlike others that wait for the coordinator: that would give up
+        its block, in which its batches lie. It stays its handler's load, like one that waits for the log.
+        """
+        missing = [part for part in asked.parts if not self._is_granted(asked, part)]
+        if missing:
+            self._ask(Question(exchange, asked, missing, then, monotonic_ms() + LOADING_MS))
+        else:
+            then([ErrorCode.NONE] * len(asked.parts), self.holds.open(NO_HOLD))
+
+    def _is_granted(self, asked: Asked, part: Part) -> bool:
+        return asked.adds and self._granted.has(asked.producer_id, asked.producer_epoch, part.place)
+
+    def _ask(self, question: Question) -> None:
+        exchange, asked = question.exchange, question.asked
+
+        def answered(message: Message) -> None:
+            self._waiting.pop(exchange, None)
+            if isinstance(message, CheckedTransaction):
+                self._checked(question, message)
+            elif not exchange.done:
+                self._failed(question, message)
+
+        call = CheckTransaction(
+            asked.transactional_id,
+            asked.producer_id,
+            asked.producer_epoch,
+            [(part.topic, part.partition) for part in question.missing],
+            asked.adds,
+        )
+        self._waiting[exchange] = None
+        self._coordinator.call(call, exchange.later(answered), exchange.slot.connection)
+
+    def _checked(self, question: Question, message: CheckedTransaction) -> None:
+        hold = self.holds.open(message.hold)
+        try:
+            errors = question.errors(message.errors)
+            if question.exchange.done:
+                hold.end()
+                return
+            if hold.number == NO_HOLD and question.asked.adds:
+                self._remember(question.asked, errors)
+            question.then(errors, hold)
+        except BaseException:
+            hold.end()
+            raise
+
+    def _remember(self, asked: Asked, errors: list[ErrorCode]) -> None:
+        for part, code in zip(asked.parts, errors, strict=True):
+            if code == ErrorCode.NONE:
+                self._granted.add(asked.producer_id, asked.producer_epoch, part.place)
+
+    def _failed(self, question: Question, message: Message) -> None:
+        code = error_code(message.error) if isinstance(message, Failed) else ErrorCode.UNKNOWN_SERVER_ERROR
+        now_ms = monotonic_ms()
+        if self._coordinator.server_is_up and code in LOADING and now_ms < question.until_ms:
+            self._waiting[question.exchange] = None
+            self._again.append((now_ms + ASK_AGAIN_MS, question))
+        elif self._coordinator.server_is_up:
+            question.then([code] * len(question.asked.parts), self.holds.open(NO_HOLD))
+        elif code == ErrorCode.NOT_COORDINATOR and not question.is_again:
+            # The coordinator died before it answered; wait for its successor.
+            self._ask(replace(question, is_again=True))
+        else:
+            # An error for this request alone would let the client's later requests overtake it.
+            question.exchange.close()
+
+    def ask_again(self, now_ms: int) -> None:
+        """Ask again for requests whose coordinator was loading."""
+        while self._again and self._again[0][0] <= now_ms:
+            _, question = self._again.popleft()
+            del self._waiting[question.exchange]
+            if not question.exchange.done:
+                self._ask(question)
+
+    def next_deadline_ms(self) -> int | None:
+        return self._again[0][0] if self._again else None
+
+    def close_waiting(self) -> None:
+        """Close all requests that wait, because processors take every unanswered produce for lost."""
+        for exchange in list(self._waiting):
+            exchange.close()

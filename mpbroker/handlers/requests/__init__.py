@@ -1,0 +1,1 @@
+"""One request from its slot to its answer: exchange, answers, throttling, the purgatory."""

@@ -1,0 +1,431 @@
+"""Exchanges: a request with its one answer, now, later, or as a closed connection; never twice, never none.
+
+(Kafka: RequestChannel.Request, RequestContext, KafkaApis.handle and handleError, RequestHandlerHelper.)
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from mpbroker.handlers.requests.answers import NO_PAUSE, Answers, Pause, Timing
+from mpbroker.handlers.requests.request_log import describe
+from mpbroker.ipc.calls import Account
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.listeners import AddedListener
+from mpbroker.ipc.meters import Meters
+from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.session import Session
+from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
+from mpbroker.protocol.codec import decode_request, decode_response
+from mpbroker.protocol.error_counts import error_counts
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.headers import encode_response_frame, frame_response
+from mpbroker.protocol.messages import Message
+from mpbroker.protocol.version_rules import in_version
+from mpbroker.protocol.wire import MalformedMessage
+from shm.arena import ArenaFull
+from shm.counters import CounterPage
+
+log = logging.getLogger("mpbroker")
+
+# Names that one request may have if all of it occupies a process that serves everybody. No broker has as many
+# groups or partitions, and no group as many members. An administrator's client asks for all groups at once.
+NAMED_MAX = 100_000
+
+# Items that may need a disk read, or have a long answer, done before the handler looks at its other work.
+SEARCHED_AT_ONCE = 32
+
+CLIENT_ID_AT = 12
+LENGTH = struct.Struct(">h")
+
+T = TypeVar("T")
+
+
+def client_id_of(frame: memoryview) -> str:
+    """Return the client id in the header of a request. Raises UnicodeDecodeError if it is not UTF-8."""
+    (length,) = LENGTH.unpack_from(frame, CLIENT_ID_AT)
+    at = CLIENT_ID_AT + LENGTH.size
+    return str(frame[at : at + length], "utf-8") if length > 0 else ""
+
+
+class UnreadableBody(Exception):
+    """The bytes of a request do not fit its API and version."""
+
+
+class ServedApi(Protocol):
+    """What an exchange and the handler process need of an API; see `apis.Api`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_forwarded(self) -> bool: ...
+    @property
+    def handle(self) -> Callable[[Any], Message | None]: ...
+    @property
+    def failed(self) -> Callable[[Any, ErrorCode], Message | None]: ...
+    def serves(self, version: int, /) -> bool: ...
+
+
+class Quotas(Protocol):
+    """What a request costs its client. `on` is True if any client has a quota."""
+
+    @property
+    def on(self) -> bool: ...
+    def charge(self, exchange: Exchange, /) -> Pause: ...
+    def charge_fetch(self, exchange: Exchange, response_bytes: int, /) -> Pause: ...
+
+
+class Host(Protocol):
+    """What an exchange needs of the broker. `tells_all()` is True while there is a request log."""
+
+    @property
+    def answers(self) -> Answers: ...
+    @property
+    def counters(self) -> CounterPage: ...
+    @property
+    def meters(self) -> Meters: ...
+    @property
+    def throttling(self) -> Quotas: ...
+    @property
+    def tells_all(self) -> Callable[[], bool]: ...
+    @property
+    def session(self) -> Callable[[Request], Session]: ...
+    @property
+    def listener(self) -> Callable[[int], AddedListener]: ...
+    @property
+    def whose(self) -> Callable[[Request, Session | None], str]: ...
+
+
+class Exchange:
+    """A request, the broker around it, and the ways to end it. APIs get it as `broker.ApiExchange`."""
+
+    __slots__ = (
+        "_at_work_since_ns",
+        "_body",
+        "_frame",
+        "_pause",
+        "_raw",
+        "_session",
+        "_worked_ns",
+        "api",
+        "broker",
+        "client_id",
+        "conversion_ns",
+        "done",
+        "local_ns",
+        "on_end",
+        "pieces",
+        "slot",
+        "taken_ns",
+        "takes_long",
+        "temporary_bytes",
+    )
+
+    def __init__(self, slot: Request, frame: memoryview, api: ServedApi, broker: Host) -> None:
+        """`frame` is the request's frame with its size and header."""
+        self.slot = slot
+        self.client_id = ""
+        self._frame: memoryview | None = frame
+        self._raw: bytes | None = None
+        self._body: Any = None
+        self.api = api
+        self.broker: Host = broker
+        self.done = False
+        self.taken_ns = time.monotonic_ns()
+        self.local_ns = 0
+        self.on_end: Callable[[], object] | None = None
+        self.pieces: Iterator[None] | None = None
+        self.takes_long = bool(slot.flags & SlotFlag.HEAVY)
+        # Cost of decompressing its records and compressing them again.
+        self.temporary_bytes = self.conversion_ns = 0
+        self._session: Session | None = None
+        self._at_work_since_ns = self._worked_ns = 0
+        self._pause: Pause | None = None
+
+    @property
+    def version(self) -> int:
+        return self.slot.api_version
+
+    @property
+    def body(self) -> Any:
+        """The request, decoded on first use. Raises UnreadableBody if it is malformed."""
+        if self._body is None:
+            self._read()
+        return self._body
+
+    def _read(self) -> None:
+        frame = self._raw if self._frame is None else self._frame
+        assert frame is not None
+        try:
+            at = self.slot.body if frame is self._frame else 0
+            self._body, _ = decode_request(self.slot.api_key, self.version, frame, at)
+        except (MalformedMessage, UnicodeDecodeError) as error:
+            raise UnreadableBody(str(error)) from error
+        self._frame = None
+
+    def raw_body(self) -> bytes:
+        """Return the request as its client sent it, copied out of the processor's memory.
+
+        Call it before `body`.
+        """
+        if self._raw is None:
+            assert self._frame is not None, "it was decoded where it lay"
+            self._raw, self._frame = bytes(self._frame[self.slot.body :]), None
+        return self._raw
+
+    def can_be_served(self) -> bool:
+        """Read what every request needs. If that is malformed, close the connection and return False."""
+        assert self._frame is not None
+        try:
+            self.client_id = client_id_of(self._frame)
+            return self.api.is_forwarded or self.body is not None
+        except (UnreadableBody, UnicodeDecodeError) as error:
+            self.refuse(str(error))
+            return False
+
+    @property
+    def timing(self) -> Timing:
+        return Timing(self.taken_ns, self.local_ns)
+
+    @property
+    def session(self) -> Session:
+        """The session of the client that sent the request: user, address and software, as of the first use.
+
+        Raises SessionGone on a first use after the answer, when the connection may be gone.
+        """
+        if self._session is None:
+            self._session = self.broker.session(self.slot)
+        return self._session
+
+    def account(self, *, strict: bool) -> Account:
+        """Return whose quota pays for topics that this request makes and deletes."""
+        return Account(self.session.principal_name, self.client_id, strict)
+
+    def __str__(self) -> str:
+        whose = self.broker.whose(self.slot, self._session)
+        return f"{self.api.name} v{self.version} of client '{self.client_id}' ({whose})"
+
+    def run(self) -> None:
+        """Call the API. An error in it ends the exchange; only a FatalError is raised."""
+        self.guard(self._run)
+        self.local_ns = time.monotonic_ns()
+
+    def _run(self) -> None:
+        response = self.api.handle(self)
+        if response is not None:
+            self.reply(response)
+
+    def names_too_many(self, named: int, most: int = NAMED_MAX) -> bool:
+        """Return True, and close the connection, if others would have to wait for all that it names."""
+        if named <= most:
+            return False
+        log.warning(
+            "%s names %d of what it is about, more than %d: its connection is closed. Ask for fewer at once",
+            self,
+            named,
+            most,
+        )
+        self.close()
+        return True
+
+    def work_off(self, pieces: Iterator[None]) -> None:
+        """Do work that may be long.
+
+        The pieces run at once while the request is light. Once it `takes_long`, which the pieces may find out
+        themselves, the handler does one piece at a time and looks at everything else in between.
+        """
+        while not self.takes_long:
+            if next(pieces, self) is self or self.done:
+                return
+        self.pieces = pieces
+
+    def has_had_its_share(self, done: int) -> bool:
+        """Return True, and take long from now on, if other requests must get their turn now."""
+        if done % SEARCHED_AT_ONCE:
+            return False
+        self.takes_long = True
+        return True
+
+    def work(self) -> bool:
+        """Do the next piece of a heavy request; return False when none is left.
+
+        A request that has ended meanwhile gets no more pieces: it may lie in memory that has another owner by
+        now.
+        """
+        if self.pieces is not None and not self.done:
+            self.guard(self._work)
+            self.local_ns = time.monotonic_ns()
+        if self.done:
+            self.pieces = None
+        return self.pieces is not None
+
+    def _work(self) -> None:
+        assert self.pieces is not None
+        if next(self.pieces, self) is self:
+            self.pieces = None
+
+    def later(self, then: Callable[[T], None]) -> Callable[[T], None]:
+        """Wrap a callback so that an error in it ends this exchange like an error in the API."""
+
+        def guarded(value: T) -> None:
+            self.guard(lambda: then(value))
+
+        return guarded
+
+    @property
+    def worked_ns(self) -> int:
+        """Time that this handler has worked on the request, in ns."""
+        now_ns = time.monotonic_ns()
+        return self._worked_ns + (now_ns - self._at_work_since_ns if self._at_work_since_ns else 0)
+
+    def guard(self, do: Callable[[], None]) -> None:
+        outermost = not self._at_work_since_ns
+        if outermost:
+            self._at_work_since_ns = time.monotonic_ns()
+        try:
+            self._guard(do)
+        finally:
+            if outermost:
+                self._worked_ns, self._at_work_since_ns = self.worked_ns, 0
+
+    def _guard(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except FatalError:
+            raise  # the broker stops
+        except UnreadableBody as error:
+            self.refuse(str(error))
+        except ApiError as error:
+            self.fail(error.code)
+        except ArenaFull as error:
+            log.error("%s: no memory to serve it, the connection is closed: %s", self, error)
+            self.close()
+        except Exception as error:
+            log.exception("%s failed", self)
+            self.broker.counters.add(Counter.COUNT_ERRORS)
+            self.broker.counters.set_last_error(f"{self}: {type(error).__name__}: {error}")
+            self.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def charge(self, response_bytes: int | None = None) -> Pause:
+        """Charge the client once and return its pause. A Fetch passes the size of its response."""
+        throttling = self.broker.throttling
+        if not throttling.on:
+            return NO_PAUSE
+        if self._pause is None:
+            if response_bytes is None:
+                self._pause = throttling.charge(self)
+            else:
+                self._pause = throttling.charge_fetch(self, response_bytes)
+        return self._pause
+
+    def reply(self, response: Message, mutation_ms: int = 0) -> None:
+        """Answer the request, and pause the client for the longer of `mutation_ms` and its own quota's pause.
+
+        `mutation_ms` is the pause that the coordinator wants.
+        """
+        if self.done:
+            return
+        pause = self.charge()
+        if mutation_ms > pause.ms:
+            pause = Pause(mutation_ms, ThrottledBy.THROTTLED_BY_MUTATION)
+        if pause.ms and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = pause.ms
+        # Ended only when it is sent: a response that cannot be encoded still becomes an error.
+        frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
+        self.broker.answers.send(self.slot, frame, pause, self.timing, self.told(response))
+        self.count_errors(error_counts(response))
+        self._end()
+
+    def reply_encoded(self, body: bytes, errors: dict[int, int]) -> None:
+        """Answer with a response that is already encoded. `errors` counts its error codes."""
+        if self.done:
+            return
+        pause = self.charge()
+        slot = self.slot
+        frame = frame_response(slot.api_key, self.version, slot.correlation, body, pause.ms)
+        told = self.told(bytes(frame[-len(body) :]) if self.broker.tells_all() else b"")
+        self.broker.answers.send(slot, [frame], pause, self.timing, told)
+        self.count_errors(errors)
+        self._end()
+
+    def told(self, response: Message | bytes | None) -> bytes:
+        """Describe the exchange for the request log while that is on. A failure to do so harms no request.
+
+        `response` may be its encoded body.
+        """
+        if not self.broker.tells_all():
+            return b""
+        try:
+            if isinstance(response, bytes):
+                sent: Message = decode_response(self.slot.api_key, self.version, response)[0]
+                return describe(self, self._listener_name, sent)
+            return describe(self, self._listener_name, response)
+        except Exception:
+            log.exception("%s cannot be described for the request log", self)
+            return b""
+
+    @property
+    def _listener_name(self) -> str:
+        return self.broker.listener(self.slot.listener).listener.name
+
+    def count_errors(self, errors: dict[int, int]) -> None:
+        """Count the error codes that the client is told or, with acks=0, would be."""
+        for code, times in errors.items():
+            self.broker.meters.error(self.slot.api_key, code, times)
+
+    def reply_nothing(self) -> None:
+        """End a request with acks=0: the client expects no bytes."""
+        if self.done:
+            return
+        # Charged before it ends: an error in that still becomes a closed connection.
+        pause = self.charge()
+        self._end()
+        self.broker.answers.nothing(self.slot, pause, self.timing, self.told(None))
+
+    def close(self) -> None:
+        if self._end():
+            self.broker.answers.close(self.slot, self.timing, self.told(None))
+
+    def refuse(self, why: str) -> None:
+        """Close the connection because the request does not fit its API and version."""
+        if self._end():
+            whose = self.broker.whose(self.slot, self._session)
+            log.warning("closing %s: malformed %s v%d: %s", whose, self.api.name, self.version, why)
+            self.broker.answers.close(self.slot)
+
+    def cancel(self) -> None:
+        """End without an answer because the connection is closed; the processor gets its block back."""
+        if self._end():
+            self.broker.answers.nothing(self.slot, timing=self.timing, told=self.told(None))
+
+    def drop(self) -> None:
+        """End without an answer because the connection or its processor is gone."""
+        self._end()
+
+    def fail(self, code: ErrorCode) -> None:
+        """Answer with the API's form of the error, or close the connection if it has none."""
+        if self.done:
+            return
+        try:
+            response = self.api.failed(self, code)
+            if response is not None:
+                self.reply(in_version(self.slot.api_key, self.version, response))
+        except FatalError:
+            raise
+        except UnreadableBody as error:
+            self.refuse(str(error))
+        except Exception:
+            log.exception("%s: its error response cannot be sent, the connection is closed", self)
+        self.close()
+
+    def _end(self) -> bool:
+        if self.done:
+            return False
+        self.done = True
+        if self.on_end is not None:
+            self.on_end()
+        return True

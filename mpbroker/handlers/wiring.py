@@ -1,0 +1,125 @@
+"""Construction of what a handler's APIs see of the broker (`broker.Broker`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.apis import all_apis
+from mpbroker.handlers.broker import Broker
+from mpbroker.handlers.calls.forwarding import Forwarding
+from mpbroker.handlers.calls.patient_client import SUCCESSOR_MS, PatientClient
+from mpbroker.handlers.fetch.disk_prefetch import ColdReads
+from mpbroker.handlers.fetch.fetch_sessions import FetchSessionCache
+from mpbroker.handlers.fetch.parked_fetches import Fetches
+from mpbroker.handlers.fetch.partition_readers import Readers
+from mpbroker.handlers.hot_path.turn import Turn
+from mpbroker.handlers.produce.marker_holds import Holds
+from mpbroker.handlers.produce.slow_appends import Jobs
+from mpbroker.handlers.produce.transaction_checks import Transactions
+from mpbroker.handlers.requests.answers import Answers
+from mpbroker.handlers.requests.metadata import Metadata
+from mpbroker.handlers.requests.reply_backpressure import Waiting
+from mpbroker.handlers.requests.throttling import Throttling
+from mpbroker.ipc.append_job import AppendJobs
+from mpbroker.ipc.lending import Lender
+from mpbroker.ipc.log_levels import LogLevels
+from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.producer_ids import ProducerIds
+from mpbroker.ipc.rings import Outbox
+from mpbroker.ipc.rpc import RpcClient
+from mpbroker.ipc.topology import COORDINATOR, log_worker
+from shm.arena import Arena
+from shm.clock import monotonic_ms
+
+
+def make_broker(
+    context: ProcessContext, number: int, arena: Arena, turn: Turn, outboxes: Mapping[int, Outbox]
+) -> Broker:
+    """Build the broker of handler `number`.
+
+    `arena` is the handler's own, `outboxes` are by process. The broker starts with no log worker up.
+    """
+    config, memory = context.config, context.memory
+    workers = range(memory.sizes.log_workers)
+    coordinator = _coordinator(context, arena, outboxes[COORDINATOR])
+    table, marks = memory.table(), memory.marks()
+    # Nobody waits any more for what a predecessor marked.
+    marks.clear_waiter(number)
+    metadata = Metadata(config, turn.topics)
+    waiting = _make_waiting(context, number)
+    lender = Lender(arena, context.index)
+    appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
+    jobs = Jobs(appends, waiting, len(workers))
+    return Broker(
+        config=config,
+        metadata=metadata,
+        table=table,
+        answers=Answers(context.index, arena, lambda p: outboxes[p], waiting, context.whose),
+        coordinator=coordinator,
+        log=jobs,
+        log_calls=[_log_client(context, arena, worker, turn) for worker in workers],
+        failed_dirs=memory.failed_dirs,
+        waiting=waiting,
+        apis=all_apis(),
+        fetches=Fetches(
+            table, marks, number, context.counters, config.fetch_purgatory_purge_interval_requests
+        ),
+        fetch_sessions=FetchSessionCache(
+            session_slots(config),
+            number,
+            turn.fetch_sessions,
+            context.counters,
+            monotonic_ms,
+            memory.sizes.partition_slots,
+        ),
+        forwarding=Forwarding(coordinator),
+        readers=Readers(config.log_dirs),
+        # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
+        cold_reads=ColdReads(lambda: os.eventfd_write(context.bell.fd, 1)),
+        damaged=memory.words("damaged"),
+        places=turn.places,
+        producer_ids=ProducerIds(coordinator.call),
+        transactions=Transactions(coordinator, Holds(coordinator, jobs.are_up)),
+        counters=context.counters,
+        meters=turn.meters,
+        tells_all=lambda: turn.tells_all,
+        session=context.session,
+        listener=context.listener,
+        whose=context.whose,
+        throttling=Throttling(
+            config, metadata, turn.clients, turn.meters, memory.quota_secret, context.session
+        ),
+        log_levels=LogLevels(memory),
+    )
+
+
+def session_slots(config: BrokerConfig) -> int:
+    """Return a handler's share of the fetch sessions."""
+    return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
+
+
+def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox) -> PatientClient:
+    client = _client(context, arena, COORDINATOR, outbox.push)
+    made = PatientClient(client, outbox.clear, outbox.rebind, context.counters, SUCCESSOR_MS)
+    made.server_is_up = context.is_alive(COORDINATOR)
+    return made
+
+
+def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: Turn) -> PatientClient:
+    """Build a log worker's client. Its calls go behind all jobs sent before; the turn handles deaths."""
+    push = partial(turn.push_job, worker=worker)
+    return PatientClient(_client(context, arena, log_worker(worker), push))
+
+
+def _client(context: ProcessContext, arena: Arena, server: int, push: Callable[[bytes], object]) -> RpcClient:
+    theirs = context.memory.arena(server)
+    return RpcClient(Lender(arena, context.index), server, theirs, push, context.call_numbers())
+
+
+def _make_waiting(context: ProcessContext, number: int) -> Waiting:
+    word = context.memory.words("replies_out")
+    word.store(number, 0)
+    return Waiting(lambda waits: word.store(number, waits), monotonic_ms, context.whose)

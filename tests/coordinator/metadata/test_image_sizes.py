@@ -1,0 +1,138 @@
+"""What handlers are told has a bound, and what would pass it is refused: a create, a quota."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.coordinator.metadata.image_sizes import quota_bytes, topic_bytes
+from mpbroker.coordinator.metadata.metadata_records import decode_record, encode_record
+from mpbroker.coordinator.metadata.state import Decider, MetadataState
+from mpbroker.ipc.calls import (
+    AlteredQuotas,
+    AlterQuotas,
+    CreatedTopics,
+    CreateTopic,
+    CreateTopics,
+    DeleteTopics,
+    Message,
+    QuotaAlteration,
+)
+from mpbroker.ipc.metadata import PartitionImage, Places, QuotaImage, TopicImage
+from mpbroker.ipc.topology import SharedMemory
+from tests.support.coordinator_tree import CoordinatorTree
+
+POLICY_VIOLATION = 44
+texts = st.text(max_size=300)
+encode = msgspec.msgpack.encode
+
+
+@given(texts, st.integers(0, 40), st.dictionaries(texts, texts, max_size=20))
+def test_a_topic_takes_no_more_than_that(name: str, partitions: int, configs: dict[str, str]) -> None:
+    places = Places.of(PartitionImage(n, 65_536 + n, (1 << 32) - 1) for n in range(partitions))
+    image = TopicImage(name, bytes(16), places.packed, configs, 1 << 62, True)
+    assert len(encode(image)) <= topic_bytes(name, partitions, configs)
+
+
+@given(
+    st.lists(st.tuples(texts, st.none() | texts), min_size=1, max_size=2),
+    st.dictionaries(texts, st.floats(), min_size=1, max_size=20),
+)
+def test_a_quota_takes_no_more_than_that(
+    entity: list[tuple[str, str | None]], values: dict[str, float]
+) -> None:
+    assert len(encode(QuotaImage(entity, values))) <= quota_bytes(entity, values)
+
+
+class Room:
+    """A state with a bound, and a decider that makes decisions true at once."""
+
+    def __init__(self, bound: int) -> None:
+        self.state = MetadataState()
+        numbers = iter(range(1000, 1 << 30))
+        self.decider = Decider(
+            BrokerConfig(), 1000, lambda: uuid.UUID(int=next(numbers)).bytes, image_bytes_max=bound
+        )
+
+    def call(self, message: Message) -> Message:
+        decision = self.decider.decide(self.state, message)
+        self.state.apply_all([decode_record(encode_record(record)) for record in decision.records])
+        return decision.answer
+
+    def create(self, *names: str, **configs: str) -> list[int]:
+        answer = self.call(CreateTopics([CreateTopic(name, 1, configs={**configs}) for name in names]))
+        assert isinstance(answer, CreatedTopics)
+        return [topic.error for topic in answer.topics]
+
+    def set_quota(self, value: float | None, *users: str) -> list[tuple[int, str | None]]:
+        changes = {"producer_byte_rate": value}
+        answer = self.call(AlterQuotas([QuotaAlteration([("user", u)], changes) for u in users]))
+        assert isinstance(answer, AlteredQuotas)
+        return answer.results
+
+
+def test_topics_are_refused_that_handlers_could_not_be_told_of() -> None:
+    one = topic_bytes("a", 1, {})
+    room = Room(3 * one)
+    assert room.create("a", "b", "c", "d") == [0, 0, 0, POLICY_VIOLATION]
+    assert room.create("d") == [POLICY_VIOLATION]
+    room.call(DeleteTopics(["b"]))
+    assert room.create("d") == [0]
+    assert room.state.image_bytes == 3 * one
+
+
+def test_settings_count() -> None:
+    configs = {"retention.ms": "7"}
+    room = Room(topic_bytes("a", 1, configs) + topic_bytes("b", 1, configs) - 1)
+    assert room.create("a", **{"retention.ms": "7"}) == [0]
+    assert room.create("b", **{"retention.ms": "7"}) == [POLICY_VIOLATION]
+    assert room.create("b") == [0]
+
+
+def test_quotas_are_refused_as_well_and_may_always_be_removed() -> None:
+    one = quota_bytes([("user", "a")], {"producer_byte_rate": 1.0})
+    room = Room(2 * one)
+    results = room.set_quota(5.0, "a", "b", "c")
+    assert [error for error, _ in results] == [0, 0, POLICY_VIOLATION]
+    assert room.state.image_bytes == 2 * one
+    assert room.set_quota(6.0, "a") == [(0, None)], "the same room"
+    assert room.create("t") == [POLICY_VIOLATION]
+    room.decider = Room(0).decider
+    assert room.set_quota(7.0, "b") == [(0, None)]
+    assert room.set_quota(None, "a", "b") == [(0, None)] * 2
+    assert room.state.image_bytes == 0
+
+
+def test_names_of_quotas_have_a_bound() -> None:
+    room = Room(1 << 20)
+    assert room.set_quota(1.0, "\u00e4" * 512) == [(0, None)]
+    ((error, text),) = room.set_quota(1.0, "\u00e4" * 512 + "x")
+    assert (error, text) == (42, "The name of a user may have at most 1024 bytes")
+
+
+def test_a_create_beyond_the_bound_is_answered(
+    make_tree: Callable[..., CoordinatorTree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what there is goes on: the successor of the coordinator announces it all."""
+    monkeypatch.setattr(SharedMemory, "BULLETIN_BYTES", 4096 + 2 * 8192)
+    tree = make_tree()
+    tree.start()
+    tree.until(tree.is_ready)
+    made = set()
+    for number in range(200):
+        answer = tree.ask(CreateTopics([CreateTopic(f"t{number}", 1)]))
+        if answer.topics[0].error:
+            assert answer.topics[0].error == POLICY_VIOLATION
+            break
+        made.add(f"t{number}")
+    assert 10 < len(made) < 200
+    tree.kill()
+    tree.start()
+    tree.until(tree.is_ready)
+    tree.until(lambda: set(tree.handlers[0].topics) == made)
