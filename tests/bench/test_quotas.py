@@ -9,7 +9,7 @@ import pytest
 from ops.bench import quotas
 from ops.bench.brokers import Mpbroker
 from ops.bench.quotas import Measured
-from tests.real_clients.conftest import served
+from tests.support.real_brokers import served
 
 
 def test_it_measures_a_broker(tmp_path: Path) -> None:

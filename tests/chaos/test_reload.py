@@ -19,10 +19,10 @@ from tests.chaos.crowd import Crowd
 from tests.chaos.history import violations
 from tests.chaos.killer import ROLES, await_progress, members
 from tests.chaos.workload import Workload, create_topic
-from tests.real_clients.conftest import stop_cleanly
 from tests.support.client_tools import eventually
 from tests.support.configured_tree import FIRST, Configured, control, described, pids
 from tests.support.forms import pick
+from tests.support.real_brokers import stop_cleanly
 
 SEED = 3
 ROUNDS = pick("deaths of each kind of process", short=1, long=10)

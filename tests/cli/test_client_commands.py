@@ -15,7 +15,7 @@ from mpbroker.protocol.errors import ErrorCode
 from tests.support.polling import PATIENCE_S
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import FakeBroker
+    from tests.support.fake_broker import FakeBroker
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ from tests.inspection import conftest as of_inspection
 from tests.support.polling import PATIENCE_S
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import FakeBroker
+    from tests.support.fake_broker import FakeBroker
 
 FULL = Path("/dev/full")
 SAID = b"mpbroker: standard output: No space left on device\n"

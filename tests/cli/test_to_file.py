@@ -17,8 +17,8 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.where import Where
 from mpbroker.reading.columns import SCHEMA
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import end, make_broker, stop_cleanly
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import end, make_broker, stop_cleanly
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill, new_log_dir
 
 NOWHERE = "127.0.0.1:1"

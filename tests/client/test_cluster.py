@@ -20,7 +20,7 @@ from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from ops.bench.brokers import Mpbroker
 from tests.client.server import HOST, Listener, settings
-from tests.real_clients.conftest import served
+from tests.support.real_brokers import served
 
 FAST = ClientConfig(retry_backoff_ms=1, retry_backoff_max_ms=1, reconnect_backoff_ms=1)
 LOST = ConnectionLost("lost")

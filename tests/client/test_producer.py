@@ -19,7 +19,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.compression import Codec
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
-from tests.cli.conftest import FakeBroker
+from tests.support.fake_broker import FakeBroker
 
 TOPIC = "t"
 FAST = {

@@ -15,7 +15,7 @@ from mpbroker.protocol import messages as m
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import HOST
-from tests.real_clients.conftest import served
+from tests.support.real_brokers import served
 from tests.support.secure_broker import PLAIN_PASSWORD, PROTOCOLS, REAUTH_MS, SecureBroker
 
 

@@ -16,8 +16,8 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import stop_cleanly
 from tests.support.client_tools import eventually
+from tests.support.real_brokers import stop_cleanly
 
 SEGMENT = f"{0:020d}"
 

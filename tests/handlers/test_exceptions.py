@@ -31,10 +31,10 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
-from tests.real_clients.conftest import served
 from tests.support import faulty_broker as faults
 from tests.support.forwarded_requests import errors_in
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import served
 
 # Less than a hung handler has until it is replaced.
 WITHIN_S = 20.0

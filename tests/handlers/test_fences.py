@@ -17,31 +17,16 @@ from mpbroker.protocol.messages import (
     CreateTopicsRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
-    ProduceRequest,
 )
-from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
-from mpbroker.records.record import NewRecord
-from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, request_frame, topic_image
-
-TOPIC = topic_image("t", 1)
+from tests.support.handler_fences import TOPIC, kinds, produce
+from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, request_frame
 
 
 @pytest.fixture(name="ready")
 def _ready(rig: Rig) -> Rig:
     rig.publish(TOPIC)
     return rig
-
-
-def produce(codec: Codec = Codec.NONE, acks: int = -1) -> bytes:
-    batch = bytes(build_batch([NewRecord(b"k", b"v", -1)], codec=codec))
-    data = [ProduceRequest.PartitionProduceData(0, batch)]
-    request = ProduceRequest(None, acks, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)])
-    return request_frame(0, 7, request)
-
-
-def kinds(made: Rig) -> list[tuple[int, int]]:
-    return sorted((reply.connection, reply.kind) for reply in made.processor.replies())
 
 
 def answers(made: Rig) -> dict[int, bytes]:

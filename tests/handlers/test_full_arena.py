@@ -18,12 +18,12 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.records.compression import Codec
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
-from tests.handlers.test_fences import TOPIC, kinds, produce
 from tests.handlers.test_heavy import LIGHT
-from tests.real_clients.conftest import stop_cleanly
 from tests.support import full_broker
 from tests.support.client_tools import eventually
+from tests.support.handler_fences import TOPIC, kinds, produce
 from tests.support.handler_rig import PROCESSOR, Rig, channel_of, fence, rig
+from tests.support.real_brokers import stop_cleanly
 
 COMMAND = (
     f"{shlex.quote(sys.executable)} -m tests.support.full_broker serve --listeners PLAINTEXT://{HOST}:{{port}}"

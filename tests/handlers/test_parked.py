@@ -18,10 +18,10 @@ from mpbroker.cli.control import ControlClient
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.chaos.leaks import held
-from tests.metrics.conftest import Meter
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.support.client_tools import eventually
+from tests.support.metered_client import Meter
 from tests.support.polling import is_soon
+from tests.support.real_brokers import create_topic, stop_cleanly
 
 WAIT_MS = 2_000
 # Fetch v4: replica_id, max_wait_ms behind the header.

@@ -14,10 +14,8 @@ from mpbroker.log.format.checkpoints import write_offsets
 from mpbroker.log.format.names import DURABLE_MARK, HIGH_WATERMARKS
 from mpbroker.log.partition.partition_log import PartitionLog
 from tests.log import conftest as of_the_log
-from tests.log.conftest import T0, TOPIC_ID, Writer
-
-BATCHES = 30
-RECORDS = 3
+from tests.support.inspected_log import BATCHES, RECORDS
+from tests.support.log_writer import T0, TOPIC_ID, Writer
 
 rig, batch = of_the_log.rig, of_the_log.batch
 

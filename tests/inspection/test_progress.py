@@ -27,8 +27,8 @@ from mpbroker.inspection.segment import SEEN_BYTES, Segment, inspect
 from mpbroker.log.directories.directory_layout import prepare_log_dirs
 from mpbroker.log.format.names import segment_name
 from mpbroker.log.partition.partition_log import PartitionLog
-from tests.inspection.conftest import BATCHES, RECORDS
-from tests.log.conftest import TOPIC_ID, Writer
+from tests.support.inspected_log import BATCHES, RECORDS
+from tests.support.log_writer import TOPIC_ID, Writer
 from tests.support.polling import PATIENCE_S, is_readable
 
 LONG = "a-topic-with-a-name-that-is-longer-than-a-line-of-a-terminal" * 3

@@ -25,9 +25,9 @@ from mpbroker.log.format.names import (
     RECOVERY_POINTS,
 )
 from mpbroker.records.iterate import iterate_batches
-from tests.inspection.conftest import BATCHES, RECORDS
-from tests.log.append.test_turn import Broker
+from tests.support.inspected_log import BATCHES, RECORDS
 from tests.support.log_rig import Rig
+from tests.support.stepped_log import Broker
 
 END = BATCHES * RECORDS
 JOURNAL = "mpbroker.journal"

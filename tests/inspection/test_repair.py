@@ -20,8 +20,8 @@ from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.iterate import iterate_batches
-from tests.inspection.conftest import BATCHES, RECORDS
-from tests.log.conftest import TOPIC_ID
+from tests.support.inspected_log import BATCHES, RECORDS
+from tests.support.log_writer import TOPIC_ID
 
 END = BATCHES * RECORDS
 

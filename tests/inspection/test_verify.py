@@ -28,9 +28,9 @@ from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.records.batch import LEADER_EPOCH_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.inspection.conftest import BATCHES, RECORDS
-from tests.log.conftest import TOPIC_ID, Writer
-from tests.log.scrub.test_scrubber import flip
+from tests.support.flipped_bits import flip
+from tests.support.inspected_log import BATCHES, RECORDS
+from tests.support.log_writer import TOPIC_ID, Writer
 
 
 def run(*arguments: str) -> Result:

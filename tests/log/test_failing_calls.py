@@ -18,11 +18,11 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.format import names
 from mpbroker.log.process import LogProcess
-from tests.log.append.test_turn import settle
 from tests.support.full_disk import files_take
 from tests.support.log_moves import order
 from tests.support.log_node import STORAGE_ERROR, Node, wait_for_helper
 from tests.support.log_rig import TOPIC_ID, ensure
+from tests.support.stepped_log import settle
 
 
 def failing(name: str, below: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:

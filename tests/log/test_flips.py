@@ -11,8 +11,8 @@ import pytest
 from mpbroker.log.format.names import TIME_INDEX_SUFFIX
 from mpbroker.log.format.segments import Sealed
 from mpbroker.log.manager.measuring import measure
-from tests.log.scrub.test_scrubber import flip
 from tests.support import flips
+from tests.support.flipped_bits import flip
 from tests.support.forms import pick
 
 SEEDS = pick("flips", short=40, long=4_000)

@@ -23,9 +23,9 @@ from mpbroker.ipc.topology import COORDINATOR, LOG, SUPERVISOR
 from mpbroker.log.directories.directory_layout import lock_log_dirs
 from mpbroker.log.read.reader import Bound, PartitionReader
 from mpbroker.records.iterate import iterate_batches
-from tests.log.append.test_turn import settle
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.polling import until
+from tests.support.stepped_log import settle
 
 Target = tuple[int, int, int]
 

@@ -13,7 +13,7 @@ import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import create_topic, stop_cleanly
+from tests.support.real_brokers import create_topic, stop_cleanly
 
 SOURCE = Path(__file__).parents[1] / "support" / "native" / "slow_disk.c"
 TIMED_OUT = 7

@@ -11,9 +11,9 @@ from mpbroker.metrics.families import Bean, Family, View, families
 from mpbroker.metrics.snapshot import NOTHING
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
-from tests.metrics.conftest import Client, Meter
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
 from tests.support.client_tools import eventually
+from tests.support.metered_client import Client, Meter
 from tests.support.secure_broker import SecureBroker
 
 METER = {"Count", "MeanRate", "IntervalRate"}

@@ -18,7 +18,6 @@ from mpbroker.metrics import catalogue
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from tests.metrics.conftest import Client, Meter
 from tests.metrics.test_with_broker import (
     FETCH_VERSION,
     PRODUCE_VERSION,
@@ -30,6 +29,7 @@ from tests.metrics.test_with_broker import (
     produce,
 )
 from tests.support.client_tools import eventually
+from tests.support.metered_client import Client, Meter
 from tests.support.secure_broker import Closed, RawClient, SecureBroker
 
 SELECTOR = "kafka.server:type=socket-server-metrics,networkProcessor=0"

@@ -17,9 +17,9 @@ from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.records.compression import Codec
 from ops.bench.brokers import Mpbroker
-from tests.metrics.conftest import Client, Meter
 from tests.metrics.test_with_broker import FETCH_VERSION, PRODUCE_VERSION, batch, create, fetch, produce
 from tests.support.client_tools import eventually
+from tests.support.metered_client import Client, Meter
 from tests.support.secure_broker import PLAIN_PASSWORD, SecureBroker
 
 PARKED = "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=Fetch"

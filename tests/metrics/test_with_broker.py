@@ -26,8 +26,8 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import ROOT, Mpbroker
-from tests.metrics.conftest import Client, Meter
 from tests.support.client_tools import eventually
+from tests.support.metered_client import Client, Meter
 from tests.support.polling import PATIENCE_S, TRIES
 
 REQUESTS = "kafka.network:type=RequestMetrics,name="

@@ -22,10 +22,10 @@ from mpbroker.ipc.counters import Counter
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
 from tests.chaos.leaks import held
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.support.acceptor_tools import counted
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, stop_cleanly
 
 LARGE = 100_000_000
 CHUNK = 1_000_000

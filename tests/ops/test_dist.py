@@ -19,7 +19,6 @@ import pytest
 from mpbroker.config.version import VERSION
 from ops.bench.brokers import Mpbroker, running
 from ops.setup import jvm_reader
-from tests.real_clients.conftest import stop_cleanly
 from tests.support.distributions import (
     METADATA,
     NATIVE_PACKAGES,
@@ -32,6 +31,7 @@ from tests.support.distributions import (
     run,
     unpack,
 )
+from tests.support.real_brokers import stop_cleanly
 
 SOURCES = (".pyx", ".pxd", ".pxi", ".h", ".pyi", ".java", ".json", ".typed", ".py")
 NATIVE = sorted(

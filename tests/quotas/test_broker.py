@@ -16,10 +16,10 @@ import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Broker, Mpbroker
-from tests.real_clients.conftest import create_topic, served
-from tests.real_clients.test_quotas import alter, assert_pause, described, produced
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.quota_client import alter, assert_pause, described, produced
+from tests.support.real_brokers import create_topic, served
 
 LARGE_BYTES, LARGE_FETCHES = 40_000_000, 8
 # At ten GB a second; a handler needs a tenth of it.

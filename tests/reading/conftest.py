@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import make_broker, served
+from tests.support.real_brokers import make_broker, served
 from tests.support.spark_logs import FakeBroker, new_log_dir
 
 

@@ -19,9 +19,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from mpbroker.reading.errors import FilesUnavailable
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
-from tests.real_clients.conftest import end
 from tests.support.polling import PATIENCE_S, until
 from tests.support.reading_queries import UNCOMMITTED, read
+from tests.support.real_brokers import end
 
 ROOT = Path(__file__).parents[2]
 IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"

@@ -13,8 +13,8 @@ from mpbroker.reading import follow as follow_module
 from mpbroker.reading.follow import LocalFollower, follow
 from mpbroker.reading.options import parse_options
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import create_topic
 from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import create_topic
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("MPBROKER_TEST_BROKER") == "kafka",

@@ -12,9 +12,9 @@ from mpbroker.log.format.checkpoints import read_offsets
 from mpbroker.log.format.names import HIGH_WATERMARKS
 from ops.bench.brokers import Broker, Kafka
 from tests.reading.read_all import read_all
-from tests.real_clients.conftest import end
 from tests.support.client_tools import SMALL_JVM
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import end
 
 TOPIC = "served"
 PARTITIONS = 2

@@ -20,8 +20,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from mpbroker.log.format.checkpoints import read_offsets
 from mpbroker.log.format.names import HIGH_WATERMARKS
 from ops.bench.brokers import ROOT, Mpbroker
-from tests.real_clients.conftest import end, stop_cleanly
 from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import end, stop_cleanly
 from tests.support.spark_cluster import contained, may_unshare
 
 TOPIC = "places"

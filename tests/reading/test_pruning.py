@@ -20,9 +20,9 @@ from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import TaskRange, plan
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import create_topic
 from tests.support.polling import PATIENCE_S
 from tests.support.reading_rows import rows_of
+from tests.support.real_brokers import create_topic
 from tests.support.spark_logs import PartitionWriter, checkpoint, new_log_dir
 
 AT = 1_700_000_000_000

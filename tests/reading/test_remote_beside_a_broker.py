@@ -14,11 +14,11 @@ from mpbroker.reading.errors import DataLoss, OptionError
 from mpbroker.reading.follow import RemoteFollower, follow
 from mpbroker.reading.options import parse_options
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import create_topic
 from tests.support.client_tools import eventually
 from tests.support.kafka_server import HangUp, KafkaServer
 from tests.support.polling import PATIENCE_S
 from tests.support.reading_rows import planned, rows_of, rows_with
+from tests.support.real_brokers import create_topic
 
 
 def produce(broker: Broker, topic: str, value: bytes, count: int, partitions: int = 1) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from confluent_kafka import Producer
 
 from ops.bench.brokers import Broker, Mpbroker
-from tests.real_clients.conftest import create_topic
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.reading_rows import rows_with
+from tests.support.real_brokers import create_topic
 
 PARTITIONS = 2
 

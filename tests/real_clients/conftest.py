@@ -4,100 +4,15 @@ The tests state what Apache Kafka does. They can prove themselves: with MPBROKER
 tests run against Apache Kafka from Maven.
 """
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
-import psutil
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from ops.bench.brokers import Broker, Kafka, Mpbroker
+from ops.bench.brokers import Broker
 from tests.support.client_adapters import READERS, WRITERS, Franz, Reader, Writer
-from tests.support.client_tools import SMALL_JVM, eventually
-from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import TopicMaker, create_topic, end, make_broker, served
 from tests.support.transactional_clients import IN_PYTHON, Open, Program, java_program, program
-
-SHARED_MEMORY = ("/dev/shm/", "/run/")
-ADMIN_TIMEOUT_S = PATIENCE_S
-
-TopicMaker = Callable[..., str]
-# Of brokers whose tests have transactions: their timeouts are looked at often, and their topics are small.
-TRANSACTIONS = {
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "50",
-    "transaction.state.log.num.partitions": "4",
-    "offsets.topic.num.partitions": "4",
-    "group.initial.rebalance.delay.ms": "0",
-}
-AnyBroker = TypeVar("AnyBroker", bound=Broker)
-
-
-def make_broker(directory: Path) -> Broker:
-    directory.mkdir(exist_ok=True)
-    if os.environ.get("MPBROKER_TEST_BROKER") == "kafka":
-        return Kafka(directory)
-    return Mpbroker(directory)
-
-
-def with_settings(broker: AnyBroker, settings: Mapping[str, str]) -> AnyBroker:
-    """Not started yet. Of Apache Kafka these tests need a small one."""
-    if isinstance(broker, Mpbroker):
-        broker.flags = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
-    elif isinstance(broker, Kafka):
-        broker.properties = [f"{name}={value}" for name, value in settings.items()]
-        broker.jvm = SMALL_JVM
-    return broker
-
-
-def shared_files(broker: Broker) -> set[Path]:
-    """Named shared memory that the broker's processes have mapped, and what lies in its runtime directory."""
-    files: set[Path] = set()
-    for member in broker.tree().members():
-        # One that ends meanwhile, as a process does that is replaced, has nothing mapped.
-        with suppress(psutil.NoSuchProcess, FileNotFoundError):
-            paths = [region.path for region in member.memory_maps(grouped=True)]
-            files |= {Path(path) for path in paths if path.startswith(SHARED_MEMORY)}
-    if isinstance(broker, Mpbroker):
-        files |= {path for path in broker.runtime_dir.rglob("*") if not path.is_dir()}
-    return {path for path in files if path.exists()}
-
-
-def stop_cleanly(broker: Broker) -> None:
-    """SIGTERM must end every process of the broker, and leave nothing in memory."""
-    members, shared = broker.tree().members(), shared_files(broker)
-    code = broker.stop()
-    # A JVM that ends because of SIGTERM says so in its exit code.
-    assert code == (143 if isinstance(broker, Kafka) else 0), broker.output()
-    _, alive = psutil.wait_procs(members, timeout=PATIENCE_S)
-    assert not alive, f"processes outlive the broker: {alive}"
-    left = {path for path in shared if path.exists()}
-    assert not left, f"shared memory outlives the broker: {left}"
-
-
-def end(broker: Broker) -> None:
-    """Kills a broker that still runs: its test failed, and what the broker says of itself may tell why."""
-    if isinstance(broker, Mpbroker) and broker.process is not None and broker.process.poll() is None:
-        command = [sys.executable, "-m", "mpbroker", "ctl", "status", "--log-dirs", str(broker.log_dir)]
-        with suppress(subprocess.TimeoutExpired):
-            status = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-            print(status.stdout, status.stderr)
-        print(broker.output())
-    broker.kill()
-
-
-@contextmanager
-def served(broker: AnyBroker) -> Iterator[AnyBroker]:
-    """A broker that runs, must stop cleanly at the end, and outlives no failure."""
-    try:
-        broker.start()
-        yield broker
-        stop_cleanly(broker)
-    finally:
-        end(broker)
 
 
 @pytest.fixture(scope="module")
@@ -116,13 +31,6 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
         yield running
     finally:
         end(running)
-
-
-def create_topic(bootstrap: str, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    asked = admin.create_topics([NewTopic(name, partitions, 1, config=config or {})])
-    asked[name].result(ADMIN_TIMEOUT_S)
-    eventually(lambda: name in admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics, f"{name} is listed")
 
 
 @pytest.fixture

@@ -32,9 +32,7 @@ from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.records.compression import Codec
 from ops.bench.brokers import Mpbroker
-from tests.log.scrub.test_scrubber import flip
 from tests.log.test_faults import CASES, ROOT, built_faults
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_compaction import COMPACTED, Load, pid_of, swaps
 from tests.real_clients.test_compaction import FLAGS as COMPACTING
 from tests.support import flips
@@ -45,6 +43,8 @@ from tests.support.client_tools import eventually
 from tests.support.compacted_segments import Segments
 from tests.support.crash_checks import built_tracer, recovered, traced
 from tests.support.crash_images import Disk, write_image
+from tests.support.flipped_bits import flip
+from tests.support.real_brokers import create_topic, stop_cleanly
 
 # A call that fails is one of the first so many of its kind.
 CALLS = 40

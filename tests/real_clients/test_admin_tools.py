@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import TopicMaker
 from tests.support.client_tools import ToolError, kafka_tool
+from tests.support.real_brokers import TopicMaker
 
 ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 FEATURES = "org.apache.kafka.tools.FeatureCommand"

@@ -15,7 +15,9 @@ import pytest
 from mpbroker.log.format.checkpoints import read_offsets, write_offsets
 from mpbroker.log.format.names import HIGH_WATERMARKS, LOG_STARTS, PARTITION_METADATA, RECOVERY_POINTS
 from ops.bench.brokers import Broker, Kafka
-from tests.real_clients.conftest import (
+from tests.support.client_tools import eventually, kafka_tool
+from tests.support.committed_offsets import ends, is_pending, offset_of, read
+from tests.support.real_brokers import (
     TRANSACTIONS,
     create_topic,
     end,
@@ -23,8 +25,6 @@ from tests.real_clients.conftest import (
     stop_cleanly,
     with_settings,
 )
-from tests.support.client_tools import eventually, kafka_tool
-from tests.support.committed_offsets import ends, is_pending, offset_of, read
 from tests.support.transactional_clients import (
     IN_PYTHON,
     Fenced,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.scrub.test_scrubber import flip
 from tests.real_clients import left_behind
 from tests.support import flips
 from tests.support.adoption import Adopting, complaints, dump_complaints
+from tests.support.flipped_bits import flip
 from tests.support.forms import pick
 
 SEEDS = pick("seeds of faults", short=1, long=20)

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import TopicMaker
 from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import TopicMaker
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TIMEOUT_S = PATIENCE_S

@@ -20,10 +20,10 @@ from kafka.admin import KafkaAdminClient
 from kafka.admin import NewPartitions as PythonPartitions
 
 from ops.bench.brokers import Broker, Mpbroker
-from tests.real_clients.conftest import TopicMaker, stop_cleanly
 from tests.support.client_adapters import confluent_consumer
 from tests.support.client_tools import ToolError, eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import TopicMaker, stop_cleanly
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"

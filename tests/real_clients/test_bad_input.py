@@ -9,11 +9,11 @@ import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import TopicMaker
 from tests.support.client_adapters import confluent_write
 from tests.support.client_samples import CREATE_TIME_MS, Record
 from tests.support.client_tools import kafka_tool
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import TopicMaker
 
 ANSWER_WITHIN_S = PATIENCE_S
 

@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import create_topic, served, stop_cleanly
 from tests.real_clients.test_java_tools import dump
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, served, stop_cleanly
 
 KEYS = 200
 SEGMENT_BYTES = 1 << 20

@@ -16,12 +16,12 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import TopicMaker
 from tests.support import client_adapters
 from tests.support.client_adapters import confluent_write
 from tests.support.client_samples import CREATE_TIME_MS, Record, by_partition, sample_records, stored_in
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import TopicMaker
 
 TIMEOUT_S = PATIENCE_S
 WAIT_MS = 60_000

@@ -17,12 +17,12 @@ from confluent_kafka import Producer
 
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.chaos.killer import members
-from tests.real_clients.conftest import create_topic, served
 from tests.support import client_adapters
 from tests.support.client_adapters import Franz
 from tests.support.client_samples import Stored
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, served
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PARTITIONS = 3

@@ -19,12 +19,12 @@ from typer.testing import CliRunner, Result
 
 from mpbroker.cli.main import app
 from ops.bench.brokers import Broker, Mpbroker
-from tests.real_clients.conftest import TopicMaker, create_topic, make_broker, served, stop_cleanly
 from tests.support import client_adapters
 from tests.support.client_adapters import Franz
 from tests.support.client_samples import sample_records
 from tests.support.client_tools import java_command, kafka_tool
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import TopicMaker, create_topic, make_broker, served, stop_cleanly
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

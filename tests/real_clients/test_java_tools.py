@@ -5,10 +5,10 @@ import re
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import TopicMaker, create_topic, stop_cleanly
 from tests.support import client_adapters
 from tests.support.client_samples import Record, by_partition, sample_records, stored_in
 from tests.support.client_tools import ToolError, kafka_tool
+from tests.support.real_brokers import TopicMaker, create_topic, stop_cleanly
 
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"

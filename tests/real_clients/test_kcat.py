@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 from ops.bench.brokers import HOST, Broker
-from tests.real_clients.conftest import TopicMaker
 from tests.support import client_adapters, client_tools
+from tests.support.real_brokers import TopicMaker
 
 
 def kcat(broker: Broker, *arguments: str, stdin: bytes = b"") -> bytes:

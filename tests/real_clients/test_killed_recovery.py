@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_log_workers import JOURNAL, PARTITIONS, read_all, write_some
 from tests.support.polling import TRIES
+from tests.support.real_brokers import create_topic, stop_cleanly
 
 # Ten times this a recovery may stand still.
 HASTY = ("-o", "handler.hang.timeout.ms=100", "-o", "num.recovery.threads.per.data.dir=2")

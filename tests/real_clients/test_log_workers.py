@@ -25,10 +25,10 @@ from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import create_topic, end, stop_cleanly
 from tests.support.client_tools import eventually
 from tests.support.forms import each
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, end, stop_cleanly
 
 PARTITIONS = 24
 TIMEOUT_S = PATIENCE_S

@@ -26,11 +26,11 @@ from mpbroker.protocol.messages import (
 )
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.real_clients.test_log_workers import kill_worker
 from tests.support.client_tools import eventually, java_command, kafka_tool
 from tests.support.forms import each, pick
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, stop_cleanly
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import Stored, sample_records
 from tests.support.client_tools import SMALL_JVM
 from tests.support.file_trees import tree
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, stop_cleanly
 
 TOPIC = "orders"
 RECORDS = sample_records(1, 50, seed=1)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import (
+from tests.support.client_tools import eventually
+from tests.support.committed_offsets import ends, is_pending, offset_of, read
+from tests.support.real_brokers import (
     TRANSACTIONS,
     create_topic,
     end,
@@ -19,8 +21,6 @@ from tests.real_clients.conftest import (
     stop_cleanly,
     with_settings,
 )
-from tests.support.client_tools import eventually
-from tests.support.committed_offsets import ends, is_pending, offset_of, read
 from tests.support.transactional_clients import GENERATIONS, Open, sends
 
 GONE: Mapping[str, Callable[[Broker], None]] = {"stopped": stop_cleanly, "killed": Broker.kill}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import create_topic
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic
 
 ROOT = Path(__file__).parents[2]
 MAX_MESSAGE_BYTES = 20_000

@@ -9,10 +9,10 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import TopicMaker
 from tests.support.client_adapters import READ_TIMEOUT_S, confluent_write
 from tests.support.client_samples import CREATE_TIME_MS, Record
 from tests.support.client_tools import eventually
+from tests.support.real_brokers import TopicMaker
 
 RECORDS = [Record(0, None, b"%d" % number, (), CREATE_TIME_MS + number) for number in range(30)]
 

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from ops.bench.brokers import Broker, Kafka, Mpbroker
-from tests.real_clients.conftest import create_topic, served, stop_cleanly
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, served, stop_cleanly
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPIC = "transactions"

@@ -3,10 +3,10 @@
 import pytest
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import TopicMaker
 from tests.support import client_adapters
 from tests.support.client_adapters import CODECS, READERS, WRITERS, Reader, Writer
 from tests.support.client_samples import by_partition, expected_offsets, sample_records, stored_in
+from tests.support.real_brokers import TopicMaker
 
 PARTITIONS = 3
 COUNT = 150

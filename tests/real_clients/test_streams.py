@@ -15,7 +15,10 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import (
+from tests.support.client_tools import eventually, java_command
+from tests.support.committed_offsets import read
+from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import (
     TRANSACTIONS,
     create_topic,
     end,
@@ -23,9 +26,6 @@ from tests.real_clients.conftest import (
     stop_cleanly,
     with_settings,
 )
-from tests.support.client_tools import eventually, java_command
-from tests.support.committed_offsets import read
-from tests.support.polling import PATIENCE_S
 
 SOURCE = Path(__file__).parent / "java" / "Streams.java"
 WORDS, COUNTS = "words", "counts"

@@ -21,7 +21,11 @@ import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
 from ops.bench.brokers import HOST, Broker, free_port
-from tests.real_clients.conftest import (
+from tests.support import client_tools
+from tests.support.client_adapters import READ_TIMEOUT_S, Franz
+from tests.support.client_tools import eventually, kafka_tool
+from tests.support.committed_offsets import ends, read
+from tests.support.real_brokers import (
     TRANSACTIONS,
     TopicMaker,
     create_topic,
@@ -29,10 +33,6 @@ from tests.real_clients.conftest import (
     served,
     with_settings,
 )
-from tests.support import client_tools
-from tests.support.client_adapters import READ_TIMEOUT_S, Franz
-from tests.support.client_tools import eventually, kafka_tool
-from tests.support.committed_offsets import ends, read
 from tests.support.tcp_relay import relaying
 from tests.support.transactional_clients import (
     IN_PYTHON,

@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import TRANSACTIONS, TopicMaker, make_broker, served, with_settings
 from tests.support.client_adapters import Franz
 from tests.support.client_tools import eventually
 from tests.support.committed_offsets import UNCOMMITTED, ends, is_pending, offset_of, read
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import TRANSACTIONS, TopicMaker, make_broker, served, with_settings
 from tests.support.transactional_clients import (
     CLIENTS,
     GENERATIONS,

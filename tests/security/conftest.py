@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.real_clients.conftest import served
+from tests.support.real_brokers import served
 from tests.support.secure_broker import SecureBroker
 
 

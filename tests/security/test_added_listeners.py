@@ -18,10 +18,10 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
 from mpbroker.security.scram import ScramType, salted_password
 from ops.bench.brokers import HOST, Mpbroker
-from tests.real_clients.conftest import served
 from tests.support.certificates import Authority
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import served
 from tests.support.secure_broker import KEY_PASSWORD, SCRAM_PASSWORD, RawClient
 
 SHA512 = ScramType.SCRAM_SHA_512

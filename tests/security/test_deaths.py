@@ -14,8 +14,8 @@ import pytest
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
 from mpbroker.security.scram import ScramType, salted_password
-from tests.real_clients.conftest import served
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import served
 from tests.support.secure_broker import SCRAM_PASSWORD, Closed, SecureBroker
 
 SHA512 = ScramType.SCRAM_SHA_512

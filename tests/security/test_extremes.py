@@ -28,12 +28,12 @@ from tests.network.test_real_broker import (
     request_bytes,
     serve_small_beside,
 )
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.security.test_resizing import security
-from tests.supervisor.test_workers import Load, names, pids
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, stop_cleanly
 from tests.support.secure_broker import SecureBroker
+from tests.support.worker_load import Load, names, pids
 
 CROWD = 200
 # What OpenSSL and Python keep of a connection, an encrypted chunk of its answer, what it sent too early.

@@ -24,9 +24,9 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC, counter_page, processor
 from shm.region import Region
-from tests.real_clients.conftest import create_topic
 from tests.security.test_real_clients import CONSUMER, PATIENCE_S, PERFORMANCE, settings
 from tests.support.client_tools import RUN_TIMEOUT_S, ToolError, eventually, java_command, kafka_tool, run
+from tests.support.real_brokers import create_topic
 from tests.support.secure_broker import PLAIN_PASSWORD, PROTOCOLS, SCRAM_PASSWORD, SecureBroker
 from tests.support.tokens import Signer
 

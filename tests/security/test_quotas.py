@@ -10,8 +10,8 @@ import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest
-from tests.real_clients.conftest import create_topic
-from tests.real_clients.test_quotas import PRODUCE, VERSIONS, alter, produce_request
+from tests.support.quota_client import PRODUCE, VERSIONS, alter, produce_request
+from tests.support.real_brokers import create_topic
 from tests.support.secure_broker import RawClient, SecureBroker
 
 BOUND = 1000.0

@@ -19,9 +19,9 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.real_clients.conftest import stop_cleanly
 from tests.support.client_tools import kafka_tool
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import stop_cleanly
 from tests.support.secure_broker import (
     JAAS,
     KEY_PASSWORD,

@@ -14,9 +14,9 @@ from mpbroker.cli.errors import CliError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest
 from ops.bench.brokers import HOST
-from tests.real_clients.conftest import served
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import served
 from tests.support.secure_broker import KEY_PASSWORD, PLAIN_PASSWORD, Closed, RawClient, SecureBroker
 
 NEW_PASSWORD = "n3w-Pa55word"

@@ -17,12 +17,12 @@ from mpbroker.protocol.messages import MetadataRequest, ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import HOST
-from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.real_clients.test_quotas import PRODUCE, VERSIONS
-from tests.supervisor.test_workers import Load, names
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.quota_client import PRODUCE, VERSIONS
+from tests.support.real_brokers import create_topic, stop_cleanly
 from tests.support.secure_broker import PLAIN_PASSWORD, Closed, SecureBroker
+from tests.support.worker_load import Load, names
 
 # What gzip's slowest level needs about a second for, a piece of it at a time.
 SLOW_BYTES = 450_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from mpbroker.cli import main
+from tests.support.spark_here import ROOT, Here
 from tests.support.spark_logs import FakeBroker, new_log_dir
 
-Here = Callable[..., int]
-ROOT = Path(__file__).parents[2]
 # select() takes none above 1023; a session and its queries need some.
 HIGHEST_FD = 800
 

@@ -20,9 +20,9 @@ import nbformat
 from nbclient import NotebookClient
 
 from ops.bench.brokers import HOST, Mpbroker
-from tests.real_clients.conftest import end, stop_cleanly
-from tests.spark.conftest import ROOT
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import end, stop_cleanly
+from tests.support.spark_here import ROOT
 
 NOTEBOOK = ROOT / "docs" / "spark-walkthrough.ipynb"
 

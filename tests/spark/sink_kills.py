@@ -15,11 +15,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ops.bench.brokers import Broker
 from ops.bench.processes import Tree
-from tests.real_clients.conftest import TRANSACTIONS, create_topic, end, make_broker, with_settings
-from tests.spark.conftest import ROOT
 from tests.spark.exactly_once_query import PARTITIONS, PER_BATCH, PER_PART
 from tests.spark.test_sink import records
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import TRANSACTIONS, create_topic, end, make_broker, with_settings
+from tests.support.spark_here import ROOT
 
 BATCHES = 2
 RECORDS = BATCHES * PER_BATCH * PARTITIONS

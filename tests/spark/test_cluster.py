@@ -18,9 +18,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ops.bench.brokers import Mpbroker
-from tests.metrics.conftest import Meter
-from tests.real_clients.conftest import end, stop_cleanly
+from tests.support.metered_client import Meter
 from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import end, stop_cleanly
 from tests.support.spark_cluster import Cluster, executor_settings, hidden, may_unshare, running_cluster
 
 if TYPE_CHECKING:

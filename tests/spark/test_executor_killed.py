@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import TRANSACTIONS, served, with_settings
+from tests.support.real_brokers import TRANSACTIONS, served, with_settings
 from tests.support.spark_cluster import executor_settings, running_cluster
 from tests.support.spark_produced import make_topic, produce, records
 

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import HOST, Mpbroker
-from tests.real_clients.conftest import end, stop_cleanly
-from tests.spark.conftest import ROOT
 from tests.spark.guide import Block, Guide, GuideError, blocks
+from tests.support.real_brokers import end, stop_cleanly
+from tests.support.spark_here import ROOT
 
 PAGE = ROOT / "docs" / "SPARK.md"
 

@@ -30,9 +30,9 @@ from spark_integration.jobs.audit_svg import draw
 from spark_integration.jobs.compact import compact
 from spark_integration.jobs.frame import JobError, Source
 from spark_integration.jobs.replay import Progress, Replayed, ReplaySettings, replay
-from tests.real_clients.conftest import TRANSACTIONS, create_topic, served, with_settings
-from tests.spark.conftest import Here
 from tests.support.polling import PATIENCE_S, is_readable
+from tests.support.real_brokers import TRANSACTIONS, create_topic, served, with_settings
+from tests.support.spark_here import Here
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
 from tests.support.spark_produced import records
 

@@ -11,8 +11,8 @@ import pytest
 
 from ops.bench.brokers import Broker, Mpbroker
 from ops.demo.pipeline.orders import TEMPLATE, PipelineFailed, Results, amount, check, is_order
-from tests.real_clients.conftest import TRANSACTIONS, served, with_settings
-from tests.spark.conftest import Here
+from tests.support.real_brokers import TRANSACTIONS, served, with_settings
+from tests.support.spark_here import Here
 from tests.support.spark_produced import make_topic, produce, records
 
 PAGE = Path(__file__).parents[2] / "docs" / "PIPELINES.md"

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mpbroker.client.partitioner import partition_for
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import TRANSACTIONS, make_broker, served, with_settings
+from tests.support.real_brokers import TRANSACTIONS, make_broker, served, with_settings
 from tests.support.spark_produced import records
 
 PARTITIONS = 3

@@ -16,8 +16,8 @@ import pytest
 
 from ops.bench import connector
 from ops.bench.brokers import ROOT, Mpbroker
-from tests.real_clients.conftest import end
 from tests.support.forms import long_only
+from tests.support.real_brokers import end
 from tests.support.spark_produced import PARTITIONS, make_topic, produce
 
 pytestmark = long_only("downloads another PySpark: make spark-checkpoints")

@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import TRANSACTIONS, make_broker, served, with_settings
-from tests.spark.conftest import Here
 from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import TRANSACTIONS, make_broker, served, with_settings
+from tests.support.spark_here import Here
 from tests.support.spark_produced import AT, PARTITIONS, make_topic, produce, records
 
 RECORDS = 600

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import end
 from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import end
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
 from tests.support.spark_produced import PARTITIONS, make_topic, produce
 

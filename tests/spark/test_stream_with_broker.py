@@ -19,9 +19,9 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from spark_integration.stream import MpbrokerStreamReader
-from tests.real_clients.conftest import end
 from tests.support.client_tools import SMALL_JVM
 from tests.support.polling import PATIENCE_S, until
+from tests.support.real_brokers import end
 from tests.support.spark_produced import make_topic
 
 IS_KAFKA = os.environ.get("MPBROKER_TEST_BROKER") == "kafka"

@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrameReader, SparkSession
 
 from ops.bench.brokers import Broker
-from tests.real_clients.conftest import end, make_broker, stop_cleanly
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import end, make_broker, stop_cleanly
 from tests.support.spark_produced import AT, PARTITIONS, make_topic, produce
 
 RECORDS = 5_000

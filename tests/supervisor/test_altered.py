@@ -14,7 +14,6 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterConfigsRequest
 from mpbroker.protocol.numbers import ResourceType
 from ops.bench import frames
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.support.altered_settings import (
     DEFAULT,
     DYNAMIC_BROKER,
@@ -29,6 +28,7 @@ from tests.support.altered_settings import (
 )
 from tests.support.client_tools import eventually
 from tests.support.configured_tree import FIRST, Configured, control, pids
+from tests.support.real_brokers import create_topic, stop_cleanly
 
 TEXT = FIRST + "max.connections=1000\n"
 OK = (0, None)

@@ -21,9 +21,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from mpbroker.log.format.names import CLEAN_SHUTDOWN
 from ops.bench import frames, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, stop_cleanly
 
 KAFKA_STORAGE_ERROR = 56
 VALUE_BYTES = 100_000

@@ -17,9 +17,9 @@ from mpbroker.ipc.topology import LOG
 from mpbroker.log.format.names import LOCK
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import stop_cleanly
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import stop_cleanly
 
 TOPIC = "many"
 PARTITIONS = 250

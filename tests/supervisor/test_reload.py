@@ -21,10 +21,10 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import reload
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Mpbroker
-from tests.real_clients.conftest import create_topic, stop_cleanly
-from tests.supervisor.test_workers import Load
 from tests.support.client_tools import eventually
 from tests.support.configured_tree import FIRST, PATIENCE_S, Configured, control, described, pids
+from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.worker_load import Load
 
 CLIENTS = 6
 MESSAGE_TOO_LARGE = 10

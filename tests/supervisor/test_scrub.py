@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from mpbroker.cli.main import app
 from ops.bench import frames, scenarios
 from ops.bench.brokers import Mpbroker
-from tests.log.scrub.test_scrubber import flip
-from tests.real_clients.conftest import stop_cleanly
-from tests.supervisor.test_workers import pids
 from tests.support.client_tools import eventually
+from tests.support.flipped_bits import flip
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import stop_cleanly
+from tests.support.worker_load import pids
 
 RECORDS = 12
 VALUE_BYTES = 300_000

@@ -22,11 +22,11 @@ from mpbroker.cli.errors import CliError
 from mpbroker.config.version import VERSION
 from mpbroker.supervisor.main import SAME_STOP_S
 from ops.bench.brokers import HOST, MPBROKER_COMMAND, Broker, Mpbroker, free_port
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import sample_records, stored_in
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, stop_cleanly
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 IN_FLIGHT_MAX = 50

@@ -11,15 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
@@ -29,9 +28,10 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import create_topic, stop_cleanly
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.worker_load import Load, control, names, pids
 
 HANG_TIMEOUT_S = 3
 HEAVY_BYTES = 1 << 18  # a frame of this size is taken for a heavy one before it is looked at
@@ -57,14 +57,6 @@ def watched(tmp_path: Path) -> Iterator[Mpbroker]:
     yield from started(tmp_path / "watched", "-o", f"handler.hang.timeout.ms={HANG_TIMEOUT_S * 1000}")
 
 
-def control(broker: Mpbroker) -> ControlClient:
-    return ControlClient(broker.runtime_dir, timeout_seconds=60)
-
-
-def pids(broker: Mpbroker) -> dict[str, int]:
-    return {each["name"]: each["pid"] for each in control(broker).call("status")["processes"]}
-
-
 def kept_hung(pid: int) -> int:
     """Stopped again, should somebody have all that runs go on, as after a measurement; the same id."""
     with suppress(ProcessLookupError):
@@ -78,68 +70,6 @@ def can_create(broker: Mpbroker, topic: str) -> bool:
     except KafkaException as error:
         return bool(error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
     return True
-
-
-def names(broker: Mpbroker, kind: str) -> set[str]:
-    return {name for name in pids(broker) if name.startswith(kind)}
-
-
-class Load:
-    """An idempotent producer and a reader, as applications use them: any error they are told of is a
-    failure.
-    """
-
-    def __init__(self, bootstrap: str, topic: str, security: Mapping[str, str] | None = None) -> None:
-        self.errors: list[str] = []
-        self.acked = self.read = self.sent = 0
-        self._topic = topic
-        self._config = {"bootstrap.servers": bootstrap, "log_level": 0, **(security or {})}
-        self._ending = threading.Event()
-        self._threads = [threading.Thread(target=self._produce), threading.Thread(target=self._consume)]
-        for thread in self._threads:
-            thread.start()
-
-    def _produce(self) -> None:
-        producer = Producer({**self._config, "enable.idempotence": True, "linger.ms": 0})
-        while not self._ending.is_set():
-            producer.produce(self._topic, b"%d" % self.sent, partition=0, on_delivery=self._told)
-            self.sent += 1
-            producer.poll(0.01 if len(producer) > 20 else 0)
-        producer.flush(PATIENCE_S)
-
-    def _told(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            self.errors.append(f"produce: {error}")
-        self.acked += error is None
-
-    def _consume(self) -> None:
-        consumer = Consumer({**self._config, "group.id": "load", "enable.auto.commit": False})
-        consumer.assign([TopicPartition(self._topic, 0, 0)])
-        while not self._ending.is_set() or self.read < self.sent:
-            message = consumer.poll(0.1)
-            if message is None:
-                continue
-            if message.error():
-                self.errors.append(f"fetch: {message.error()}")
-            elif int(message.value() or b"") != self.read:
-                self.errors.append(f"read {message.value()!r} after {self.read} records")
-                break
-            else:
-                self.read += 1
-        consumer.close()
-
-    def goes_on(self) -> bool:
-        """Whether records that are sent from now on are acknowledged and read."""
-        sent = self.sent
-        end = time.monotonic() + PATIENCE_S
-        while self.read <= sent and time.monotonic() < end:
-            threading.Event().wait(0.01)
-        return self.read > sent
-
-    def end(self) -> None:
-        self._ending.set()
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
 
 
 @pytest.fixture

@@ -38,11 +38,11 @@ from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
-from tests.log.append.test_turn import settle
 from tests.support.log_node import Node, wait_for_helper
 from tests.support.log_rig import Rig, end
 from tests.support.polling import until
 from tests.support.several_log_workers import Several, SeveralRig
+from tests.support.stepped_log import settle
 
 PARTITIONS = 4
 STEPS = 220

@@ -20,9 +20,9 @@ from mpbroker.log.format.names import partition_name
 from mpbroker.log.process import LogProcess
 from mpbroker.log.read.reader import Bound, PartitionReader
 from mpbroker.log.scrub.scrub_process import ASKED, ScrubProcess
-from tests.log.append.test_turn import settle
 from tests.support.log_node import wait_for_helper
 from tests.support.polling import PATIENCE_S
+from tests.support.stepped_log import settle
 
 if TYPE_CHECKING:
     from tests.support.fault_workload import Scenario

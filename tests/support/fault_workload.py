@@ -38,10 +38,10 @@ from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
-from tests.log.append.test_turn import settle
 from tests.support.fault_serving import CONFIGS, SERVING, Broken
 from tests.support.log_node import Node, wait_for_helper
 from tests.support.log_rig import Rig
+from tests.support.stepped_log import settle
 
 PARTITIONS = 4
 BATCHES = 5

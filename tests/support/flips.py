@@ -37,10 +37,10 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
 from mpbroker.records.record import NewRecord, Record
-from tests.log.append.test_turn import Broker, settle
-from tests.log.conftest import make_batch
-from tests.log.scrub.test_scrubber import flip
+from tests.support.flipped_bits import flip
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
+from tests.support.log_writer import make_batch
+from tests.support.stepped_log import Broker, settle
 
 PARTITIONS = 4
 TRANSACTIONAL = 3

@@ -15,9 +15,9 @@ from mpbroker.log.append.journal import JournalFile
 from mpbroker.log.append.turn_journals import journal_ends
 from mpbroker.log.format.names import segment_name
 from mpbroker.log.process import LogProcess
-from tests.log.append.test_turn import settle
 from tests.support.log_rig import Rig, end, ensure
 from tests.support.polling import until
+from tests.support.stepped_log import settle
 
 OTHER_ID = bytes(range(1, 17))
 SEGMENT = "00000000000000000000.log"

@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 from mpbroker.ipc.table import PartitionFlag
-from tests.log.conftest import make_batch
 from tests.support.log_node import Journaled
 from tests.support.log_rig import Rig, ensure
+from tests.support.log_writer import make_batch
 
 PIECE_BYTES = 1 << 18
 WRITE_BACK, ONCE = 5, -1

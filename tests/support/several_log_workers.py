@@ -10,8 +10,8 @@ from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.table import Partition
 from mpbroker.log.format.names import log_worker_of
 from mpbroker.log.process import LogProcess
-from tests.log.append.test_turn import settle
 from tests.support.log_rig import Reply, Rig, end
+from tests.support.stepped_log import settle
 
 
 @dataclass

@@ -24,7 +24,9 @@ from mpbroker.writing.rows import open_cluster
 from mpbroker.writing.two_phase import Outcome, abort, commit
 from ops.bench.brokers import Broker
 from spark_integration.sink import StreamWriter, write_prepared
-from tests.real_clients.conftest import (
+from tests.support.client_tools import eventually
+from tests.support.polling import PATIENCE_S
+from tests.support.real_brokers import (
     ADMIN_TIMEOUT_S,
     TRANSACTIONS,
     create_topic,
@@ -32,8 +34,6 @@ from tests.real_clients.conftest import (
     make_broker,
     with_settings,
 )
-from tests.support.client_tools import eventually
-from tests.support.polling import PATIENCE_S
 
 # Enough for tasks and driver on a busy machine, and waited for twice.
 TIMEOUT_MS = "5000"

@@ -10,8 +10,8 @@ from mpbroker.protocol.messages import PartitionRecord, ProducerIdsRecord, Remov
 from mpbroker.protocol.uuids import uuid_text
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.real_clients.conftest import served
 from tests.support.client_tools import eventually
+from tests.support.real_brokers import served
 
 OLD, NEW = b"o" * 16, b"n" * 16
 

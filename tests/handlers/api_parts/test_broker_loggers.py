@@ -20,9 +20,9 @@ from mpbroker.protocol.messages import (
 from mpbroker.supervisor import logs
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
-from tests.metrics.conftest import Client
 from tests.support.client_tools import eventually
 from tests.support.handler_rig import Rig, topic_image
+from tests.support.metered_client import Client
 
 CONFIGS, ALTER, INCREMENTAL, LIST = 32, 33, 44, 74
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from mpbroker.ipc import calls
-from tests.log.append.test_turn import Broker
 from tests.support.log_rig import TOPIC_ID, Result, Rig
+from tests.support.stepped_log import Broker
 
 NOT_LEADER = 6
 RECORD_LIST_TOO_LARGE = 18

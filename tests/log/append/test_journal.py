@@ -22,8 +22,6 @@ from mpbroker.log.directories import journal_file, journal_replay, log_directory
 from mpbroker.log.directories.journal_creation import MAKING_SUFFIX
 from mpbroker.log.format.checkpoints import write_epochs
 from mpbroker.log.format.names import CLEAN_SHUTDOWN
-from tests.log.append.test_delayed_produce import Stalled
-from tests.log.append.test_turn import settle
 from tests.support.log_node import (
     OTHER_ID,
     SEGMENT,
@@ -35,6 +33,8 @@ from tests.support.log_node import (
 )
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.polling import PATIENCE_S
+from tests.support.stalled_flusher import Stalled
+from tests.support.stepped_log import settle
 
 SMALL = 128 << 10
 

@@ -19,10 +19,10 @@ from mpbroker.ipc.topology import LOG
 from mpbroker.log.append import journal
 from mpbroker.log.append.turn_journals import journal_ends
 from tests.log.append.test_offered_rounds import PARTITIONS, Batch, Held, MakeRig
-from tests.log.append.test_turn import settle
 from tests.support.full_disk import files_take
 from tests.support.log_node import SEGMENT, records
 from tests.support.log_rig import TOPIC_ID, Rig, end
+from tests.support.stepped_log import settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
 # What the last record on disk is written over with: records of a batch, bytes of each value.

@@ -19,14 +19,14 @@ from mpbroker.log.append.journal import JournalFile
 from mpbroker.log.append.turn_journals import journal_ends, release_journals
 from mpbroker.log.append.turn_partitions import detach
 from mpbroker.log.partition.partition_log import PartitionLog
-from tests.log.append.test_delayed_produce import Stalled, until_asleep
 from tests.log.append.test_journal import SMALL
-from tests.log.append.test_turn import T0, settle
 from tests.support.forms import each
 from tests.support.full_disk import files_take
 from tests.support.log_node import extents, records, wait_for_helper
 from tests.support.log_rig import TOPIC_ID
 from tests.support.polling import until
+from tests.support.stalled_flusher import Stalled, until_asleep
+from tests.support.stepped_log import T0, settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MakeRig = Callable[..., Any]

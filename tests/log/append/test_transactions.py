@@ -24,14 +24,14 @@ from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT, COMMIT, marker_of
 from mpbroker.records.record import NewRecord
-from tests.log.append.test_turn import Broker
-from tests.log.conftest import T0
 from tests.log.retention.test_deletion import delete_before
 from tests.log.test_process import targets_of
 from tests.support.forms import each
 from tests.support.log_node import Node
 from tests.support.log_rig import Result, Rig, ensure
+from tests.support.log_writer import T0
 from tests.support.polling import until
+from tests.support.stepped_log import Broker
 
 SMALL = {"segment_bytes": "1048576", "index_interval_bytes": "100"}
 STATE = 48

@@ -17,51 +17,14 @@ from mpbroker.ipc.topology import LOG, handler, processor
 from mpbroker.log.append import journal
 from mpbroker.log.append.turn import Pause
 from mpbroker.log.directories import journal_creation
-from mpbroker.log.process import LogProcess
 from mpbroker.records.iterate import iterate_batches
 from tests.support.log_rig import HOLE, TOPIC_ID, Result, Rig, ensure
 from tests.support.polling import PATIENCE_S, until
+from tests.support.stepped_log import T0, Broker
 
-T0 = 4_000_000_000_000
 assert HOLE.size == 26
 
 NOT_COMPARED = ("meta.properties", journal.NAME, journal.NAME + journal_creation.MAKING_SUFFIX)
-
-
-class Broker:
-    """A rig and a process that is stepped until nothing is left to do."""
-
-    def __init__(self, rig: Rig, partitions: int = 1, **configs: str) -> None:
-        self.rig = rig
-        self.process = rig.in_process()
-        self.rig.call(ensure(partitions, **configs))
-        self.settle()
-        answer = rig.take_answer()
-        assert isinstance(answer, calls.EnsuredTopic)
-        self.targets = [(p.slot, p.slot_generation, 5) for p in answer.partitions]
-        assert all(p.error == 0 for p in answer.partitions)
-
-    def settle(self) -> None:
-        settle(self.process)
-
-    def produce(self, *batches: bytes, partition: int = 0, acks: int = -1) -> list[Result]:
-        self.rig.job([(self.targets[partition], b) for b in batches], acks=acks)
-        self.settle()
-        (reply,) = self.rig.replies()
-        return reply.results
-
-    def close(self) -> None:
-        self.process.turn.close()
-        self.process.helper.close()
-
-
-def settle(process: LogProcess) -> None:
-    process.work(0)
-    until(
-        lambda: not process.ensure_on() and process.turn.is_settled,
-        "no job, commit round or answer is left",
-        lambda: process.work(5),
-    )
 
 
 @pytest.mark.parametrize("policy", ["group", "os"])

@@ -8,9 +8,9 @@ from mpbroker.ipc import calls
 from mpbroker.log.process import LogProcess
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.log.append.test_turn import Broker
 from tests.support.log_node import wait_for_helper
 from tests.support.log_rig import Rig
+from tests.support.stepped_log import Broker
 
 Choosing = Generator[None, None, calls.Message]
 

@@ -12,8 +12,8 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
-from tests.log.append.test_turn import Broker
 from tests.support.polling import until
+from tests.support.stepped_log import Broker
 
 RECORD_BYTES = 300_000
 COMPACTED = {"cleanup_policy": "compact", "segment_bytes": "1048576", "min_cleanable_dirty_ratio": "0"}

@@ -11,9 +11,9 @@ import pytest
 from mpbroker.log.append.journal import JournalFile
 from mpbroker.log.directories import journal_replay, log_directory
 from mpbroker.log.format.checkpoints import write_epochs
-from tests.log.conftest import Syncs
 from tests.support.log_node import Journaled, extents, fill, records, wait_for_helper
 from tests.support.log_rig import ensure
+from tests.support.log_writer import Syncs
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pytest
 
 from mpbroker.log.manager.flush_interval import LOOK_EVERY_S
 from mpbroker.log.partition.partition_log import PartitionLog
-from tests.log.append.test_delayed_produce import Stalled
-from tests.log.append.test_turn import Broker, ensure, settle
+from tests.log.append.test_turn import ensure
 from tests.support.log_node import Journaled, Node
+from tests.support.stalled_flusher import Stalled
+from tests.support.stepped_log import Broker, settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
 MakeRig = Callable[..., Any]

@@ -18,10 +18,10 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.manager import open_partitions
 from mpbroker.log.partition.partition_log import PartitionLog
-from tests.log.append.test_turn import Broker, settle
 from tests.support.log_node import wait_for_helper
 from tests.support.log_rig import TOPIC_ID, Result, ensure
 from tests.support.polling import until
+from tests.support.stepped_log import Broker, settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
 KAFKA_STORAGE_ERROR = 56

@@ -23,12 +23,12 @@ from mpbroker.log.format.checkpoints import alone_with, read_offsets
 from mpbroker.log.format.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LogWorker, log_worker_of, segment_name
 from mpbroker.log.process import run
 from mpbroker.protocol.topic_names import METADATA_TOPIC
-from tests.log.append.test_turn import settle
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import wait_for_helper
 from tests.support.log_rig import TOPIC_ID, end, ensure
 from tests.support.polling import PATIENCE_S
 from tests.support.several_log_workers import Several, SeveralRig
+from tests.support.stepped_log import settle
 
 PARTITIONS = 8
 SEGMENT = segment_name(0)

@@ -16,11 +16,11 @@ from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.log.process import LogProcess
 from mpbroker.log.read.reader import segment_bytes
 from shm.word import Words
-from tests.log.append.test_turn import settle
 from tests.support.log_node import Node, wait_for_helper
 from tests.support.log_rig import TOPIC_ID, ensure
 from tests.support.polling import until
 from tests.support.several_log_workers import Several, SeveralRig
+from tests.support.stepped_log import settle
 
 
 def look(process: LogProcess) -> None:

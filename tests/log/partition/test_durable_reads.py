@@ -17,7 +17,7 @@ from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed, segme
 from mpbroker.log.recovery.log_loader import LITTLE_BYTES, Known, load
 from mpbroker.log.recovery.workers import OpenJob
 from shm.word import Words
-from tests.log.recovery.test_log_loader import offsets_in
+from tests.support.opened_logs import offsets_in
 
 LARGE = 3 * mmap.PAGESIZE
 

@@ -16,8 +16,8 @@ from mpbroker.log.format.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFI
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.records.batch import MAX_TIMESTAMP_AT
-from tests.log.conftest import T0, TOPIC_ID, Writer
-from tests.log.scrub.test_scrubber import flip
+from tests.support.flipped_bits import flip
+from tests.support.log_writer import T0, TOPIC_ID, Writer
 
 # The last one has an entry.
 BATCHES = 19

@@ -19,9 +19,9 @@ from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.partition.prepared_segment import Prepared
 from mpbroker.log.process import LogProcess
 from mpbroker.log.recovery.log_loader import Known, load
-from tests.log.conftest import TOPIC_ID
 from tests.support.log_node import Node, wait_for_helper
 from tests.support.log_rig import ensure
+from tests.support.log_writer import TOPIC_ID
 from tests.support.polling import until
 
 pytestmark = pytest.mark.usefixtures("tidy")

@@ -15,9 +15,9 @@ from mpbroker.log.io.io_thread import Helper
 from mpbroker.log.partition import producer_snapshots
 from mpbroker.log.partition.partition_log import PartitionLog, offsets_of
 from mpbroker.log.recovery.log_loader import Known, load
-from tests.log.conftest import Writer
-from tests.log.recovery.test_log_loader import offsets_in
 from tests.support.log_node import flip_bit
+from tests.support.log_writer import Writer
+from tests.support.opened_logs import offsets_in
 
 BATCH_BYTES = 10_000
 

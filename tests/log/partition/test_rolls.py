@@ -13,10 +13,10 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.format.index import read_offset_entries, read_time_entries
 from mpbroker.log.format.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from tests.log.append.test_altered_settings import alter
-from tests.log.append.test_turn import Broker
-from tests.log.conftest import T0, make_batch
 from tests.support.full_disk import files_take
 from tests.support.log_rig import Rig
+from tests.support.log_writer import T0, make_batch
+from tests.support.stepped_log import Broker
 
 HOUR_MS = 3_600_000
 LARGEST_DELTA = (1 << 31) - 1

@@ -18,12 +18,12 @@ import pytest
 from mpbroker.log.format import names
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.recovery import clean_stop
-from tests.log.conftest import Syncs
 from tests.support.crash_checks import Promises, Run, built_tracer, check, traced
 from tests.support.crash_images import MARK, Disk, write_image
 from tests.support.forms import each
 from tests.support.log_node import HIGH_WATERMARKS, Node
 from tests.support.log_rig import ensure
+from tests.support.log_writer import Syncs
 
 IMAGES_PER_EVENT = 4
 RECOVERED_SHARE = 0.05

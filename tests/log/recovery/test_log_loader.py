@@ -19,10 +19,9 @@ from mpbroker.inspection.repair import CannotRepair, plan
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import read_epochs, write_epochs, write_whole
 from mpbroker.log.partition.partition_log import PartitionLog, segments_of
-from mpbroker.log.read.reader import Bound, PartitionReader
 from mpbroker.log.recovery.log_loader import Known, OldMessages, PartitionDamaged, load
 from mpbroker.records.batch import LEADER_EPOCH_AT
-from tests.support.record_reading import iterate_records
+from tests.support.opened_logs import offsets_in
 
 T0 = 4_000_000_000_000
 UNCLEAN = Known(clean=False)
@@ -39,18 +38,6 @@ def reopen(topic_config: Callable[..., TopicConfig]) -> Callable[..., PartitionL
         )
 
     return build
-
-
-def offsets_in(log: PartitionLog) -> list[int]:
-    """Everything up to the log end, through the reader."""
-    bound = Bound(log.state.log_end, log.state.segment_base, log.state.size)
-    reader = PartitionReader(log.directory)
-    offset, found = log.log_start, []
-    while (piece := reader.fetch_slice(offset, 1 << 20, bound)) is not None:
-        found += [record.offset for record in iterate_records(reader.read(piece)) if record.offset >= offset]
-        offset = found[-1] + 1
-    reader.close()
-    return found
 
 
 def test_clean_stop_is_trusted_and_goes_on(writer, reopen) -> None:  # type: ignore[no-untyped-def]

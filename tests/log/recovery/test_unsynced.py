@@ -18,10 +18,10 @@ from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.log.recovery.workers import OpenJob, Pool, Recovery
 from tests.log.partition.test_durable_reads import Device, at_once, fill
-from tests.log.recovery.test_log_loader import offsets_in
 from tests.support.full_disk import files_take
 from tests.support.log_node import Journaled, Node, extents, wait_for_helper
 from tests.support.log_rig import Rig, ensure
+from tests.support.opened_logs import offsets_in
 
 TOPIC_ID = bytes(range(16))
 STORAGE_ERROR = 56

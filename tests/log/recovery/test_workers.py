@@ -29,11 +29,11 @@ from mpbroker.log.recovery.log_loader import Known, PartitionDamaged
 from mpbroker.log.recovery.recovered_partition import Opened
 from mpbroker.log.recovery.workers import OpenJob, Recovery, fork_pools, outlive
 from shm.word import Words
-from tests.log.append.test_turn import settle
-from tests.log.conftest import Writer, make_batch
 from tests.support.log_node import Node, flip_bit
 from tests.support.log_rig import TOPIC_ID
+from tests.support.log_writer import Writer, make_batch
 from tests.support.polling import PATIENCE_S
+from tests.support.stepped_log import settle
 
 PARTITIONS = 30
 LANE = 3

@@ -13,11 +13,11 @@ from mpbroker.ipc import calls
 from mpbroker.log.format.names import segment_name
 from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.process import LogProcess
-from tests.log.append.test_turn import settle
 from tests.support.forms import each
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import Node, wait_for_helper
 from tests.support.log_rig import TOPIC_ID, Rig
+from tests.support.stepped_log import settle
 
 PARTITIONS = 4
 SIZES = (60, 2_500, 6_000, 11_000)

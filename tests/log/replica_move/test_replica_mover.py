@@ -14,7 +14,6 @@ from mpbroker.log.directories import future_replica
 from mpbroker.log.format import names
 from mpbroker.log.format.transaction_index import AbortedTransaction
 from mpbroker.log.replica_move import replica_copier, replica_mover
-from tests.log.append.test_turn import settle
 from tests.support.log_moves import (
     NOT_AVAILABLE,
     STORAGE_ERROR,
@@ -36,6 +35,7 @@ from tests.support.log_moves import (
 from tests.support.log_node import Node, wait_for_helper
 from tests.support.log_rig import TOPIC_ID, Reply, ensure
 from tests.support.polling import PATIENCE_S
+from tests.support.stepped_log import settle
 
 
 def test_it_is_the_same_in_another_directory_and_goes_on_there(

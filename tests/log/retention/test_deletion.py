@@ -23,11 +23,11 @@ from mpbroker.log.format.names import LOG_STARTS
 from mpbroker.log.process import LogProcess
 from mpbroker.log.read.reader import Bound, OffsetOutOfRange, PartitionReader, SegmentGone
 from mpbroker.records.iterate import iterate_batches
-from tests.log.append.test_turn import Broker
-from tests.log.conftest import T0
 from tests.log.test_process import targets_of
 from tests.support.log_rig import Rig, ensure
+from tests.support.log_writer import T0
 from tests.support.polling import PATIENCE_S, until
+from tests.support.stepped_log import Broker
 
 RECORD_BYTES = 300_000
 PER_SEGMENT = 3

@@ -24,10 +24,10 @@ from mpbroker.log.scrub.scrub_process import ASKED, BEGUN, ScrubbedDir, ScrubPro
 from mpbroker.log.scrub.scrubber import ColdFile
 from mpbroker.supervisor.scrubbing import progress
 from shm.table import SlotBusy, SlotTable
-from tests.log.append.test_turn import Broker
-from tests.log.scrub.test_scrubber import RECORDS, flip
 from tests.log.test_failing_calls import failing
+from tests.support.flipped_bits import RECORDS, flip
 from tests.support.log_rig import Rig
+from tests.support.stepped_log import Broker
 
 
 @dataclass

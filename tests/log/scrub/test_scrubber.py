@@ -15,21 +15,9 @@ from mpbroker.log.io.residency import resident
 from mpbroker.log.partition.transaction_index_rebuild import expected
 from mpbroker.log.scrub.scrubber import ColdFile, SegmentReplaced, SegmentScrub
 from mpbroker.records.batch import BATCH_HEADER_BYTES, LEADER_EPOCH_AT
-from tests.log.conftest import Writer
+from tests.support.flipped_bits import RECORDS, flip
+from tests.support.log_writer import Writer
 from tests.support.page_cache import evict
-
-RECORDS = 3
-
-
-def flip(path: Path, at: int, mask: int = 0x10) -> None:
-    """As a disk does it: the file's times stay."""
-    times = path.stat()
-    with path.open("r+b") as file:
-        file.seek(at)
-        (byte,) = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte ^ mask]))
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 @pytest.fixture
