@@ -423,6 +423,14 @@ def produce(
     command.produce(Where(bootstrap, command_config), settings, properties or [])
 
 
+ColumnFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--to", metavar="FILE", help="What is committed now, into a .parquet or .arrow file.", readable=False
+    ),
+]
+
+
 @app.command()
 def consume(
     topic: TopicName,
@@ -457,15 +465,7 @@ def consume(
             help="One JSON object a line; what is not UTF-8 in base64, as key_base64 and value_base64.",
         ),
     ] = False,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "--to",
-            metavar="FILE",
-            help="What is committed now, into a .parquet or .arrow file.",
-            readable=False,
-        ),
-    ] = None,
+    to: ColumnFile = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --to.")] = False,
     log_dirs: Annotated[
         str | None,

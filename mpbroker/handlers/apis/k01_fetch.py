@@ -4,9 +4,9 @@ This is the slow path, for fetches that the turn could not answer at once (see
 mpbroker/handlers/hot_path/fetch.pxd). Only here do fetches wait.
 
 Topics are named up to v12, and have ids from v13. From v7 on a session says which partitions a fetch asks
-for, and which of them its client is told of (mpbroker/handlers/fetch/fetch_sessions.py). There are no followers. A
-slice is whole batches except perhaps for its end, which clients ignore. (Kafka: KafkaApis.handleFetchRequest,
-ReplicaManager.fetchMessages, DelayedFetch.)
+for, and which of them its client is told of (mpbroker/handlers/fetch/fetch_sessions.py). There are no
+followers. A slice is whole batches except perhaps for its end, which clients ignore. (Kafka:
+KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages, DelayedFetch.)
 """
 
 from __future__ import annotations

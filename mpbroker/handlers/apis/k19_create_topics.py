@@ -1,8 +1,8 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
 
-The coordinator has the rules (mpbroker/coordinator/metadata/topic_rules.py). It answers when the topic is durable,
-there and published. After `timeout_ms` the answer is REQUEST_TIMED_OUT, and the topic still comes. More
-replicas than brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with
+The coordinator has the rules (mpbroker/coordinator/metadata/topic_rules.py). It answers when the topic is
+durable, there and published. After `timeout_ms` the answer is REQUEST_TIMED_OUT, and the topic still comes.
+More replicas than brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with
 mpbroker.replication.factor.clamp. (Kafka: ControllerApis.createTopics, ReplicationControlManager.)
 """
 
