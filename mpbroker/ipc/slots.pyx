@@ -21,21 +21,25 @@ PART_BYTES_EACH = sizeof(Part)
 
 Request = namedtuple(
     "Request",
-    "kind flags processor channel connection block generation length body api_key api_version correlation received_ns listener request network_ns",
+    "kind flags processor channel connection block generation length body api_key api_version "
+    "correlation received_ns listener request network_ns",
 )
 Return = namedtuple("Return", "kind owner block generation")
 Reply = namedtuple(
     "Reply",
-    "kind flags throttled_by owner channel connection block generation position length throttle_ms request done_ns queue_us local_us",
+    "kind flags throttled_by owner channel connection block generation position length "
+    "throttle_ms request done_ns queue_us local_us",
 )
 Produce = namedtuple(
     "Produce",
-    "kind acks processor channel connection block generation job owner sender timeout_ms request queue_us local_us throttle_ms throttled_by",
+    "kind acks processor channel connection block generation job owner sender "
+    "timeout_ms request queue_us local_us throttle_ms throttled_by",
 )
 Call = namedtuple("Call", "kind flags owner request block generation length connection")
 Batch = namedtuple(
     "Batch",
-    "slot slot_generation data data_owner length hole has_log_start record_count producer_id producer_epoch base_sequence max_timestamp "
+    "slot slot_generation data data_owner length hole has_log_start record_count producer_id "
+    "producer_epoch base_sequence max_timestamp "
     "config_version attributes error base_offset append_time_ms log_start_offset",
 )
 

@@ -306,9 +306,10 @@ cdef class JournalFile:
                         or found.sequence % self.head.ring_bytes != at + inner):
                     continue
                 if self.record_at(room, found.sequence) != NULL:
+                    place = JOURNAL_RING_AT + sequence % self.head.ring_bytes
                     raise JournalDamaged(
-                        f"{self.path} is damaged at byte {JOURNAL_RING_AT + sequence % self.head.ring_bytes}: the record there is not "
-                        f"whole, and one behind it is")
+                        f"{self.path} is damaged at byte {place}: the record there is not whole, "
+                        f"and one behind it is")
         return 0
 
     cdef JournalRecord *record_at(self, bytearray room, uint64_t sequence) except? NULL:

@@ -3,7 +3,8 @@
     SegmentPlaces    READERS places; a partition table slot has one place, which it may lose to another slot
     Reader           the last SEGMENTS segments read of one partition, the last FOUND positions in them
 
-Only resident data is located here; Python has other data read from the disk (`mpbroker.handlers.fetch.disk_prefetch`).
+Only resident data is located here; Python has other data read from the disk
+(`mpbroker.handlers.fetch.disk_prefetch`).
 A part that was found resident counts as resident for WARM_MS, together with what is appended behind it: a
 consumer at the end of a log costs no system call for the test.
 
