@@ -19,6 +19,8 @@ CLASSIC: Final = "classic"
 FIRST_DESCRIBE_VERSION_WITH_ERRORS: Final = 6
 # The most that one response has of members' metadata and assignments, which can be large.
 DESCRIBED_BYTES: Final = 1 << 20
+# The text of an error has a group id up to here: with the longest one it would be no string of the protocol.
+NAME_SHOWN_MAX: Final = 255
 
 
 class DescribeGroups:
@@ -52,7 +54,7 @@ class DescribeGroups:
             described.group_state = GroupState.DEAD.value
             if version >= FIRST_DESCRIBE_VERSION_WITH_ERRORS:
                 described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                described.error_message = f"Group {group_id} not found."
+                described.error_message = f"Group {group_id[:NAME_SHOWN_MAX]} not found."
             return described
         is_stable = group.state is GroupState.STABLE
         described.group_state = group.state.value

@@ -44,7 +44,11 @@ class Join:
 
     @property
     def protocols(self) -> Protocols:
-        return tuple((p.name, p.metadata) for p in self.request.protocols)
+        """Return each protocol once, with its first metadata: a member has one vote for a name."""
+        found: dict[str, bytes] = {}
+        for one in self.request.protocols:
+            found.setdefault(one.name, one.metadata)
+        return tuple(found.items())
 
     @property
     def rebalance_timeout_ms(self) -> int:

@@ -85,6 +85,8 @@ class CoordinatorRuntime:
             serve = self._shard.handlers[ApiKey(request.api_key)]
             context = RequestContext(waiter, request.version, request.client_id, request.client_host)
             response = serve(context, self._envelopes.open(request))
+            if response is not None:
+                self._envelopes.answer(waiter, response)
         except MALFORMED as error:
             self._envelopes.refuse(waiter, str(error))
         except ApiError as error:
@@ -92,9 +94,6 @@ class CoordinatorRuntime:
         except Exception:
             log.exception("a forwarded request failed: API key %d", request.api_key)
             self._envelopes.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
-        else:
-            if response is not None:
-                self._envelopes.answer(waiter, response)
 
     def _hold(self, waiter: Waiter, request: ForwardedRequest) -> None:
         if not self._held:
@@ -106,13 +105,20 @@ class CoordinatorRuntime:
         if any(held == waiter for held, _ in self._held):
             self._held = [entry for entry in self._held if entry[0] != waiter]
             self._envelopes.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
-        self._shard.abandon(waiter)
+        self._end_wait(waiter)
 
     def abandon_all(self, is_gone: Callable[[Waiter], bool]) -> None:
         """Drop the requests of a handler that died."""
         self._held = [entry for entry in self._held if not is_gone(entry[0])]
         for waiter in filter(is_gone, self._shard.waiters()):
+            self._end_wait(waiter)
+
+    def _end_wait(self, waiter: Waiter) -> None:
+        """End the wait of one request. A failure must not end those of others, nor this process."""
+        try:
             self._shard.abandon(waiter)
+        except Exception:
+            log.exception("the wait of a request whose client is gone could not be ended")
 
     # --- what became of the topic
 

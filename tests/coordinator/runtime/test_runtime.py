@@ -19,8 +19,10 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     ApiVersionsRequest,
+    DescribeGroupsRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
+    JoinGroupRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
     SyncGroupRequest,
@@ -141,3 +143,55 @@ def test_a_request_that_nobody_serves_fails(caplog: pytest.LogCaptureFixture) ->
     rig = ServicesRig()
     assert rig.heard(rig.send(ApiVersionsRequest(), 0)) is ErrorCode.UNKNOWN_SERVER_ERROR
     assert f"a forwarded request failed: API key {ApiKey.API_VERSIONS}" in caplog.text
+
+
+def test_the_longest_name_of_a_group_that_is_not_there_is_answered() -> None:
+    rig = ServicesRig()
+    response = rig.heard(rig.send(DescribeGroupsRequest(["g" * 32_767]), 6))
+    (described,) = response.groups
+    assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert described.error_message.endswith("not found.")
+
+
+def test_a_response_that_cannot_be_encoded_fails_its_request_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = ServicesRig()
+
+    def too_long(*_: object) -> None:
+        raise ValueError("a string of 32784 bytes is longer than 32767")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mpbroker.coordinator.runtime.envelope.encode_response", too_long)
+        assert rig.heard(rig.send(ListGroupsRequest(), 4)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "a forwarded request failed" in caplog.text
+    assert rig.heard(rig.send(ListGroupsRequest(), 4)).groups == []
+
+
+def test_a_protocol_that_a_member_names_twice_counts_once() -> None:
+    """A member that leaves must not find its group without a protocol: the coordinator has other groups."""
+    rig = ServicesRig()
+
+    def join(*protocols: str) -> int:
+        named = [JoinGroupRequest.JoinGroupRequestProtocol(one, b"") for one in protocols]
+        return rig.send(JoinGroupRequest("g", 10_000, 10_000, "", None, "consumer", named), 3)
+
+    leaves, stays = join("a"), join("a", "a")
+    rig.services.receive(Caller(0, 0, 99), Abandon(leaves))
+    assert rig.answers[99] == Acknowledged()
+    assert rig.heard(stays).error_code == ErrorCode.NONE
+    assert rig.heard(stays).protocol_name == "a"
+
+
+def test_a_fault_at_the_end_of_a_wait_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = ServicesRig()
+
+    def broken(_: Waiter) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(rig.groups, "abandon", broken)
+    rig.services.receive(Caller(0, 0, 99), Abandon(rig.send(ListGroupsRequest(), 4)))
+    assert rig.answers[99] == Acknowledged()
+    assert "could not be ended" in caplog.text
