@@ -23,7 +23,7 @@ LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' Makefile)
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 setup: $(BUILT) $(JAR) $(FRANZ) ## .venv with everything in it, native modules, jar and programs of tests built in place
 

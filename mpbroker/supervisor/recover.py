@@ -1,9 +1,9 @@
 """`mpbroker log recover`: what a start of the broker does to its log directories, and the stop after it.
 
-The same code does it: journals go into segments (`log.home`), partitions are opened (`log.recovery`) with
-their topics' settings from the metadata, and are closed as at a stop. (Kafka has no such tool; its
-LogManager.loadLogs does it at the start alone.) A dry run works on a copy: segments that no recovery writes
-to are shared with it, all else is copied.
+The same code does it: journals go into segments (`log.directories`), partitions are opened
+(`log.recovery.log_loader`) with their topics' settings from the metadata, and are closed as at a stop. (Kafka
+has no such tool; its LogManager.loadLogs does it at the start alone.) A dry run works on a copy: segments
+that no recovery writes to are shared with it, all else is copied.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Opening what a start finds: by workers where there is much of it, with progress that others can see.
 
 The coordinator names the topics. Their partitions are given to the workers of the log directory at once
-(`pool`), and taken back when their turn comes. The names in the log directories tell how much there is in all
-and, if it takes long, so does a survey of what is to be checked.
+(`workers`), and taken back when their turn comes. The names in the log directories tell how much there is in
+all and, if it takes long, so does a survey of what is to be checked.
 """
 
 from __future__ import annotations
