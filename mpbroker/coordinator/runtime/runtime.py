@@ -78,13 +78,15 @@ class CoordinatorRuntime:
 
     def receive(self, waiter: Waiter, request: ForwardedRequest) -> None:
         """Serve a request. One that cannot be served is answered with an error and harms no other."""
-        if self._shard.partitions.is_missing and request.api_key in self._shard.creators:
-            self._hold(waiter, request)
-            return
         try:
+            # Before a topic is made for it: bytes that are no request make none.
+            message = self._envelopes.open(request)
+            if self._shard.partitions.is_missing and request.api_key in self._shard.creators:
+                self._hold(waiter, request)
+                return
             serve = self._shard.handlers[ApiKey(request.api_key)]
             context = RequestContext(waiter, request.version, request.client_id, request.client_host)
-            response = serve(context, self._envelopes.open(request))
+            response = serve(context, message)
             if response is not None:
                 self._envelopes.answer(waiter, response)
         except MALFORMED as error:

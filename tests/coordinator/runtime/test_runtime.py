@@ -13,6 +13,7 @@ from mpbroker.ipc.calls import (
     CreatedTopics,
     CreateTopics,
     Failed,
+    ForwardedRequest,
     MalformedRequest,
 )
 from mpbroker.protocol.api_keys import ApiKey
@@ -195,3 +196,11 @@ def test_a_fault_at_the_end_of_a_wait_is_logged(
     rig.services.receive(Caller(0, 0, 99), Abandon(rig.send(ListGroupsRequest(), 4)))
     assert rig.answers[99] == Acknowledged()
     assert "could not be ended" in caplog.text
+
+
+def test_bytes_that_are_no_request_make_no_topic() -> None:
+    rig = ServicesRig(has_topics=False)
+    caller = Caller(0, 0, 1, ApiKey.JOIN_GROUP, 9)
+    rig.services.receive(caller, ForwardedRequest(ApiKey.JOIN_GROUP, 9, "client", "/127.0.0.1", b"\xff"))
+    assert isinstance(rig.answers[1], MalformedRequest)
+    assert rig.asked == []

@@ -149,7 +149,7 @@ def test_an_answer_to_a_channel_that_is_gone_is_told(
     caplog.clear()
     served.answer(request, answer_frame(1))
     served.step()
-    message = only(caplog, logging.WARNING)
+    message = only(caplog, logging.DEBUG)
     assert "the answer to METADATA is dropped" in message
     assert served.id_of(client) in message
     assert "on INTERNAL" in message
