@@ -1,1 +1,1 @@
-"""What the coordinator publishes in shared memory, for whom."""
+"""Bulletins: metadata that the coordinator publishes in shared memory for other processes."""

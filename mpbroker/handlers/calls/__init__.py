@@ -1,1 +1,1 @@
-"""What a handler asks the coordinator and the log workers, and how long it waits."""
+"""Calls of a handler to the coordinator and the log workers, and how long they wait."""
