@@ -18,7 +18,7 @@ from mpbroker.cli.progress import progress_bar
 from mpbroker.inspection import dump as dumping
 from mpbroker.inspection import repair as repairing
 from mpbroker.inspection.directory import (
-    LogDirectory,
+    InspectedDirectory,
     NotALogDirectory,
     check_against_each_other,
     is_there,
@@ -138,14 +138,14 @@ def _confirmed() -> bool:
     return typer.confirm("Take this out and keep the rest?")
 
 
-def _all_findings(directories: Iterable[LogDirectory]) -> Iterator[Finding]:
+def _all_findings(directories: Iterable[InspectedDirectory]) -> Iterator[Finding]:
     for directory in directories:
         yield from directory.findings
         for partition in directory.partitions:
             yield from partition.all_findings
 
 
-def _document(directories: list[LogDirectory], findings: list[Finding]) -> dict[str, Any]:
+def _document(directories: list[InspectedDirectory], findings: list[Finding]) -> dict[str, Any]:
     return {
         "directories": [
             {
@@ -173,7 +173,7 @@ def _summary(partition: Partition) -> dict[str, Any]:
     }
 
 
-def _print_report(directories: list[LogDirectory], findings: list[Finding]) -> None:
+def _print_report(directories: list[InspectedDirectory], findings: list[Finding]) -> None:
     write = sys.stdout.write
     for directory in directories:
         state = "in use by a broker" if directory.is_live else "not in use"

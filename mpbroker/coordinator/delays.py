@@ -15,7 +15,7 @@ from typing import Final
 
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import Topic
-from mpbroker.coordinator.waiting import Awaited, Caller, Change, Pending, Token, Waiting
+from mpbroker.coordinator.waiting import Awaited, Caller, Change, Pending, Token, WaitingCallers
 from mpbroker.ipc.hangs import Patience
 from mpbroker.ipc.topology import log_worker, name_of
 from mpbroker.protocol.uuids import uuid_text
@@ -60,7 +60,7 @@ class Delays:
     def __init__(
         self,
         link: LogLink,
-        waiting: Waiting,
+        waiting: WaitingCallers,
         behind: Callable[[], Iterable[int]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

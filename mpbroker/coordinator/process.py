@@ -30,7 +30,7 @@ from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.coordinator.metadata.topic_lines import topic_lines
 from mpbroker.coordinator.services import Services
-from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, Waiting
+from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, WaitingCallers
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.calls import (
     Abandon,
@@ -156,7 +156,7 @@ class Coordinator:
         self._our_calls: dict[Caller, Callable[[Message], None]] = {}
         self._our_numbers = itertools.count()
         self._round: Round | None = None
-        self._waiting = Waiting(self._answer)
+        self._waiting = WaitingCallers(self._answer)
         self._delays = Delays(self._log, self._waiting, bulletins.behind)
         self._to_open: set[bytes] = set()
         self._failed: set[bytes] = set()

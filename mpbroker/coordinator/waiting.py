@@ -54,7 +54,7 @@ class Pending:
     missing: set[Token]
 
 
-class Waiting:
+class WaitingCallers:
     def __init__(self, answer: Callable[[Caller, Message], object]) -> None:
         self._answer = answer
         self._pending: list[Pending] = []

@@ -11,16 +11,16 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.handlers.calls.forwarding import Forwarding
 from mpbroker.handlers.calls.patient_client import PatientClient
-from mpbroker.handlers.fetch.disk_prefetch import ColdReads
+from mpbroker.handlers.fetch.disk_prefetch import DiskPrefetch
 from mpbroker.handlers.fetch.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetch.parked_fetches import Fetches
 from mpbroker.handlers.fetch.partition_readers import Readers
 from mpbroker.handlers.produce.slow_appends import Jobs
-from mpbroker.handlers.produce.transaction_checks import Transactions
+from mpbroker.handlers.produce.transaction_checks import TransactionChecks
 from mpbroker.handlers.requests.answers import Answers
 from mpbroker.handlers.requests.exchange import Exchange, ServedApi
 from mpbroker.handlers.requests.metadata import Metadata, Topic
-from mpbroker.handlers.requests.reply_backpressure import Waiting
+from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
 from mpbroker.handlers.requests.throttling import Throttling
 from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.log_levels import LogLevels
@@ -30,7 +30,7 @@ from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partition
-from mpbroker.log.read.fetch_positions import SegmentPlaces
+from mpbroker.log.read.fetch_positions import FetchPositions
 from mpbroker.log.read.reader import PartitionReader
 from mpbroker.protocol.errors import ErrorCode
 from shm.clock import monotonic_ms, wall_ms
@@ -51,17 +51,17 @@ class Broker:
     log: Jobs
     log_calls: list[PatientClient]  # by number of the log worker
     failed_dirs: Callable[[], int]
-    waiting: Waiting
+    waiting: ReplyBackpressure
     apis: Mapping[int, ServedApi]
     fetches: Fetches
     fetch_sessions: FetchSessionCache
     forwarding: Forwarding
     readers: Readers
-    cold_reads: ColdReads
+    cold_reads: DiskPrefetch
     damaged: Words
-    places: SegmentPlaces
+    places: FetchPositions
     producer_ids: ProducerIds
-    transactions: Transactions
+    transactions: TransactionChecks
     counters: CounterPage
     meters: Meters
     tells_all: Callable[[], bool]

@@ -14,7 +14,7 @@ from functools import partial
 
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.hot_path.topic_table import TopicTable
-from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, Turn
+from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, HandlerTurn
 from mpbroker.handlers.requests.exchange import Exchange
 from mpbroker.handlers.wiring import make_broker, session_slots
 from mpbroker.ipc.bulletin import BulletinReader
@@ -86,7 +86,9 @@ class Handler:
         self.outboxes = {p: Outbox(ring, partial(context.ring, p), self.unsent) for p, ring in rings.items()}
         self.request_arenas = {p: memory.arena(p) for p in processors}
         self.log_workers = range(memory.sizes.log_workers)
-        self.turn = Turn(context.index, memory, context.counters, TopicTable(len(self.log_workers)), rings)
+        self.turn = HandlerTurn(
+            context.index, memory, context.counters, TopicTable(len(self.log_workers)), rings
+        )
         self._take_limits()
         self.open: dict[Exchange, None] = {}
         # Heavy requests that wait, oldest first; requests that came as light and turned out to take long; and

@@ -11,17 +11,17 @@ from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.broker import Broker
 from mpbroker.handlers.calls.forwarding import Forwarding
 from mpbroker.handlers.calls.patient_client import SUCCESSOR_MS, PatientClient
-from mpbroker.handlers.fetch.disk_prefetch import ColdReads
+from mpbroker.handlers.fetch.disk_prefetch import DiskPrefetch
 from mpbroker.handlers.fetch.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetch.parked_fetches import Fetches
 from mpbroker.handlers.fetch.partition_readers import Readers
-from mpbroker.handlers.hot_path.turn import Turn
-from mpbroker.handlers.produce.marker_holds import Holds
+from mpbroker.handlers.hot_path.turn import HandlerTurn
+from mpbroker.handlers.produce.marker_holds import MarkerHolds
 from mpbroker.handlers.produce.slow_appends import Jobs
-from mpbroker.handlers.produce.transaction_checks import Transactions
+from mpbroker.handlers.produce.transaction_checks import TransactionChecks
 from mpbroker.handlers.requests.answers import Answers
 from mpbroker.handlers.requests.metadata import Metadata
-from mpbroker.handlers.requests.reply_backpressure import Waiting
+from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
 from mpbroker.handlers.requests.throttling import Throttling
 from mpbroker.ipc.append_job import AppendJobs
 from mpbroker.ipc.lending import Lender
@@ -36,7 +36,7 @@ from shm.clock import monotonic_ms
 
 
 def make_broker(
-    context: ProcessContext, number: int, arena: Arena, turn: Turn, outboxes: Mapping[int, Outbox]
+    context: ProcessContext, number: int, arena: Arena, turn: HandlerTurn, outboxes: Mapping[int, Outbox]
 ) -> Broker:
     """Build the broker of handler `number`.
 
@@ -78,11 +78,11 @@ def make_broker(
         forwarding=Forwarding(coordinator),
         readers=Readers(config.log_dirs),
         # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
-        cold_reads=ColdReads(lambda: os.eventfd_write(context.bell.fd, 1)),
+        cold_reads=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),
         places=turn.places,
         producer_ids=ProducerIds(coordinator.call),
-        transactions=Transactions(coordinator, Holds(coordinator, jobs.are_up)),
+        transactions=TransactionChecks(coordinator, MarkerHolds(coordinator, jobs.are_up)),
         counters=context.counters,
         meters=turn.meters,
         tells_all=lambda: turn.tells_all,
@@ -108,7 +108,7 @@ def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox) -> Patie
     return made
 
 
-def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: Turn) -> PatientClient:
+def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: HandlerTurn) -> PatientClient:
     """Build a log worker's client. Its calls go behind all jobs sent before; the turn handles deaths."""
     push = partial(turn.push_job, worker=worker)
     return PatientClient(_client(context, arena, log_worker(worker), push))
@@ -119,7 +119,7 @@ def _client(context: ProcessContext, arena: Arena, server: int, push: Callable[[
     return RpcClient(Lender(arena, context.index), server, theirs, push, context.call_numbers())
 
 
-def _make_waiting(context: ProcessContext, number: int) -> Waiting:
+def _make_waiting(context: ProcessContext, number: int) -> ReplyBackpressure:
     word = context.memory.words("replies_out")
     word.store(number, 0)
-    return Waiting(lambda waits: word.store(number, waits), monotonic_ms, context.whose)
+    return ReplyBackpressure(lambda waits: word.store(number, waits), monotonic_ms, context.whose)

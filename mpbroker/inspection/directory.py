@@ -30,7 +30,7 @@ class NotALogDirectory(ValueError):
 
 
 @dataclass
-class LogDirectory:
+class InspectedDirectory:
     """A log directory, or a single partition's directory.
 
     `is_live`: a broker has it open, so files grow while they are read. `is_clean`: the last stop was.
@@ -43,14 +43,14 @@ class LogDirectory:
     findings: list[Finding] = field(default_factory=list)
 
 
-def open_directory(path: Path) -> LogDirectory:
+def open_directory(path: Path) -> InspectedDirectory:
     """Return the directory with its partitions; their logs are not read yet.
 
     Raises NotALogDirectory, OSError.
     """
     if not is_there(path / META_PROPERTIES):
         return _single_partition(path)
-    directory = LogDirectory(path, is_locked(path), is_there(path / CLEAN_SHUTDOWN))
+    directory = InspectedDirectory(path, is_locked(path), is_there(path / CLEAN_SHUTDOWN))
     offsets = {name: _checkpoint(directory, name) for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)}
     durable = dict(offsets[RECOVERY_POINTS])
     if is_there(path / DURABLE_MARK):
@@ -71,7 +71,7 @@ def open_directory(path: Path) -> LogDirectory:
     return directory
 
 
-def _single_partition(path: Path) -> LogDirectory:
+def _single_partition(path: Path) -> InspectedDirectory:
     if not path.is_dir():
         raise NotALogDirectory(f"{path} is {'no directory' if is_there(path) else 'not there'}")
     try:
@@ -82,10 +82,10 @@ def _single_partition(path: Path) -> LogDirectory:
         ) from error
     is_live = is_there(path.parent / META_PROPERTIES) and is_locked(path.parent)
     partition = Partition(path, name.topic, name.partition)
-    return LogDirectory(path, is_live, is_clean=False, partitions=[partition])
+    return InspectedDirectory(path, is_live, is_clean=False, partitions=[partition])
 
 
-def _checkpoint(directory: LogDirectory, name: str) -> Mapping[tuple[str, int], int]:
+def _checkpoint(directory: InspectedDirectory, name: str) -> Mapping[tuple[str, int], int]:
     try:
         return read_offsets(directory.path / name)
     except CheckpointCorrupt as error:
@@ -107,7 +107,7 @@ def is_locked(path: Path) -> bool:
     return any(device in line.split() for line in locks)
 
 
-def check_against_each_other(directories: Iterable[LogDirectory]) -> list[Finding]:
+def check_against_each_other(directories: Iterable[InspectedDirectory]) -> list[Finding]:
     """Return a finding for each partition in more than one directory: a broker does not start then."""
     homes: dict[tuple[str, int], Path] = {}
     found = []

@@ -33,25 +33,25 @@ from mpbroker.ipc.topology import (
     log_worker_number,
 )
 from mpbroker.log.append.append_batch import append_batch
-from mpbroker.log.append.relocation import hold_job
-from mpbroker.log.append.turn import Pause, Turn
+from mpbroker.log.append.relocation import pause_job
+from mpbroker.log.append.turn import AppendTurn, Pause
 from mpbroker.log.append.turn_partitions import give_back_memory
 from mpbroker.log.compaction.cleaner_manager import Compaction
 from mpbroker.log.directories.reserve import keep_room_behind
-from mpbroker.log.directories.startup_state import TakeOver
+from mpbroker.log.directories.startup_state import StartupState
 from mpbroker.log.format.names import LogWorker
 from mpbroker.log.io.disk_errors import PASSING
-from mpbroker.log.io.io_thread import Helper
-from mpbroker.log.manager.flush_interval import Flushing
+from mpbroker.log.io.io_thread import IoThread
+from mpbroker.log.manager.flush_interval import FlushInterval
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import Measuring
 from mpbroker.log.manager.refusals import RefusedProduces, room_advice
-from mpbroker.log.manager.size_metrics import SizeLook
+from mpbroker.log.manager.size_metrics import SizeMetrics
 from mpbroker.log.partition.active_producers import producers_of
 from mpbroker.log.partition.producer_snapshots import snapshotting
-from mpbroker.log.recovery.scheduler import Opening
+from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.log.recovery.workers import Recovery, fork_pools
-from mpbroker.log.replica_move.replica_mover import Moving
+from mpbroker.log.replica_move.replica_mover import ReplicaMover
 from mpbroker.log.retention.deletion import Deletion
 from mpbroker.protocol.errors import ErrorCode
 from shm.ring import Ring
@@ -79,7 +79,7 @@ def await_first(context: ProcessContext) -> bool:
 
     Return False if this worker is to stop before that.
     """
-    take_over = TakeOver(context.memory.words("taken_over"))
+    take_over = StartupState(context.memory.words("taken_over"))
     is_first = log_worker_number(context.index) == 0
     context.counters.set_status("waiting for the first log worker to put in order what the last run left")
     while not is_first and not take_over.is_done:
@@ -106,7 +106,7 @@ class LogProcess:
         self.meters = memory.meters(context.index)
         self.turn = self._make_turn()
         # A ring of the bell may be missed by a loop about to sleep; its sleep reads this event itself.
-        self.helper = Helper(self._wake)
+        self.helper = IoThread(self._wake)
         self.manager = LogManager(
             context.config,
             memory.table(),
@@ -114,17 +114,19 @@ class LogProcess:
             self.helper,
             self.say,
             self.opening,
-            TakeOver(memory.words("taken_over")),
+            StartupState(memory.words("taken_over")),
             self.worker,
             is_first_life=context.incarnation == 1,
         )
         measuring = Measuring(self.manager)
         self.deletion = Deletion(self.manager, measuring)
-        self.flushing = Flushing(self.manager.awake.logs, lambda log: self.turn.flush(log.state))
-        self.sizes = SizeLook(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
+        self.flushing = FlushInterval(
+            self.manager.open_partitions.logs, lambda log: self.turn.flush(log.state)
+        )
+        self.sizes = SizeMetrics(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
         self.compaction = Compaction(self.manager, measuring, context.counters)
         workers = LOG_WORKERS[: self.worker.count]
-        self.moving = Moving(self.manager, self._wake, [memory.counters(index) for index in workers])
+        self.moving = ReplicaMover(self.manager, self._wake, [memory.counters(index) for index in workers])
         self.rings: dict[int, list[Ring]] = {}
         self._fence_tails: list[int] | None = None
         # Topics whose partitions are being opened one by one, the first topic first.
@@ -147,10 +149,10 @@ class LogProcess:
         """Wake the loop, from a thread, to look at what that thread has done."""
         os.eventfd_write(self.context.bell.fd, 1)
 
-    def _make_turn(self) -> Turn:
+    def _make_turn(self) -> AppendTurn:
         memory, number = self.context.memory, self.worker.number
         own = slice(number * DIRTY_BYTES, (number + 1) * DIRTY_BYTES)
-        return Turn(
+        return AppendTurn(
             memory.sizes.partition_slots,
             memory.table(),
             memory.marks(),
@@ -166,7 +168,7 @@ class LogProcess:
             memory.failed_dirs(),
         )
 
-    def _fork_workers(self) -> Opening:
+    def _fork_workers(self) -> RecoveryScheduler:
         """Fork the recovery workers; call it before this process has a thread."""
         context = self.context
         pools = fork_pools(
@@ -176,7 +178,7 @@ class LogProcess:
             context.index,
         )
         recovery = Recovery(pools, context.config.handler_hang_timeout_ms / 1000)
-        return Opening(recovery, context.memory.words("recovery"), self.worker)
+        return RecoveryScheduler(recovery, context.memory.words("recovery"), self.worker)
 
     def say(self, text: str) -> None:
         """Show `text` as the process's status during something long."""
@@ -250,12 +252,12 @@ class LogProcess:
         batch, data = self.turn.current_batch()
         log = self.manager.logs.get(batch.slot)
         if log is not None and log.is_held:
-            hold_job(self.turn)
+            pause_job(self.turn)
             return
         number = log.state.log_dir if log is not None else 0
         before = log.state.segment_base if log is not None else 0
         if log is not None and log.state.fd < 0:
-            self.manager.awake.note(log)
+            self.manager.open_partitions.note(log)
         done = append_batch(log, batch, data, self.turn.clock_ms(), lambda fd: self.turn.retire(fd, number))
         self.turn.finish_batch(
             done.error, done.base_offset, done.append_time_ms, done.log_start_offset, done.was_appended
@@ -314,7 +316,7 @@ class LogProcess:
         now = time.monotonic()
         self.manager.write_stale_checkpoints()
         self.manager.deletions.begin_due(now)
-        self.manager.awake.ease()
+        self.manager.open_partitions.ease()
         self.flushing.look(now)
         if self.manager.journals.awaited:
             self.manager.journals.use()
@@ -330,7 +332,7 @@ class LogProcess:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
             self._next_points_bytes = appended + POINTS_EVERY_BYTES
             self.manager.checkpoint_recovery_points()
-            self.manager.awake.look_at_segments()
+            self.manager.open_partitions.look_at_segments()
             if not self._is_snapshotting:
                 self._is_snapshotting = True
                 self._chores.append((None, self._snapshot()))

@@ -26,7 +26,7 @@ from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.inspection.directory import is_locked
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.directory_layout import lock_log_dirs, write_clean_shutdown
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import (
     CheckpointCorrupt,
@@ -35,7 +35,7 @@ from mpbroker.log.format.checkpoints import (
     read_offsets,
     read_topic_id,
 )
-from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.io.strict_stat import is_there
 from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
@@ -120,7 +120,8 @@ class _Run:
         self.say = say
         self.config = BrokerConfig(log_dirs=tuple(map(str, paths)))
         self.dirs = [
-            Home(number, path, group=_is_group(path), failed=False) for number, path in enumerate(paths)
+            LogDirectory(number, path, group=_is_group(path), failed=False)
+            for number, path in enumerate(paths)
         ]
         self.done: list[dict[TopicPartition, Recovered]] = [{} for _ in paths]
         self.ends: list[dict[TopicPartition, PartitionLog]] = [{} for _ in paths]
@@ -142,7 +143,7 @@ class _Run:
             self.done[home.number][key] = self._one(home, directory, key)
         self._close()
 
-    def _one(self, home: Home, directory: Path, key: TopicPartition) -> Recovered:
+    def _one(self, home: LogDirectory, directory: Path, key: TopicPartition) -> Recovered:
         try:
             topic_id = read_topic_id(directory)
             if topic_id is None and key == METADATA:
@@ -163,7 +164,7 @@ class _Run:
             return Recovered(*key, problem=str(problem))
         return Recovered(*key, log.log_start, log.state.log_end)
 
-    def _known(self, home: Home, key: TopicPartition) -> Known:
+    def _known(self, home: LogDirectory, key: TopicPartition) -> Known:
         return Known(
             clean=home.clean,
             recovery_point=home.known[names.RECOVERY_POINTS].get(key, 0),
@@ -180,7 +181,7 @@ class _Run:
             _log.warning("%s: %s", topic.name if topic is not None else "", error)
             return resolve(self.config, {})
 
-    def _read_metadata(self, home: Home, log: PartitionLog) -> None:
+    def _read_metadata(self, home: LogDirectory, log: PartitionLog) -> None:
         """Read the settings of topics. Kafka's own metadata may hold records that are unknown here."""
         log.state.describe(0, METADATA_TOPIC_ID, 0, 1, 0, 0, home.number, log.log_start)
         log.state.all_is_durable(log.state.log_end)
@@ -193,7 +194,7 @@ class _Run:
 
     def _close(self) -> None:
         """Close everything as LogManager.close_cleanly does. Raises OSError."""
-        helper = Helper()
+        helper = IoThread()
         for home in self.dirs:
             logs = self.ends[home.number].items()
             good = {key: log for key, log in logs if not self.done[home.number][key].problem}

@@ -17,7 +17,7 @@ import msgspec
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.hot_path.topic_table import TopicTable
-from mpbroker.handlers.hot_path.turn import Turn
+from mpbroker.handlers.hot_path.turn import HandlerTurn
 from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.ipc import slots, topology
 from mpbroker.ipc.metadata import MetadataBase, PartitionImage, Places, TopicImage
@@ -74,7 +74,7 @@ def measure(memory: SharedMemory, version: int, batch: int, seconds: float) -> f
     images = [TopicImage("bench", TOPIC_ID, Places.of([PartitionImage(0, 0, 1)]).packed)]
     news = MetadataBase(1, "bench", 1, images)
     Metadata(BrokerConfig(), topics).apply([msgspec.msgpack.encode(news)])
-    turn = Turn(HANDLER, memory, memory.counters(HANDLER), topics, {})
+    turn = HandlerTurn(HANDLER, memory, memory.counters(HANDLER), topics, {})
     into, out = memory.ring(PROCESSOR, HANDLER), memory.ring(HANDLER, LOG)
     all_slots = requests(memory, version)
     groups = [b"".join(all_slots[at : at + batch]) for at in range(0, CONNECTIONS, batch)]

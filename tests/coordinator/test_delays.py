@@ -14,7 +14,7 @@ from mpbroker.coordinator import delays
 from mpbroker.coordinator.delays import LOOK_EVERY_S, TOLD_AFTER_S, Delays, Now
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import Topic
-from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, Waiting
+from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, WaitingCallers
 from mpbroker.ipc.calls import Acknowledged, CreateTopic, CreateTopics, DeleteTopics
 from mpbroker.ipc.slots import SlotKind, kind_of
 from mpbroker.ipc.topology import handler, processor
@@ -39,7 +39,7 @@ class DelaysRig:
         self.time_s = 100.0
         self.link = Link()
         self.behind: list[int] = []
-        self.waiting = Waiting(lambda *_: None)
+        self.waiting = WaitingCallers(lambda *_: None)
         self.delays = Delays(cast(LogLink, self.link), self.waiting, lambda: self.behind, lambda: self.time_s)
 
     def wait(self, number: int, token: Token) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mpbroker.handlers.fetch.partition_readers import LOOKED_AT_ONCE, Readers
 from mpbroker.ipc.table import Partition
-from mpbroker.log.read.fetch_positions import SegmentPlaces
+from mpbroker.log.read.fetch_positions import FetchPositions
 from mpbroker.log.read.reader import Bound
 from mpbroker.records.batch import assign_offset_and_epoch
 from mpbroker.records.builder import build_batch
@@ -112,7 +112,7 @@ def test_a_file_that_took_the_place_of_a_deleted_one_is_read_anew(tmp_path: Path
 
 
 def test_places_close_what_was_deleted_and_nothing_else(tmp_path: Path) -> None:
-    places = SegmentPlaces(memoryview(bytes(8)))
+    places = FetchPositions(memoryview(bytes(8)))
     for number in range(4):
         partition_of(number, tmp_path)
         places.learn(number, 1, 0, bytes(tmp_path / f"t-{number}" / f"{SEGMENT}.log"))

@@ -20,7 +20,7 @@ from mpbroker.inspection.directory import is_locked, open_directory
 from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import check
 from mpbroker.log.directories.directory_layout import lock_log_dirs, prepare_log_dirs
-from mpbroker.log.directories.journal_creation import JournalMaking
+from mpbroker.log.directories.journal_creation import JournalCreation
 from mpbroker.log.format.checkpoints import write_epochs, write_offsets
 from mpbroker.log.format.index import read_offset_entries
 from mpbroker.log.format.names import HIGH_WATERMARKS
@@ -246,7 +246,7 @@ def test_what_is_dumped_does_not_drive_the_terminal(directory: Path) -> None:
 
 
 def test_a_journal_is_dumped(directory: Path) -> None:
-    making = JournalMaking(directory / "mpbroker.journal", 1 << 16)
+    making = JournalCreation(directory / "mpbroker.journal", 1 << 16)
     while (journal := making.step()) is None:
         pass
     journal.close()

@@ -30,7 +30,7 @@ import msgspec
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.manager import log_manager
 from mpbroker.log.partition import durable_reads
-from mpbroker.log.partition.durable_reads import EACH_FILE, AtOnce, Syncs
+from mpbroker.log.partition.durable_reads import EACH_FILE, FileSystemSync, Syncs
 from mpbroker.log.recovery.log_loader import load
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from shm.word import Words
@@ -109,7 +109,7 @@ class Whole:
 
 
 def at_once(path: Path) -> Syncs:
-    return AtOnce(Whole(path), Words(memoryview(bytearray(8))), 0)
+    return FileSystemSync(Whole(path), Words(memoryview(bytearray(8))), 0)
 
 
 def each_file(_: Path) -> Syncs:

@@ -16,7 +16,7 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.log.directories import future_replica
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import read_topic_id
 from mpbroker.log.format.transaction_index import AbortedTransaction, read_aborted
@@ -135,7 +135,7 @@ def recovered(
     syncs = syncs_of(directory)
     found: dict[Partition, dict[int, tuple[int, int]]] = {}
     damaged = []
-    home = Home(0, directory, group=True, failed=False)
+    home = LogDirectory(0, directory, group=True, failed=False)
     home.take_over(str)
     assert home.journal.file is None or list(home.journal.file.records()) == []
     for path, parsed in list(home.partitions()):
@@ -198,7 +198,7 @@ def wrong_aborted(directory: Path) -> str:
 def recovered_both(directory: Path, syncs_of: Callable[[Path], Syncs] = lambda _: EACH_FILE) -> Found:
     """Of two log directories, between which partitions were moving: each is in one of them."""
     there = [path for path in (directory / "data0", directory / "data1") if path.is_dir()]
-    homes = [Home(number, path, group=True, failed=False) for number, path in enumerate(there)]
+    homes = [LogDirectory(number, path, group=True, failed=False) for number, path in enumerate(there)]
     for home in homes:
         home.take_over(str)
         if home.journal.file is not None:

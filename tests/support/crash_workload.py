@@ -127,7 +127,7 @@ class Workload:
         self.take_replies()
         self.show()
         for process in self.processes:
-            process.manager.awake.ease()
+            process.manager.open_partitions.ease()
         if step % 4 == 3:
             self.something_else()
 

@@ -106,7 +106,7 @@ class Scenario:
                 self.sent[partition].add(crc)
                 named[self.node.rig.job([((target.slot, target.slot_generation, 5), data)])] = partition, crc
             settle(process)
-            process.manager.awake.ease()
+            process.manager.open_partitions.ease()
             for reply in self.node.rig.replies():
                 partition, crc = named.pop(reply.request)
                 if reply.results[0].error == 0:

@@ -14,7 +14,7 @@ from typing import Any
 from mpbroker.config.load import load
 from mpbroker.ipc.session import Session
 from mpbroker.network.processor.tls_sasl import (
-    SecureChannels,
+    TlsSaslChannels,
 )
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
@@ -59,7 +59,7 @@ class SecureRig(Rig):
         config = load(file).config
         self.now_ns = 0
         self.ends: list[tuple[int, int]] = []
-        self.secure = SecureChannels(
+        self.secure = TlsSaslChannels(
             self.turn,
             config,
             secure_listeners(config),

@@ -38,7 +38,7 @@ Pull: TypeAlias = Callable[[int, int, int], int]
 log = logging.getLogger("mpbroker")
 
 
-class ColdReads:
+class DiskPrefetch:
     """The cold reads of a handler. A thread calls `wake` to make the loop call `take_in`."""
 
     def __init__(self, wake: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ from mpbroker.handlers.hot_path.session_table import (
     IDS_PER_HANDLER,
     NAMELESS,
     FetchSession,
-    SessionPlaces,
+    SessionTable,
     first_id,
 )
 from mpbroker.ipc.counters import Counter
@@ -68,7 +68,7 @@ class FetchSessionCache:
         self,
         slots: int,
         handler: int,
-        places: SessionPlaces,
+        places: SessionTable,
         counters: CounterPage,
         now_ms: Callable[[], int],
         partitions_max: int,

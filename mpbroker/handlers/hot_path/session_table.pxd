@@ -1,7 +1,7 @@
 """Fetch sessions, shared by the turn and Python (KIP-227): a client's wishes, and what it was last told.
 
     Session         CachedPartition 1..room, linked in reading order; [0] is the list's head
-    SessionPlaces   by the lowest bits of an id, the sessions that the turn can find
+    SessionTable   by the lowest bits of an id, the sessions that the turn can find
 
 A session is private to one handler. The turn and Python share its one copy, so each sees the other's changes.
 (Kafka: FetchSession, CachedPartition.)
@@ -75,6 +75,6 @@ cdef class FetchSession:
     cdef uint32_t _place(self) except 0
 
 
-cdef class SessionPlaces:
+cdef class SessionTable:
     cdef SessionsRef ref
     cdef list keep

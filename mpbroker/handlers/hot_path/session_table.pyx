@@ -174,7 +174,7 @@ cdef class FetchSession:
             place = self.ref.cached[place].after
 
 
-cdef class SessionPlaces:
+cdef class SessionTable:
     """The sessions that the turn can find. They stay alive until they are dropped."""
 
     def __cinit__(self):

@@ -1,8 +1,8 @@
-from mpbroker.handlers.hot_path.session_table import SessionPlaces
+from mpbroker.handlers.hot_path.session_table import SessionTable
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.topology import SharedMemory
-from mpbroker.log.read.fetch_positions import SegmentPlaces
+from mpbroker.log.read.fetch_positions import FetchPositions
 from mpbroker.quotas.clients import Clients
 from shm.counters import CounterPage
 from shm.ring import Ring
@@ -10,7 +10,7 @@ from shm.ring import Ring
 EVERYTHING: int
 ANY_PROCESSOR: int
 
-class Turn:
+class HandlerTurn:
     paused: bool
     log_is_up: bool
     tells_all: bool
@@ -23,9 +23,9 @@ class Turn:
     @property
     def clients(self) -> Clients: ...
     @property
-    def places(self) -> SegmentPlaces: ...
+    def places(self) -> FetchPositions: ...
     @property
-    def fetch_sessions(self) -> SessionPlaces: ...
+    def fetch_sessions(self) -> SessionTable: ...
     def __init__(
         self,
         index: int,

@@ -20,11 +20,11 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from mpbroker.handlers.hot_path.fetch cimport FETCH_KEY, FetchCounts, try_fetch
-from mpbroker.log.read.fetch_positions cimport SegmentPlaces
+from mpbroker.log.read.fetch_positions cimport FetchPositions
 from mpbroker.handlers.hot_path.log_rings cimport LogPeer, SlotList, append, drain_to_log, publish_log, to_log
 from mpbroker.handlers.hot_path.metering cimport count_fetch, count_produce
 from mpbroker.handlers.hot_path.produce cimport PRODUCE_KEY, set_throttle, try_produce
-from mpbroker.handlers.hot_path.session_table cimport SessionPlaces
+from mpbroker.handlers.hot_path.session_table cimport SessionTable
 from mpbroker.handlers.hot_path.shared_jobs cimport (
     SharedJob, SharedJobs, shared_answer, shared_begin, shared_end, shared_free, shared_number,
     shared_returned,
@@ -103,7 +103,7 @@ cdef inline bint has_room(RingRef *ring) noexcept nogil:
     return ring.staged - ring.head_seen < ring.size or ring_room(ring) != 0
 
 
-cdef class Turn:
+cdef class HandlerTurn:
     """One handler's turn.
 
     `memory` is the tree's SharedMemory, `answers` the rings to the processors by index. The caller fills
@@ -134,8 +134,8 @@ cdef class Turn:
     cdef readonly Meters meters
     cdef readonly Clients clients
     cdef int64_t window_ms      # of quotas
-    cdef readonly SegmentPlaces places
-    cdef readonly SessionPlaces fetch_sessions
+    cdef readonly FetchPositions places
+    cdef readonly SessionTable fetch_sessions
     cdef SlotTable table
     cdef list keep
     cdef list sessions
@@ -155,7 +155,7 @@ cdef class Turn:
         store_relaxed(self.heavy, 0)
         self.paused, self.fetch_is_fast = False, True
         self.fetch_bytes_max = 0x7fffffff
-        self.places, self.fetch_sessions = SegmentPlaces(memory.private.block("damaged")), SessionPlaces()
+        self.places, self.fetch_sessions = FetchPositions(memory.private.block("damaged")), SessionTable()
         self.table = memory.table()
         for number in range(memory.sizes.log_workers):
             self._add_log(memory, number)

@@ -26,7 +26,7 @@ class Hold:
 
     __slots__ = ("_ended", "_owner", "number")
 
-    def __init__(self, owner: Holds, number: int) -> None:
+    def __init__(self, owner: MarkerHolds, number: int) -> None:
         self._owner = owner
         self._ended = False
         self.number = number
@@ -38,8 +38,8 @@ class Hold:
             self._owner.ended(self)
 
 
-class Holds:
-    """Holds of this handler. `logs_are_up()` returns True if no log worker is away."""
+class MarkerHolds:
+    """MarkerHolds of this handler. `logs_are_up()` returns True if no log worker is away."""
 
     def __init__(self, coordinator: PatientClient, logs_are_up: Callable[[], bool]) -> None:
         self._coordinator = coordinator

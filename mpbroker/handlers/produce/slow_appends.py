@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mpbroker.handlers.requests.reply_backpressure import Waiting
+from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
 from mpbroker.ipc.append_job import AppendJobs, NewBatch, Origin, Then
 from mpbroker.ipc.slots import Produce, Request
 from mpbroker.ipc.topology import log_worker_of_slot
@@ -39,7 +39,7 @@ class Append(NamedTuple):
 class Jobs:
     """Appends under way, and which log workers are up. `jobs` holds an append once it is sent."""
 
-    def __init__(self, jobs: AppendJobs, waiting: Waiting, log_workers: int = 1) -> None:
+    def __init__(self, jobs: AppendJobs, waiting: ReplyBackpressure, log_workers: int = 1) -> None:
         self._jobs = jobs
         self._waiting = waiting
         self._deaths = 0

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from mpbroker.handlers.calls.patient_client import PatientClient
-from mpbroker.handlers.produce.marker_holds import NO_HOLD, Hold, Holds
-from mpbroker.handlers.produce.verified_partitions import Granted, Place
+from mpbroker.handlers.produce.marker_holds import NO_HOLD, Hold, MarkerHolds
+from mpbroker.handlers.produce.verified_partitions import Place, VerifiedPartitions
 from mpbroker.handlers.requests.exchange import Exchange
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction, Failed, Message
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -93,13 +93,13 @@ class Question:
         return [by_part.get(part, ErrorCode.NONE) for part in self.asked.parts]
 
 
-class Transactions:
+class TransactionChecks:
     """Requests that wait for the coordinator. `holds` are the batches that it let through and waits for."""
 
-    def __init__(self, coordinator: PatientClient, holds: Holds) -> None:
+    def __init__(self, coordinator: PatientClient, holds: MarkerHolds) -> None:
         self._coordinator = coordinator
         self.holds = holds
-        self._granted = Granted()
+        self._granted = VerifiedPartitions()
         self._waiting: dict[Exchange, None] = {}
         # Questions to ask again, with the time to do so (monotonic ms).
         self._again: deque[tuple[int, Question]] = deque()

@@ -16,8 +16,8 @@ Place: TypeAlias = tuple[int, int]
 MOST_PLACES = 50_000
 
 
-class Granted:
-    """Granted partitions by producer id. The producer whose epoch is the oldest is forgotten first."""
+class VerifiedPartitions:
+    """Partitions that the coordinator has verified, by producer id. The oldest epoch is forgotten first."""
 
     def __init__(self, most_places: int = MOST_PLACES) -> None:
         self._most_places = most_places

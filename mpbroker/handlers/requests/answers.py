@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from mpbroker.handlers.requests.reply_backpressure import Waiting
+from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
 from mpbroker.ipc.rings import Outbox
 from mpbroker.ipc.slots import (
     PartKind,
@@ -107,7 +107,7 @@ class Answers:
         index: int,
         arena: Arena,
         outbox: Callable[[int], Outbox],
-        waiting: Waiting,
+        waiting: ReplyBackpressure,
         whose: Callable[[Request], str],
     ) -> None:
         self._index = index

@@ -38,7 +38,7 @@ def nobody() -> None:
     """Tell nobody."""
 
 
-class Waiting:
+class ReplyBackpressure:
     """Attempts that wait for room, first come, first served.
 
     `tell` is called with True when the first one waits, and with False when none does any more. `whose` names

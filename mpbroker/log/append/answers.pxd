@@ -28,9 +28,9 @@ cdef struct Kept:
     uint64_t count
     uint64_t room
 
-cdef struct Waiting:
+cdef struct DelayedProduce:
     ProduceSlot slot
-    uint64_t ticket             # the commit round that it waits for
+    uint64_t commit_number             # the commit round that it waits for
     uint64_t deadline_ns
     int answered                # it has timed out and been answered
 
@@ -46,7 +46,7 @@ cdef struct AnswersRef:
     uint64_t extents[PROCESS_COUNT]
     PartitionCore **cores               # by partition table slot; NULL: no partition
     uint64_t core_count
-    Waiting *waiting                    # a circular buffer
+    DelayedProduce *waiting                    # a circular buffer
     uint64_t first
     uint64_t count
     uint64_t room                       # a power of two
@@ -59,7 +59,7 @@ cdef struct AnswersRef:
 
 cdef JobHeader *job_of(AnswersRef *answers, const ProduceSlot *slot) noexcept nogil
 cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) noexcept nogil
-cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil
+cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t commit_number) noexcept nogil
 cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil
 cdef void answer_overdue(AnswersRef *answers) noexcept nogil
 cdef void count_delayed(AnswersRef *answers) noexcept nogil

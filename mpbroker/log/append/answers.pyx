@@ -133,18 +133,18 @@ cdef void answer(AnswersRef *answers, const ProduceSlot *slot, int timed_out) no
 
 # ---- waiting for a commit round ----
 
-cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ticket) noexcept nogil:
-    """Keep the answer until the commit round `ticket` is done.
+cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t commit_number) noexcept nogil:
+    """Keep the answer until the commit round `commit_number` is done.
 
     If memory is exhausted the process ends: an early answer would lie, and a missing one would keep the
     client waiting for ever.
     """
-    cdef Waiting *grown
-    cdef Waiting *entry
+    cdef DelayedProduce *grown
+    cdef DelayedProduce *entry
     cdef uint64_t i, room
     if answers.count == answers.room:
         room = answers.room * 2 if answers.room else 1024
-        grown = <Waiting *>malloc(room * sizeof(Waiting))
+        grown = <DelayedProduce *>malloc(room * sizeof(DelayedProduce))
         if grown == NULL:
             abort()
         for i in range(answers.count):
@@ -153,7 +153,7 @@ cdef void answer_later(AnswersRef *answers, const ProduceSlot *slot, uint64_t ti
         answers.waiting, answers.room, answers.first = grown, room, 0
     entry = &answers.waiting[(answers.first + answers.count) & (answers.room - 1)]
     entry.slot = slot[0]
-    entry.ticket = ticket
+    entry.commit_number = commit_number
     entry.deadline_ns = answers.now_ns + <uint64_t>slot.timeout_ms * 1000000
     entry.answered = 0
     answers.next_deadline_ns = min(answers.next_deadline_ns, entry.deadline_ns)
@@ -169,11 +169,11 @@ cdef void count_waiting(AnswersRef *answers, const ProduceSlot *slot, int change
 
 cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
     """Answer everything that waited for commit rounds up to `done`."""
-    cdef Waiting *entry
+    cdef DelayedProduce *entry
     while answers.count:
         entry = &answers.waiting[answers.first & (answers.room - 1)]
         if not entry.answered:
-            if entry.ticket > done:
+            if entry.commit_number > done:
                 return
             answer(answers, &entry.slot, False)
             count_waiting(answers, &entry.slot, -1)
@@ -186,7 +186,7 @@ cdef void answer_durable(AnswersRef *answers, uint64_t done) noexcept nogil:
 
 cdef void answer_overdue(AnswersRef *answers) noexcept nogil:
     """Answer what waited longer than its request allows with REQUEST_TIMED_OUT. Its batches stay appended."""
-    cdef Waiting *entry
+    cdef DelayedProduce *entry
     cdef uint64_t i
     if answers.now_ns < answers.next_deadline_ns:
         return

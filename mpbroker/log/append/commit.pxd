@@ -54,7 +54,7 @@ cdef struct RetiredFile:
     int fd
     int log_dir
 
-cdef struct Flight:                 # a partition's part in a round
+cdef struct CommitEntry:                 # a partition's part in a round
     PartitionCore *core             # NULL: the partition is gone
     int journaled                   # 1: durable by the journal alone; 0: its segment is synced
     int synced_itself               # its segment is synced because it asked for that
@@ -62,7 +62,7 @@ cdef struct Flight:                 # a partition's part in a round
     Bound stable                    # stable up to here when the round is done
 
 cdef struct CommitRound:
-    Flight *flights
+    CommitEntry *flights
     int64_t count
     int retiring  # how many of `retired` (behind those of the round in front) the round syncs, then closes
 

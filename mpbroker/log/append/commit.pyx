@@ -32,7 +32,7 @@ cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
     commit.moved = <PartitionCore **>calloc(slots * 2, sizeof(PartitionCore *))
     commit.journals = <JournalRef *>calloc(LOG_DIRS_MOST, sizeof(JournalRef))
     for i in range(2):
-        commit.rounds[i].flights = <Flight *>calloc(slots * 2, sizeof(Flight))
+        commit.rounds[i].flights = <CommitEntry *>calloc(slots * 2, sizeof(CommitEntry))
         if commit.rounds[i].flights == NULL:
             return False
     return commit.unsynced != NULL and commit.moved != NULL and commit.journals != NULL
@@ -94,10 +94,10 @@ cdef void appended(CommitRef *commit, PartitionCore *core, int64_t count) noexce
     it returns).
     """
     if not commit.group and flush_is_due(core):
-        core.gated = 1
-    if commit.group or core.gated:
+        core.awaits_flush = 1
+    if commit.group or core.awaits_flush:
         join_round(commit, core)
-        core.ticket = commit.started + 1
+        core.commit_number = commit.started + 1
         commit.unsynced_bytes += count
         return
     core.slot.high_watermark = end_bound(core)
@@ -156,7 +156,7 @@ cdef void ask_next(CommitRef *commit) noexcept nogil:
     number = commit.started + 1
     if commit.started == commit.finished:
         if gather_round(commit, number):
-            take_off(commit)
+            submit_round(commit)
             flusher_ask(&commit.flusher, number)
     elif commit.unsynced_bytes >= commit.offered_bytes and gather_round(commit, number):
         commit.offered = True
@@ -171,7 +171,7 @@ cdef void reopen(CommitRef *commit) noexcept nogil:
     if commit.offered:
         commit.offered = False
         if not flusher_take_back(&commit.flusher):
-            take_off(commit)
+            submit_round(commit)
 
 
 cdef bint gather_round(CommitRef *commit, uint64_t number) noexcept nogil:
@@ -216,7 +216,7 @@ cdef bint has_room(CommitRef *commit, uint64_t record_bytes, bint may_grow) noex
 cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, PartitionCore *core) noexcept nogil:
     """Add the partition to the round that is put together."""
     cdef int dir = core.slot.log_dir
-    cdef Flight *flight = &round.flights[round.count]
+    cdef CommitEntry *flight = &round.flights[round.count]
     cdef bint itself = commit.bypass or core.syncs_itself or flush_is_due(core)
     flight.core = core
     flight.journaled = (not itself and dir < commit.journal_count
@@ -228,7 +228,7 @@ cdef void board(CommitRef *commit, CommitRound *round, FlushRound *flush, Partit
     round.count += 1
 
 
-cdef void take_off(CommitRef *commit) noexcept nogil:
+cdef void submit_round(CommitRef *commit) noexcept nogil:
     """Submit the gathered round: it is the flusher's now.
 
     Any change since it was gathered would have taken it back.
@@ -236,7 +236,7 @@ cdef void take_off(CommitRef *commit) noexcept nogil:
     cdef int64_t i
     cdef CommitRound *round
     cdef FlushRound *flush
-    cdef Flight *flight
+    cdef CommitEntry *flight
     commit.started += 1
     round, flush = place(commit, commit.started), flusher_place(&commit.flusher, commit.started)
     for i in range(round.count):
@@ -301,7 +301,7 @@ cdef void take_in_errors(
             fail_dir(commit, answers, commit.retired[i - round.count].log_dir, flush.errors[i])
 
 
-cdef void land(CommitRef *commit, const FlushRound *flush, const Flight *flight) noexcept nogil:
+cdef void land(CommitRef *commit, const FlushRound *flush, const CommitEntry *flight) noexcept nogil:
     """Note that the partition's round is done."""
     cdef PartitionCore *core = flight.core
     cdef int dir = core.slot.log_dir
@@ -314,10 +314,10 @@ cdef void land(CommitRef *commit, const FlushRound *flush, const Flight *flight)
         journal_unlist(&commit.journals[dir], core)
         # A background sync may have covered later bytes already.
         core.synced = max(core.synced, flight.covered.offset)
-    if not commit.group and not core.gated:
+    if not commit.group and not core.awaits_flush:
         return
     # Bytes appended since then wait for the next round.
-    core.gated = core.gated and (core.unsynced or core.in_flight)
+    core.awaits_flush = core.awaits_flush and (core.unsynced or core.in_flight)
     raise_mark(&core.slot.high_watermark, &flight.covered)
     raise_mark(&core.slot.last_stable, &flight.stable)
     core.slot.log_end_offset = core.log_end

@@ -5,20 +5,20 @@ from libc.string cimport memmove
 
 from shm.ring cimport Slot
 
-cdef struct HeldJob:
+cdef struct PausedJob:
     Slot slot
     uint32_t batch              # those before it are appended already
 
-cdef struct HeldJobs:
-    HeldJob *jobs
+cdef struct PausedJobs:
+    PausedJob *jobs
     int32_t count
     int32_t room
     int32_t retrying            # how many of the first ones are retried, one a round
 
-cdef inline int32_t take_held(HeldJobs *held, Slot *jobs, uint32_t *batch) noexcept nogil:
+cdef inline int32_t take_paused(PausedJobs *held, Slot *jobs, uint32_t *batch) noexcept nogil:
     """Take the first held job. It resumes at the batch where it stopped, so it gets a round of its own."""
     jobs[0], batch[0] = held.jobs[0].slot, held.jobs[0].batch
     held.retrying -= 1
     held.count -= 1
-    memmove(held.jobs, held.jobs + 1, held.count * sizeof(HeldJob))
+    memmove(held.jobs, held.jobs + 1, held.count * sizeof(PausedJob))
     return 1

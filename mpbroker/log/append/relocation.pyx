@@ -5,21 +5,22 @@ from libc.string cimport memmove
 
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.append.commit cimport forget_behind
-from mpbroker.log.append.paused_jobs cimport HeldJob
+from mpbroker.log.append.paused_jobs cimport PausedJob
 from mpbroker.log.partition.state cimport PartitionCore, PartitionState
-from mpbroker.log.append.turn cimport Turn
+from mpbroker.log.append.turn cimport AppendTurn
 from shm.ring cimport Slot
 
 
-def hold_job(Turn turn) -> None:
-    """Hold the job whose batch paused the round (BATCH_FOR_PYTHON) until `retry_held`: its partition is being
-    moved.
+def pause_job(AppendTurn turn) -> None:
+    """Pause the job whose batch paused the round (BATCH_FOR_PYTHON) until `resume_jobs`.
+
+    Its partition is being moved.
 
     No order suffers, since a connection has one request under way. Raises MemoryError.
     """
-    cdef HeldJob *grown
+    cdef PausedJob *grown
     if turn.held.count == turn.held.room:
-        grown = <HeldJob *>realloc(turn.held.jobs, (turn.held.room * 2 + 64) * sizeof(HeldJob))
+        grown = <PausedJob *>realloc(turn.held.jobs, (turn.held.room * 2 + 64) * sizeof(PausedJob))
         if grown == NULL:
             raise MemoryError("no memory for a job that has to wait")
         turn.held.jobs, turn.held.room = grown, turn.held.room * 2 + 64
@@ -31,12 +32,12 @@ def hold_job(Turn turn) -> None:
     turn.batch = 0
 
 
-def retry_held(Turn turn) -> None:
+def resume_jobs(AppendTurn turn) -> None:
     """Take the held jobs before anything else."""
     turn.held.retrying = turn.held.count
 
 
-def relocate(Turn turn, PartitionState state, int log_dir) -> None:
+def relocate(AppendTurn turn, PartitionState state, int log_dir) -> None:
     """Let the partition live in that log directory, whose synced files have all of it.
 
     None of its files may be open, unsynced or in flight.

@@ -20,7 +20,7 @@ from mpbroker.ipc.meters cimport Meters
 from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot
 from mpbroker.log.append.answers cimport PROCESS_COUNT, AnswersRef
 from mpbroker.log.append.commit cimport CommitRef
-from mpbroker.log.append.paused_jobs cimport HeldJobs
+from mpbroker.log.append.paused_jobs cimport PausedJobs
 from mpbroker.log.append.planned cimport Planned
 from mpbroker.log.partition.state cimport PartitionCore
 from shm.doorbell cimport BellRef
@@ -37,7 +37,7 @@ cpdef enum Pause:
     SLOT_FOR_PYTHON = 2
 
 
-cdef class Turn:
+cdef class AppendTurn:
     cdef AnswersRef answers
     cdef CommitRef commit
     cdef RingRef *inbox[PROCESS_COUNT]
@@ -47,7 +47,7 @@ cdef class Turn:
     cdef int32_t job_count
     cdef int32_t job            # the job that gathering stands at
     cdef uint32_t batch
-    cdef HeldJobs held
+    cdef PausedJobs held
     cdef Planned *planned
     cdef int32_t planned_count
     cdef PartitionCore **touched

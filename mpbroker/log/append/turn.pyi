@@ -15,7 +15,7 @@ class Pause(IntEnum):
     BATCH_FOR_PYTHON = 1
     SLOT_FOR_PYTHON = 2
 
-class Turn:
+class AppendTurn:
     def __init__(
         self,
         slots: int,

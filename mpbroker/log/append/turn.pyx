@@ -25,7 +25,7 @@ from mpbroker.log.append.commit cimport (
     appended, ask_next, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir,
     publish_moved, retire_file, something_is_done, sync_itself, take_in,
 )
-from mpbroker.log.append.paused_jobs cimport take_held
+from mpbroker.log.append.paused_jobs cimport take_paused
 from mpbroker.log.append.planned cimport write_planned
 from mpbroker.log.format.producer_state cimport (
     NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find,
@@ -52,7 +52,7 @@ cdef enum:
     NEVER_MS = -1
 
 
-cdef class Turn:
+cdef class AppendTurn:
     """The log process's round.
 
     Python binds it to rings, arenas and partitions, and does what it hands back.
@@ -154,7 +154,7 @@ cdef class Turn:
         cdef RingRef *ring
         cdef uint64_t waiting, i
         if self.held.retrying:
-            self.job_count = take_held(&self.held, self.jobs, &self.batch)
+            self.job_count = take_paused(&self.held, self.jobs, &self.batch)
             return
         for n in range(PROCESS_COUNT):
             process = first + n if first + n < PROCESS_COUNT else first + n - PROCESS_COUNT
@@ -379,7 +379,7 @@ cdef class Turn:
         """Return the commit round after which all of the job is durable; 0 if it is durable already or
         nothing was appended.
         """
-        cdef uint64_t ticket = 0
+        cdef uint64_t commit_number = 0
         cdef uint32_t i
         cdef JobBatch *batch
         cdef PartitionCore *core
@@ -392,26 +392,26 @@ cdef class Turn:
             if core == NULL or core.slot.generation != batch.slot_generation:
                 continue
             if batch.base_offset + batch.count > core.slot.high_watermark.offset:
-                ticket = max(ticket, core.ticket)
-        return ticket
+                commit_number = max(commit_number, core.commit_number)
+        return commit_number
 
     cdef void finish(self) noexcept nogil:
         """Answer the jobs of the round, all of which are appended or refused by now."""
         cdef int32_t i
         cdef ProduceSlot *slot
         cdef JobHeader *job
-        cdef uint64_t ticket
+        cdef uint64_t commit_number
         self.answers.now_ns = monotonic_ns()
         for i in range(self.job_count):
             slot = <ProduceSlot *>&self.jobs[i]
             if slot.kind != PRODUCE and slot.kind != PRODUCE_BACK:
                 continue
             job = job_of(&self.answers, slot)
-            ticket = self.ticket_of(slot, job) if job != NULL and slot.acks == -1 else 0
-            if ticket <= self.commit.finished:
+            commit_number = self.ticket_of(slot, job) if job != NULL and slot.acks == -1 else 0
+            if commit_number <= self.commit.finished:
                 answer(&self.answers, slot, False)
             else:
-                answer_later(&self.answers, slot, ticket)
+                answer_later(&self.answers, slot, commit_number)
         counter_add(self.commit.counters, COUNT_REQUESTS, self.job_count)
         histogram_record(self.commit.counters, REQUESTS_PER_TURN, self.job_count)
         histogram_record(self.commit.counters, BATCHES_PER_ROUND, self.batches_done)

@@ -4,10 +4,12 @@ from libc.string cimport memset
 
 from mpbroker.log.append.commit cimport commit_release, commit_use_journal
 from mpbroker.log.append.journal cimport NOT_SYNCING, JournalFile, JournalRef
-from mpbroker.log.append.turn cimport Turn
+from mpbroker.log.append.turn cimport AppendTurn
 
 
-def use_journal(Turn turn, int log_dir, JournalFile journal, uint64_t end, int64_t direct_bytes) -> None:
+def use_journal(
+    AppendTurn turn, int log_dir, JournalFile journal, uint64_t end, int64_t direct_bytes
+) -> None:
     """Send rounds through this journal, behind its record that ends at `end`.
 
     A file that gets `direct_bytes` or more in a round is synced itself.
@@ -23,25 +25,25 @@ def use_journal(Turn turn, int log_dir, JournalFile journal, uint64_t end, int64
     turn.keep.append(journal)
 
 
-def inherited_is_synced(Turn turn, int log_dir) -> None:
+def inherited_is_synced(AppendTurn turn, int log_dir) -> None:
     """Note that the segments named by a predecessor's records are synced."""
     turn.commit.journals[log_dir].inherited = NOT_SYNCING
 
 
-def release_journals(Turn turn) -> None:
+def release_journals(AppendTurn turn) -> None:
     """Sync the segments of everything the journals hold now in the background, however much room the rings
     have.
     """
     commit_release(&turn.commit)
 
 
-def bypass_journals(Turn turn, bint bypass) -> None:
+def bypass_journals(AppendTurn turn, bint bypass) -> None:
     """Let rounds sync the segments themselves, so that no more files wait behind the journals; or end that.
     """
     turn.commit.bypass = bypass
 
 
-def journal_ends(Turn turn, int log_dir) -> tuple:
+def journal_ends(AppendTurn turn, int log_dir) -> tuple:
     """Return (start, head): the part of the journal's endless stream that its ring must keep; zeros if
     unused.
     """

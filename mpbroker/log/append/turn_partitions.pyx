@@ -10,7 +10,7 @@ from libc.stdint cimport uint8_t
 from mpbroker.ipc.table cimport PARTITION_OFFLINE
 from mpbroker.log.append.commit cimport drop_core
 from mpbroker.log.partition.state cimport PartitionCore, PartitionState
-from mpbroker.log.append.turn cimport Turn
+from mpbroker.log.append.turn cimport AppendTurn
 
 
 cdef extern from "<malloc.h>" nogil:
@@ -25,7 +25,7 @@ def give_back_memory() -> None:
         malloc_trim(0)
 
 
-def attach(Turn turn, PartitionState state, str topic) -> None:
+def attach(AppendTurn turn, PartitionState state, str topic) -> None:
     """Add the partition to the turn and to the partition table; offline, if its log directory has failed."""
     cdef PartitionCore *core = &state.core
     turn.meters.name_topic(core.table_slot, core.slot.generation, (<uint8_t *>core.slot.topic_id)[:16], topic)
@@ -36,7 +36,7 @@ def attach(Turn turn, PartitionState state, str topic) -> None:
     state.publish(turn.table)
 
 
-def detach(Turn turn, PartitionState state) -> None:
+def detach(AppendTurn turn, PartitionState state) -> None:
     """Remove the partition from the turn, as all of its topic goes.
 
     Its open files are synced with the next commit round and closed.

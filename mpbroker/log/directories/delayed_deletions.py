@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition.partition_log import PartitionLog
 
 
@@ -25,7 +25,7 @@ class _Deletion(NamedTuple):
 class DelayedDeletions:
     """Deletions that the helper does when they are due. A failed one takes its log directory offline."""
 
-    def __init__(self, helper: Helper) -> None:
+    def __init__(self, helper: IoThread) -> None:
         self._helper = helper
         self._waiting: list[_Deletion] = []
         self.next_due_s = math.inf

@@ -27,7 +27,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import fsync_directory, topic_id_if_any, write_topic_id, write_whole
 from mpbroker.log.io.strict_stat import is_there
@@ -87,7 +87,7 @@ def unmark(directory: Path) -> None:
         fsync_directory(directory)
 
 
-def settle(homes: Sequence[Home]) -> None:
+def settle(homes: Sequence[LogDirectory]) -> None:
     """Leave each partition that a crash left in two log directories in one of them. Raises OSError."""
     found: dict[str, list[Path]] = {}
     if len(homes) == 1:
@@ -100,11 +100,11 @@ def settle(homes: Sequence[Home]) -> None:
             _settle(paths)
 
 
-def _names_in(home: Home) -> list[str]:
+def _names_in(home: LogDirectory) -> list[str]:
     return [] if home.failed else os.listdir(home.path)  # noqa: PTH208 - thousands, and only their names
 
 
-def _is_own(home: Home, paths: list[Path]) -> bool:
+def _is_own(home: LogDirectory, paths: list[Path]) -> bool:
     """Tell whether the directories are a partition's of this log worker."""
     try:
         parsed = names.parse_partition(paths[0].name)
@@ -125,7 +125,7 @@ def _settle(paths: list[Path]) -> None:
     unmark(marked[0])
 
 
-def futures_in(homes: Sequence[Home]) -> Iterator[tuple[Home, Path, names.PartitionName]]:
+def futures_in(homes: Sequence[LogDirectory]) -> Iterator[tuple[LogDirectory, Path, names.PartitionName]]:
     """Yield all future replicas of this log worker."""
     for home in homes:
         for name in _names_in(home):

@@ -22,7 +22,7 @@ def ring_bytes_of(journal_bytes: int) -> int:
     return (journal_bytes - RING_AT) // PAGE_BYTES * PAGE_BYTES
 
 
-class JournalMaking:
+class JournalCreation:
     """A commit journal being made at `path`.
 
     Owns the unfinished file beside it, whose room on the disk is allocated at once. Raises OSError.

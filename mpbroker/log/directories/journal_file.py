@@ -16,11 +16,11 @@ from pathlib import Path
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.append.journal import JournalDamaged, JournalFile
-from mpbroker.log.directories.journal_creation import MAKING_SUFFIX, JournalMaking, ring_bytes_of
+from mpbroker.log.directories.journal_creation import MAKING_SUFFIX, JournalCreation, ring_bytes_of
 from mpbroker.log.directories.journal_replay import sync_named
 from mpbroker.log.format.names import PartitionName
 from mpbroker.log.io.disk_errors import NO_ROOM
-from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.io.strict_stat import is_there
 
 Partitions = Callable[[], Iterable[tuple[Path, PartitionName]]]
@@ -50,7 +50,7 @@ class DirJournal:
         self._is_wanted = is_wanted
         self._inherited: list[tuple[bytes, int, int]] = []
         self._is_syncing = False
-        self._making: JournalMaking | None = None
+        self._making: JournalCreation | None = None
         # The lack of room was logged.
         self._lacks_room = False
 
@@ -98,7 +98,7 @@ class DirJournal:
 
     # ---- the journal's file ----
 
-    def prepare(self, journal_bytes: int, helper: Helper, partitions: Partitions) -> None:
+    def prepare(self, journal_bytes: int, helper: IoThread, partitions: Partitions) -> None:
         """Keep the journal that is there, or begin to make one of that size, which becomes `file` when it is
         done.
 
@@ -115,7 +115,7 @@ class DirJournal:
             self.path.unlink()
             self.file, self.end = None, 0
         try:
-            self._making = JournalMaking(self.path, journal_bytes)
+            self._making = JournalCreation(self.path, journal_bytes)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -137,7 +137,7 @@ class DirJournal:
             error.strerror,
         )
 
-    def _make_on(self, helper: Helper) -> None:
+    def _make_on(self, helper: IoThread) -> None:
         """Make the journal in the helper's thread, a piece at a time: other jobs go in between."""
         if self._making is None:
             return

@@ -10,20 +10,20 @@ from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.log.append.journal import BLOCK_BYTES, JournalFile
-from mpbroker.log.append.turn import Turn
+from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.append.turn_journals import (
     bypass_journals,
     inherited_is_synced,
     release_journals,
     use_journal,
 )
-from mpbroker.log.directories.log_directory import Home
-from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.io.io_thread import IoThread
 
 _log = logging.getLogger("mpbroker")
 
 
-def crowd_journals(turn: Turn, is_crowded: bool) -> None:
+def crowd_journals(turn: AppendTurn, is_crowded: bool) -> None:
     """Stop, or resume, adding to the journals: too many files are held open for what they alone have."""
     bypass_journals(turn, is_crowded)
     if is_crowded:
@@ -36,7 +36,9 @@ class Journals:
     `awaited`: some are being made, or what a predecessor left in them is being synced.
     """
 
-    def __init__(self, config: BrokerConfig, dirs: Sequence[Home], turn: Turn, helper: Helper) -> None:
+    def __init__(
+        self, config: BrokerConfig, dirs: Sequence[LogDirectory], turn: AppendTurn, helper: IoThread
+    ) -> None:
         self.awaited = False
         self._config = config
         self._dirs = dirs
@@ -86,7 +88,7 @@ class Journals:
             if not home.failed and (home.journal.is_missing or home.journal.must_sync):
                 self._prepare(home)
 
-    def empty(self, home: Home) -> None:
+    def empty(self, home: LogDirectory) -> None:
         """Empty the journal before the mark of a clean stop: the next to write there may know nothing of
         journals.
         """
@@ -98,7 +100,7 @@ class Journals:
             _log.error("the commit journal in %s cannot be emptied: %s", home.path, error)
             home.failed = True
 
-    def _put_to_use(self, home: Home, journal: JournalFile) -> None:
+    def _put_to_use(self, home: LogDirectory, journal: JournalFile) -> None:
         try:
             if not journal.write_directly():
                 _log.info(
@@ -117,12 +119,12 @@ class Journals:
         direct_bytes = self._config.log_journal_direct_bytes
         use_journal(self._turn, home.number, journal, home.journal.end, direct_bytes)
 
-    def _prepare(self, home: Home) -> None:
+    def _prepare(self, home: LogDirectory) -> None:
         try:
             home.journal.prepare(self._config.log_journal_bytes, self._helper, home.partitions)
         except OSError as error:
             self._give_up(home, error)
 
-    def _give_up(self, home: Home, error: OSError) -> None:
+    def _give_up(self, home: LogDirectory, error: OSError) -> None:
         home.failed = True
         self._turn.storage_failed(home.number, error.errno or errno.EIO)

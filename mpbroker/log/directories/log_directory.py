@@ -42,7 +42,7 @@ from mpbroker.log.format.checkpoints import (
 )
 from mpbroker.log.format.names import ALONE, LogWorker, NotAPartition, PartitionName, parse_partition
 from mpbroker.log.io.file_system import FileSystem
-from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.io.strict_stat import is_there
 
 CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
@@ -67,7 +67,7 @@ def _file_system_of(path: Path) -> FileSystem | None:
         return None
 
 
-class Home:
+class LogDirectory:
     """A log directory, as the log process has it.
 
     `known` is what the next checkpoints say, `on_disk` what the files say as far as it is certain.
@@ -256,7 +256,7 @@ class Home:
         # The order matters: an entry written meanwhile is in both.
         return any(key in offsets for offsets in [*self._on_their_way, *self.on_disk.values()])
 
-    def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], helper: Helper) -> None:
+    def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], helper: IoThread) -> None:
         """Submit the file to the helper if it says anything new."""
         known = self.known[name]
         known.update(offsets)
@@ -269,7 +269,7 @@ class Home:
             self._on_their_way.append(offsets)
             helper.submit(partial(self._write_next, name, offsets), self.number)
 
-    def write_stale(self, helper: Helper) -> None:
+    def write_stale(self, helper: IoThread) -> None:
         """Write the checkpoints without the partitions that were forgotten."""
         self.is_stale = False
         for name in CHECKPOINTS:

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mpbroker.log.format.names import LEADER_EPOCHS, PARTITION_METADATA
-from mpbroker.log.format.partition_map import PerPartition
+from mpbroker.log.format.partition_map import PartitionMap
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 from mpbroker.records.batch import checksum
 
 TopicPartition = tuple[str, int]
-Offsets: TypeAlias = PerPartition[str]
+Offsets: TypeAlias = PartitionMap[str]
 # No topic's name has a colon.
 _CHECKSUM = "mpbroker:crc"
 _NO_ENTRIES = "0\n0\n"
@@ -197,7 +197,7 @@ def alone_with(directory: Path) -> Iterator[None]:
 
 def read_offsets(path: Path) -> Offsets:
     """Read an offset checkpoint, empty if the file is missing. Raises CheckpointCorrupt, OSError."""
-    offsets: Offsets = PerPartition()
+    offsets: Offsets = PartitionMap()
     entries = _read_lines(path)
     if entries and entries[0].startswith(f"{_CHECKSUM} "):
         said = entries.pop(0).split()[1:]

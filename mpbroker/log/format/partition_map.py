@@ -10,7 +10,7 @@ _Topic = TypeVar("_Topic", bound=Hashable)
 _TOO_LARGE = 1 << 63
 
 
-class PerPartition(MutableMapping[tuple[_Topic, int], int]):
+class PartitionMap(MutableMapping[tuple[_Topic, int], int]):
     """Numbers by (topic, partition); neither partition nor number is negative."""
 
     __slots__ = ("_topics",)
@@ -42,8 +42,8 @@ class PerPartition(MutableMapping[tuple[_Topic, int], int]):
     def __len__(self) -> int:
         return sum(len(partitions) for partitions in self._topics.values())
 
-    def copy(self) -> PerPartition[_Topic]:
-        made: PerPartition[_Topic] = PerPartition()
+    def copy(self) -> PartitionMap[_Topic]:
+        made: PartitionMap[_Topic] = PartitionMap()
         made._topics = {topic: partitions.copy() for topic, partitions in self._topics.items()}
         return made
 

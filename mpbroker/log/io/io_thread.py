@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 _log = logging.getLogger("mpbroker")
 
 
-class Helper:
+class IoThread:
     """The thread and its queue of jobs. It calls `wake` after each job, so that the loop looks."""
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:

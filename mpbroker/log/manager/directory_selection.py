@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import TopicPartition
 from mpbroker.log.format.names import LogWorker
@@ -17,14 +17,14 @@ from mpbroker.log.recovery.log_loader import PartitionDamaged
 PREFERRED_MOST = 10_000
 
 
-class Placing:
-    def __init__(self, dirs: Sequence[Home], worker: LogWorker) -> None:
+class DirectorySelection:
+    def __init__(self, dirs: Sequence[LogDirectory], worker: LogWorker) -> None:
         self._dirs = dirs
         self._worker = worker
         # The directory a client wants for a partition still to be created (Kafka: preferredLogDirs).
         self._preferred: dict[TopicPartition, int] = {}
 
-    def holder_of(self, name: str) -> Home | None:
+    def holder_of(self, name: str) -> LogDirectory | None:
         """Return the log directory that has the partition, None if none has.
 
         Raises FatalError if two have it, OSError if a directory cannot be read.
@@ -66,7 +66,7 @@ class Placing:
             del self._preferred[next(iter(self._preferred))]
         self._preferred[key] = number
 
-    def for_new(self, key: TopicPartition, logs: Iterable[PartitionLog]) -> Home:
+    def for_new(self, key: TopicPartition, logs: Iterable[PartitionLog]) -> LogDirectory:
         """Return the directory for a new partition: the preferred one, else the one with the fewest."""
         preferred = self._preferred.pop(key, None)
         if preferred is not None and not self._dirs[preferred].failed:

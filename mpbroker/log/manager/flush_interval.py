@@ -14,7 +14,7 @@ from mpbroker.log.partition.partition_log import PartitionLog
 LOOK_EVERY_S = 0.5
 
 
-class Flushing:
+class FlushInterval:
     """The syncs of segments that `flush.ms` asks for.
 
     `logs` returns the open partitions. `flush` has a partition's segment synced with the next round.

@@ -18,29 +18,29 @@ from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.append.relocation import relocate
-from mpbroker.log.append.turn import Turn
+from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.directories import future_replica
 from mpbroker.log.directories.delayed_deletions import DelayedDeletions
 from mpbroker.log.directories.directory_layout import write_clean_shutdown
 from mpbroker.log.directories.journal_set import Journals
-from mpbroker.log.directories.log_directory import Home
-from mpbroker.log.directories.startup_state import TakeOver
+from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.directories.startup_state import StartupState
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import CheckpointCorrupt, Offsets, read_topic_id, topic_id_if_any
 from mpbroker.log.format.names import ALONE, LogWorker
-from mpbroker.log.format.partition_map import PerPartition
+from mpbroker.log.format.partition_map import PartitionMap
 from mpbroker.log.io.disk_errors import PASSING
 from mpbroker.log.io.file_removal import remove_tree
-from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.io.strict_stat import is_directory
-from mpbroker.log.manager.directory_selection import Placing
-from mpbroker.log.manager.open_partitions import Awake
+from mpbroker.log.manager.directory_selection import DirectorySelection
+from mpbroker.log.manager.open_partitions import OpenPartitions
 from mpbroker.log.manager.refusals import WaitingPartitions
-from mpbroker.log.manager.slot_allocator import OwnSlots
+from mpbroker.log.manager.slot_allocator import SlotAllocator
 from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.recovery import clean_stop
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
-from mpbroker.log.recovery.scheduler import Opening
+from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from shm.table import SlotTable
@@ -67,11 +67,11 @@ class LogManager:
         self,
         config: BrokerConfig,
         table: SlotTable,
-        turn: Turn,
-        helper: Helper,
+        turn: AppendTurn,
+        helper: IoThread,
         say: Callable[[str], None],
-        opening: Opening,
-        take_over: TakeOver,
+        opening: RecoveryScheduler,
+        take_over: StartupState,
         worker: LogWorker = ALONE,
         *,
         is_first_life: bool = True,
@@ -88,7 +88,7 @@ class LogManager:
         # whether a file's bytes are on disk.
         failed = turn.failed_dirs
         self.dirs = [
-            Home(
+            LogDirectory(
                 number,
                 Path(name),
                 group=self.group,
@@ -101,19 +101,19 @@ class LogManager:
         self.journals = Journals(config, self.dirs, turn, helper)
         self._take_over(take_over, is_first_life=is_first_life)
         future_replica.settle(self.dirs)
-        self.placing = Placing(self.dirs, worker)
-        self.awake = Awake(turn, helper)
+        self.placing = DirectorySelection(self.dirs, worker)
+        self.open_partitions = OpenPartitions(turn, helper)
         self.logs: dict[int, PartitionLog] = {}
-        self.slot_of: PerPartition[bytes] = PerPartition()
+        self.slot_of: PartitionMap[bytes] = PartitionMap()
         self.deletions = DelayedDeletions(helper)
         # By slot: the commit round that syncs the segment the last roll sealed, and the base of the new one.
         self._rolled: dict[int, tuple[int, int]] = {}
-        self._slots = OwnSlots(table, worker)
+        self._slots = SlotAllocator(table, worker)
         self._waiting = WaitingPartitions([home.path for home in self.dirs], config)
         self._queue_old_deletions()
         opening.found(self.dirs, is_successor=not is_first_life)
 
-    def _take_over(self, take_over: TakeOver, *, is_first_life: bool) -> None:
+    def _take_over(self, take_over: StartupState, *, is_first_life: bool) -> None:
         if not take_over.is_done:
             self.journals.take_over(self.say, is_successor=False)
             take_over.done(self.dirs)
@@ -221,13 +221,13 @@ class LogManager:
         self._place(log, home, topic, epoch)
         log.state.all_is_durable(log.recovery_point)
         log.state.flags = PartitionFlag.PARTITION_LIVE
-        self.awake.begin(log)
+        self.open_partitions.begin(log)
         self.opening.count(home.number)
         return log
 
     def _recovered(
         self, topic: EnsureTopic, number: int, config: TopicConfig
-    ) -> Generator[None, None, tuple[PartitionLog, Home]]:
+    ) -> Generator[None, None, tuple[PartitionLog, LogDirectory]]:
         """Return the partition's log and directory: opened by a recovery worker, loaded here, or created."""
         name = names.partition_name(topic.name, number)
         by_worker = yield from self.opening.result((topic.topic_id, number))
@@ -275,7 +275,7 @@ class LogManager:
             log.state.oldest_config_version = version
         log.state.publish(self.table)
 
-    def _known(self, home: Home, topic: EnsureTopic, number: int) -> Known:
+    def _known(self, home: LogDirectory, topic: EnsureTopic, number: int) -> Known:
         key = (topic.name, number)
         recovery_point = home.known[names.RECOVERY_POINTS].get(key, 0)
         # Without group commit the high watermark survives a crash of the process, but not of the machine.
@@ -300,7 +300,7 @@ class LogManager:
             producer_expiration_ms=self.config.producer_id_expiration_ms,
         )
 
-    def _forgotten(self, homes: Iterable[Home], key: tuple[str, int]) -> Generator[None, None, None]:
+    def _forgotten(self, homes: Iterable[LogDirectory], key: tuple[str, int]) -> Generator[None, None, None]:
         """Forget the offsets of an earlier partition of that name, on disk too.
 
         Wait until no checkpoint has them: a start after a crash must not find them either. Raises OSError
@@ -342,7 +342,7 @@ class LogManager:
                 yield from self._forgotten([home], key)
                 self._set_aside(directory)
 
-    def _place(self, log: PartitionLog, home: Home, topic: EnsureTopic, epoch: int) -> None:
+    def _place(self, log: PartitionLog, home: LogDirectory, topic: EnsureTopic, epoch: int) -> None:
         """Give the partition its slot: the one it had before, if any."""
         key = (topic.topic_id, log.partition)
         slot, generation = self._slots.take(key)
@@ -376,7 +376,7 @@ class LogManager:
         if earlier is not None:
             log.state.keep_marks(earlier.high_watermark, earlier.log_end_offset)
         log.state.flags = PartitionFlag.PARTITION_OFFLINE
-        self.awake.begin(log)
+        self.open_partitions.begin(log)
         return log
 
     def is_here(self, log: PartitionLog) -> bool:
@@ -405,7 +405,7 @@ class LogManager:
             log.state.flags = PartitionFlag.PARTITION_DELETED
             log.state.publish(self.table)
             self._slots.give_back(slot, log.state.generation)
-            self.awake.end(log)
+            self.open_partitions.end(log)
             numbers.add(log.partition)
             unreadable.add(log.directory)
         numbers.update(self._slots.forget(topic_id))
@@ -424,7 +424,7 @@ class LogManager:
 
     def _remove_from(
         self,
-        home: Home,
+        home: LogDirectory,
         name: str,
         topic_id: bytes,
         delay_ms: int,
@@ -452,7 +452,7 @@ class LogManager:
 
         To be called when every existing topic has been ensured.
         """
-        known: PerPartition[str] = PerPartition()
+        known: PartitionMap[str] = PartitionMap()
         for slot, log in self.logs.items():
             known[log.topic, log.partition] = slot
         for home in self.dirs:
@@ -492,7 +492,7 @@ class LogManager:
 
     def roll(self, log: PartitionLog) -> None:
         """Begin a new segment; no append may be planned for the old one. Raises OSError if it cannot."""
-        self.awake.note(log)
+        self.open_partitions.note(log)
         for fd in log.roll():
             self.turn.retire(fd, log.state.log_dir)
         self.note_roll(log)
@@ -503,7 +503,7 @@ class LogManager:
         Everything below the new segment is on disk once the coming commit round is done.
         """
         self._rolled[log.state.table_slot] = (self.turn.coming_commit_round(), log.state.segment_base)
-        self.awake.preparing.rolled(log)
+        self.open_partitions.preparing.rolled(log)
 
     def recovery_point(self, log: PartitionLog) -> int:
         """Advance the recovery point as far as syncs allow, and return it.
@@ -550,12 +550,12 @@ class LogManager:
         home = self.dirs[log.state.log_dir]
         return 0 if home.failed else home.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
 
-    def moved(self, log: PartitionLog, home: Home) -> None:
+    def moved(self, log: PartitionLog, home: LogDirectory) -> None:
         """Make `home` the partition's log directory.
 
         Its records must all be in synced files there, and none of its files may be open.
         """
-        self.awake.forget(log)
+        self.open_partitions.forget(log)
         self._rolled.pop(log.state.table_slot, None)
         self.dirs[log.state.log_dir].forget((log.topic, log.partition))
         log.directory = home.path / log.name
@@ -645,7 +645,7 @@ class LogManager:
                     _log.error("%s cannot be marked clean: %s; the next start checks it", home.path, problem)
 
 
-def _may_have(home: Home, name: str) -> bool:
+def _may_have(home: LogDirectory, name: str) -> bool:
     try:
         return is_directory(home.path / name)
     except OSError:

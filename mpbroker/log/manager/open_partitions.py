@@ -16,11 +16,11 @@ import resource
 from collections import OrderedDict
 from collections.abc import KeysView
 
-from mpbroker.log.append.turn import Turn
+from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.append.turn_partitions import attach, detach
 from mpbroker.log.directories.journal_set import crowd_journals
-from mpbroker.log.io.io_thread import Helper
-from mpbroker.log.manager.segment_preparation import Preparing
+from mpbroker.log.io.io_thread import IoThread
+from mpbroker.log.manager.segment_preparation import SegmentPreparation
 from mpbroker.log.partition.partition_log import PartitionLog
 
 FILES_OF_ONE = 3
@@ -32,18 +32,18 @@ LOOKED_AT_ONCE = 64
 FEW_SHARE = 0.75
 
 
-def most_awake(file_limit: int) -> int:
+def most_open(file_limit: int) -> int:
     others = min(FILES_OF_OTHERS, file_limit // 2)
     return max(16, (file_limit - others) // FILES_OF_ONE)
 
 
-class Awake:
+class OpenPartitions:
     """The partitions with open files. When there are too many, commit rounds bypass the journals."""
 
-    def __init__(self, turn: Turn, helper: Helper) -> None:
+    def __init__(self, turn: AppendTurn, helper: IoThread) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.most = most_awake(soft)
-        self.preparing = Preparing(helper)
+        self.most = most_open(soft)
+        self.preparing = SegmentPreparation(helper)
         self._turn = turn
         self._is_crowded = False
         # The log end of each at its last look; the one looked at longest ago comes first.

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.partition.prepared_segment import Prepared
 
@@ -21,8 +21,8 @@ MOST_PREPARED = 64
 _NOT_KNOWN = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 
 
-class Preparing:
-    def __init__(self, helper: Helper) -> None:
+class SegmentPreparation:
+    def __init__(self, helper: IoThread) -> None:
         self._helper = helper
         # The log end of each at the last look.
         self._wanted: dict[PartitionLog, int] = {}

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from functools import partial
 
 from mpbroker.ipc.log_sizes import DirSizes, PartitionSizes
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring
 
@@ -22,7 +22,7 @@ SHARE_OF_TIME = 0.01
 _log = logging.getLogger("mpbroker")
 
 
-class SizeLook:
+class SizeMetrics:
     def __init__(
         self, manager: LogManager, measuring: Measuring, dirs: DirSizes, partitions: PartitionSizes
     ) -> None:
@@ -38,7 +38,7 @@ class SizeLook:
         if self._manager.worker.is_first:
             self._introduce(self._manager.dirs[number], failed=True)
 
-    def _introduce(self, home: Home, *, failed: bool) -> None:
+    def _introduce(self, home: LogDirectory, *, failed: bool) -> None:
         workers = self._manager.worker.count
         self._dirs.introduce(home.number, os.fspath(home.path), workers, failed=failed)
 
@@ -66,7 +66,7 @@ class SizeLook:
             if manager.worker.is_first and not home.failed:
                 manager.helper.submit(partial(self._measure_volume, home), home.number)
 
-    def _measure_volume(self, home: Home) -> None:
+    def _measure_volume(self, home: LogDirectory) -> None:
         """Publish the volume's size and free space. Runs in the helper's thread: a disk may be slow."""
         try:
             system = os.statvfs(home.path)

@@ -21,7 +21,7 @@ from shm.table import SlotTable
 Key: TypeAlias = tuple[bytes, int]
 
 
-class OwnSlots:
+class SlotAllocator:
     """The slots of one log worker. `earlier`: partitions that only the predecessor has opened."""
 
     def __init__(self, table: SlotTable, worker: LogWorker) -> None:

@@ -36,7 +36,7 @@ class Syncs(Protocol):
         """
 
 
-class EachFile:
+class FileSync:
     """Syncs each file by itself."""
 
     def sync(self, fd: int) -> bool:
@@ -44,7 +44,7 @@ class EachFile:
         return False
 
 
-EACH_FILE = EachFile()
+EACH_FILE = FileSync()
 
 
 class Whole(Protocol):
@@ -56,7 +56,7 @@ class Whole(Protocol):
     def sync(self) -> None: ...
 
 
-class AtOnce:
+class FileSystemSync:
     """Syncs the file system as a whole once more than a few files were synced.
 
     `synced` has a word of each worker. Write errors from before `file_system` was opened are not reported;

@@ -384,7 +384,7 @@ class PartitionLog:
 
         `position` is in the active segment.
         """
-        if self.state.held_back < 0:
+        if self.state.first_unstable < 0:
             self.state.hold_back(offset, self.state.segment_base, position)
 
     def ended(self) -> None:
@@ -392,7 +392,7 @@ class PartitionLog:
         first = self.state.producers.first_open()
         if first < 0:
             self.state.let_go()
-        elif first > self.state.held_back:
+        elif first > self.state.first_unstable:
             self._hold_back(first)
 
     def add_aborted(self, entry: AbortedTransaction) -> None:

@@ -22,7 +22,7 @@ from mpbroker.log.format.names import (
     parse_segment,
     segment_name,
 )
-from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition.partition_log import PartitionLog, sync_if_there
 
 SNAPSHOT_EVERY_BYTES = 1 << 20
@@ -31,7 +31,7 @@ UNDER_WAY = 8
 KEPT = 2
 
 
-def snapshotting(logs: Callable[[], Iterable[PartitionLog]], helper: Helper) -> Generator[None, None, None]:
+def snapshotting(logs: Callable[[], Iterable[PartitionLog]], helper: IoThread) -> Generator[None, None, None]:
     """Take the snapshots that are due of all partitions, a few at a time."""
     under_way = 0
     for log in list(logs()):
@@ -57,7 +57,7 @@ def is_due(log: PartitionLog) -> bool:
     return state.size - (size if base == state.segment_base else 0) >= SNAPSHOT_EVERY_BYTES
 
 
-def submit_snapshot(log: PartitionLog, helper: Helper) -> None:
+def submit_snapshot(log: PartitionLog, helper: IoThread) -> None:
     """Have the helper write a snapshot of the present producers. Raises OSError."""
     state = log.state
     # Meanwhile the partition may roll, rest or be deleted, and another one get its name.

@@ -15,7 +15,7 @@ cdef struct PartitionCore:
     PartitionSlot slot              # as published, or as it will be next
     uint64_t table_slot
     ProducersRef *producers
-    Bound held_back                 # where the earliest open transaction begins; its offset is -1 without one
+    Bound first_unstable            # where the earliest open transaction begins; its offset is -1 without one
     # the active segment
     int fd
     int appendable                  # whether the turn may append by itself
@@ -45,8 +45,8 @@ cdef struct PartitionCore:
     # The next round syncs the segment itself: the rest of a failed write was cut off, or a flush is due.
     int syncs_itself
     # Without group commit: its marks wait for the round all the same, since a flush was due.
-    int gated
-    uint64_t ticket                 # the commit round that covers its latest append
+    int awaits_flush
+    uint64_t commit_number                 # the commit round that covers its latest append
     int64_t synced                  # all below this offset is in synced segments, ...
     int64_t syncing                 # ... and below this one after the background sync
     int is_behind                   # the journal has what no synced segment has ...
@@ -109,7 +109,7 @@ cdef inline Bound stable_bound(const PartitionCore *core) noexcept nogil:
 
     (Kafka: ProducerStateManager.firstUnstableOffset.)
     """
-    return core.held_back if core.held_back.offset >= 0 else end_bound(core)
+    return core.first_unstable if core.first_unstable.offset >= 0 else end_bound(core)
 
 
 cdef inline bint nothing_waits(const PartitionCore *core) noexcept nogil:

@@ -25,7 +25,7 @@ cdef class PartitionState:
     def __cinit__(self):
         self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
         self.core.first_planned = self.core.last_planned = NOTHING_PLANNED
-        self.core.max_timestamp = self.core.first_timestamp = self.core.held_back.offset = -1
+        self.core.max_timestamp = self.core.first_timestamp = self.core.first_unstable.offset = -1
         self.core.flush_messages = self.core.flush_ms = INT64_MAX
         self.replace_producers(Producers())
 
@@ -134,7 +134,8 @@ cdef class PartitionState:
             c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp,
             c.created_ms, c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key,
             c.index.last_offset, c.time_index.room, c.time_index.entries, c.time_index.last_key,
-            c.time_index.last_offset, c.held_back.offset, c.held_back.segment_base, c.held_back.position,
+            c.time_index.last_offset,
+            c.first_unstable.offset, c.first_unstable.segment_base, c.first_unstable.position,
             c.slot.aborted_end,
         )
 
@@ -145,7 +146,8 @@ cdef class PartitionState:
             c.segment_base, c.size, c.log_end, c.max_timestamp, c.max_timestamp_offset, c.first_timestamp,
             c.created_ms, c.bytes_since_index, c.index.room, c.index.entries, c.index.last_key,
             c.index.last_offset, c.time_index.room, c.time_index.entries, c.time_index.last_key,
-            c.time_index.last_offset, c.held_back.offset, c.held_back.segment_base, c.held_back.position,
+            c.time_index.last_offset,
+            c.first_unstable.offset, c.first_unstable.segment_base, c.first_unstable.position,
             c.slot.aborted_end,
         ) = what
         c.index.base = c.time_index.base = c.segment_base
@@ -228,13 +230,13 @@ cdef class PartitionState:
         The transaction's first batch is at `offset` and `position` of a segment.
         """
         cdef PartitionCore *core = &self.core
-        core.held_back.offset = offset
-        core.held_back.segment_base = segment_base
-        core.held_back.position = position
+        core.first_unstable.offset = offset
+        core.first_unstable.segment_base = segment_base
+        core.first_unstable.position = position
 
     def let_go(self) -> None:
         """End holding back: no transaction is open."""
-        self.core.held_back.offset = -1
+        self.core.first_unstable.offset = -1
 
     def raise_stable(self, int64_t offset) -> None:
         """Raise the held back offset and the last stable offset to the log start `offset`.
@@ -242,14 +244,14 @@ cdef class PartitionState:
         Segment and position may stay those of a deleted batch: nothing is read below the log start.
         """
         cdef PartitionCore *core = &self.core
-        if core.held_back.offset >= 0:
-            core.held_back.offset = max(core.held_back.offset, offset)
+        if core.first_unstable.offset >= 0:
+            core.first_unstable.offset = max(core.first_unstable.offset, offset)
             core.slot.last_stable.offset = max(core.slot.last_stable.offset, offset)
 
     @property
-    def held_back(self):
+    def first_unstable(self):
         """Return the first offset of the earliest open transaction; -1 if none is open."""
-        return self.core.held_back.offset
+        return self.core.first_unstable.offset
 
     @property
     def aborted_end(self):

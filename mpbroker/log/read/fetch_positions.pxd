@@ -1,6 +1,6 @@
 """Segments that consumers read, and byte positions of the offsets that they will fetch next.
 
-    SegmentPlaces    READERS places; a partition table slot has one place, which it may lose to another slot
+    FetchPositions    READERS places; a partition table slot has one place, which it may lose to another slot
     Reader           the last SEGMENTS segments read of one partition, the last FOUND positions in them
 
 Only resident data is located here; Python has other data read from the disk
@@ -79,7 +79,7 @@ cdef int64_t first_batch_bytes(Spot *spot, Chunk *chunk) noexcept nogil
 cdef void remember(Reader *reader, int64_t offset, int64_t base, int64_t position) noexcept nogil
 
 
-cdef class SegmentPlaces:
+cdef class FetchPositions:
     cdef PlacesRef ref
     cdef ChunkBuffer buffer
     cdef const unsigned char[::1] words

@@ -206,7 +206,7 @@ cdef void forget_reader(Reader *reader) noexcept:
     reader.warm_base = -1
 
 
-cdef class SegmentPlaces:
+cdef class FetchPositions:
     """The segment files and positions that Python gives to the fetch turn."""
 
     def __cinit__(self):

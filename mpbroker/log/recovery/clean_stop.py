@@ -20,13 +20,15 @@ import os
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.partition.partition_log import PartitionLog
 
 _log = logging.getLogger("mpbroker")
 
 
-def close_cleanly(home: Home, logs: Sequence[PartitionLog], say: Callable[[str], None]) -> list[PartitionLog]:
+def close_cleanly(
+    home: LogDirectory, logs: Sequence[PartitionLog], say: Callable[[str], None]
+) -> list[PartitionLog]:
     """Close the partitions; return those that are closed with all of them on disk.
 
     The directory has failed if some are missing.
@@ -42,7 +44,7 @@ def close_cleanly(home: Home, logs: Sequence[PartitionLog], say: Callable[[str],
     return closed + _closed_together(home, together, say)
 
 
-def is_all_closed(home: Home, closed: AbstractSet[str]) -> bool:
+def is_all_closed(home: LogDirectory, closed: AbstractSet[str]) -> bool:
     """Tell whether the directory can be marked clean; a partition never opened, or damaged, is checked next
     time.
 
@@ -55,7 +57,7 @@ def is_all_closed(home: Home, closed: AbstractSet[str]) -> bool:
         return False
 
 
-def _is_synced_with(home: Home, log: PartitionLog) -> bool:
+def _is_synced_with(home: LogDirectory, log: PartitionLog) -> bool:
     """Tell whether a sync of the directory's file system covers the partition."""
     if home.file_system is None or not home.file_system.is_synced_at_once:
         return False
@@ -67,7 +69,7 @@ def _is_synced_with(home: Home, log: PartitionLog) -> bool:
 
 
 def _closed_together(
-    home: Home, touched: list[PartitionLog], say: Callable[[str], None]
+    home: LogDirectory, touched: list[PartitionLog], say: Callable[[str], None]
 ) -> list[PartitionLog]:
     for step in (PartitionLog.end_files, PartitionLog.write_last_snapshot, PartitionLog.note_settled):
         touched = _each(home, touched, step)
@@ -77,7 +79,7 @@ def _closed_together(
 
 
 def _each(
-    home: Home, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
+    home: LogDirectory, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
 ) -> list[PartitionLog]:
     """Take the step with each partition; return those with which it went well."""
     done = []
@@ -90,7 +92,7 @@ def _each(
     return done
 
 
-def _synced(home: Home, say: Callable[[str], None]) -> bool:
+def _synced(home: LogDirectory, say: Callable[[str], None]) -> bool:
     say(f"syncing the file system of {home.path}")
     assert home.file_system is not None
     try:
@@ -101,7 +103,7 @@ def _synced(home: Home, say: Callable[[str], None]) -> bool:
     return True
 
 
-def _say_failed(home: Home, what: str, error: OSError) -> None:
+def _say_failed(home: LogDirectory, what: str, error: OSError) -> None:
     problem = os.strerror(error.errno) if error.errno else error
     _log.error("%s cannot be closed cleanly: %s; the next start recovers it", what, problem)
     home.failed = True

@@ -9,8 +9,8 @@ from mpbroker.log.format.segments import Sealed
 from mpbroker.log.partition.partition_log import PartitionLog
 
 
-class Opened(NamedTuple):
-    """All that its log worker needs of a partition: `Opened.of`, then `adopt`. No file is open in between."""
+class RecoveredPartition(NamedTuple):
+    """All that its log worker needs of a partition: `of`, then `adopt`. No file is open in between."""
 
     state: tuple[int, ...]
     producers: bytes
@@ -21,7 +21,7 @@ class Opened(NamedTuple):
     epochs: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, log: PartitionLog) -> Opened:
+    def of(cls, log: PartitionLog) -> RecoveredPartition:
         """Close the log's files and take its state; files are opened when they are needed."""
         log.close_files()
         return cls(

@@ -18,12 +18,12 @@ from typing import NamedTuple
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import Progress, write_progress
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
-from mpbroker.log.format.partition_map import PerPartition
+from mpbroker.log.format.partition_map import PartitionMap
 from mpbroker.log.recovery.log_loader import Known
 from mpbroker.log.recovery.partition_files import bytes_behind
-from mpbroker.log.recovery.recovered_partition import Opened
+from mpbroker.log.recovery.recovered_partition import RecoveredPartition
 from mpbroker.log.recovery.workers import Key, OpenJob, Recovery
 from shm.word import Words
 
@@ -42,7 +42,7 @@ GIVEN_MOST, GIVEN_FEW = 512, 384
 
 class ByWorker(NamedTuple):
     log_dir: int
-    opened: Opened
+    opened: RecoveredPartition
 
 
 @dataclass
@@ -57,7 +57,7 @@ class _Found:
     bytes_to_check: int = 0
 
 
-class Opening:
+class RecoveryScheduler:
     def __init__(self, recovery: Recovery, words: Words, worker: names.LogWorker = names.ALONE) -> None:
         self._recovery = recovery
         self._words = words
@@ -65,8 +65,8 @@ class Opening:
         self._found: list[_Found] = []
         # Partitions that workers may open, and their log directory: those whose name is in one directory
         # alone.
-        self._homes: PerPartition[str] = PerPartition()
-        self._dirs: Sequence[Home] = ()
+        self._homes: PartitionMap[str] = PartitionMap()
+        self._dirs: Sequence[LogDirectory] = ()
         # Topics whose partitions are being given to workers, the first one first.
         self._to_begin: deque[tuple[bytes, Generator[None, None, None]]] = deque()
         # The rest of the survey.
@@ -76,7 +76,7 @@ class Opening:
         self._goes_on = True
         self._is_successor = False
 
-    def found(self, dirs: Sequence[Home], *, is_successor: bool) -> None:
+    def found(self, dirs: Sequence[LogDirectory], *, is_successor: bool) -> None:
         """Count the partitions of the log directories, which are in order now, so that they may be opened."""
         self._dirs = dirs
         self._is_successor = is_successor
@@ -132,7 +132,7 @@ class Opening:
         topic: EnsureTopic,
         partitions: Iterable[int],
         config: TopicConfig,
-        known_of: Callable[[Home, int], Known],
+        known_of: Callable[[LogDirectory, int], Known],
     ) -> None:
         """Give the topic's partitions to workers, a few at a time: waiting jobs take memory.
 
@@ -146,7 +146,7 @@ class Opening:
         topic: EnsureTopic,
         partitions: Iterable[int],
         config: TopicConfig,
-        known_of: Callable[[Home, int], Known],
+        known_of: Callable[[LogDirectory, int], Known],
     ) -> Generator[None, None, None]:
         for number in partitions:
             log_dir = self._homes.get((topic.name, number))
@@ -188,7 +188,7 @@ class Opening:
                 found = self._recovery.take(key)
             except LookupError:
                 return None
-            if isinstance(found, Opened):
+            if isinstance(found, RecoveredPartition):
                 return ByWorker(log_dir, found)
             if found is not None:
                 raise found
@@ -239,7 +239,7 @@ class Opening:
             self._say_what_was_unclean()
         self._recovery.close()
         self._to_begin.clear()
-        self._homes = PerPartition()
+        self._homes = PartitionMap()
         self._goes_on = False
         self.report(at_once=True)
 

@@ -1,8 +1,8 @@
 """Workers that open partitions for the log process: some for each log directory, forked before its threads.
 
 (Kafka: LogManager.loadLogs, num.recovery.threads.per.data.dir.) A worker does what `recovery.load` does and
-hands back plain values (`Opened`). The log process alone owns the partition from then on; the worker has
-nothing of it open.
+hands back plain values (`RecoveredPartition`). The log process alone owns the partition from then on; the
+worker has nothing of it open.
 
 It does not matter which worker takes which partition, so a worker that dies costs nothing but time: its jobs
 are given to another one, and in the end done by the log process itself. Opening a partition twice has the
@@ -39,9 +39,9 @@ from mpbroker.ipc.process import die_with_parent
 from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.log.format.names import CLEAN_SHUTDOWN, LOCK
 from mpbroker.log.io.file_system import FileSystem
-from mpbroker.log.partition.durable_reads import EACH_FILE, AtOnce, Syncs
+from mpbroker.log.partition.durable_reads import EACH_FILE, FileSystemSync, Syncs
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
-from mpbroker.log.recovery.recovered_partition import Opened
+from mpbroker.log.recovery.recovered_partition import RecoveredPartition
 from shm.word import Words
 
 # Entries of a log directory from which on workers pay off: trusted partitions open fast, checked ones do not.
@@ -56,7 +56,7 @@ TELL_AFTER_S = 0.005
 WAIT_MS = 2
 Key = tuple[bytes, int]
 Failure = PartitionDamaged | CheckpointCorrupt | OSError
-Result = Opened | None
+Result = RecoveredPartition | None
 _log = logging.getLogger("mpbroker")
 
 
@@ -80,7 +80,7 @@ class OpenJob(msgspec.Struct, frozen=True):
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    def run(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
+    def run(self, count: Callable[[int], None], syncs: Syncs) -> RecoveredPartition | None:
         if read_topic_id(self.directory, self.topic_id) != self.topic_id:
             return None
         log = load(
@@ -94,7 +94,7 @@ class OpenJob(msgspec.Struct, frozen=True):
             count,
             syncs if self.is_first_try else EACH_FILE,
         )
-        return Opened.of(log)
+        return RecoveredPartition.of(log)
 
     def again(self) -> OpenJob:
         return msgspec.structs.replace(self, is_first_try=False)
@@ -116,7 +116,7 @@ class Worker:
 
 
 @dataclass(eq=False)
-class Pool:
+class RecoveryPool:
     """The workers of one log directory. With none, the log process opens its partitions itself."""
 
     path: Path
@@ -125,7 +125,7 @@ class Pool:
     tries: dict[Key, int] = field(default_factory=dict)
     # Jobs given up on, which the log process does.
     left_over: set[Key] = field(default_factory=set)
-    done: dict[Key, Opened | Failure] = field(default_factory=dict)
+    done: dict[Key, RecoveredPartition | Failure] = field(default_factory=dict)
     # A word per worker, which alone writes it: bytes checked, and jobs done.
     checked: Words | None = None
     jobs_done: Words | None = None
@@ -237,7 +237,7 @@ class Pool:
         self.workers.clear()
 
 
-def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int) -> list[Pool]:
+def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int) -> list[RecoveryPool]:
     """Fork the workers of each log directory and return a pool for each.
 
     Call it while the process has one thread. `lane`: a number of this log process and its successors alone.
@@ -245,7 +245,7 @@ def fork_pools(paths: Sequence[Path], threads: int, failed_dirs: int, lane: int)
     """
     pools = []
     for number, path in enumerate(paths):
-        pool = Pool(path)
+        pool = RecoveryPool(path)
         pools.append(pool)
         if failed_dirs >> number & 1:
             continue
@@ -278,7 +278,7 @@ def outlive(path: Path, lane: int) -> None:
         os.close(fd)
 
 
-def _fork(pool: Pool, pools: list[Pool], number: int, lane: int) -> None:
+def _fork(pool: RecoveryPool, pools: list[RecoveryPool], number: int, lane: int) -> None:
     ours, theirs = Pipe()
     parent = os.getpid()
     pid = os.fork()
@@ -299,7 +299,7 @@ def _fork(pool: Pool, pools: list[Pool], number: int, lane: int) -> None:
     pool.workers.append(Worker(pid, ours, number))
 
 
-def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -> None:
+def _run(pool: RecoveryPool, channel: Connection, number: int, parent: int, lane: int) -> None:
     """Serve as a worker until the log process closes its end of the channel."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     die_with_parent(parent, signal.SIGKILL)
@@ -310,7 +310,7 @@ def _run(pool: Pool, channel: Connection, number: int, parent: int, lane: int) -
     assert checked is not None
     assert jobs_done is not None
     assert pool.synced is not None
-    syncs = AtOnce(FileSystem(pool.path), pool.synced, number)
+    syncs = FileSystemSync(FileSystem(pool.path), pool.synced, number)
 
     def count(size: int) -> None:
         checked.store(number, checked.load(number) + size)
@@ -344,7 +344,7 @@ def _outcome(job: OpenJob, count: Callable[[int], None], syncs: Syncs) -> Result
 class Recovery:
     """All pools together, as the log process uses them."""
 
-    def __init__(self, pools: Sequence[Pool], hang_timeout_s: float = 30.0) -> None:
+    def __init__(self, pools: Sequence[RecoveryPool], hang_timeout_s: float = 30.0) -> None:
         """`hang_timeout_s`: handler.hang.timeout.ms."""
         self.pools = pools
         self._limit_ticks = max(1, round(HEAVY_TIMEOUTS * hang_timeout_s / TICK_S))
@@ -386,7 +386,7 @@ class Recovery:
     def step(self) -> None:
         """Take in what is done and hand out what waits; sleep a little if nothing is done."""
         poll = select.poll()
-        channels: dict[int, tuple[Pool, Worker]] = {}
+        channels: dict[int, tuple[RecoveryPool, Worker]] = {}
         for pool in self.pools:
             for worker in pool.workers:
                 channels[worker.channel.fileno()] = pool, worker
@@ -400,7 +400,7 @@ class Recovery:
             for pool in self.pools:
                 pool.kill_hanging(self._limit_ticks)
 
-    def take(self, key: Key) -> Opened | Failure | None:
+    def take(self, key: Key) -> RecoveredPartition | Failure | None:
         """Return the job's result, None while it goes on.
 
         Raises LookupError if the log process is to do the job itself.

@@ -33,9 +33,9 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.log.append.relocation import retry_held
+from mpbroker.log.append.relocation import resume_jobs
 from mpbroker.log.directories import future_replica
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import topic_id_if_any
 from mpbroker.log.io.disk_errors import PASSING
@@ -76,8 +76,8 @@ class _Over(Exception):
 @dataclass(eq=False)
 class Move:
     log: PartitionLog
-    source: Home
-    target: Home
+    source: LogDirectory
+    target: LogDirectory
     copy: Copy
     is_cancelled: bool = False
     # From here on it cannot be stopped.
@@ -88,7 +88,7 @@ class Move:
     problem: str = ""
 
 
-class Moving:
+class ReplicaMover:
     """The moves of one log worker's partitions.
 
     `wake`: called in a thread when a step of a copy is over, so that the loop looks. `counters`: those of
@@ -106,7 +106,7 @@ class Moving:
         self._queue: deque[Move] = deque()
         self._running: list[_Steps] = []
         # The next target of partitions whose current move is decided but not over.
-        self._next: dict[PartitionLog, Home] = {}
+        self._next: dict[PartitionLog, LogDirectory] = {}
         # The move whose produces wait; one at a time.
         self._held: Move | None = None
         self._placing: Future[None] | None = None
@@ -172,13 +172,13 @@ class Moving:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return self._begun(log, target)
 
-    def _begun(self, log: PartitionLog, target: Home) -> int:
+    def _begun(self, log: PartitionLog, target: LogDirectory) -> int:
         source, path = self._manager.dirs[log.state.log_dir], target.path / log.name
         if _is_there(path):
             _log.error("%s cannot move to %s: there is one already", log.directory, path)
             return ErrorCode.KAFKA_STORAGE_ERROR
         future = target.path / future_replica.new_name(log.topic, log.partition)
-        steps: list[tuple[Home, Callable[[], None]]] = [
+        steps: list[tuple[LogDirectory, Callable[[], None]]] = [
             (source, partial(future_replica.unmark, log.directory)),
             (target, partial(future_replica.make, future, log.topic_id)),
         ]
@@ -194,7 +194,7 @@ class Moving:
         self._begin(log, target, future)
         return 0
 
-    def _begin(self, log: PartitionLog, target: Home, future: Path) -> None:
+    def _begin(self, log: PartitionLog, target: LogDirectory, future: Path) -> None:
         source = self._manager.dirs[log.state.log_dir]
         move = Move(log, source, target, Copy(log.directory, future, self._pace))
         self._moves[log] = move
@@ -209,7 +209,7 @@ class Moving:
         self._end(move)
         self._set_aside(move.target, move.copy.future)
 
-    def _set_aside(self, home: Home, future: Path) -> None:
+    def _set_aside(self, home: LogDirectory, future: Path) -> None:
         try:
             gone = future_replica.set_aside(future)
         except OSError as error:
@@ -319,7 +319,7 @@ class Moving:
             if not move.is_decided:
                 move.target.forget((move.log.topic, move.log.partition))
 
-    def _has_failed(self, home: Home) -> bool:
+    def _has_failed(self, home: LogDirectory) -> bool:
         """Tell whether the directory failed. The turn knows before `home` does."""
         return home.failed or bool(self._manager.turn.failed_dirs >> home.number & 1)
 
@@ -478,7 +478,7 @@ class Moving:
         finally:
             self._held, log.is_swapping, log.is_held = None, False, False
             log.state.release()
-            retry_held(self._manager.turn)
+            resume_jobs(self._manager.turn)
 
     def _has_last(self, move: Move) -> Generator[None, None, bool]:
         """Copy the rest while produces wait. Tell whether the replicas became equal in HELD_MOST_S."""
@@ -496,7 +496,7 @@ class Moving:
                 _log.warning("%s: %s is too slow now; the move is tried again", log.name, move.target.path)
                 log.is_held = False
                 log.state.release()
-                retry_held(self._manager.turn)
+                resume_jobs(self._manager.turn)
             yield
         self._check(move)
         return self._has_copied(move, copied) and log.is_held

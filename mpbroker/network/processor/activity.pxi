@@ -1,30 +1,30 @@
 # The order of activity: an intrusive list of the open channels, the least recently active first. Part of
 # turn.pyx. (Kafka: Selector.IdleExpiryManager, a LinkedHashMap in access order.)
 
-cdef inline void activity_append(Turn *t, uint32_t channel) noexcept nogil:
+cdef inline void activity_append(ChannelTurn *t, uint32_t channel) noexcept nogil:
     cdef uint32_t last = t.links[t.channel_places].before
     t.links[channel].before = last
     t.links[channel].after = t.channel_places
     t.links[last].after = channel
     t.links[t.channel_places].before = channel
 
-cdef inline void activity_remove(Turn *t, uint32_t channel) noexcept nogil:
+cdef inline void activity_remove(ChannelTurn *t, uint32_t channel) noexcept nogil:
     t.links[t.links[channel].before].after = t.links[channel].after
     t.links[t.links[channel].after].before = t.links[channel].before
 
-cdef inline void active(Turn *t, Channel *c) noexcept nogil:
+cdef inline void active(ChannelTurn *t, Channel *c) noexcept nogil:
     """Note that the socket was readable or writable in this turn."""
     if c.last_active_ns != t.now_ns:
         c.last_active_ns = t.now_ns
         activity_remove(t, c.index)
         activity_append(t, c.index)
 
-cdef inline Channel *least_active(Turn *t) noexcept nogil:
+cdef inline Channel *least_active(ChannelTurn *t) noexcept nogil:
     """Return the least recently active channel; NULL when no connection is open."""
     cdef uint32_t first = t.links[t.channel_places].after
     return NULL if first == t.channel_places else &t.channels[first]
 
-cdef uint32_t close_idle_channels(Turn *t, uint64_t before_ns) noexcept nogil:
+cdef uint32_t close_idle_channels(ChannelTurn *t, uint64_t before_ns) noexcept nogil:
     """Close all channels last active before `before_ns`, whatever they wait for. (Kafka: one per poll.)"""
     cdef Channel *c = least_active(t)
     cdef uint32_t closed = 0

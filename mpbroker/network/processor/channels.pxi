@@ -1,6 +1,6 @@
 # Channels: lists, leases, closing. Part of turn.pyx.
 
-cdef inline void defer(Turn *t, Channel *c, bint soon) noexcept nogil:
+cdef inline void defer(ChannelTurn *t, Channel *c, bint soon) noexcept nogil:
     """Look at the channel again in the next turn. `soon`: it can go on then, so that turn does not sleep."""
     t.soon = t.soon or soon
     if not c.deferred:
@@ -8,11 +8,11 @@ cdef inline void defer(Turn *t, Channel *c, bint soon) noexcept nogil:
         t.deferred[t.deferred_count] = c.index
         t.deferred_count += 1
 
-cdef inline void enqueue(Turn *t, Channel *c) noexcept nogil:
+cdef inline void enqueue(ChannelTurn *t, Channel *c) noexcept nogil:
     t.fifo[t.fifo_tail & (FIFO_PLACES - 1)] = c.index
     t.fifo_tail += 1
 
-cdef inline void free_place(Turn *t, Channel *c) noexcept nogil:
+cdef inline void free_place(ChannelTurn *t, Channel *c) noexcept nogil:
     """Free the place of a channel, unless a list still has it or its end was not reported. Whoever takes it
     from there frees it then.
     """
@@ -25,22 +25,22 @@ cdef inline void free_place(Turn *t, Channel *c) noexcept nogil:
 
 # ---- leases
 
-cdef inline void free_request(Turn *t, Channel *c) noexcept nogil:
+cdef inline void free_request(ChannelTurn *t, Channel *c) noexcept nogil:
     if c.block:
         arena_free(t.arena, c.block, c.asked_bytes)
         c.block = 0
     elif c.kept != NULL:
         forget_kept(t, c)
 
-cdef inline void forget_kept(Turn *t, Channel *c) noexcept nogil:
+cdef inline void forget_kept(ChannelTurn *t, Channel *c) noexcept nogil:
     t.kept_bytes -= c.needed
     free(c.kept)
     c.kept = NULL
 
-cdef inline bint may_keep(Turn *t, Channel *c) noexcept nogil:
+cdef inline bint may_keep(ChannelTurn *t, Channel *c) noexcept nogil:
     return c.needed <= KEPT_MAX and t.kept_bytes + c.needed <= t.arena.limit_bytes // KEPT_SHARE
 
-cdef void leave_arena(Turn *t, Channel *c) noexcept nogil:
+cdef void leave_arena(ChannelTurn *t, Channel *c) noexcept nogil:
     """Free the block of a parked request: its handler no longer reads it, and a long wait must not keep
     memory from others.
 
@@ -59,7 +59,7 @@ cdef void leave_arena(Turn *t, Channel *c) noexcept nogil:
     arena_free(t.arena, c.block, c.asked_bytes)
     c.block = 0
 
-cdef bint enter_arena(Turn *t, Channel *c) noexcept nogil:
+cdef bint enter_arena(ChannelTurn *t, Channel *c) noexcept nogil:
     """Bring a parked request back into the arena, for a handler. It was let in once, so the limit does not
     count. False: its frame was not kept, or there is no memory at all; the caller closes the connection.
     """
@@ -74,7 +74,7 @@ cdef bint enter_arena(Turn *t, Channel *c) noexcept nogil:
     c.block, c.asked_bytes = block, asked
     return True
 
-cdef inline void free_stash(Turn *t, Channel *c) noexcept nogil:
+cdef inline void free_stash(ChannelTurn *t, Channel *c) noexcept nogil:
     if c.stash:
         arena_free(t.arena, c.stash, c.stash_asked_bytes)
         c.stash = 0
@@ -82,7 +82,7 @@ cdef inline void free_stash(Turn *t, Channel *c) noexcept nogil:
 cdef inline uint64_t stash_block(uint64_t bytes) noexcept nogil:
     return bytes if bytes > SMALL_BLOCK else SMALL_BLOCK
 
-cdef void shrink_stash(Turn *t, Channel *c) noexcept nogil:
+cdef void shrink_stash(ChannelTurn *t, Channel *c) noexcept nogil:
     """Move pipelined bytes to a block of their own size: nothing reads them for a while."""
     cdef uint32_t left = c.stash_received - c.stash_at
     cdef uint64_t asked = stash_block(left), block
@@ -95,7 +95,7 @@ cdef void shrink_stash(Turn *t, Channel *c) noexcept nogil:
     free_stash(t, c)
     c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = block, asked, 0, left
 
-cdef void give_back(Turn *t, ReplySlot *a) noexcept nogil:
+cdef void give_back(ChannelTurn *t, ReplySlot *a) noexcept nogil:
     """End the lease of a handler's reply block. The processor's own blocks are freed with their request."""
     cdef Slot slot
     cdef ReturnSlot *r = <ReturnSlot *>&slot
@@ -114,7 +114,7 @@ cdef void give_back(Turn *t, ReplySlot *a) noexcept nogil:
         counter_add(t.counters, Counter.COUNT_RING_FULL, 1)
         owe(t, peer, &slot)
 
-cdef void owe(Turn *t, Peer *peer, Slot *slot) noexcept nogil:
+cdef void owe(ChannelTurn *t, Peer *peer, Slot *slot) noexcept nogil:
     """Keep a descriptor that did not fit into a handler's ring; it goes first when there is room."""
     cdef Slot *grown
     if peer.owed_count == peer.owed_places:
@@ -130,7 +130,7 @@ cdef void owe(Turn *t, Peer *peer, Slot *slot) noexcept nogil:
         peer.wants_room = True
         ring_want_space(&peer.requests, True)
 
-cdef void pay(Turn *t, Peer *peer) noexcept nogil:
+cdef void pay(ChannelTurn *t, Peer *peer) noexcept nogil:
     cdef uint32_t paid = 0
     while paid < peer.owed_count and stage(t, peer, &peer.owed[paid]):
         paid += 1
@@ -140,7 +140,7 @@ cdef void pay(Turn *t, Peer *peer) noexcept nogil:
         memmove(peer.owed, peer.owed + paid, (peer.owed_count - paid) * sizeof(Slot))
         peer.owed_count -= paid
 
-cdef void cancel(Turn *t, Channel *c) noexcept nogil:
+cdef void cancel(ChannelTurn *t, Channel *c) noexcept nogil:
     """Tell the handler that a parked request's client is gone. It ends the lease with a NOOP."""
     cdef Slot slot
     cdef RequestSlot *r = <RequestSlot *>&slot
@@ -156,7 +156,7 @@ cdef void cancel(Turn *t, Channel *c) noexcept nogil:
     else:
         owe(t, peer, &slot)
 
-cdef inline void answered(Turn *t, Channel *c) noexcept nogil:
+cdef inline void answered(ChannelTurn *t, Channel *c) noexcept nogil:
     """Take the channel's request off its handler's load."""
     if c.handler != NO_HANDLER:
         if not c.parked and t.handlers[c.handler].load:
@@ -175,7 +175,7 @@ cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail)
     event.detail = detail
     c.unreported += 1
 
-cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
+cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
     """Close the socket. While others have the request the place stays CLOSED, until its answer comes."""
     if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
         return
@@ -202,7 +202,7 @@ cdef void close_channel(Turn *t, Channel *c, uint32_t reason, int64_t detail) no
         free_request(t, c)
         free_place(t, c)
 
-cdef void close_all_of(Turn *t, int listener) noexcept nogil:
+cdef void close_all_of(ChannelTurn *t, int listener) noexcept nogil:
     cdef uint32_t i
     for i in range(t.channels_used):
         if t.channels[i].connection and t.channels[i].listener == listener:

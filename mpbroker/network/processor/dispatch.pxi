@@ -6,7 +6,7 @@ cdef enum:
     HEAVY_BYTES = 1 << 18           # a request of this size goes to a handler alone
     HEAVY_COST = 1 << 20            # more than any number of requests that can wait
 
-cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
+cdef void take_answer(ChannelTurn *t, ReplySlot *a) noexcept nogil:
     cdef Channel *c
     if a.channel >= t.channels_used:
         return
@@ -61,7 +61,7 @@ cdef void take_answer(Turn *t, ReplySlot *a) noexcept nogil:
         c.state = ChannelState.CHANNEL_READING      # no other process has its block now
         close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.api_key)
 
-cdef bint take_answers(Turn *t, RingRef *ring) noexcept nogil:
+cdef bint take_answers(ChannelTurn *t, RingRef *ring) noexcept nogil:
     """Take all waiting answers. True: the producer waits for room."""
     cdef uint64_t waiting = ring_waiting(ring), i
     cdef Slot slot
@@ -71,7 +71,7 @@ cdef bint take_answers(Turn *t, RingRef *ring) noexcept nogil:
     t.answers_waiting += waiting
     return ring_advance(ring, waiting) if waiting else False
 
-cdef void take_all_answers(Turn *t) noexcept nogil:
+cdef void take_all_answers(ChannelTurn *t) noexcept nogil:
     cdef uint32_t h
     cdef Peer *peer
     for h in range(t.log_count):
@@ -96,7 +96,7 @@ cdef inline bint has_heavy(Peer *peer) noexcept nogil:
 cdef inline bint takes_requests(Peer *peer) noexcept nogil:
     return peer.alive and not peer.leaving and peer.owed_count == 0 and ring_room(&peer.requests) != 0
 
-cdef Peer *least_loaded(Turn *t) noexcept nogil:
+cdef Peer *least_loaded(ChannelTurn *t) noexcept nogil:
     """Return the live handler with the least load, one without a heavy request if possible; NULL if none has
     room.
 
@@ -117,7 +117,7 @@ cdef Peer *least_loaded(Turn *t) noexcept nogil:
             best = peer
     return best
 
-cdef Peer *session_keeper(Turn *t, Channel *c) noexcept nogil:
+cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return the handler that must get a fetch; NULL: any.
 
     A fetch of a session goes to the session's keeper. One that makes a session goes to each handler in turn,
@@ -177,7 +177,7 @@ cdef inline bint is_forwarded(int16_t api_key) noexcept nogil:
         return True
     return api_key == Api.API_DESCRIBE_TRANSACTIONS or api_key == Api.API_LIST_TRANSACTIONS
 
-cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
+cdef bint hand_over(ChannelTurn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     cdef Slot slot
     cdef RequestSlot *r = <RequestSlot *>&slot
     r.kind = SlotKind.REQUEST
@@ -208,7 +208,7 @@ cdef bint hand_over(Turn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
     peer.touched = True
     return True
 
-cdef void dispatch(Turn *t) noexcept nogil:
+cdef void dispatch(ChannelTurn *t) noexcept nogil:
     """Give the requests of a wake-up to one handler as one batch: waking it costs more than the work of many.
 
     A heavy request goes alone, so that nothing waits behind it.
@@ -241,7 +241,7 @@ cdef void dispatch(Turn *t) noexcept nogil:
             given = BATCH_REQUESTS_MAX if heavy else given + 1
         t.last_handler = peer.number
 
-cdef void want_room(Turn *t) noexcept nogil:
+cdef void want_room(ChannelTurn *t) noexcept nogil:
     cdef uint32_t h
     for h in range(t.handler_count):
         if t.handlers[h].alive and not t.handlers[h].leaving:
@@ -250,7 +250,7 @@ cdef void want_room(Turn *t) noexcept nogil:
             if ring_room(&t.handlers[h].requests):
                 t.soon = True
 
-cdef void publish(Turn *t) noexcept nogil:
+cdef void publish(ChannelTurn *t) noexcept nogil:
     cdef uint32_t h
     cdef Peer *peer
     for h in range(t.handler_count):

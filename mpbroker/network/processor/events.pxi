@@ -1,12 +1,12 @@
 # Part of turn.pyx: which channels go on after socket events, and whether the next turn may sleep.
 
-cdef bint is_ordered(Turn *t) noexcept nogil:
+cdef bint is_ordered(ChannelTurn *t) noexcept nogil:
     """Return whether the supervisor or an acceptor wants something that Python does."""
     if load_acquire(t.order) != t.order_seen or load_acquire(t.fence_order) != t.fence_order_seen:
         return True
     return load_acquire(t.evictions_asked) != load_relaxed(t.evictions_done)
 
-cdef bint must_stay_awake(Turn *t) noexcept nogil:
+cdef bint must_stay_awake(ChannelTurn *t) noexcept nogil:
     cdef uint32_t h
     if t.soon or t.marked_count or may_open(t):
         return True
@@ -20,7 +20,7 @@ cdef bint must_stay_awake(Turn *t) noexcept nogil:
             return True
     return False
 
-cdef void walk_deferred(Turn *t) noexcept nogil:
+cdef void walk_deferred(ChannelTurn *t) noexcept nogil:
     cdef uint32_t *list_now = t.deferred
     cdef uint32_t count = t.deferred_count, i
     cdef Channel *c
@@ -39,7 +39,7 @@ cdef void walk_deferred(Turn *t) noexcept nogil:
         elif c.state == ChannelState.CHANNEL_READING and not c.starved and not c.held:
             read_channel(t, c)
 
-cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
+cdef void socket_event(ChannelTurn *t, Channel *c, uint32_t events) noexcept nogil:
     if events & (EPOLLERR | EPOLLHUP):
         close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
         return
@@ -58,7 +58,7 @@ cdef void socket_event(Turn *t, Channel *c, uint32_t events) noexcept nogil:
     elif c.state == ChannelState.CHANNEL_READING and c.readable and not c.starved and not c.held:
         read_channel(t, c)
 
-cdef void go_on(Turn *t) noexcept nogil:
+cdef void go_on(ChannelTurn *t) noexcept nogil:
     """Let channels go on whose time, turn, place in the queue or memory has come."""
     end_throttles(t)
     if t.deferred_count:
@@ -73,7 +73,7 @@ cdef void go_on(Turn *t) noexcept nogil:
     if t.idle_ns and t.idle_ns < t.now_ns:
         close_idle_channels(t, t.now_ns - t.idle_ns)
 
-cdef void before_sleep(Turn *t) noexcept nogil:
+cdef void before_sleep(ChannelTurn *t) noexcept nogil:
     """Find what keeps the next turn from sleeping, and publish what others read."""
     if t.held_count:
         await_room(t)

@@ -62,7 +62,7 @@ cdef void close_deleted_files(FileTable *files) noexcept nogil:
     if closed:
         place_anew(files)
 
-cdef void look_at_files(Turn *t) noexcept nogil:
+cdef void look_at_files(ChannelTurn *t) noexcept nogil:
     """Close deleted files once a second; let waiting answers try again, as descriptors may have come free."""
     if t.next_files_look_ns >= t.now_ns:
         return
@@ -70,11 +70,11 @@ cdef void look_at_files(Turn *t) noexcept nogil:
     t.files.released = True
     close_deleted_files(&t.files)
 
-cdef inline bint may_open(Turn *t) noexcept nogil:
+cdef inline bint may_open(ChannelTurn *t) noexcept nogil:
     """Return whether an answer waits for files and was not looked at, or there may be room now."""
     return t.opening_count > t.unopened_count or (t.unopened_count and t.files.released)
 
-cdef inline void await_files(Turn *t, Channel *c) noexcept nogil:
+cdef inline void await_files(ChannelTurn *t, Channel *c) noexcept nogil:
     t.opening[t.opening_count] = c.index
     t.opening_count += 1
 
@@ -85,7 +85,7 @@ cdef class TurnFiles:
     Serve one channel at a time: `missing`, then `resume`, `ask_again` or `wait`.
     """
     cdef ProcessorTurn turn
-    cdef Turn *t
+    cdef ChannelTurn *t
 
     def __init__(self, ProcessorTurn turn):
         self.turn = turn
@@ -97,7 +97,7 @@ cdef class TurnFiles:
 
     def opening(self) -> list[int]:
         """Return the channels whose answers wait for files, the longest waiting first."""
-        cdef Turn *t = self.t
+        cdef ChannelTurn *t = self.t
         cdef uint32_t i
         out = dict.fromkeys(
             t.opening[i] for i in range(t.opening_count)
@@ -113,7 +113,7 @@ cdef class TurnFiles:
 
         There is room for them, and its open files stay open. None: the channel has to wait, or is closed.
         """
-        cdef Turn *t = self.t
+        cdef ChannelTurn *t = self.t
         cdef Channel *c = &t.channels[channel]
         cdef uint8_t *base
         cdef Part *part

@@ -7,9 +7,9 @@ cdef void *allocated(size_t count, size_t size) except NULL:
         raise MemoryError(f"{count} times {size} bytes")
     return made
 
-cdef Turn *empty_turn() except NULL:
+cdef ChannelTurn *empty_turn() except NULL:
     """Make a turn without descriptors, so that `release_turn` may be called whatever is missing later."""
-    cdef Turn *t = <Turn *>allocated(1, sizeof(Turn))
+    cdef ChannelTurn *t = <ChannelTurn *>allocated(1, sizeof(ChannelTurn))
     cdef uint32_t i
     t.epoll_fd = -1
     t.files.most = FILES_MOST
@@ -17,7 +17,7 @@ cdef Turn *empty_turn() except NULL:
         t.files.places[i].fd = -1
     return t
 
-cdef allocate_places(Turn *t, uint32_t channel_places):
+cdef allocate_places(ChannelTurn *t, uint32_t channel_places):
     """Allocate the arrays for `channel_places` channels. Places are used from the lowest on."""
     t.channel_places = channel_places
     t.channels = <Channel *>allocated(channel_places, sizeof(Channel))
@@ -40,7 +40,7 @@ cdef inline void close_own(Channel *c) noexcept nogil:
     if c.connection and not c.owned and c.fd >= 0:
         close(c.fd)
 
-cdef void release_turn(Turn *t) noexcept nogil:
+cdef void release_turn(ChannelTurn *t) noexcept nogil:
     """Free the turn. Nothing of it is shared, so this is safe whatever became of the broker's memory."""
     cdef uint32_t i
     for i in range(t.channels_used):

@@ -1,27 +1,27 @@
 # When the arena is used up: channels wait, and the longest waiting go on first. Part of turn.pyx. (Kafka:
 # SimpleMemoryPool, and Selector's muting while it is out of memory.)
 
-cdef inline bint memory_is_out(Turn *t) noexcept nogil:
+cdef inline bint memory_is_out(ChannelTurn *t) noexcept nogil:
     """Return whether no byte is left. While one is left, a request of any size is let in."""
     return t.arena.in_use_bytes >= t.arena.limit_bytes
 
-cdef inline bint memory_is_low(Turn *t) noexcept nogil:
+cdef inline bint memory_is_low(ChannelTurn *t) noexcept nogil:
     return t.arena.in_use_bytes + t.arena.limit_bytes // LOW_MEMORY_SHARE > t.arena.limit_bytes
 
-cdef inline bint may_have_room(Turn *t) noexcept nogil:
+cdef inline bint may_have_room(ChannelTurn *t) noexcept nogil:
     """Return whether a refused allocation may succeed now. A fragmented extent refuses too."""
     if memory_is_out(t):
         return False
     return t.arena.releases != t.refused_at or t.arena.limit_bytes != t.refused_limit
 
-cdef uint64_t allocate_more(Turn *t, uint64_t asked) noexcept nogil:
+cdef uint64_t allocate_more(ChannelTurn *t, uint64_t asked) noexcept nogil:
     """Allocate for a channel that holds the beginning of its frame."""
     if not t.beyond:
         return arena_allocate(t.arena, asked)
     t.beyond = False
     return arena_allocate_beyond(t.arena, asked)
 
-cdef void memory_full(Turn *t, Channel *c) noexcept nogil:
+cdef void memory_full(ChannelTurn *t, Channel *c) noexcept nogil:
     """Mute the channel until there is memory."""
     counter_add(t.counters, Counter.COUNT_MEMORY_FULL, 1)
     if not mute_event(t, c, MUTE):
@@ -37,30 +37,30 @@ cdef void memory_full(Turn *t, Channel *c) noexcept nogil:
         t.starved[t.starved_count] = c.index
         t.starved_count += 1
 
-cdef void count_dry(Turn *t) noexcept nogil:
+cdef void count_dry(ChannelTurn *t) noexcept nogil:
     """Count the part of a dry spell that has passed, so that an outage is seen while it lasts."""
     if t.dry_since_ns and t.dry_since_ns < t.now_ns:
         counter_add(t.counters, Counter.COUNT_MEMORY_DEPLETED_NS, t.now_ns - t.dry_since_ns)
         t.dry_since_ns = t.now_ns
 
-cdef void end_dry_spell(Turn *t) noexcept nogil:
+cdef void end_dry_spell(ChannelTurn *t) noexcept nogil:
     count_dry(t)
     if may_have_room(t):
         t.dry_since_ns = 0
 
-cdef void feed(Turn *t, Channel *c) noexcept nogil:
+cdef void feed(ChannelTurn *t, Channel *c) noexcept nogil:
     c.starved = 0
     if c.state == ChannelState.CHANNEL_FREE:
         free_place(t, c)
     elif c.state == ChannelState.CHANNEL_READING and mute_event(t, c, UNMUTE):
         read_channel(t, c)
 
-cdef inline void forget_starved(Turn *t, uint32_t first, uint32_t count) noexcept nogil:
+cdef inline void forget_starved(ChannelTurn *t, uint32_t first, uint32_t count) noexcept nogil:
     memmove(
         t.starved + first, t.starved + first + count, (t.starved_count - first - count) * sizeof(uint32_t))
     t.starved_count -= count
 
-cdef void feed_starved(Turn *t) noexcept nogil:
+cdef void feed_starved(ChannelTurn *t) noexcept nogil:
     """Let channels that waited for memory go on, as far as there is memory."""
     cdef uint32_t count = t.starved_count, fed = 0
     end_dry_spell(t)
@@ -73,7 +73,7 @@ cdef void feed_starved(Turn *t) noexcept nogil:
         # Channels that found none again now stand behind those not tried.
         forget_starved(t, 0, fed)
 
-cdef void end_jam(Turn *t) noexcept nogil:
+cdef void end_jam(ChannelTurn *t) noexcept nogil:
     """Let the longest waiting channel go beyond the limit if all memory is with channels that wait for more.
     Otherwise none would ever be freed. One at a time, as a single request may exceed the limit anyway.
     """
@@ -93,7 +93,7 @@ cdef void end_jam(Turn *t) noexcept nogil:
         t.beyond = False
         forget_starved(t, first, 1)
 
-cdef uint64_t answer_bytes(Turn *t, Channel *c) noexcept nogil:
+cdef uint64_t answer_bytes(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return the size of an answer that is made of parts."""
     cdef uint64_t total = 0
     cdef uint32_t i
@@ -104,7 +104,7 @@ cdef uint64_t answer_bytes(Turn *t, Channel *c) noexcept nogil:
 cdef inline bint holds_files(Channel *c) noexcept nogil:
     return c.state == ChannelState.CHANNEL_SENDING and c.answer.kind == SlotKind.SEND_PARTS
 
-cdef uint64_t progress_asked(Turn *t, Channel *c) noexcept nogil:
+cdef uint64_t progress_asked(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return the bytes that a channel must move within `stall_ns` while others starve."""
     cdef uint64_t holds = c.asked_bytes if c.block else 0
     if t.unopened_count and holds_files(c):
@@ -114,7 +114,7 @@ cdef uint64_t progress_asked(Turn *t, Channel *c) noexcept nogil:
     holds //= PROGRESS_SHARE
     return holds if holds > PROGRESS_BYTES else PROGRESS_BYTES
 
-cdef bint is_stalled(Turn *t, Channel *c) noexcept nogil:
+cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether a channel holds memory, could move, and has moved too little for too long. A byte now
     and then is no progress.
     """
@@ -134,7 +134,7 @@ cdef bint is_stalled(Turn *t, Channel *c) noexcept nogil:
     c.marked_ns, c.marked_bytes = t.now_ns, c.moved_bytes
     return False
 
-cdef inline bint only_keeps(Turn *t, Channel *c) noexcept nogil:
+cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether a channel has held only bytes pipelined behind a parked request or a throttle, for
     `stall_ns`. Such a channel waits for us. Close it only if that frees memory another one waits for.
     """
@@ -142,7 +142,7 @@ cdef inline bint only_keeps(Turn *t, Channel *c) noexcept nogil:
         return False
     return c.state == ChannelState.CHANNEL_THROTTLED or (c.state == ChannelState.CHANNEL_WAITING and c.parked)
 
-cdef bint replies_are_out(Turn *t) noexcept nogil:
+cdef bint replies_are_out(ChannelTurn *t) noexcept nogil:
     """Return whether a handler lacks room for an answer: other clients do not read theirs."""
     cdef uint32_t h
     for h in range(t.handler_count):
@@ -150,7 +150,7 @@ cdef bint replies_are_out(Turn *t) noexcept nogil:
             return True
     return False
 
-cdef void close_stalled(Turn *t) noexcept nogil:
+cdef void close_stalled(ChannelTurn *t) noexcept nogil:
     """Close channels that make no progress with memory or files others wait for, ten times a second."""
     cdef uint32_t place = t.links[t.channel_places].after
     cdef bint memory = t.dry_since_ns or t.starved_count or replies_are_out(t)
@@ -167,7 +167,7 @@ cdef void close_stalled(Turn *t) noexcept nogil:
             close_channel(t, c, CloseReason.CLOSED_STALLED, c.received)
     end_jam(t)
 
-cdef void shuffle(Turn *t, epoll_event *events, int count) noexcept nogil:
+cdef void shuffle(ChannelTurn *t, epoll_event *events, int count) noexcept nogil:
     """Shuffle events while memory is low, so that it does not always go to the same sockets."""
     cdef int i
     cdef uint64_t k

@@ -3,7 +3,7 @@
 cdef enum:
     STAMP_NS = 1000             # unit of a descriptor's stamps
 
-cdef void begin_counting(Turn *t) noexcept nogil:
+cdef void begin_counting(ChannelTurn *t) noexcept nogil:
     """Start the counters. A predecessor's connections count as closed, whether it could count that or not."""
     cdef int by
     counter_set(
@@ -16,7 +16,7 @@ cdef void begin_counting(Turn *t) noexcept nogil:
 cdef inline uint64_t since(uint64_t earlier_ns, uint64_t later_ns) noexcept nogil:
     return later_ns - earlier_ns if later_ns > earlier_ns else 0
 
-cdef inline uint64_t begin_timing(Turn *t) noexcept nogil:
+cdef inline uint64_t begin_timing(ChannelTurn *t) noexcept nogil:
     """Return the time; 0: nobody has a quota on the time of requests."""
     return monotonic_ns() if t.timed else 0
 
@@ -32,7 +32,7 @@ cdef inline uint16_t network_units(Channel *c) noexcept nogil:
     cdef uint64_t units = c.network_ns // NETWORK_UNIT_NS
     return <uint16_t>units if units < 0xFFFF else <uint16_t>0xFFFF
 
-cdef void count_client(Turn *t, Channel *c) noexcept nogil:
+cdef void count_client(ChannelTurn *t, Channel *c) noexcept nogil:
     """Count the connection's software, which is known now; "unknown" before ApiVersions names it."""
     cdef SessionEntry *session = &t.sessions[c.index]
     client_leave(t.meters, ClientKind.CLIENT_SOFTWARE, c.client)
@@ -40,7 +40,7 @@ cdef void count_client(Turn *t, Channel *c) noexcept nogil:
         t.meters, ClientKind.CLIENT_SOFTWARE, session.software_name, session.software_version
     )
 
-cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
+cdef void note_finished(ChannelTurn *t, Channel *c) noexcept nogil:
     """Count a request that has ended, even if answered in vain.
 
     Each stage ends where the next begins, so that they add up.
@@ -76,7 +76,8 @@ cdef void note_finished(Turn *t, Channel *c) noexcept nogil:
         keep_told(t, c, queue_ns, local_ns, remote_ns, since(c.received_ns + answered_ns, c.dequeued_ns))
 
 cdef void keep_told(
-    Turn *t, Channel *c, uint64_t queue_ns, uint64_t local_ns, uint64_t remote_ns, uint64_t response_queue_ns
+    ChannelTurn *t, Channel *c,
+    uint64_t queue_ns, uint64_t local_ns, uint64_t remote_ns, uint64_t response_queue_ns
 ) noexcept nogil:
     """Copy a handler's text for the request log, for Python to write. Without memory it is lost."""
     cdef ReplySlot *a = &c.answer
@@ -102,7 +103,7 @@ cdef void keep_told(
     told.total_ns = since(c.received_ns, t.clock_ns)
     t.told_count += 1
 
-cdef list take_told(Turn *t):
+cdef list take_told(ChannelTurn *t):
     """Return the fields of request_log.Ended, and free the copies."""
     cdef Told *one
     cdef uint32_t i
@@ -118,7 +119,7 @@ cdef list take_told(Turn *t):
     t.told_count = 0
     return out
 
-cdef void note_size(Turn *t, Channel *c) noexcept nogil:
+cdef void note_size(ChannelTurn *t, Channel *c) noexcept nogil:
     """Note the size of a response that begins to be written."""
     cdef uint64_t size = c.answer.length
     cdef uint32_t i

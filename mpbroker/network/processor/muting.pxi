@@ -1,6 +1,6 @@
 # Mute states and throttle timers. Part of turn.pyx; mute.py draws the states and has their table.
 
-cdef inline bint mute_event(Turn *t, Channel *c, int event) noexcept nogil:
+cdef inline bint mute_event(ChannelTurn *t, Channel *c, int event) noexcept nogil:
     """Change the channel's mute state. False: the event is impossible, and the caller closes the channel."""
     cdef uint8_t following = t.mute_table[c.mute * MUTE_EVENTS + event]
     if following == MUTE_IMPOSSIBLE:
@@ -11,7 +11,7 @@ cdef inline bint mute_event(Turn *t, Channel *c, int event) noexcept nogil:
 
 cdef class Muting:
     """The mute state of one channel, as the turn keeps it, without the rest of a channel."""
-    cdef Turn *t
+    cdef ChannelTurn *t
     cdef Channel channel
 
     def __cinit__(self):
@@ -32,7 +32,7 @@ cdef class Muting:
         return mute_event(self.t, &self.channel, event)
 
 
-cdef load_mute_table(Turn *t):
+cdef load_mute_table(ChannelTurn *t):
     cdef bytes table = mute.native_table()
     if len(table) != MUTE_TABLE_BYTES:
         raise ValueError(f"the table of mute states has {len(table)} bytes")
@@ -41,14 +41,14 @@ cdef load_mute_table(Turn *t):
 
 # ---- timers: a binary heap of throttled channels, the next to end first; a channel has its place there
 
-cdef inline void timer_put(Turn *t, uint32_t place, uint32_t channel) noexcept nogil:
+cdef inline void timer_put(ChannelTurn *t, uint32_t place, uint32_t channel) noexcept nogil:
     t.timers[place] = channel
     t.channels[channel].timer = place
 
-cdef inline uint64_t timer_at(Turn *t, uint32_t place) noexcept nogil:
+cdef inline uint64_t timer_at(ChannelTurn *t, uint32_t place) noexcept nogil:
     return t.channels[t.timers[place]].throttled_until_ns
 
-cdef void timer_sift(Turn *t, uint32_t place, uint32_t channel) noexcept nogil:
+cdef void timer_sift(ChannelTurn *t, uint32_t place, uint32_t channel) noexcept nogil:
     """Find the place of a channel, with `place` vacant. Places count from 1; 0 is none."""
     cdef uint64_t until = t.channels[channel].throttled_until_ns
     cdef uint32_t child
@@ -67,14 +67,14 @@ cdef void timer_sift(Turn *t, uint32_t place, uint32_t channel) noexcept nogil:
         place = child
     timer_put(t, place, channel)
 
-cdef void timer_start(Turn *t, Channel *c, uint64_t until_ns) noexcept nogil:
+cdef void timer_start(ChannelTurn *t, Channel *c, uint64_t until_ns) noexcept nogil:
     c.throttled_until_ns = until_ns
     t.timer_count += 1
     c.throttled_by = (c.answer.flags >> THROTTLED_BY_SHIFT) & 3
     counter_add(t.counters, <int>Counter.COUNT_THROTTLED_PRODUCE + c.throttled_by, 1)
     timer_sift(t, t.timer_count, c.index)
 
-cdef void timer_stop(Turn *t, Channel *c) noexcept nogil:
+cdef void timer_stop(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef uint32_t place = c.timer, last
     if place == 0:
         return
@@ -85,7 +85,7 @@ cdef void timer_stop(Turn *t, Channel *c) noexcept nogil:
     if last != c.index:
         timer_sift(t, place, last)
 
-cdef inline int until_timer_ms(Turn *t, int timeout_ms, uint64_t now_ns) noexcept nogil:
+cdef inline int until_timer_ms(ChannelTurn *t, int timeout_ms, uint64_t now_ns) noexcept nogil:
     """Return how long to sleep at most, rounded up so that no channel is unmuted too early."""
     cdef uint64_t left_ns
     if t.timer_count == 0:
@@ -98,7 +98,7 @@ cdef inline int until_timer_ms(Turn *t, int timeout_ms, uint64_t now_ns) noexcep
 
 # ---- throttling
 
-cdef bint start_throttle(Turn *t, Channel *c, ReplySlot *a) noexcept nogil:
+cdef bint start_throttle(ChannelTurn *t, Channel *c, ReplySlot *a) noexcept nogil:
     """Start the throttle, from the handler's answer on, before writing the answer (KIP-219)."""
     cdef uint64_t since = a.done_ns if 0 < a.done_ns < t.now_ns else t.now_ns
     if not mute_event(t, c, THROTTLE_STARTED):
@@ -106,19 +106,19 @@ cdef bint start_throttle(Turn *t, Channel *c, ReplySlot *a) noexcept nogil:
     timer_start(t, c, since + <uint64_t>a.throttle_ms * 1000000)
     return True
 
-cdef void end_throttle(Turn *t, Channel *c) noexcept nogil:
+cdef void end_throttle(ChannelTurn *t, Channel *c) noexcept nogil:
     timer_stop(t, c)
     if not mute_event(t, c, THROTTLE_ENDED):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
     elif c.state == ChannelState.CHANNEL_THROTTLED:
         go_on_reading(t, c)
 
-cdef void end_throttles(Turn *t) noexcept nogil:
+cdef void end_throttles(ChannelTurn *t) noexcept nogil:
     """End the throttles expired by this turn's `now_ns`; the clock is not read again."""
     while t.timer_count and timer_at(t, 1) <= t.now_ns:
         end_throttle(t, &t.channels[t.timers[1]])
 
-cdef void go_on_reading(Turn *t, Channel *c) noexcept nogil:
+cdef void go_on_reading(ChannelTurn *t, Channel *c) noexcept nogil:
     """Unmute an answered channel, unless a throttle lasts. A pipelined frame needs no further wake-up."""
     if not mute_event(t, c, UNMUTE):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)

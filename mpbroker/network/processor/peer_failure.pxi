@@ -16,13 +16,13 @@ cdef bint may_try_again(Channel *c) noexcept nogil:
     c.deaths += 1
     return is_repeatable(c.api_key) and c.needed < HEAVY_BYTES and c.deaths < DEATHS_MAX
 
-cdef void lose_answer_of(Turn *t, Channel *c, uint32_t owner) noexcept nogil:
+cdef void lose_answer_of(ChannelTurn *t, Channel *c, uint32_t owner) noexcept nogil:
     """Close a channel that sends from a dead handler's arena: the arena is about to be reset."""
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
         if c.answer.owner == owner and c.answer.block:
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
 
-cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
+cdef void mend_handler(ChannelTurn *t, uint32_t number) noexcept nogil:
     """Repair after a handler's death: requeue untaken and repeatable requests, close the rest.
 
     Comes after the log process's fence.
@@ -60,7 +60,7 @@ cdef void mend_handler(Turn *t, uint32_t number) noexcept nogil:
     peer.touched = False
     forget_untaken(t, peer)
 
-cdef void mend_log(Turn *t) noexcept nogil:
+cdef void mend_log(ChannelTurn *t) noexcept nogil:
     """Close the produces that died with a log worker: those taken and not answered. The handlers pause, and
     the other log workers have answered all they had.
     """

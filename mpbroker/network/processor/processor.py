@@ -23,7 +23,7 @@ from mpbroker.network.processor import request_log, turn
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.credentials import Credentials
 from mpbroker.network.processor.segment_files import SegmentFiles, own_shares
-from mpbroker.network.processor.tls_sasl import SecureChannels
+from mpbroker.network.processor.tls_sasl import TlsSaslChannels
 from mpbroker.network.processor.turn import ProcessorTurn
 from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
 from mpbroker.protocol.api_versions import Served
@@ -116,7 +116,7 @@ class Processor:
         self.files = SegmentFiles(self.turn, descriptors.files, self.log, context.counters)
         self.credentials = Credentials(context)
         self.served = served
-        self.secure: SecureChannels | None = None
+        self.secure: TlsSaslChannels | None = None
         if listeners:
             self.secure = self._secure_channels(listeners)
         self.next_news_ns = 0
@@ -133,8 +133,8 @@ class Processor:
     def _idle_ns(self) -> int:
         return max(0, self.context.config.connections_max_idle_ms) * 1_000_000
 
-    def _secure_channels(self, listeners: dict[int, ListenerSecurity]) -> SecureChannels:
-        return SecureChannels(
+    def _secure_channels(self, listeners: dict[int, ListenerSecurity]) -> TlsSaslChannels:
+        return TlsSaslChannels(
             self.turn,
             self.context.config,
             listeners,
@@ -326,7 +326,7 @@ class Processor:
             secure.add(fd, number, channel, connection)
         return channel
 
-    def _secure(self, number: int, listener: Listener) -> SecureChannels | None:
+    def _secure(self, number: int, listener: Listener) -> TlsSaslChannels | None:
         """Return what serves the listener's connections, or None if its settings cannot be used (logged).
 
         A listener added after this process began is set up by its first connection.

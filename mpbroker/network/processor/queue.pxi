@@ -2,7 +2,7 @@
 # handlers. Part of turn.pyx. (Kafka: RequestChannel.requestQueue. There a full queue stops the network
 # thread; here it stops reading.)
 
-cdef void count_taken_by(Turn *t, Peer *peer) noexcept nogil:
+cdef void count_taken_by(ChannelTurn *t, Peer *peer) noexcept nogil:
     """Count what the handler has taken since the last look. If it had no requests, the places say nothing:
     they may have been reused many times since.
     """
@@ -17,7 +17,7 @@ cdef void count_taken_by(Turn *t, Peer *peer) noexcept nogil:
     peer.untaken -= taken
     t.untaken -= taken
 
-cdef inline bint stage(Turn *t, Peer *peer, const Slot *slot) noexcept nogil:
+cdef inline bint stage(ChannelTurn *t, Peer *peer, const Slot *slot) noexcept nogil:
     """Stage a descriptor in the handler's ring. A request counts until the handler has taken it."""
     cdef uint8_t is_request = (<const RequestSlot *>slot).kind == SlotKind.REQUEST
     cdef uint64_t place = peer.requests.staged & (REQUEST_RING_PLACES - 1)
@@ -30,22 +30,22 @@ cdef inline bint stage(Turn *t, Peer *peer, const Slot *slot) noexcept nogil:
     t.untaken += is_request
     return True
 
-cdef void count_taken(Turn *t) noexcept nogil:
+cdef void count_taken(ChannelTurn *t) noexcept nogil:
     cdef uint32_t h
     for h in range(t.handler_count):
         if t.handlers[h].known and t.handlers[h].untaken:
             count_taken_by(t, &t.handlers[h])
 
-cdef void forget_untaken(Turn *t, Peer *peer) noexcept nogil:
+cdef void forget_untaken(ChannelTurn *t, Peer *peer) noexcept nogil:
     """Stop counting a handler's requests: its ring is bound anew, or gone."""
     t.untaken -= peer.untaken
     peer.untaken = 0
     peer.counted = load_acquire(peer.requests.head)
 
-cdef inline uint64_t queued_here(Turn *t) noexcept nogil:
+cdef inline uint64_t queued_here(ChannelTurn *t) noexcept nogil:
     return t.fifo_tail - t.fifo_head + t.untaken
 
-cdef void look_at_queues(Turn *t) noexcept nogil:
+cdef void look_at_queues(ChannelTurn *t) noexcept nogil:
     """Publish how much is queued here, and sum up the other processors' words."""
     cdef uint64_t elsewhere = 0, queued, busy = 1
     cdef uint32_t i
@@ -60,14 +60,14 @@ cdef void look_at_queues(Turn *t) noexcept nogil:
     t.queued_elsewhere = elsewhere
     t.queue_floor = (t.queued_requests_max + busy - 1) // busy
 
-cdef inline bint queue_is_full(Turn *t) noexcept nogil:
+cdef inline bint queue_is_full(ChannelTurn *t) noexcept nogil:
     """Return whether the queue is full for this processor. Each processor with queued requests keeps an equal
     part of the queue; otherwise a queue that is always full would serve only those already in it.
     """
     cdef uint64_t here = queued_here(t)
     return here + t.queued_elsewhere >= t.queued_requests_max and here >= t.queue_floor
 
-cdef void hold(Turn *t, Channel *c) noexcept nogil:
+cdef void hold(ChannelTurn *t, Channel *c) noexcept nogil:
     """Stop reading the channel until there is room in the queue."""
     c.marked_ns = 0
     if not c.held:
@@ -75,7 +75,7 @@ cdef void hold(Turn *t, Channel *c) noexcept nogil:
         t.held[t.held_count] = c.index
         t.held_count += 1
 
-cdef void release_held(Turn *t) noexcept nogil:
+cdef void release_held(ChannelTurn *t) noexcept nogil:
     """Let the longest waiting channels go on, as far as there is room."""
     cdef uint32_t count = t.held_count, released = 0
     cdef Channel *c
@@ -91,7 +91,7 @@ cdef void release_held(Turn *t) noexcept nogil:
         memmove(t.held, t.held + released, (t.held_count - released) * sizeof(uint32_t))
         t.held_count -= released
 
-cdef void await_room(Turn *t) noexcept nogil:
+cdef void await_room(ChannelTurn *t) noexcept nogil:
     """Ask to be rung when a handler takes a request. Other processors' words are read again before long."""
     cdef uint64_t before = t.untaken
     cdef uint32_t h

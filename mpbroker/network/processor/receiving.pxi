@@ -10,7 +10,7 @@ cdef inline uint64_t answer_room(uint64_t frame_bytes) noexcept nogil:
     cdef uint64_t room = ANSWER_ROOM + frame_bytes // 2
     return room if room < ANSWER_ROOM_MAX else ANSWER_ROOM_MAX
 
-cdef bint parse_header(Turn *t, Channel *c) noexcept nogil:
+cdef bint parse_header(ChannelTurn *t, Channel *c) noexcept nogil:
     """Parse a request header v1 or v2 (RequestHeader.json). False: malformed.
 
     Fills api_key, api_version, correlation, body.
@@ -69,7 +69,7 @@ cdef bint is_software(const uint8_t *text, uint64_t length) noexcept nogil:
             return False
     return True
 
-cdef void note_software(Turn *t, Channel *c) noexcept nogil:
+cdef void note_software(ChannelTurn *t, Channel *c) noexcept nogil:
     """Note the client's software, which an ApiVersions request names, in the session before the request is
     queued. Malformed or invalid requests are left to the handler, which answers them.
     """
@@ -101,7 +101,7 @@ cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept n
         return FIRST_BLOCK
     return claimed + answer_room(claimed)
 
-cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
+cdef bint set_aside(ChannelTurn *t, Channel *c) noexcept nogil:
     """Clear the place of the answer: move the bytes behind the frame, or the frame, whichever is shorter.
 
     No byte moves more than twice, however many frames come at once. False: no memory.
@@ -127,7 +127,7 @@ cdef bint set_aside(Turn *t, Channel *c) noexcept nogil:
     c.received = c.needed
     return True
 
-cdef int frame_whole(Turn *t, Channel *c) noexcept nogil:
+cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     """Mute the channel and put its request into the FIFO. 1: it is there; -1: closed; -2: no memory."""
     if c.received > c.needed and not set_aside(t, c):
         return -2
@@ -157,7 +157,7 @@ cdef int frame_whole(Turn *t, Channel *c) noexcept nogil:
     enqueue(t, c)
     return 1
 
-cdef bint take_size(Turn *t, Channel *c, const uint8_t *frame) noexcept nogil:
+cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept nogil:
     """Read the size of a frame. False: it is impossible, and the channel is closed."""
     cdef int32_t size = <int32_t>be32(frame)
     if size < 0 or <uint32_t>size > t.frame_bytes_max:
@@ -166,7 +166,7 @@ cdef bint take_size(Turn *t, Channel *c, const uint8_t *frame) noexcept nogil:
     c.needed = <uint32_t>size + 4
     return True
 
-cdef int take_from_stash(Turn *t, Channel *c) noexcept nogil:
+cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
     """Give the next frame, or its beginning, a block of its own. Returns as `frame_received`."""
     cdef uint32_t left = c.stash_received - c.stash_at
     cdef uint32_t taken = left
@@ -195,7 +195,7 @@ cdef int take_from_stash(Turn *t, Channel *c) noexcept nogil:
         free_stash(t, c)
     return frame_received(t, c)
 
-cdef bint make_room(Turn *t, Channel *c) noexcept nogil:
+cdef bint make_room(ChannelTurn *t, Channel *c) noexcept nogil:
     """Move a frame's beginning into a larger block, finally one for all and its answer. False: no memory."""
     cdef uint64_t asked = frame_block(c.needed, c.received)
     cdef uint64_t block
@@ -210,12 +210,12 @@ cdef bint make_room(Turn *t, Channel *c) noexcept nogil:
     c.asked_bytes = asked
     return True
 
-cdef inline uint64_t frame_room(Turn *t, Channel *c) noexcept nogil:
+cdef inline uint64_t frame_room(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return how much more of the frame the block has room for."""
     cdef uint64_t whole = block_capacity(t.arena.base, c.block)
     return (c.needed if 0 < c.needed < whole else whole) - c.received
 
-cdef int frame_received(Turn *t, Channel *c) noexcept nogil:
+cdef int frame_received(ChannelTurn *t, Channel *c) noexcept nogil:
     """Look at the block. 1: a request went to the FIFO; 0: needs more bytes; -1: closed; -2: no memory."""
     if c.received < 4:
         return 0
@@ -231,7 +231,7 @@ cdef int frame_received(Turn *t, Channel *c) noexcept nogil:
             return 0
     return frame_whole(t, c)
 
-cdef int find_block(Turn *t, Channel *c) noexcept nogil:
+cdef int find_block(ChannelTurn *t, Channel *c) noexcept nogil:
     """Find room for what the socket has. Returns as `frame_received`: 0 when there is room."""
     cdef uint64_t asked
     cdef int framed
@@ -253,7 +253,7 @@ cdef int find_block(Turn *t, Channel *c) noexcept nogil:
     # These bytes waited for memory, and may be a whole frame.
     return frame_received(t, c) if c.received else 0
 
-cdef void receive_end(Turn *t, Channel *c, ssize_t n) noexcept nogil:
+cdef void receive_end(ChannelTurn *t, Channel *c, ssize_t n) noexcept nogil:
     """Handle a recv without bytes: nothing there, the end, or a failure."""
     if n < 0 and errno == EAGAIN:
         c.readable = 0
@@ -264,12 +264,12 @@ cdef void receive_end(Turn *t, Channel *c, ssize_t n) noexcept nogil:
         t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET,
         c.received if n == 0 else errno)
 
-cdef void read_channel(Turn *t, Channel *c) noexcept nogil:
+cdef void read_channel(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef uint64_t begun_ns = begin_timing(t)
     receive(t, c)
     end_timing(c, begun_ns)
 
-cdef void receive(Turn *t, Channel *c) noexcept nogil:
+cdef void receive(ChannelTurn *t, Channel *c) noexcept nogil:
     """Receive until a request is whole, the socket is empty, the share is used up, or an error."""
     cdef uint64_t room, budget = RECEIVED_PER_TURN_MAX
     cdef ssize_t n

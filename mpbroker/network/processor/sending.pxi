@@ -1,13 +1,13 @@
 # Writing answers: bytes of an arena block, slices of segment files. Part of turn.pyx.
 
-cdef inline uint8_t *answer_base(Turn *t, ReplySlot *a) noexcept nogil:
+cdef inline uint8_t *answer_base(ChannelTurn *t, ReplySlot *a) noexcept nogil:
     """Return the arena of an answer: this processor's, for the request's own block, or a handler's."""
     return t.arena.base if a.owner == t.process else t.handlers[a.owner - FIRST_HANDLER].arena
 
-cdef inline Part *parts_of(Turn *t, ReplySlot *a) noexcept nogil:
+cdef inline Part *parts_of(ChannelTurn *t, ReplySlot *a) noexcept nogil:
     return <Part *>(answer_base(t, a) + a.block + a.position)
 
-cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
+cdef void release_answer(ChannelTurn *t, Channel *c) noexcept nogil:
     """End the use of files and the lease of the answer that the channel was sending."""
     cdef ReplySlot *a = &c.answer
     cdef Part *part
@@ -25,7 +25,7 @@ cdef void release_answer(Turn *t, Channel *c) noexcept nogil:
     give_back(t, a)
 
 cdef int send_bytes(
-    Turn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget
+    ChannelTurn *t, Channel *c, const uint8_t *bytes, uint64_t length, int flags, uint64_t *budget
 ) noexcept nogil:
     """Write from `part_sent` on. 1: all written; 0: the socket is full; 2: budget used up; -1: error."""
     cdef ssize_t n
@@ -48,7 +48,7 @@ cdef int send_bytes(
         counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
     return 1
 
-cdef int send_file(Turn *t, Channel *c, Part *part, uint64_t *budget) noexcept nogil:
+cdef int send_file(ChannelTurn *t, Channel *c, Part *part, uint64_t *budget) noexcept nogil:
     """Write a slice of a file from the page cache; otherwise like `send_bytes`."""
     cdef OpenFile *entry = file_find(
         &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
@@ -78,7 +78,7 @@ cdef int send_file(Turn *t, Channel *c, Part *part, uint64_t *budget) noexcept n
         counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
     return 1
 
-cdef int send_answer(Turn *t, Channel *c) noexcept nogil:
+cdef int send_answer(ChannelTurn *t, Channel *c) noexcept nogil:
     """Write the answer. 1: all written; 0: wait for the socket; 2: go on next turn; -1: error."""
     cdef ReplySlot *a = &c.answer
     cdef Part *part
@@ -100,7 +100,7 @@ cdef int send_answer(Turn *t, Channel *c) noexcept nogil:
         c.part_sent = 0
     return 1
 
-cdef bint files_are_open(Turn *t, Channel *c) noexcept nogil:
+cdef bint files_are_open(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether every slice can be sent. All are checked before the first byte is written."""
     cdef Part *part
     cdef uint32_t i
@@ -113,7 +113,7 @@ cdef bint files_are_open(Turn *t, Channel *c) noexcept nogil:
                 return False
     return True
 
-cdef void use_files(Turn *t, Channel *c) noexcept nogil:
+cdef void use_files(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef Part *part
     cdef uint32_t i
     for i in range(c.answer.length):
@@ -123,7 +123,7 @@ cdef void use_files(Turn *t, Channel *c) noexcept nogil:
                 &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
             ).users += 1
 
-cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
+cdef void start_sending(ChannelTurn *t, Channel *c) noexcept nogil:
     """Begin to send `c.answer`, or wait for its files."""
     c.part = 0
     c.part_sent = 0
@@ -138,7 +138,7 @@ cdef void start_sending(Turn *t, Channel *c) noexcept nogil:
     note_size(t, c)
     go_on_sending(t, c)
 
-cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
+cdef void go_on_sending(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef int done
     cdef uint64_t begun_ns
     if c.secure:
@@ -157,7 +157,7 @@ cdef void go_on_sending(Turn *t, Channel *c) noexcept nogil:
     elif done < 0:
         close_channel(t, c, CloseReason.CLOSED_RESET, errno)
 
-cdef void finish_request(Turn *t, Channel *c) noexcept nogil:
+cdef void finish_request(ChannelTurn *t, Channel *c) noexcept nogil:
     """End a request that was answered, or that wanted no answer."""
     note_finished(t, c)
     free_request(t, c)

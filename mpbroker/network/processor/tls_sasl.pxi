@@ -10,14 +10,14 @@ cdef enum:
     MOVED = 2
     REAUTHENTICATION_NS = 1000000000    # Kafka: at most one a second
 
-cdef inline void mark(Turn *t, Channel *c) noexcept nogil:
+cdef inline void mark(ChannelTurn *t, Channel *c) noexcept nogil:
     """Put the channel on Python's list."""
     if not c.marked:
         c.marked = 1
         t.marked[t.marked_count] = c.index
         t.marked_count += 1
 
-cdef bint session_over(Turn *t, Channel *c) noexcept nogil:
+cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether a request stops here because its session ends: it renews it, or comes too late."""
     if c.api_key == Api.API_SASL_HANDSHAKE and (
         c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS

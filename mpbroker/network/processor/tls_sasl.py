@@ -23,7 +23,7 @@ from mpbroker.ipc.meters import ClientKind
 from mpbroker.ipc.session import Session as Connection
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.tls_pipe import MoreLater, TlsPipe
-from mpbroker.network.processor.turn import ProcessorTurn, SecureTurn
+from mpbroker.network.processor.turn import ProcessorTurn, TlsSaslTurn
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security.listener import ListenerSecurity, LookUp
 from mpbroker.security.sasl import Failure, Offer, SaslServer, Session, State
@@ -52,7 +52,7 @@ class Stage(Enum):
     FAILED = 3  # the answer to a failed authentication is held back
 
 
-class Peer:
+class TlsSaslChannel:
     """A connection of a TLS or SASL listener. `sock` is None while the turn owns the descriptor."""
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Peer:
         return found
 
 
-class SecureChannels:
+class TlsSaslChannels:
     """The TLS and SASL connections of a processor; `listeners`: by number, those that are not PLAINTEXT."""
 
     def __init__(
@@ -117,7 +117,7 @@ class SecureChannels:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.turn = turn
-        self.native = SecureTurn(turn)
+        self.native = TlsSaslTurn(turn)
         self.listeners: dict[int, ListenerSecurity] = {}
         self.counters = counters
         self.log = log
@@ -129,9 +129,9 @@ class SecureChannels:
         self._offers: dict[int, Offer] = {}
         for number, security in listeners.items():
             self.add_listener(number, security)
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, TlsSaslChannel] = {}
         # In order of `due_ns`: the delay is the same for all.
-        self._failed: dict[int, Peer] = {}
+        self._failed: dict[int, TlsSaslChannel] = {}
         # Channels that had their share of this turn.
         self._had_enough: list[int] = []
         # Ends of handshakes that were read in this turn.
@@ -153,7 +153,7 @@ class SecureChannels:
     def add(self, fd: int, listener: int, channel: int, connection: int) -> None:
         """Take over a connection that the turn has just registered."""
         security = self.listeners[listener]
-        peer = self._peers[connection] = Peer(channel, connection, listener, security)
+        peer = self._peers[connection] = TlsSaslChannel(channel, connection, listener, security)
         self.native.begin(channel)
         peer.sock = socket.socket(fileno=fd)
         peer.sock.setblocking(False)
@@ -247,7 +247,7 @@ class SecureChannels:
 
     # ---- one channel
 
-    def _serve(self, peer: Peer, channel: int, sending: bool) -> None:
+    def _serve(self, peer: TlsSaslChannel, channel: int, sending: bool) -> None:
         if peer.stage is Stage.OPEN and (begun := self.native.renewal(channel)) is not None:
             self._renew(peer, *begun)
             return
@@ -264,7 +264,7 @@ class SecureChannels:
             case Stage.FAILED:
                 self._discard(peer)
 
-    def _broken(self, peer: Peer, error: OSError) -> None:
+    def _broken(self, peer: TlsSaslChannel, error: OSError) -> None:
         """Close an established connection on which a system call or OpenSSL failed."""
         if isinstance(error, ssl.SSLError) and not isinstance(
             error, ssl.SSLEOFError | ssl.SSLZeroReturnError
@@ -276,18 +276,18 @@ class SecureChannels:
         else:
             self.native.close(peer.channel, CloseReason.CLOSED_RESET, error.errno or 0)
 
-    def _gone_wrong(self, peer: Peer) -> None:
+    def _gone_wrong(self, peer: TlsSaslChannel) -> None:
         """Close a connection after an error of the processor, not of the client."""
         self.log.exception("connection %s: an error of the processor", self._name(peer))
         self.counters.add(Counter.COUNT_ERRORS)
         self.native.close(peer.channel, CloseReason.CLOSED_FAILED, 0)
 
-    def _name(self, peer: Peer) -> str:
+    def _name(self, peer: TlsSaslChannel) -> str:
         return _name_of(self.turn.sessions.of(peer.channel, peer.connection), peer)
 
     # ---- TLS
 
-    def _shake(self, peer: Peer) -> None:
+    def _shake(self, peer: TlsSaslChannel) -> None:
         assert peer.pipe is not None
         self.native.active(peer.channel)
         try:
@@ -320,7 +320,7 @@ class SecureChannels:
         peer.stage = Stage.OPEN
         self.native.opened(peer.channel, False, 0)
 
-    def _failed_handshake(self, peer: Peer, why: str) -> None:
+    def _failed_handshake(self, peer: TlsSaslChannel, why: str) -> None:
         """Close after a failed handshake. OpenSSL has sent its alert already; nothing is held back."""
         self._tell_failed_handshake(self._name(peer), why)
         self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
@@ -345,7 +345,7 @@ class SecureChannels:
         hint = " (a client without TLS?)" if "wrong version number" in why else ""
         self.log.info("connection %s: failed TLS handshake: %s%s", name, why, hint)
 
-    def _receive(self, peer: Peer) -> None:
+    def _receive(self, peer: TlsSaslChannel) -> None:
         """Decrypt into the turn's block until a frame is whole or nothing is left."""
         pipe, native, channel = peer.pipe, self.native, peer.channel
         assert pipe is not None
@@ -373,7 +373,7 @@ class SecureChannels:
 
     # ---- SASL
 
-    def _talk(self, peer: Peer) -> None:
+    def _talk(self, peer: TlsSaslChannel) -> None:
         """Read a few frames and answer each. An answer must be flushed before the next frame is read."""
         self.native.active(peer.channel)
         answered = 0
@@ -390,7 +390,7 @@ class SecureChannels:
             self._answer(peer, frame)
             answered += 1
 
-    def _flush(self, peer: Peer) -> bool:
+    def _flush(self, peer: TlsSaslChannel) -> bool:
         """Write what is left; return whether all is written."""
         while peer.out:
             try:
@@ -399,7 +399,7 @@ class SecureChannels:
                 return False
         return peer.pipe is None or peer.pipe.flush()
 
-    def _read_frame(self, peer: Peer) -> bytes | None:
+    def _read_frame(self, peer: TlsSaslChannel) -> bytes | None:
         """Read one frame and no byte behind it, which may be for the turn. None: not whole yet, or closed."""
         while True:
             missing = peer.wanted - len(peer.frame)
@@ -427,14 +427,14 @@ class SecureChannels:
         peer.wanted = SIZE_BYTES
         return frame
 
-    def _answer(self, peer: Peer, frame: bytes) -> None:
+    def _answer(self, peer: TlsSaslChannel, frame: bytes) -> None:
         assert peer.sasl is not None
         try:
             peer.out += peer.sasl.receive(frame)
         except Failure as failure:
             self._fail(peer, str(failure), failure.answer)
 
-    def _complete(self, peer: Peer, sasl: SaslServer) -> None:
+    def _complete(self, peer: TlsSaslChannel, sasl: SaslServer) -> None:
         """Open the connection: the last token is written."""
         session = sasl.session
         assert session is not None
@@ -473,7 +473,7 @@ class SecureChannels:
             # It is an ordinary connection now.
             del self._peers[peer.connection]
 
-    def _renew(self, peer: Peer, fd: int, frame: bytes, behind: bytes) -> None:
+    def _renew(self, peer: TlsSaslChannel, fd: int, frame: bytes, behind: bytes) -> None:
         """Begin to authenticate an open connection again, with its SaslHandshake (KIP-368)."""
         assert peer.session is not None
         if peer.sock is None:
@@ -490,7 +490,7 @@ class SecureChannels:
 
     # ---- failures
 
-    def _fail(self, peer: Peer, why: str, answer: bytes) -> None:
+    def _fail(self, peer: TlsSaslChannel, why: str, answer: bytes) -> None:
         """Hold back the answer and the close after a failure, to slow down guessing of passwords."""
         renews = peer.sasl is not None and peer.sasl.renews
         failed = Counter.COUNT_REAUTHENTICATIONS_FAILED if renews else Counter.COUNT_AUTHENTICATIONS_FAILED
@@ -505,7 +505,7 @@ class SecureChannels:
         peer.due_ns = self._now_ns() + self.delay_ns
         self._failed[peer.connection] = peer
 
-    def _give_up(self, peer: Peer) -> None:
+    def _give_up(self, peer: TlsSaslChannel) -> None:
         """Try once to write the held answer, then close."""
         try:
             self._flush(peer)
@@ -513,7 +513,7 @@ class SecureChannels:
             self.log.debug("connection %s: the client did not wait: %s", self._name(peer), reason_of(error))
         self.native.close(peer.channel, CloseReason.CLOSED_AUTHENTICATION, 0)
 
-    def _discard(self, peer: Peer) -> None:
+    def _discard(self, peer: TlsSaslChannel) -> None:
         """Read and ignore what comes while an answer is held back; close at the end of the stream."""
         for _ in range(MOVED_PER_TURN_MAX // DISCARD_BYTES):
             try:
@@ -525,7 +525,7 @@ class SecureChannels:
                 return
 
 
-def _name_of(session: Connection, peer: Peer) -> str:
+def _name_of(session: Connection, peer: TlsSaslChannel) -> str:
     """Return the name of a connection in the processor's logs, with its listener."""
     return f"{session.connection_id} on {peer.security.name}"
 

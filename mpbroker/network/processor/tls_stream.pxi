@@ -1,6 +1,6 @@
 # Answers and requests of TLS channels, whose bytes go through OpenSSL (tls_pipe.pyx). Part of turn.pyx.
 
-cdef int64_t read_part(Turn *t, Part *part, uint64_t at, uint8_t *into, uint64_t room) noexcept nogil:
+cdef int64_t read_part(ChannelTurn *t, Part *part, uint64_t at, uint8_t *into, uint64_t room) noexcept nogil:
     """Copy what there is room for of a part, from `at` on. Returns the bytes; -1: its file cannot be read."""
     cdef OpenFile *entry = file_find(
         &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation)
@@ -16,7 +16,7 @@ cdef int64_t read_part(Turn *t, Part *part, uint64_t at, uint8_t *into, uint64_t
             return -1
     return -1
 
-cdef int64_t copy_answer(Turn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
+cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
     """Copy the answer's bytes behind the written ones. Returns their count; -1: a segment cannot be read."""
     cdef ReplySlot *a = &c.answer
     cdef uint8_t *base = answer_base(t, a)
@@ -48,7 +48,7 @@ cdef int64_t copy_answer(Turn *t, Channel *c, uint8_t *into, uint64_t room) noex
             at = 0
     return copied
 
-cdef bint advance_answer(Turn *t, Channel *c, uint64_t n) noexcept nogil:
+cdef bint advance_answer(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil:
     """Count `n` more bytes as written; return whether the answer is complete."""
     cdef ReplySlot *a = &c.answer
     cdef Part *part
@@ -75,13 +75,13 @@ cdef enum:
     # The first chunk is one segment: the client begins earlier, and for a nearly full socket less is kept.
     FIRST_CHUNK_BYTES = 63 << 10
 
-cdef class SecureTurn:
+cdef class TlsSaslTurn:
     """The channels of tls_sasl.pxi, for Python, which decides what each does next.
 
     A channel's number may be used until the turn reports it closed.
     """
     cdef ProcessorTurn turn
-    cdef Turn *t
+    cdef ChannelTurn *t
 
     def __init__(self, ProcessorTurn turn):
         self.turn = turn
@@ -100,7 +100,7 @@ cdef class SecureTurn:
 
     def take(self):
         """Return (channel, connection, is sending) of the channels that Python has to look at."""
-        cdef Turn *t = self.t
+        cdef ChannelTurn *t = self.t
         cdef Channel *c
         cdef uint32_t i
         t.now_ns = monotonic_ns()
@@ -184,7 +184,7 @@ cdef class SecureTurn:
 
         A chunk counts as sent when all of it is written. Raises what the pipe raises.
         """
-        cdef Turn *t = self.t
+        cdef ChannelTurn *t = self.t
         cdef Channel *c = self._channel(channel)
         cdef uint64_t moved = 0, written
         cdef int64_t n

@@ -87,7 +87,7 @@ cdef struct Told:
     uint64_t response_queue_ns
     uint64_t send_ns
 
-cdef struct Turn:
+cdef struct ChannelTurn:
     uint32_t process            # process index of this processor
     int epoll_fd
     int poll_errno              # errno of the last epoll_wait, if that failed
@@ -179,7 +179,7 @@ cdef struct Turn:
 
 
 cdef class ProcessorTurn:
-    cdef Turn *t
+    cdef ChannelTurn *t
     cdef object memory
     cdef readonly Sessions sessions
     cdef readonly Meters meters

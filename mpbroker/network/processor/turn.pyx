@@ -160,7 +160,7 @@ include "dispatch.pxi"
 include "events.pxi"
 # ---- the turn
 
-cdef int run_turn(Turn *t, int timeout_ms) noexcept nogil:
+cdef int run_turn(ChannelTurn *t, int timeout_ms) noexcept nogil:
     cdef epoll_event events[MOST_EVENTS]
     cdef int count, i
     cdef uint32_t tag
@@ -240,7 +240,7 @@ cdef class ProcessorTurn:
         uint64_t idle_ns=0,
         uint64_t stall_ns=10_000_000_000,
     ):
-        cdef Turn *t = self.t
+        cdef ChannelTurn *t = self.t
         cdef Arena arena = memory.arena(process)
         cdef CounterPage counters = memory.counters(process)
         cdef Doorbell bell = memory.doorbell(process)
@@ -368,7 +368,7 @@ cdef class ProcessorTurn:
 
         Raises OSError: the socket cannot be watched. It stays the caller's.
         """
-        cdef Turn *t = self.t
+        cdef ChannelTurn *t = self.t
         cdef Channel *c
         cdef uint32_t index
         if t.free_count == 0 and t.channels_used == t.channel_places:
@@ -413,7 +413,7 @@ cdef class ProcessorTurn:
     def closed(self):
         """Return (session, reason, detail) of channels closed since the last call, and free their places."""
         cdef uint32_t i
-        cdef Turn *t = self.t
+        cdef ChannelTurn *t = self.t
         cdef Channel *c
         out = []
         for i in range(t.closed_count):
@@ -427,7 +427,7 @@ cdef class ProcessorTurn:
     def late_answers(self):
         """Return (session, API key) of answers that came after their connection was closed."""
         cdef uint32_t i
-        cdef Turn *t = self.t
+        cdef ChannelTurn *t = self.t
         out = [
             (self.sessions.of(t.late[i].channel, t.late[i].connection), t.late[i].detail)
             for i in range(t.late_count)
@@ -461,7 +461,7 @@ cdef class ProcessorTurn:
         """
         if self.t.handlers[number].known:
             return
-        cdef Turn *t = self.t
+        cdef ChannelTurn *t = self.t
         cdef int process = FIRST_HANDLER + number
         cdef Ring requests = self.memory.ring(t.process, process)
         cdef Ring answers = self.memory.ring(process, t.process)

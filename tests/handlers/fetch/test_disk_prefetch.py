@@ -18,7 +18,7 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.apis import k01_fetch
 from mpbroker.handlers.fetch import disk_prefetch
-from mpbroker.handlers.fetch.disk_prefetch import ColdReads, Drain
+from mpbroker.handlers.fetch.disk_prefetch import DiskPrefetch, Drain
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.log.io.residency import resident
@@ -39,7 +39,7 @@ MIB = 1 << 20
 TRIES = 20
 
 
-class SlowDisk(ColdReads):
+class SlowDisk(DiskPrefetch):
     """Reads nothing before it is told to."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -382,7 +382,7 @@ def test_who_wants_the_same_waits_together(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(MIB))
     woken, told = os.eventfd(0), []
-    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
     fd = os.open(path, os.O_RDONLY)
     for i in range(3):
         reads.bring(fd, 0, MIB, lambda i=i: told.append(i))
@@ -409,7 +409,7 @@ def test_reads_that_are_too_many_wait_without_descriptors(
     path = tmp_path / "file"
     path.write_bytes(bytes(MIB))
     woken, told = os.eventfd(0), []
-    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
     fd = os.open(path, os.O_RDONLY)
 
     def ask(number: int) -> None:
@@ -456,7 +456,7 @@ def test_a_system_without_threads_or_descriptors_to_spare(
     path = tmp_path / "file"
     path.write_bytes(bytes(MIB))
     woken, told = os.eventfd(0), []
-    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
     fd = os.open(path, os.O_RDONLY)
     with monkeypatch.context() as without:
         without.setattr(owner, name, refused)
@@ -492,7 +492,7 @@ def test_what_follows_is_brought_as_well(
     fd = os.open(path, os.O_RDONLY)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     woken, told = os.eventfd(0), []
-    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
     for position, length in ((0, MIB), (3 * MIB, MIB)):
         reads.bring(fd, position, length, lambda: told.append(resident(fd, 0, MIB)))
         while reads:
@@ -553,7 +553,7 @@ def test_a_disk_that_fails_is_not_taken_for_another_one(
 
     monkeypatch.setattr(os, "fstat", as_of_two_disks)
     woken, told = os.eventfd(0), []
-    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
     reads.bring(bad, 0, 100, lambda: reads.bring(good, 0, 100, lambda: told.append("the other one")))
     while reads:
         os.eventfd_read(woken)
@@ -567,7 +567,7 @@ def test_a_disk_that_fails_is_not_taken_for_another_one(
 def test_a_disk_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Who waits goes on, and is told when it asks again; who asks later asks the disk."""
     woken, told = os.eventfd(0), []
-    reads = ColdReads(lambda: os.eventfd_write(woken, 1))
+    reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
 
     def again() -> None:

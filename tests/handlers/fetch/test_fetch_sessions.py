@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from mpbroker.handlers.fetch.fetch_sessions import MIN_EVICTION_MS, FetchSessionCache
-from mpbroker.handlers.hot_path.session_table import FetchSession, SessionPlaces, handler_of
+from mpbroker.handlers.hot_path.session_table import FetchSession, SessionTable, handler_of
 from mpbroker.handlers.process import Handler
 from mpbroker.ipc import settings as settings_block
 from mpbroker.ipc.counters import Counter
@@ -437,7 +437,7 @@ class Cache:
     def __init__(self, counters: Any, slots: int) -> None:
         self.now_ms = 0
         self.counters = counters
-        self.cache = FetchSessionCache(slots, 3, SessionPlaces(), counters, lambda: self.now_ms, 4096)
+        self.cache = FetchSessionCache(slots, 3, SessionTable(), counters, lambda: self.now_ms, 4096)
 
     def make(self, size: int = 1, *, privileged: bool = False) -> FetchSession | None:
         session = self.cache.maybe_create(privileged=privileged, by_id=True, size=size)

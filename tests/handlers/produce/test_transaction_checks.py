@@ -6,7 +6,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.produce import transaction_checks
-from mpbroker.handlers.produce.verified_partitions import Granted
+from mpbroker.handlers.produce.verified_partitions import VerifiedPartitions
 from mpbroker.ipc.calls import CheckedTransaction, CheckTransaction, Failed
 from mpbroker.ipc.process import LOG_FENCE_CLOSE
 from mpbroker.ipc.slots import SlotKind
@@ -283,7 +283,7 @@ def test_old_clients_ask_each_time(ready: Rig) -> None:
 
 
 def test_the_memory_of_what_was_granted_is_bounded() -> None:
-    granted = Granted(most_places=4)
+    granted = VerifiedPartitions(most_places=4)
     for producer in range(3):
         for slot in range(2):
             granted.add(producer, 0, (slot, 1))

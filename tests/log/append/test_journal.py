@@ -110,7 +110,7 @@ def test_a_replay_that_is_cut_short_is_done_again(
     with monkeypatch.context() as patch:
         patch.setattr(log_directory, "JournalFile", Killed)
         with pytest.raises(InterruptedError):
-            log_directory.Home(0, n.dirs[0], group=True, failed=False).take_over(print)
+            log_directory.LogDirectory(0, n.dirs[0], group=True, failed=False).take_over(print)
     assert [n.segment(number).read_bytes() for number in range(3)] == had
     os.truncate(n.segment(1), 77)
     n.boot()

@@ -12,7 +12,7 @@ import pytest
 
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories import journal_replay
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
 from tests.support.log_node import Journaled, fill, wait_for_helper
 from tests.support.log_rig import Rig, ensure
@@ -78,7 +78,7 @@ def test_without_recovery_points_all_is_written_back_but_what_was_compacted(
     had = filled.power_cut(3)
     replace(filled.dirs[0] / names.RECOVERY_POINTS, content)
     (filled.dirs[0] / names.CLEANER_OFFSETS).write_text("0\n1\nt 1 10\n")
-    home = Home(0, filled.dirs[0], group=True, failed=False)
+    home = LogDirectory(0, filled.dirs[0], group=True, failed=False)
     home.take_over(str)
     assert [filled.segment(number).read_bytes() for number in range(3)] == [had[0], b"", had[2]]
     assert home.journal.file is not None

@@ -29,8 +29,8 @@ def filled(journaled: Callable[..., Journaled], batch: Callable[..., bytearray])
     return make
 
 
-def taken_over(n: Journaled, file_system: Syncs | None = None) -> log_directory.Home:
-    log_dir = log_directory.Home(0, n.dirs[0], group=True, failed=False)
+def taken_over(n: Journaled, file_system: Syncs | None = None) -> log_directory.LogDirectory:
+    log_dir = log_directory.LogDirectory(0, n.dirs[0], group=True, failed=False)
     if file_system is not None:
         log_dir.file_system = file_system  # type: ignore[assignment]
     log_dir.take_over(print)
@@ -81,7 +81,7 @@ def test_durable_is_what_the_last_record_of_a_segment_says(filled: Callable[...,
     first, *_, last = records(n.path)
     found = [last, first._replace(is_first=False), first._replace(is_first=False)]
     kept = SimpleNamespace(path=n.path, records=lambda: iter(found))
-    targets = log_directory.Home(0, n.dirs[0], group=True, failed=False).partitions()
+    targets = log_directory.LogDirectory(0, n.dirs[0], group=True, failed=False).partitions()
     assert journal_replay.replay(kept, targets, {}, str).ends == {("t", 0): 1}  # type: ignore[arg-type]
 
 
@@ -90,7 +90,7 @@ def test_what_is_left_out_says_nothing_of_what_is_durable(filled: Callable[..., 
     n.power_cut(2)
     write_epochs(n.dirs[0] / "t-0", [(0, 0), (1, 0)])
     found = JournalFile(n.path)
-    partitions = log_directory.Home(0, n.dirs[0], group=True, failed=False).partitions()
+    partitions = log_directory.LogDirectory(0, n.dirs[0], group=True, failed=False).partitions()
     assert journal_replay.replay(found, partitions, {("t", 1): 10}, str).ends.keys() <= {
         ("__cluster_metadata", 0)
     }

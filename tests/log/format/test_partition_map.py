@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpbroker.log.format.partition_map import PerPartition
+from mpbroker.log.format.partition_map import PartitionMap
 
 KEYS = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5) | st.sampled_from([70, 90, 200, 1 << 31]))
 STEPS = st.lists(st.tuples(st.booleans(), KEYS, st.integers(0, (1 << 63) - 1)), max_size=60)
@@ -14,7 +14,7 @@ STEPS = st.lists(st.tuples(st.booleans(), KEYS, st.integers(0, (1 << 63) - 1)), 
 
 @given(STEPS)
 def test_it_is_what_a_dict_would_be(steps: list[tuple[bool, tuple[str, int], int]]) -> None:
-    made: PerPartition[str] = PerPartition()
+    made: PartitionMap[str] = PartitionMap()
     expected: dict[tuple[str, int], int] = {}
     for puts, key, number in steps:
         before = made.copy()
@@ -29,11 +29,11 @@ def test_it_is_what_a_dict_would_be(steps: list[tuple[bool, tuple[str, int], int
         assert made.get(key) == expected.get(key)
         for topic in ("a", "b"):
             assert sorted(made.of(topic)) == sorted(n for other, n in expected if other == topic)
-    assert PerPartition(expected) == made
+    assert PartitionMap(expected) == made
 
 
 def test_what_is_missing_is_no_number() -> None:
-    made = PerPartition({("t", 3): 0})
+    made = PartitionMap({("t", 3): 0})
     for absent in (("t", 0), ("t", 4), ("u", 0)):
         assert absent not in made
         with pytest.raises(KeyError):

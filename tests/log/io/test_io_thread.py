@@ -10,13 +10,13 @@ import pytest
 
 from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.log.format.names import PARTITION_METADATA
-from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.io_thread import IoThread
 from tests.support.polling import PATIENCE_S, until
 
 
 def test_a_mistake_in_a_job_reaches_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     woken = threading.Event()
-    helper = Helper(woken.set)
+    helper = IoThread(woken.set)
 
     def mistaken() -> None:
         raise ValueError("a mistake")
@@ -33,7 +33,7 @@ def test_a_mistake_in_a_job_reaches_the_loop(caplog: pytest.LogCaptureFixture) -
 
 
 def test_jobs_that_jobs_give_are_waited_for_in_their_turn() -> None:
-    helper, ran = Helper(), []
+    helper, ran = IoThread(), []
 
     def more(left: int) -> None:
         ran.append(left)

@@ -12,7 +12,7 @@ from mpbroker.inspection import dump
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.log.append import journal
 from mpbroker.log.directories import future_replica
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import write_topic_id
 from mpbroker.log.format.damage import Place
@@ -81,7 +81,7 @@ def test_the_marks_of_a_move(tmp_path: Path, hidden: Hidden, mark: str) -> None:
         path = tmp_path / str(number)
         (path / "t-0").mkdir(parents=True)
         write_topic_id(path / "t-0", TOPIC_ID)
-        homes.append(Home(number, path, group=False, failed=False))
+        homes.append(LogDirectory(number, path, group=False, failed=False))
     marked = homes[1].path / "t-0"
     (marked / mark).touch()
     # The other one's is left from before, and would count alone.
@@ -145,7 +145,7 @@ def test_recovery_points_that_may_be_there(
         assert made.produce(target, batch()) == [0]
     made.crash()
     hidden(made.dirs[1] / names.RECOVERY_POINTS)
-    home = Home(1, made.dirs[1], group=True, failed=False)
+    home = LogDirectory(1, made.dirs[1], group=True, failed=False)
     with raises():
         home.take_over(str)
 

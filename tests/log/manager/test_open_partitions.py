@@ -92,7 +92,7 @@ def test_little_is_kept_of_it(rig: Callable[..., object], topic_config: Callable
         manager._place(log, manager.dirs[0], topic, 0)
         log.state.all_is_durable(0)
         log.state.flags = PartitionFlag.PARTITION_LIVE
-        manager.awake.begin(log)
+        manager.open_partitions.begin(log)
         assert rests(log)
 
     for number in range(10):
@@ -215,7 +215,7 @@ def test_the_same_is_said_of_one_that_was_made_and_of_one_that_was_found(
 @pytest.fixture
 def few_awake(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a limit that leaves them to it; in a process of tests others have most of it."""
-    monkeypatch.setattr(open_partitions, "most_awake", lambda _: 16)
+    monkeypatch.setattr(open_partitions, "most_open", lambda _: 16)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from mpbroker.ipc.process import FatalError, Order, ProcessContext, State
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import CLEAN_DIRS, IS_TAKEN_OVER, LOG, SUPERVISOR, slots_given
 from mpbroker.log.append import journal
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format.checkpoints import alone_with, read_offsets
 from mpbroker.log.format.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LogWorker, log_worker_of, segment_name
 from mpbroker.log.process import run
@@ -208,7 +208,7 @@ def test_a_start_that_is_killed_anywhere_applies_nothing_stale(  # type: ignore[
         for name in ("pwrite", "fsync", "fdatasync", "unlink"):
             patch.setattr(os, name, counted(getattr(os, name)))
         try:
-            home = Home(0, directory, group=True, failed=False, worker=LogWorker(0, 2))
+            home = LogDirectory(0, directory, group=True, failed=False, worker=LogWorker(0, 2))
             home.take_over(lambda _: None)
         except Killed:
             pass
@@ -303,7 +303,7 @@ def test_the_first_one_is_killed_right_at_its_word(make: Make, batch, said: bool
     sizes = lost(directory)
     made = make(2)
     if said:
-        Home(0, directory, group=True, failed=False, worker=LogWorker(0, 2)).take_over(lambda _: None)
+        LogDirectory(0, directory, group=True, failed=False, worker=LogWorker(0, 2)).take_over(lambda _: None)
         made.memory.words("taken_over").store(IS_TAKEN_OVER, 1)
     several = Several(made)
     assert sizes_of(directory) == sizes

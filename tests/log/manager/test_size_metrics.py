@@ -11,7 +11,7 @@ import pytest
 
 from mpbroker.ipc.log_sizes import DirSeen, PartitionSizes
 from mpbroker.ipc.partition_counts import count_partitions
-from mpbroker.log.manager.size_metrics import SizeLook
+from mpbroker.log.manager.size_metrics import SizeMetrics
 from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.log.process import LogProcess
 from mpbroker.log.read.reader import segment_bytes
@@ -81,7 +81,7 @@ def test_a_look_says_what_the_files_say(node: Callable[[int], Node], batch: Call
 
 @pytest.mark.parametrize(("took_s", "rest_s"), [(0.0, 2.0), (0.01, 2.0), (0.1, 10.0), (5.0, 30.0)])
 def test_thousands_of_partitions_are_looked_at_less_often(took_s: float, rest_s: float) -> None:
-    assert SizeLook.rest_s(took_s) == pytest.approx(rest_s)
+    assert SizeMetrics.rest_s(took_s) == pytest.approx(rest_s)
 
 
 def test_the_next_look_comes_by_itself(

@@ -12,7 +12,7 @@ import pytest
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.log.format import names
-from mpbroker.log.partition.durable_reads import EACH_FILE, FEW, AtOnce, Syncs, read_anew
+from mpbroker.log.partition.durable_reads import EACH_FILE, FEW, FileSystemSync, Syncs, read_anew
 from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed, segments_of
 from mpbroker.log.recovery.log_loader import LITTLE_BYTES, Known, load
 from mpbroker.log.recovery.workers import OpenJob
@@ -243,9 +243,9 @@ def words(count: int) -> Words:
     return Words(memoryview(bytearray(8 * count)))
 
 
-def at_once(device: Device, other: Path) -> AtOnce:
+def at_once(device: Device, other: Path) -> FileSystemSync:
     """A few have been synced by themselves before."""
-    made = AtOnce(Whole(device), words(1), 0)
+    made = FileSystemSync(Whole(device), words(1), 0)
     with other.open("wb") as file:
         assert not any(made.sync(file.fileno()) for _ in range(FEW))
     device.synced.clear()
@@ -254,7 +254,7 @@ def at_once(device: Device, other: Path) -> AtOnce:
 
 def test_many_are_synced_at_once_for_all_workers(tmp_path: Path, device: Device) -> None:
     whole, synced = Whole(), words(2)
-    ours, others = AtOnce(whole, synced, 0), AtOnce(whole, synced, 1)
+    ours, others = FileSystemSync(whole, synced, 0), FileSystemSync(whole, synced, 1)
     with (tmp_path / "file").open("wb") as file:
         assert [ours.sync(file.fileno()) for _ in range(FEW + 3)] == [False] * FEW + [True] * 3
         assert others.sync(file.fileno())
@@ -263,7 +263,7 @@ def test_many_are_synced_at_once_for_all_workers(tmp_path: Path, device: Device)
 
 def test_what_lies_elsewhere_is_synced_by_itself(tmp_path: Path, device: Device) -> None:
     whole = Whole()
-    one = AtOnce(whole, words(1), 0)
+    one = FileSystemSync(whole, words(1), 0)
     with (tmp_path / "here").open("wb") as here, (tmp_path / "there").open("wb") as there:
         whole.elsewhere.add(os.fstat(there.fileno()).st_ino)
         assert [one.sync(here.fileno()) for _ in range(FEW + 2)] == [False] * FEW + [True] * 2
@@ -277,7 +277,7 @@ def test_each_is_synced_where_all_cannot_be(tmp_path: Path, device: Device, capl
     failing.fails = True
     with (tmp_path / "file").open("wb") as file:
         for whole in (Whole(is_synced_at_once=False), failing):
-            one, device.synced = AtOnce(whole, words(1), 0), []
+            one, device.synced = FileSystemSync(whole, words(1), 0), []
             assert not any(one.sync(file.fileno()) for _ in range(3 * FEW))
             assert len(device.synced) == 3 * FEW
     assert failing.count == 1

@@ -151,7 +151,7 @@ def produce(node: Node, log: PartitionLog, data: bytes, count: int = 1) -> None:
 
 def take_in(process: LogProcess) -> None:
     wait_for_helper(process)
-    process.manager.awake.ease()
+    process.manager.open_partitions.ease()
 
 
 def test_who_has_rolled_has_the_next_one(
@@ -195,7 +195,7 @@ def test_who_is_half_full_gets_one_and_loses_it_when_it_stands_still(
     data = bytes(batch(size=400))
     half, less = opened(n, 2, 4 * len(data))
     assert n.process is not None
-    awake = n.process.manager.awake
+    awake = n.process.manager.open_partitions
     produce(n, half, data, 2)
     awake.look_at_segments()
     take_in(n.process)
@@ -229,7 +229,7 @@ def test_only_so_many_and_nobody_who_went_meanwhile(
     wait_for_helper(n.process)
     fds = open_fds()
     assert not any(log.prepared for log in logs), "they are on their way"
-    n.process.manager.awake.forget(logs[0])
+    n.process.manager.open_partitions.forget(logs[0])
     take_in(n.process)
     assert [log.prepared is not None for log in logs] == [False, True, False]
     assert open_fds() == fds - FILES

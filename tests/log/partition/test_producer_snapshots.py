@@ -11,7 +11,7 @@ import pytest
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.format import names
-from mpbroker.log.io.io_thread import Helper
+from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition import producer_snapshots
 from mpbroker.log.partition.partition_log import PartitionLog, offsets_of
 from mpbroker.log.recovery.log_loader import Known, load
@@ -30,7 +30,7 @@ def snapshot(monkeypatch: pytest.MonkeyPatch) -> Callable[[PartitionLog], bool]:
         log.state.flags = PartitionFlag.PARTITION_LIVE
         if not producer_snapshots.is_due(log):
             return False
-        helper = Helper()
+        helper = IoThread()
         for _ in producer_snapshots.snapshotting(lambda: [log], helper):
             pass
         helper.close()

@@ -16,7 +16,7 @@ from mpbroker.log.directories import future_replica
 from mpbroker.log.format import names
 from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.recovery.log_loader import Known, load
-from mpbroker.log.recovery.workers import OpenJob, Pool, Recovery
+from mpbroker.log.recovery.workers import OpenJob, Recovery, RecoveryPool
 from tests.log.partition.test_durable_reads import Device, at_once, fill
 from tests.support.full_disk import files_take
 from tests.support.log_node import Journaled, Node, extents, wait_for_helper
@@ -119,7 +119,7 @@ def test_so_does_the_worker_that_takes_it_again(  # type: ignore[no-untyped-def]
 def test_what_is_given_to_workers_once_more_was_perhaps_cut(writer, job_of) -> None:  # type: ignore[no-untyped-def]
     """The first time it could not be opened for something that passes."""
     directory, _ = fill(writer, [20] * 6)
-    pool = Pool(directory.parent)
+    pool = RecoveryPool(directory.parent)
     recovery = Recovery([pool])
     job = job_of(directory, Known(clean=False))
     for _ in range(2):

@@ -20,13 +20,13 @@ from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc import progress
 from mpbroker.ipc.calls import EnsureTopic
 from mpbroker.ipc.progress import read_progress
-from mpbroker.log.directories.log_directory import Home
+from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format.names import LOCK, segment_name
 from mpbroker.log.partition.durable_reads import Syncs
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery import scheduler, workers
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged
-from mpbroker.log.recovery.recovered_partition import Opened
+from mpbroker.log.recovery.recovered_partition import RecoveredPartition
 from mpbroker.log.recovery.workers import OpenJob, Recovery, fork_pools, outlive
 from shm.word import Words
 from tests.support.log_node import Node, flip_bit
@@ -87,7 +87,7 @@ def test_what_workers_open_can_be_appended_to(home: Path, recovery: Recovery, to
     for number in range(PARTITIONS):
         recovery.submit(0, job(home, number, config))
     for number, opened in results(recovery, list(range(PARTITIONS))).items():
-        assert isinstance(opened, Opened)
+        assert isinstance(opened, RecoveredPartition)
         log = PartitionLog(home / f"t-{number}", "t", number, TOPIC_ID, config)
         opened.adopt(log)
         end = 5 + number
@@ -110,8 +110,8 @@ def test_of_a_long_start_a_survey_counts_what_is_to_be_checked(
     words = Words(memoryview(bytearray(progress.BYTES)))
     monkeypatch.setattr(scheduler, "SURVEY_S", 0)
     monkeypatch.setattr(scheduler, "SURVEY_AFTER_S", math.inf)
-    looked_at = scheduler.Opening(recovery, words)
-    looked_at.found([Home(0, home, group=True, failed=False)], is_successor=False)
+    looked_at = scheduler.RecoveryScheduler(recovery, words)
+    looked_at.found([LogDirectory(0, home, group=True, failed=False)], is_successor=False)
     for _ in range(2 * PARTITIONS):
         looked_at.report(at_once=True)
     assert read_progress(words, 1, 0).bytes == 0
@@ -143,7 +143,7 @@ class Deadly(OpenJob, frozen=True):
 
     times: int = 1
 
-    def run(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
+    def run(self, count: Callable[[int], None], syncs: Syncs) -> RecoveredPartition | None:
         for n in range(self.times):
             mark = Path(self.directory).with_name(f"killed-{n}")
             if not mark.exists():
@@ -171,7 +171,7 @@ def test_what_a_killed_worker_had_is_taken_again(  # type: ignore[no-untyped-def
     found = results(recovery, list(range(PARTITIONS)))
     assert f"was killed by SIGKILL while it was at t-{place}" in caplog.text
     if times == 1:
-        assert all(isinstance(one, Opened) for one in found.values())
+        assert all(isinstance(one, RecoveredPartition) for one in found.values())
         assert len(recovery.pools[0].workers) == 1
     else:
         assert found[place] is None
@@ -253,7 +253,7 @@ def test_of_an_idle_partition_little_is_opened(home: Path, topic_config, monkeyp
 class Stopped(OpenJob, frozen=True):
     """Stops its worker once; the signal is one of those that nobody can ignore."""
 
-    def run(self, count: Callable[[int], None], syncs: Syncs) -> Opened | None:
+    def run(self, count: Callable[[int], None], syncs: Syncs) -> RecoveredPartition | None:
         mark = Path(self.directory).with_name("stopped")
         if not mark.exists():
             mark.touch()
@@ -271,7 +271,7 @@ def test_what_a_worker_that_hangs_had_is_taken_again(  # type: ignore[no-untyped
     for number in range(1, PARTITIONS):
         recovery.submit(0, job(home, number, config))
     found = results(recovery, list(range(PARTITIONS)))
-    assert all(isinstance(one, Opened) for one in found.values())
+    assert all(isinstance(one, RecoveredPartition) for one in found.values())
     assert "has not moved for" in caplog.text
     assert "was killed by SIGKILL while it was at t-0" in caplog.text
     (left,) = recovery.pools[0].workers
@@ -284,7 +284,7 @@ def test_who_asks_again_gets_what_there_is(home: Path, recovery: Recovery, topic
     """The coordinator may have died in between."""
     for _ in range(2):
         recovery.submit(0, job(home, 4, topic_config()))
-    assert isinstance(results(recovery, [4])[4], Opened)
+    assert isinstance(results(recovery, [4])[4], RecoveredPartition)
     assert recovery.home_of((TOPIC_ID, 4)) is None
 
 

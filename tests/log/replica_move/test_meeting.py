@@ -44,7 +44,7 @@ class Meeting(Node):
     def reopen(self) -> None:
         self.targets = self.open(calls.EnsureTopic("t", self.topic_id, list(range(PARTITIONS)), {}, 5))
         assert [one.error for one in self.targets] == [0] * PARTITIONS
-        self.now.manager.awake.most = 2
+        self.now.manager.open_partitions.most = 2
         wait_for_helper(self.now)
         self.now.manager.journals.use()
         self.now.moving.resume(["t"])

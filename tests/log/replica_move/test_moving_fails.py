@@ -155,9 +155,9 @@ def test_checkpoints_that_cannot_be_written_are_waited_for_however_much_was_copi
     """The disk is full: each try would have it sync a pass in vain."""
     made, process = started(node)
     target = filled(made, batch)
-    passed, steps = replica_mover.Moving._passed, []
+    passed, steps = replica_mover.ReplicaMover._passed, []
 
-    def seen(self: replica_mover.Moving, move: replica_mover.Move) -> Generator[None, None, bool]:
+    def seen(self: replica_mover.ReplicaMover, move: replica_mover.Move) -> Generator[None, None, bool]:
         steps.append("a pass")
         return (yield from passed(self, move))
 
@@ -167,8 +167,8 @@ def test_checkpoints_that_cannot_be_written_are_waited_for_however_much_was_copi
         return False
 
     monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.TRY_AGAIN_S", 3600.0)
-    monkeypatch.setattr(replica_mover.Moving, "_passed", seen)
-    monkeypatch.setattr(replica_mover.Moving, "_is_written_down", failing)
+    monkeypatch.setattr(replica_mover.ReplicaMover, "_passed", seen)
+    monkeypatch.setattr(replica_mover.ReplicaMover, "_is_written_down", failing)
     assert order(process, other(made, target)) == 0
     turn_until(process, lambda: "checkpoints" in steps)
     for sequence in range(40, 60):

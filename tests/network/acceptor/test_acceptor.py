@@ -156,8 +156,8 @@ def test_a_processor_without_room_is_passed_over(make: Make) -> None:
     world.connect(0, 4)
     world.turns()
     assert first.outstanding() == OUTSTANDING_MAX
-    held_back = OUTSTANDING_MAX + 5 + 4 - len(world.taken(PROCESSORS[0]))
-    assert sum(len(world.taken(role)) for role in PROCESSORS[1:]) == held_back
+    first_unstable = OUTSTANDING_MAX + 5 + 4 - len(world.taken(PROCESSORS[0]))
+    assert sum(len(world.taken(role)) for role in PROCESSORS[1:]) == first_unstable
 
 
 def test_when_all_are_full_each_listener_holds_one_and_goes_on_when_there_is_room(make: Make) -> None:
