@@ -106,12 +106,12 @@ class LogProcess:
         self.meters = memory.meters(context.index)
         self.turn = self._make_turn()
         # A ring of the bell may be missed by a loop about to sleep; its sleep reads this event itself.
-        self.helper = IoThread(self._wake)
+        self.io_thread = IoThread(self._wake)
         self.manager = LogManager(
             context.config,
             memory.table(),
             self.turn,
-            self.helper,
+            self.io_thread,
             self.say,
             self.opening,
             StartupState(memory.words("taken_over")),
@@ -131,9 +131,9 @@ class LogProcess:
         self._fence_tails: list[int] | None = None
         # Topics whose partitions are being opened one by one, the first topic first.
         self._ensuring: deque[tuple[Call, Generator[None, None, calls.EnsuredTopic]]] = deque()
-        self._awaits_helper = False
-        # Generators that wait for the helper or give way to appends, each with the call to answer (None: no
-        # caller).
+        self._awaits_io_thread = False
+        # Generators that wait for the I/O thread or give way to appends, each with the call to answer (None:
+        # no caller).
         self._chores: list[tuple[Call | None, _Steps]] = []
         now = time.monotonic()
         self._next_retention = now + context.config.log_initial_task_delay_ms / 1000
@@ -220,11 +220,11 @@ class LogProcess:
     @property
     def sleep_ms(self) -> int:
         """Return how long the loop may sleep: not at all while partitions are opened, unless that waits for
-        the helper.
+        the I/O thread.
 
-        The helper wakes the loop, and needs the GIL until then.
+        The I/O thread wakes the loop, and needs the GIL until then.
         """
-        return 0 if self._ensuring and not self._awaits_helper else MAX_SLEEP_MS
+        return 0 if self._ensuring and not self._awaits_io_thread else MAX_SLEEP_MS
 
     def work(self, timeout_ms: int) -> None:
         """Run one round, with Python's part of it."""
@@ -271,11 +271,13 @@ class LogProcess:
             self.manager.note_roll(log)
 
     def _take_failures(self) -> None:
-        for number, problem in self.helper.failures():
+        for number, problem in self.io_thread.failures():
             if problem.errno in PASSING:
-                home, why = self.manager.dirs[number], os.strerror(problem.errno or 0)
-                self.context.log.error("checkpoints in %s are not written: %s; trying again", home.path, why)
-                home.write_again()
+                log_dir, why = self.manager.dirs[number], os.strerror(problem.errno or 0)
+                self.context.log.error(
+                    "checkpoints in %s are not written: %s; trying again", log_dir.path, why
+                )
+                log_dir.write_again()
             else:
                 self.turn.storage_failed(number, problem.errno or 0)
         failed, error = self.turn.failures()
@@ -300,7 +302,7 @@ class LogProcess:
         self._measure_soon()
 
     def _log_dirs(self) -> list[Path]:
-        return [home.path for home in self.manager.dirs]
+        return [log_dir.path for log_dir in self.manager.dirs]
 
     def _say_there_is_room(self) -> None:
         self.context.log.info("what producers send is accepted again")
@@ -314,15 +316,15 @@ class LogProcess:
 
     def _keep_house(self) -> None:
         now = time.monotonic()
-        self.manager.write_stale_checkpoints()
-        self.manager.deletions.begin_due(now)
+        self.manager.checkpoints.write_stale()
+        self.manager.removal.deletions.begin_due(now)
         self.manager.open_partitions.ease()
         self.flushing.look(now)
         if self.manager.journals.awaited:
             self.manager.journals.use()
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
-            self.manager.checkpoint_high_watermarks()
+            self.manager.checkpoints.write_high_watermarks()
             # After the checkpoints, which may need the reserve.
             self._keep_room()
         appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
@@ -331,7 +333,7 @@ class LogProcess:
         if now >= self._next_points or appended >= self._next_points_bytes:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
             self._next_points_bytes = appended + POINTS_EVERY_BYTES
-            self.manager.checkpoint_recovery_points()
+            self.manager.checkpoints.write_recovery_points()
             self.manager.open_partitions.look_at_segments()
             if not self._is_snapshotting:
                 self._is_snapshotting = True
@@ -350,15 +352,15 @@ class LogProcess:
             self._chores.append((None, self._retain()))
 
     def _keep_room(self) -> None:
-        for home in self.manager.dirs:
-            if not home.failed and not home.reserve.is_whole:
-                self.helper.submit(home.reserve.take, home.number)
+        for log_dir in self.manager.dirs:
+            if not log_dir.failed and not log_dir.reserve.is_whole:
+                self.io_thread.submit(log_dir.reserve.take, log_dir.number)
         metadata = self.manager.logs.get(METADATA_SLOT)
         if metadata is not None:
             keep_room_behind(metadata)
 
     def _snapshot(self) -> Generator[None, None, None]:
-        yield from snapshotting(self.manager.logs.values, self.helper)
+        yield from snapshotting(self.manager.logs.values, self.io_thread)
         self._is_snapshotting = False
 
     def _measure(self) -> Generator[None, None, None]:
@@ -430,7 +432,7 @@ class LogProcess:
 
         One that takes some syncs is the last, since producers wait for the round after it.
         """
-        self._awaits_helper = False
+        self._awaits_io_thread = False
         if not self._ensuring:
             return False
         call, steps = self._ensuring[0]
@@ -438,10 +440,10 @@ class LogProcess:
         answer: calls.Message
         try:
             while True:
-                self.helper.is_awaited = False
+                self.io_thread.is_awaited = False
                 next(steps)
-                self._awaits_helper = self.helper.is_awaited
-                if self._awaits_helper or time.monotonic() >= leave_at:
+                self._awaits_io_thread = self.io_thread.is_awaited
+                if self._awaits_io_thread or time.monotonic() >= leave_at:
                     return True
         except StopIteration as end:
             answer = end.value
@@ -469,7 +471,7 @@ class LogProcess:
         if isinstance(message, calls.Recovered):
             self.opening.end()
             self._next_sizes = time.monotonic()
-            self.manager.set_strays_aside(message.topics)
+            self.manager.removal.set_strays_aside(message.topics)
             give_back_memory()
             self.moving.resume(message.topics)
             return calls.Acknowledged()

@@ -129,21 +129,21 @@ class _Run:
 
     def run(self) -> None:
         """Do what a start does, and then a stop. Raises FatalError, OSError."""
-        for home in self.dirs:
-            home.take_over(self.say)
+        for log_dir in self.dirs:
+            log_dir.take_over(self.say)
         everything = [
-            (home, directory, (parsed.topic, parsed.partition))
-            for home in self.dirs
-            for directory, parsed in sorted(home.partitions())
+            (log_dir, directory, (parsed.topic, parsed.partition))
+            for log_dir in self.dirs
+            for directory, parsed in sorted(log_dir.partitions())
             if not parsed.suffix
         ]
         # Recover the metadata first: the other partitions are recovered by its settings.
-        for home, directory, key in sorted(everything, key=lambda one: one[2] != METADATA):
+        for log_dir, directory, key in sorted(everything, key=lambda one: one[2] != METADATA):
             self.say(f"{directory.name}")
-            self.done[home.number][key] = self._one(home, directory, key)
+            self.done[log_dir.number][key] = self._one(log_dir, directory, key)
         self._close()
 
-    def _one(self, home: LogDirectory, directory: Path, key: TopicPartition) -> Recovered:
+    def _one(self, log_dir: LogDirectory, directory: Path, key: TopicPartition) -> Recovered:
         try:
             topic_id = read_topic_id(directory)
             if topic_id is None and key == METADATA:
@@ -153,23 +153,23 @@ class _Run:
                 *key,
                 topic_id or bytes(16),
                 self._config_of(topic_id),
-                self._known(home, key),
+                self._known(log_dir, key),
                 self.say,
             )
-            self.ends[home.number][key] = log
+            self.ends[log_dir.number][key] = log
             if key == METADATA:
-                self._read_metadata(home, log)
+                self._read_metadata(log_dir, log)
             log.close_cleanly()
         except (PartitionDamaged, CheckpointCorrupt, OSError) as problem:
             return Recovered(*key, problem=str(problem))
         return Recovered(*key, log.log_start, log.state.log_end)
 
-    def _known(self, home: LogDirectory, key: TopicPartition) -> Known:
+    def _known(self, log_dir: LogDirectory, key: TopicPartition) -> Known:
         return Known(
-            clean=home.clean,
-            recovery_point=home.known[names.RECOVERY_POINTS].get(key, 0),
-            durable=home.durable(key),
-            log_start=home.known[names.LOG_STARTS].get(key, 0),
+            clean=log_dir.clean,
+            recovery_point=log_dir.known[names.RECOVERY_POINTS].get(key, 0),
+            durable=log_dir.durable(key),
+            log_start=log_dir.known[names.LOG_STARTS].get(key, 0),
             producer_expiration_ms=self.config.producer_id_expiration_ms,
         )
 
@@ -181,9 +181,9 @@ class _Run:
             _log.warning("%s: %s", topic.name if topic is not None else "", error)
             return resolve(self.config, {})
 
-    def _read_metadata(self, home: LogDirectory, log: PartitionLog) -> None:
+    def _read_metadata(self, log_dir: LogDirectory, log: PartitionLog) -> None:
         """Read the settings of topics. Kafka's own metadata may hold records that are unknown here."""
-        log.state.describe(0, METADATA_TOPIC_ID, 0, 1, 0, 0, home.number, log.log_start)
+        log.state.describe(0, METADATA_TOPIC_ID, 0, 1, 0, 0, log_dir.number, log.log_start)
         log.state.all_is_durable(log.state.log_end)
         try:
             self.metadata = replay(self.config.log_dirs, log.state.published)[0]
@@ -195,19 +195,19 @@ class _Run:
     def _close(self) -> None:
         """Close everything as LogManager.close_cleanly does. Raises OSError."""
         helper = IoThread()
-        for home in self.dirs:
-            logs = self.ends[home.number].items()
-            good = {key: log for key, log in logs if not self.done[home.number][key].problem}
+        for log_dir in self.dirs:
+            logs = self.ends[log_dir.number].items()
+            good = {key: log for key, log in logs if not self.done[log_dir.number][key].problem}
             for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
-                home.checkpoint(name, {key: log.state.log_end for key, log in good.items()}, helper)
-            home.checkpoint(names.LOG_STARTS, {key: log.log_start for key, log in good.items()}, helper)
+                log_dir.checkpoint(name, {key: log.state.log_end for key, log in good.items()}, helper)
+            log_dir.checkpoint(names.LOG_STARTS, {key: log.log_start for key, log in good.items()}, helper)
         helper.close()
         for _, problem in helper.failures():
             raise problem
-        for home in self.dirs:
-            home.journal.empty()
-            if not any(one.problem for one in self.done[home.number].values()):
-                write_clean_shutdown(home.path)
+        for log_dir in self.dirs:
+            log_dir.journal.empty()
+            if not any(one.problem for one in self.done[log_dir.number].values()):
+                write_clean_shutdown(log_dir.path)
 
 
 def _is_group(path: Path) -> bool:

@@ -20,7 +20,7 @@ from mpbroker.log.format import names
 from mpbroker.log.process import LogProcess
 from tests.support.full_disk import files_take
 from tests.support.log_moves import order
-from tests.support.log_node import STORAGE_ERROR, Node, wait_for_helper
+from tests.support.log_node import STORAGE_ERROR, Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure
 from tests.support.stepped_log import settle
 
@@ -87,7 +87,7 @@ def test_a_full_disk_beside_a_directory_that_is_gone(
 
 def look(process: LogProcess, steps: Iterable[None]) -> None:
     for _ in steps:
-        wait_for_helper(process)
+        wait_for_io(process)
 
 
 def test_retention_in_a_directory_that_fails(

@@ -224,14 +224,14 @@ def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offl
 
     with monkeypatch.context() as full:
         full.setattr("mpbroker.log.format.checkpoints.write_whole", refuse)
-        process.manager.checkpoint_high_watermarks()
+        process.manager.checkpoints.write_high_watermarks()
         problems: list[Any] = []
-        until(lambda: problems.extend(process.helper.failures()) or problems, "the helper fails")
-    monkeypatch.setattr(process.helper, "failures", lambda: [problems.pop()] if problems else [])
+        until(lambda: problems.extend(process.io_thread.failures()) or problems, "the I/O thread fails")
+    monkeypatch.setattr(process.io_thread, "failures", lambda: [problems.pop()] if problems else [])
     process.work(0)
     assert r.partition(answer.partitions[0].slot).flags == PartitionFlag.PARTITION_LIVE
-    process.manager.checkpoint_high_watermarks()
-    process.helper.close()
+    process.manager.checkpoints.write_high_watermarks()
+    process.io_thread.close()
     assert "t 0 1\n" in (r.directory / "replication-offset-checkpoint").read_text()
     process.turn.close()
 
@@ -259,7 +259,7 @@ def test_producers_go_on_while_a_large_topic_is_opened(
     opened = r.take_answer()
     assert isinstance(opened, calls.EnsuredTopic)
     assert len(opened.partitions) == 20
-    process.helper.close()
+    process.io_thread.close()
     process.turn.close()
 
 
@@ -271,9 +271,9 @@ def test_a_deleted_topics_files_may_be_gone_already(rig: Callable[..., Rig]) -> 
     process.manager.remove("t", TOPIC_ID)
     (gone,) = r.directory.glob("t-0.*")
     shutil.rmtree(gone)
-    process.manager.deletions.begin_due(float("inf"))
-    process.helper.close()
-    assert process.helper.failures() == []
+    process.manager.removal.deletions.begin_due(float("inf"))
+    process.io_thread.close()
+    assert process.io_thread.failures() == []
     process.turn.close()
 
 

@@ -38,7 +38,7 @@ from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
-from tests.support.log_node import Node, wait_for_helper
+from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import Rig, end
 from tests.support.polling import until
 from tests.support.several_log_workers import Several, SeveralRig
@@ -227,8 +227,8 @@ class Workload:
             for target in self.targets:
                 log = process.manager.logs.get(target.slot)
                 if log is not None and log.state.fd >= 0:
-                    submit_snapshot(log, process.manager.helper)
-            wait_for_helper(process)
+                    submit_snapshot(log, process.manager.io_thread)
+            wait_for_io(process)
 
     def replace_topic(self) -> None:
         self.settle()
@@ -236,7 +236,7 @@ class Workload:
         mark("removed", self.topic.topic_id.hex())
         for process in self.processes:
             process.manager.remove("t", self.topic.topic_id)
-            process.manager.deletions.begin_due(time.monotonic() + 1e6)
+            process.manager.removal.deletions.begin_due(time.monotonic() + 1e6)
         self.new_topic()
         self.open()
 
@@ -352,8 +352,8 @@ class MovingWorkload(Workload):
         if self.random.random() < 0.4:
             until(lambda: self.process.moving.is_at_rest, "the move ends", self.step)
         if self.random.random() < 0.3:
-            self.process.manager.deletions.begin_due(time.monotonic() + 1e6)
-            self.process.manager.write_stale_checkpoints()
+            self.process.manager.removal.deletions.begin_due(time.monotonic() + 1e6)
+            self.process.manager.checkpoints.write_stale()
         super().something_else()
 
     def replace_topic(self) -> None:

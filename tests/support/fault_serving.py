@@ -20,7 +20,7 @@ from mpbroker.log.format.names import partition_name
 from mpbroker.log.process import LogProcess
 from mpbroker.log.read.reader import Bound, PartitionReader
 from mpbroker.log.scrub.scrub_process import ASKED, ScrubProcess
-from tests.support.log_node import wait_for_helper
+from tests.support.log_node import wait_for_io
 from tests.support.polling import PATIENCE_S
 from tests.support.stepped_log import settle
 
@@ -44,7 +44,7 @@ def finished(process: LogProcess, steps: Generator[None, None, T]) -> T:
             settle(process)
             process._take_failures()
             return cast("T", end.value)
-        wait_for_helper(process)
+        wait_for_io(process)
 
 
 # ---- readers

@@ -39,7 +39,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 from tests.support.fault_serving import CONFIGS, SERVING, Broken
-from tests.support.log_node import Node, wait_for_helper
+from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import Rig
 from tests.support.stepped_log import settle
 
@@ -82,7 +82,7 @@ class Scenario:
         self.targets = self.node.open(self.topic)
         process = self.node.process
         assert process is not None
-        wait_for_helper(process)
+        wait_for_io(process)
         process.manager.journals.use()
         for target in self.targets:
             log = process.manager.logs.get(target.slot)

@@ -112,9 +112,9 @@ def make_images(scratch: Path) -> list[Image]:
         log.move_start(LOG_START)
         log.state.publish(manager.table)
         scrub(rig)
-        manager.checkpoint_high_watermarks()
-        manager.checkpoint_recovery_points()
-        for _ in manager.helper.catching_up():
+        manager.checkpoints.write_high_watermarks()
+        manager.checkpoints.write_recovery_points()
+        for _ in manager.io_thread.catching_up():
             broker.process.work(1)
         fill(broker, 4)
         crashed, stopped = Image(scratch / "crashed"), Image(scratch / "stopped")
@@ -217,7 +217,7 @@ def run(directory: Path, scratch: Path, *, stops: bool = False) -> Outcome:
         return Outcome(fatal=str(error))
     finally:
         for process in rig.processes:
-            process.helper.close()
+            process.io_thread.close()
         rig.close()
 
 

@@ -106,7 +106,7 @@ def ask(made: Node, target: calls.EnsuredPartition, data: bytearray) -> None:
     made.process.work(0)
 
 
-def home_of(made: Node, target: calls.EnsuredPartition) -> Path:
+def log_dir_of(made: Node, target: calls.EnsuredPartition) -> Path:
     return made.dirs[made.rig.partition(target.slot).log_dir]
 
 

@@ -25,8 +25,8 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 STORAGE_ERROR = 56
 
 
-def wait_for_helper(process: LogProcess) -> None:
-    until(lambda: process.helper.is_idle, "the helper is idle")
+def wait_for_io(process: LogProcess) -> None:
+    until(lambda: process.io_thread.is_idle, "the I/O thread is idle")
 
 
 class Node:
@@ -67,9 +67,9 @@ class Node:
 
     def checkpoint(self) -> None:
         assert self.process is not None
-        self.process.manager.checkpoint_high_watermarks()
-        self.process.manager.checkpoint_recovery_points()
-        wait_for_helper(self.process)
+        self.process.manager.checkpoints.write_high_watermarks()
+        self.process.manager.checkpoints.write_recovery_points()
+        wait_for_io(self.process)
 
     def open(self, topic: calls.EnsureTopic) -> list[calls.EnsuredPartition]:
         assert self.process is not None
@@ -103,7 +103,7 @@ class Journaled(Node):
     def boot(self, **options: object) -> None:  # type: ignore[override]
         super().boot(**options)
         assert self.process is not None
-        wait_for_helper(self.process)
+        wait_for_io(self.process)
         self.process.manager.journals.use()
 
     @property

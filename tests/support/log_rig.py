@@ -297,7 +297,7 @@ def end(process: LogProcess) -> None:
     end_workers(process)
     process.moving.stop()
     process.moving.close()
-    process.helper.close()
+    process.io_thread.close()
     process.turn.close()
     for log in process.manager.logs.values():
         log.close_files()

@@ -34,7 +34,7 @@ class Broker:
 
     def close(self) -> None:
         self.process.turn.close()
-        self.process.helper.close()
+        self.process.io_thread.close()
 
 
 def settle(process: LogProcess) -> None:

@@ -45,7 +45,7 @@ class _Grant:
 
 @dataclass
 class _Swap:
-    """One swap, in the helper's thread. It is void, and nothing touched, if the new segment is missing."""
+    """One swap, in the I/O thread. It is void, and nothing touched, if the new segment is missing."""
 
     fd: int
     bases: list[int]
@@ -142,14 +142,14 @@ class Compaction:
             published.high_watermark_segment,
             published.last_stable_segment,
             published.last_stable_offset,
-            self._manager.recovery_point(log),
+            self._manager.checkpoints.recovery_point(log),
         )
-        home = self._manager.dirs[log.state.log_dir]
+        log_dir = self._manager.dirs[log.state.log_dir]
         limits = Limits(
             log.log_start,
             log.state.log_end,
             safe_end,
-            home.known[names.CLEANER_OFFSETS].get((log.topic, log.partition)),
+            log_dir.known[names.CLEANER_OFFSETS].get((log.topic, log.partition)),
             self._manager.turn.clock_ms(),
         )
         first_ms = [*(segment.first_ms for segment in log.sealed), log.state.first_timestamp]
@@ -201,7 +201,7 @@ class Compaction:
         segment = Sealed(new.bases[0], new.size, new.largest_ms, new.first_ms)
         log.sealed = [*log.sealed[:first], segment, *log.sealed[first + len(new.bases) :]]
         self._counters.add(Counter.COUNT_SEGMENTS_CLEANED, len(new.bases))
-        self._manager.deletions.of(log, partial(unlink_deleted, log.directory, new.bases))
+        self._manager.removal.deletions.of(log, partial(unlink_deleted, log.directory, new.bases))
         return calls.Swapped(True)
 
     def _may_replace(self, log: PartitionLog, bases: list[int]) -> bool:
@@ -219,17 +219,21 @@ class Compaction:
 
         Then no journal is replayed below `end`.
         """
-        home, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
-        if home.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
+        log_dir, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
+        if log_dir.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end:
             return True
-        home.checkpoint(names.RECOVERY_POINTS, {key: self._manager.recovery_point(log)}, self._manager.helper)
-        yield from self._manager.helper.catching_up()
-        return self._manager.is_served(log) and home.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end
+        log_dir.checkpoint(
+            names.RECOVERY_POINTS,
+            {key: self._manager.checkpoints.recovery_point(log)},
+            self._manager.io_thread,
+        )
+        yield from self._manager.io_thread.catching_up()
+        return self._manager.is_served(log) and log_dir.on_disk[names.RECOVERY_POINTS].get(key, 0) >= end
 
     def _done(self, log: PartitionLog, swap: _Swap) -> Generator[None, None, bool]:
         while True:
-            self._manager.helper.submit(swap.run, log.state.log_dir)
-            yield from self._manager.helper.catching_up()
+            self._manager.io_thread.submit(swap.run, log.state.log_dir)
+            yield from self._manager.io_thread.catching_up()
             if swap.done or swap.is_void or not self._manager.is_served(log):
                 return swap.done
             again = time.monotonic() + TRY_AGAIN_S
@@ -246,8 +250,8 @@ class Compaction:
         if message.problem:
             self._failed(log, message.errno, message.problem)
         elif self._manager.is_served(log):
-            home, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
-            home.checkpoint(names.CLEANER_OFFSETS, {key: message.end}, self._manager.helper)
+            log_dir, key = self._manager.dirs[log.state.log_dir], (log.topic, log.partition)
+            log_dir.checkpoint(names.CLEANER_OFFSETS, {key: message.end}, self._manager.io_thread)
 
     def _failed(self, log: PartitionLog, errno: int, problem: str) -> None:
         """Note that a partition could not be cleaned.

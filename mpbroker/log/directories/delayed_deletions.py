@@ -23,10 +23,10 @@ class _Deletion(NamedTuple):
 
 
 class DelayedDeletions:
-    """Deletions that the helper does when they are due. A failed one takes its log directory offline."""
+    """Deletions that the I/O thread does when they are due. A failed one takes its log directory offline."""
 
-    def __init__(self, helper: IoThread) -> None:
-        self._helper = helper
+    def __init__(self, io_thread: IoThread) -> None:
+        self._helper = io_thread
         self._waiting: list[_Deletion] = []
         self.next_due_s = math.inf
 

@@ -87,30 +87,30 @@ def unmark(directory: Path) -> None:
         fsync_directory(directory)
 
 
-def settle(homes: Sequence[LogDirectory]) -> None:
+def settle(log_dirs: Sequence[LogDirectory]) -> None:
     """Leave each partition that a crash left in two log directories in one of them. Raises OSError."""
     found: dict[str, list[Path]] = {}
-    if len(homes) == 1:
+    if len(log_dirs) == 1:
         return
-    for home in homes:
-        for name in _names_in(home):
-            found.setdefault(name, []).append(home.path / name)
+    for log_dir in log_dirs:
+        for name in _names_in(log_dir):
+            found.setdefault(name, []).append(log_dir.path / name)
     for paths in found.values():
-        if len(paths) == 2 and _is_own(homes[0], paths):
+        if len(paths) == 2 and _is_own(log_dirs[0], paths):
             _settle(paths)
 
 
-def _names_in(home: LogDirectory) -> list[str]:
-    return [] if home.failed else os.listdir(home.path)  # noqa: PTH208 - thousands, and only their names
+def _names_in(log_dir: LogDirectory) -> list[str]:
+    return [] if log_dir.failed else os.listdir(log_dir.path)  # noqa: PTH208 - thousands, and only their names
 
 
-def _is_own(home: LogDirectory, paths: list[Path]) -> bool:
+def _is_own(log_dir: LogDirectory, paths: list[Path]) -> bool:
     """Tell whether the directories are a partition's of this log worker."""
     try:
         parsed = names.parse_partition(paths[0].name)
     except names.NotAPartition:
         return False
-    return not parsed.suffix and home.worker.owns(parsed.topic, parsed.partition)
+    return not parsed.suffix and log_dir.worker.owns(parsed.topic, parsed.partition)
 
 
 def _settle(paths: list[Path]) -> None:
@@ -125,10 +125,10 @@ def _settle(paths: list[Path]) -> None:
     unmark(marked[0])
 
 
-def futures_in(homes: Sequence[LogDirectory]) -> Iterator[tuple[LogDirectory, Path, names.PartitionName]]:
+def futures_in(log_dirs: Sequence[LogDirectory]) -> Iterator[tuple[LogDirectory, Path, names.PartitionName]]:
     """Yield all future replicas of this log worker."""
-    for home in homes:
-        for name in _names_in(home):
+    for log_dir in log_dirs:
+        for name in _names_in(log_dir):
             if not name.endswith(names.FUTURE_SUFFIX):
                 continue
             try:
@@ -136,5 +136,5 @@ def futures_in(homes: Sequence[LogDirectory]) -> Iterator[tuple[LogDirectory, Pa
             except names.NotAPartition:
                 # Reported already, and left alone.
                 continue
-            if home.worker.owns(parsed.topic, parsed.partition):
-                yield home, home.path / name, parsed
+            if log_dir.worker.owns(parsed.topic, parsed.partition):
+                yield log_dir, log_dir.path / name, parsed

@@ -1,7 +1,7 @@
 """The commit journal of a log worker in one log directory: a predecessor's that goes on, or a new one.
 
 A journal is put to use once it is on disk, whole (`mpbroker.log.directories.journal_set`). Segments that a
-predecessor's records name may not be synced yet: the helper's thread syncs them, and until then the records
+predecessor's records name may not be synced yet: the I/O thread syncs them, and until then the records
 are not overwritten and no recovery point moves.
 """
 
@@ -71,7 +71,7 @@ class DirJournal:
         self.file = found
 
     def _sync_inherited(self, partitions: Partitions) -> None:
-        """Sync what the inherited records name, in the helper's thread.
+        """Sync what the inherited records name, in the I/O thread.
 
         An error that passes, as too few descriptors, leaves it to be tried again; see `must_sync`.
         """
@@ -98,7 +98,7 @@ class DirJournal:
 
     # ---- the journal's file ----
 
-    def prepare(self, journal_bytes: int, helper: IoThread, partitions: Partitions) -> None:
+    def prepare(self, journal_bytes: int, io_thread: IoThread, partitions: Partitions) -> None:
         """Keep the journal that is there, or begin to make one of that size, which becomes `file` when it is
         done.
 
@@ -106,7 +106,7 @@ class DirJournal:
         """
         if self._inherited:
             self._is_syncing = True
-            helper.submit(partial(self._sync_inherited, partitions), self._log_dir)
+            io_thread.submit(partial(self._sync_inherited, partitions), self._log_dir)
             return
         if self.file is not None and self.file.ring_bytes == ring_bytes_of(journal_bytes):
             return
@@ -121,7 +121,7 @@ class DirJournal:
                 raise
             self._say_no_room(journal_bytes, error)
             return
-        helper.submit(partial(self._make_on, helper), self._log_dir)
+        io_thread.submit(partial(self._make_on, io_thread), self._log_dir)
 
     def _say_no_room(self, journal_bytes: int, error: OSError) -> None:
         """Log the lack of room once: it is tried again from time to time, and nothing is lost meanwhile."""
@@ -137,8 +137,8 @@ class DirJournal:
             error.strerror,
         )
 
-    def _make_on(self, helper: IoThread) -> None:
-        """Make the journal in the helper's thread, a piece at a time: other jobs go in between."""
+    def _make_on(self, io_thread: IoThread) -> None:
+        """Make the journal in the I/O thread, a piece at a time: other jobs go in between."""
         if self._making is None:
             return
         try:
@@ -147,7 +147,7 @@ class DirJournal:
             self._making = None
             raise
         if self.file is None:
-            helper.submit(partial(self._make_on, helper), self._log_dir)
+            io_thread.submit(partial(self._make_on, io_thread), self._log_dir)
             return
         self._making = None
         if self._lacks_room:
@@ -160,7 +160,7 @@ class DirJournal:
         return self._is_wanted and self.file is None and self._making is None
 
     def empty(self) -> None:
-        """Empty the journal when all segments are synced and the helper is at rest. Raises OSError."""
+        """Empty the journal when all segments are synced and the I/O thread is at rest. Raises OSError."""
         if self._inherited:
             raise OSError(errno.EAGAIN, "segments that it names could not be synced")
         if self._making is not None:

@@ -37,13 +37,13 @@ class Journals:
     """
 
     def __init__(
-        self, config: BrokerConfig, dirs: Sequence[LogDirectory], turn: AppendTurn, helper: IoThread
+        self, config: BrokerConfig, dirs: Sequence[LogDirectory], turn: AppendTurn, io_thread: IoThread
     ) -> None:
         self.awaited = False
         self._config = config
         self._dirs = dirs
         self._turn = turn
-        self._helper = helper
+        self._helper = io_thread
         self._is_group = config.log_flush_policy == "group"
         self._in_use: set[int] = set()
 
@@ -52,29 +52,29 @@ class Journals:
 
         `is_successor`: only the process died before. Raises FatalError.
         """
-        for home in self._dirs:
-            if home.failed:
+        for log_dir in self._dirs:
+            if log_dir.failed:
                 continue
             try:
-                home.take_over(say, is_successor=is_successor)
+                log_dir.take_over(say, is_successor=is_successor)
             except OSError as error:
-                self._give_up(home, error)
+                self._give_up(log_dir, error)
                 continue
             if self._is_group:
-                self._prepare(home)
+                self._prepare(log_dir)
         self.use()
 
     def use(self) -> None:
         """Put the journals to use that are ready by now."""
-        for home in self._dirs:
-            found = home.journal.file
-            if found is not None and home.number not in self._in_use and not home.failed:
-                self._put_to_use(home, found)
-            if home.journal.inherited_is_synced:
-                home.journal.inherited_is_synced = False
-                inherited_is_synced(self._turn, home.number)
+        for log_dir in self._dirs:
+            found = log_dir.journal.file
+            if found is not None and log_dir.number not in self._in_use and not log_dir.failed:
+                self._put_to_use(log_dir, found)
+            if log_dir.journal.inherited_is_synced:
+                log_dir.journal.inherited_is_synced = False
+                inherited_is_synced(self._turn, log_dir.number)
         self.awaited = self._is_group and any(
-            home.number not in self._in_use or home.journal.is_inheriting for home in self._dirs
+            log_dir.number not in self._in_use or log_dir.journal.is_inheriting for log_dir in self._dirs
         )
 
     def release(self) -> None:
@@ -84,23 +84,23 @@ class Journals:
         tried again.
         """
         release_journals(self._turn)
-        for home in self._dirs:
-            if not home.failed and (home.journal.is_missing or home.journal.must_sync):
-                self._prepare(home)
+        for log_dir in self._dirs:
+            if not log_dir.failed and (log_dir.journal.is_missing or log_dir.journal.must_sync):
+                self._prepare(log_dir)
 
-    def empty(self, home: LogDirectory) -> None:
+    def empty(self, log_dir: LogDirectory) -> None:
         """Empty the journal before the mark of a clean stop: the next to write there may know nothing of
         journals.
         """
-        if home.failed:
+        if log_dir.failed:
             return
         try:
-            home.journal.empty()
+            log_dir.journal.empty()
         except OSError as error:
-            _log.error("the commit journal in %s cannot be emptied: %s", home.path, error)
-            home.failed = True
+            _log.error("the commit journal in %s cannot be emptied: %s", log_dir.path, error)
+            log_dir.failed = True
 
-    def _put_to_use(self, home: LogDirectory, journal: JournalFile) -> None:
+    def _put_to_use(self, log_dir: LogDirectory, journal: JournalFile) -> None:
         try:
             if not journal.write_directly():
                 _log.info(
@@ -111,20 +111,20 @@ class Journals:
                 )
                 # A cold page would have to be read before a part of it is written.
                 will_need = partial(os.posix_fadvise, journal.fd, 0, 0, os.POSIX_FADV_WILLNEED)
-                self._helper.submit(will_need, home.number)
+                self._helper.submit(will_need, log_dir.number)
         except OSError as error:
-            self._give_up(home, error)
+            self._give_up(log_dir, error)
             return
-        self._in_use.add(home.number)
+        self._in_use.add(log_dir.number)
         direct_bytes = self._config.log_journal_direct_bytes
-        use_journal(self._turn, home.number, journal, home.journal.end, direct_bytes)
+        use_journal(self._turn, log_dir.number, journal, log_dir.journal.end, direct_bytes)
 
-    def _prepare(self, home: LogDirectory) -> None:
+    def _prepare(self, log_dir: LogDirectory) -> None:
         try:
-            home.journal.prepare(self._config.log_journal_bytes, self._helper, home.partitions)
+            log_dir.journal.prepare(self._config.log_journal_bytes, self._helper, log_dir.partitions)
         except OSError as error:
-            self._give_up(home, error)
+            self._give_up(log_dir, error)
 
-    def _give_up(self, home: LogDirectory, error: OSError) -> None:
-        home.failed = True
-        self._turn.storage_failed(home.number, error.errno or errno.EIO)
+    def _give_up(self, log_dir: LogDirectory, error: OSError) -> None:
+        log_dir.failed = True
+        self._turn.storage_failed(log_dir.number, error.errno or errno.EIO)

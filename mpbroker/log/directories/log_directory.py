@@ -109,7 +109,7 @@ class LogDirectory:
         self.is_stale = False
         self._group = group
         self._submitted: dict[str, Offsets] = {}
-        # Checkpoints that the helper is going to write, or is writing.
+        # Checkpoints that the I/O thread is going to write, or is writing.
         self._on_their_way: list[Offsets] = []
         self._strangers: set[str] = set()
         self._is_marked = False
@@ -256,8 +256,8 @@ class LogDirectory:
         # The order matters: an entry written meanwhile is in both.
         return any(key in offsets for offsets in [*self._on_their_way, *self.on_disk.values()])
 
-    def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], helper: IoThread) -> None:
-        """Submit the file to the helper if it says anything new."""
+    def checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], io_thread: IoThread) -> None:
+        """Submit the file to the I/O thread if it says anything new."""
         known = self.known[name]
         known.update(offsets)
         if self.failed:
@@ -267,16 +267,16 @@ class LogDirectory:
         if self._submitted.get(name) != known:
             offsets = self._submitted[name] = known.copy()
             self._on_their_way.append(offsets)
-            helper.submit(partial(self._write_next, name, offsets), self.number)
+            io_thread.submit(partial(self._write_next, name, offsets), self.number)
 
-    def write_stale(self, helper: IoThread) -> None:
+    def write_stale(self, io_thread: IoThread) -> None:
         """Write the checkpoints without the partitions that were forgotten."""
         self.is_stale = False
         for name in CHECKPOINTS:
-            self.checkpoint(name, {}, helper)
+            self.checkpoint(name, {}, io_thread)
 
     def _write_next(self, name: str, offsets: Offsets) -> None:
-        """Write a file in the helper's thread, in the order of submission."""
+        """Write a file in the I/O thread, in the order of submission."""
         try:
             self._write(name, offsets)
         finally:

@@ -39,7 +39,7 @@ class Reserve:
         self._most = most_bytes
         self._fd = -1
         self.held_bytes = 0
-        # The log process opens and closes the reserve, its helper uses it.
+        # The log process opens and closes the reserve, its io_thread uses it.
         self._lock = threading.Lock()
 
     @property

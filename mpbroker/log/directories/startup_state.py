@@ -25,11 +25,11 @@ class StartupState:
     def is_done(self) -> bool:
         return self._words.load(IS_TAKEN_OVER) != 0
 
-    def done(self, homes: Iterable[LogDirectory]) -> None:
-        clean = sum(1 << home.number for home in homes if home.clean)
+    def done(self, log_dirs: Iterable[LogDirectory]) -> None:
+        clean = sum(1 << log_dir.number for log_dir in log_dirs if log_dir.clean)
         self._words.store(CLEAN_DIRS, clean)
         self._words.store(IS_TAKEN_OVER, 1)
 
-    def was_clean(self, home: LogDirectory) -> bool:
+    def was_clean(self, log_dir: LogDirectory) -> bool:
         """Tell whether the last run closed the directory cleanly."""
-        return bool(self._words.load(CLEAN_DIRS) >> home.number & 1)
+        return bool(self._words.load(CLEAN_DIRS) >> log_dir.number & 1)

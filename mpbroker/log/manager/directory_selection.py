@@ -29,7 +29,9 @@ class DirectorySelection:
 
         Raises FatalError if two have it, OSError if a directory cannot be read.
         """
-        holders = [home for home in self._dirs if not home.failed and is_directory(home.path / name)]
+        holders = [
+            log_dir for log_dir in self._dirs if not log_dir.failed and is_directory(log_dir.path / name)
+        ]
         if len(holders) > 1:
             raise FatalError(
                 f"{name} is in {holders[0].path} and in {holders[1].path}. Move one of them away"
@@ -43,18 +45,20 @@ class DirectorySelection:
         this process published. Raises PartitionDamaged if the partition may have had records.
         """
         name = names.partition_name(*key)
-        for home in self._dirs:
-            if home.failed:
+        for log_dir in self._dirs:
+            if log_dir.failed:
                 raise PartitionDamaged(
-                    f"{name} is in none of the log directories that work, and {home.path} failed. "
+                    f"{name} is in none of the log directories that work, and {log_dir.path} failed. "
                     "It stays offline until the broker is restarted"
                 )
-        for home in self._dirs:
-            had = max(home.known[file].get(key, 0) for file in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS))
+        for log_dir in self._dirs:
+            had = max(
+                log_dir.known[file].get(key, 0) for file in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS)
+            )
             if had > 0:
                 raise PartitionDamaged(
-                    f"{home.path / name} is gone, but the partition had offsets below {had}. Restore it, or "
-                    "delete the topic"
+                    f"{log_dir.path / name} is gone, but the partition had offsets below {had}. "
+                    "Restore it, or delete the topic"
                 )
         if durable > 0:
             raise PartitionDamaged(f"the directory of {name} is gone. Restore it, or delete the topic")
@@ -71,7 +75,7 @@ class DirectorySelection:
         preferred = self._preferred.pop(key, None)
         if preferred is not None and not self._dirs[preferred].failed:
             return self._dirs[preferred]
-        counts = dict.fromkeys((home.number for home in self._dirs if not home.failed), 0)
+        counts = dict.fromkeys((log_dir.number for log_dir in self._dirs if not log_dir.failed), 0)
         for log in logs:
             if log.state.log_dir in counts:
                 counts[log.state.log_dir] += 1

@@ -1,6 +1,6 @@
 """Sizes and times of segments, for retention, compaction and the metrics.
 
-A start reads no sealed segment. The helper measures sizes and times of those sealed before the start when
+A start reads no sealed segment. The I/O thread measures sizes and times of those sealed before the start when
 a rule needs them; those sealed since are known.
 """
 
@@ -43,15 +43,15 @@ class Measuring:
         return [log for log in logs if log is not None and log.state.flags == PartitionFlag.PARTITION_LIVE]
 
     def until_measured(self, logs: Iterable[PartitionLog]) -> Generator[None, None, None]:
-        """Have the helper measure the segments of `logs` that are not measured yet, and wait for it.
+        """Have the I/O thread measure the segments of `logs` that are not measured yet, and wait for it.
 
         Skip logs that are swapping: their directory may be renamed, and a missing file would count as empty.
         """
         for log in logs:
             unknown = [segment for segment in log.sealed if segment.size < 0]
             if unknown and not log.is_swapping:
-                self._manager.helper.submit(partial(measure, log.directory, unknown), log.state.log_dir)
-        yield from self._manager.helper.catching_up()
+                self._manager.io_thread.submit(partial(measure, log.directory, unknown), log.state.log_dir)
+        yield from self._manager.io_thread.catching_up()
 
     def segments_of(self, log: PartitionLog) -> list[Segment]:
         """Return the log's segments, the active one last; [] if they cannot be read."""
@@ -76,7 +76,7 @@ class Measuring:
             self._manager.turn.storage_failed(log.state.log_dir, error.errno or 0)
 
 
-# ---- in the helper's thread ----
+# ---- in the I/O thread ----
 
 
 def measure(directory: Path, segments: list[Sealed]) -> None:

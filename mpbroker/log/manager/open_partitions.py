@@ -40,10 +40,10 @@ def most_open(file_limit: int) -> int:
 class OpenPartitions:
     """The partitions with open files. When there are too many, commit rounds bypass the journals."""
 
-    def __init__(self, turn: AppendTurn, helper: IoThread) -> None:
+    def __init__(self, turn: AppendTurn, io_thread: IoThread) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = most_open(soft)
-        self.preparing = SegmentPreparation(helper)
+        self.preparing = SegmentPreparation(io_thread)
         self._turn = turn
         self._is_crowded = False
         # The log end of each at its last look; the one looked at longest ago comes first.

@@ -1,7 +1,8 @@
 """The choice of partitions whose next segment is prepared (see `prepared_segment`).
 
-The helper prepares one for a partition that has just rolled, or whose segment is half full and was appended
-to since the last look. A partition without an append since the last look loses it: each holds files open.
+The I/O thread prepares one for a partition that has just rolled, or whose segment is half full and was
+appended to since the last look. A partition without an append since the last look loses it: each holds
+files open.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _NOT_KNOWN = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 
 
 class SegmentPreparation:
-    def __init__(self, helper: IoThread) -> None:
-        self._helper = helper
+    def __init__(self, io_thread: IoThread) -> None:
+        self._helper = io_thread
         # The log end of each at the last look.
         self._wanted: dict[PartitionLog, int] = {}
         self._half_full: dict[PartitionLog, int] = {}
@@ -60,7 +61,7 @@ class SegmentPreparation:
         self._half_full = half_full
 
     def take_in(self) -> None:
-        """Hand the segments that the helper has prepared to their logs."""
+        """Hand the segments that the I/O thread has prepared to their logs."""
         while not self._made.empty():
             log, made = self._made.get()
             if log not in self._wanted:
@@ -77,7 +78,7 @@ class SegmentPreparation:
             self._helper.submit(partial(self._make, log, log.directory, number), number)
 
     def _make(self, log: PartitionLog, directory: Path, number: int) -> None:
-        """Prepare a segment, in the helper's thread.
+        """Prepare a segment, in the I/O thread.
 
         An error is not reported: a roll works without a prepared segment, and meets the same error itself.
         """

@@ -31,16 +31,16 @@ class SizeMetrics:
         self._dirs = dirs
         self._partitions = partitions
         if manager.worker.is_first:
-            for home in manager.dirs:
-                self._introduce(home, failed=home.failed)
+            for log_dir in manager.dirs:
+                self._introduce(log_dir, failed=log_dir.failed)
 
     def dir_failed(self, number: int) -> None:
         if self._manager.worker.is_first:
             self._introduce(self._manager.dirs[number], failed=True)
 
-    def _introduce(self, home: LogDirectory, *, failed: bool) -> None:
+    def _introduce(self, log_dir: LogDirectory, *, failed: bool) -> None:
         workers = self._manager.worker.count
-        self._dirs.introduce(home.number, os.fspath(home.path), workers, failed=failed)
+        self._dirs.introduce(log_dir.number, os.fspath(log_dir.path), workers, failed=failed)
 
     @staticmethod
     def rest_s(took_s: float) -> float:
@@ -61,19 +61,19 @@ class SizeMetrics:
                 self._partitions.put(state.table_slot, state.generation, len(log.sealed) + 1, size)
                 sums[number] += size
             yield
-        for home in manager.dirs:
-            self._dirs.put_size(home.number, manager.worker.number, sums[home.number])
-            if manager.worker.is_first and not home.failed:
-                manager.helper.submit(partial(self._measure_volume, home), home.number)
+        for log_dir in manager.dirs:
+            self._dirs.put_size(log_dir.number, manager.worker.number, sums[log_dir.number])
+            if manager.worker.is_first and not log_dir.failed:
+                manager.io_thread.submit(partial(self._measure_volume, log_dir), log_dir.number)
 
-    def _measure_volume(self, home: LogDirectory) -> None:
-        """Publish the volume's size and free space. Runs in the helper's thread: a disk may be slow."""
+    def _measure_volume(self, log_dir: LogDirectory) -> None:
+        """Publish the volume's size and free space. Runs in the I/O thread: a disk may be slow."""
         try:
-            system = os.statvfs(home.path)
+            system = os.statvfs(log_dir.path)
         except OSError as error:
             # If the directory matters, other operations there fail as well and report it.
-            _log.warning("the room in %s is not known: %s", home.path, error.strerror)
+            _log.warning("the room in %s is not known: %s", log_dir.path, error.strerror)
             return
         self._dirs.put_volume(
-            home.number, system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize
+            log_dir.number, system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize
         )

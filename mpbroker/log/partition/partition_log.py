@@ -132,7 +132,7 @@ class PartitionLog:
     """
 
     __slots__ = (
-        "_home",
+        "_parent",
         "_renamed",
         "config",
         "epochs",
@@ -179,7 +179,7 @@ class PartitionLog:
     @property
     def path(self) -> str:
         """Return `directory` as a string, which is cheaper for thousands of partitions."""
-        return self._home + (self._renamed or self.name)
+        return self._parent + (self._renamed or self.name)
 
     @property
     def directory(self) -> Path:
@@ -190,9 +190,9 @@ class PartitionLog:
         self._set_directory(os.fspath(directory))
 
     def _set_directory(self, directory: str) -> None:
-        home, slash, name = directory.rpartition("/")
+        parent, slash, name = directory.rpartition("/")
         # The same string for all partitions of a log directory.
-        self._home = sys.intern(home + slash)
+        self._parent = sys.intern(parent + slash)
         self._renamed = name if name != self.name else None
 
     @property
@@ -329,7 +329,7 @@ class PartitionLog:
         bases = set(segments_of(self.directory))
         for offset in offsets_of(self.directory, SNAPSHOT_SUFFIX)[:-1]:
             if offset not in bases:
-                # The helper thread may remove it, too (`mpbroker.log.partition.producer_snapshots`).
+                # The I/O thread may remove it, too (`mpbroker.log.partition.producer_snapshots`).
                 (self.directory / segment_name(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
 
     def snapshot_and_sync(self) -> None:

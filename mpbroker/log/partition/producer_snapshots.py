@@ -26,26 +26,28 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition.partition_log import PartitionLog, sync_if_there
 
 SNAPSHOT_EVERY_BYTES = 1 << 20
-# Most snapshots under way at a time: each holds some files open until the helper has written it.
+# Most snapshots under way at a time: each holds some files open until the I/O thread has written it.
 UNDER_WAY = 8
 KEPT = 2
 
 
-def snapshotting(logs: Callable[[], Iterable[PartitionLog]], helper: IoThread) -> Generator[None, None, None]:
+def snapshotting(
+    logs: Callable[[], Iterable[PartitionLog]], io_thread: IoThread
+) -> Generator[None, None, None]:
     """Take the snapshots that are due of all partitions, a few at a time."""
     under_way = 0
     for log in list(logs()):
         if not is_due(log):
             continue
         try:
-            submit_snapshot(log, helper)
+            submit_snapshot(log, io_thread)
         except OSError as error:
-            # Reported as if the helper had met it; the next look tries again if the error passes.
-            helper.submit(partial(_fail, error), log.state.log_dir)
+            # Reported as if the I/O thread had met it; the next look tries again if the error passes.
+            io_thread.submit(partial(_fail, error), log.state.log_dir)
         under_way += 1
         if under_way == UNDER_WAY:
             under_way = 0
-            yield from helper.catching_up()
+            yield from io_thread.catching_up()
 
 
 def is_due(log: PartitionLog) -> bool:
@@ -57,8 +59,8 @@ def is_due(log: PartitionLog) -> bool:
     return state.size - (size if base == state.segment_base else 0) >= SNAPSHOT_EVERY_BYTES
 
 
-def submit_snapshot(log: PartitionLog, helper: IoThread) -> None:
-    """Have the helper write a snapshot of the present producers. Raises OSError."""
+def submit_snapshot(log: PartitionLog, io_thread: IoThread) -> None:
+    """Have the I/O thread write a snapshot of the present producers. Raises OSError."""
     state = log.state
     # Meanwhile the partition may roll, rest or be deleted, and another one get its name.
     fds = [os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
@@ -69,7 +71,7 @@ def submit_snapshot(log: PartitionLog, helper: IoThread) -> None:
         raise
     data = state.producers.snapshot()
     job = partial(_write, fds[0], fds[1:], state.segment_base, state.log_end, data)
-    helper.submit(job, state.log_dir)
+    io_thread.submit(job, state.log_dir)
     log.snapshot_at = (state.segment_base, state.size)
 
 
@@ -83,7 +85,7 @@ def _close(fds: Iterable[int]) -> None:
 
 
 def _write(directory: int, indexes: list[int], base: int, end: int, data: bytes) -> None:
-    """Write a snapshot, in the helper's thread. Raises OSError."""
+    """Write a snapshot, in the I/O thread. Raises OSError."""
     try:
         for fd in indexes:
             os.fsync(fd)

@@ -27,59 +27,61 @@ _log = logging.getLogger("mpbroker")
 
 
 def close_cleanly(
-    home: LogDirectory, logs: Sequence[PartitionLog], say: Callable[[str], None]
+    log_dir: LogDirectory, logs: Sequence[PartitionLog], say: Callable[[str], None]
 ) -> list[PartitionLog]:
     """Close the partitions; return those that are closed with all of them on disk.
 
     The directory has failed if some are missing.
     """
     touched = [log for log in logs if not log.is_settled]
-    untouched = _each(home, [log for log in logs if log.is_settled], PartitionLog.close_files)
-    say(f"closing {len(touched)} partitions in {home.path}")
+    untouched = _each(log_dir, [log for log in logs if log.is_settled], PartitionLog.close_files)
+    say(f"closing {len(touched)} partitions in {log_dir.path}")
     together: list[PartitionLog] = []
     apart: list[PartitionLog] = []
     for log in touched:
-        (together if _is_synced_with(home, log) else apart).append(log)
-    closed = untouched + _each(home, apart, PartitionLog.close_cleanly)
-    return closed + _closed_together(home, together, say)
+        (together if _is_synced_with(log_dir, log) else apart).append(log)
+    closed = untouched + _each(log_dir, apart, PartitionLog.close_cleanly)
+    return closed + _closed_together(log_dir, together, say)
 
 
-def is_all_closed(home: LogDirectory, closed: AbstractSet[str]) -> bool:
+def is_all_closed(log_dir: LogDirectory, closed: AbstractSet[str]) -> bool:
     """Tell whether the directory can be marked clean; a partition never opened, or damaged, is checked next
     time.
 
     `closed`: paths of partitions.
     """
     try:
-        return closed >= {f"{home.path}/{name}" for name, found in home.own_partitions() if not found.suffix}
+        return closed >= {
+            f"{log_dir.path}/{name}" for name, found in log_dir.own_partitions() if not found.suffix
+        }
     except OSError as error:
-        _log.error("%s cannot be marked clean, the next start checks it: %s", home.path, error)
+        _log.error("%s cannot be marked clean, the next start checks it: %s", log_dir.path, error)
         return False
 
 
-def _is_synced_with(home: LogDirectory, log: PartitionLog) -> bool:
+def _is_synced_with(log_dir: LogDirectory, log: PartitionLog) -> bool:
     """Tell whether a sync of the directory's file system covers the partition."""
-    if home.file_system is None or not home.file_system.is_synced_at_once:
+    if log_dir.file_system is None or not log_dir.file_system.is_synced_at_once:
         return False
     try:
-        return home.file_system.has(log.path)
+        return log_dir.file_system.has(log.path)
     except OSError:
         # Closing the partition meets the same error and reports it.
         return False
 
 
 def _closed_together(
-    home: LogDirectory, touched: list[PartitionLog], say: Callable[[str], None]
+    log_dir: LogDirectory, touched: list[PartitionLog], say: Callable[[str], None]
 ) -> list[PartitionLog]:
     for step in (PartitionLog.end_files, PartitionLog.write_last_snapshot, PartitionLog.note_settled):
-        touched = _each(home, touched, step)
-        if touched and step is not PartitionLog.note_settled and not _synced(home, say):
+        touched = _each(log_dir, touched, step)
+        if touched and step is not PartitionLog.note_settled and not _synced(log_dir, say):
             return []
     return touched
 
 
 def _each(
-    home: LogDirectory, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
+    log_dir: LogDirectory, logs: Sequence[PartitionLog], step: Callable[[PartitionLog], None]
 ) -> list[PartitionLog]:
     """Take the step with each partition; return those with which it went well."""
     done = []
@@ -88,22 +90,22 @@ def _each(
             step(log)
             done.append(log)
         except OSError as error:
-            _say_failed(home, str(log.directory), error)
+            _say_failed(log_dir, str(log.directory), error)
     return done
 
 
-def _synced(home: LogDirectory, say: Callable[[str], None]) -> bool:
-    say(f"syncing the file system of {home.path}")
-    assert home.file_system is not None
+def _synced(log_dir: LogDirectory, say: Callable[[str], None]) -> bool:
+    say(f"syncing the file system of {log_dir.path}")
+    assert log_dir.file_system is not None
     try:
-        home.file_system.sync()
+        log_dir.file_system.sync()
     except OSError as error:
-        _say_failed(home, f"the file system of {home.path}", error)
+        _say_failed(log_dir, f"the file system of {log_dir.path}", error)
         return False
     return True
 
 
-def _say_failed(home: LogDirectory, what: str, error: OSError) -> None:
+def _say_failed(log_dir: LogDirectory, what: str, error: OSError) -> None:
     problem = os.strerror(error.errno) if error.errno else error
     _log.error("%s cannot be closed cleanly: %s; the next start recovers it", what, problem)
-    home.failed = True
+    log_dir.failed = True

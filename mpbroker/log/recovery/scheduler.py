@@ -65,7 +65,7 @@ class RecoveryScheduler:
         self._found: list[_Found] = []
         # Partitions that workers may open, and their log directory: those whose name is in one directory
         # alone.
-        self._homes: PartitionMap[str] = PartitionMap()
+        self._dir_numbers: PartitionMap[str] = PartitionMap()
         self._dirs: Sequence[LogDirectory] = ()
         # Topics whose partitions are being given to workers, the first one first.
         self._to_begin: deque[tuple[bytes, Generator[None, None, None]]] = deque()
@@ -81,37 +81,37 @@ class RecoveryScheduler:
         self._dirs = dirs
         self._is_successor = is_successor
         twice = set()
-        for home in dirs:
+        for log_dir in dirs:
             found = _Found()
             self._found.append(found)
-            for _, name in home.own_partitions():
+            for _, name in log_dir.own_partitions():
                 if name.suffix:
                     continue
                 found.partitions += 1
                 # A partition in two directories is left to the log process, which reports it, whoever opens
                 # the others there.
                 key = (name.topic, name.partition)
-                if key in self._homes:
+                if key in self._dir_numbers:
                     twice.add(key)
-                self._homes[key] = home.number
+                self._dir_numbers[key] = log_dir.number
         for one in twice:
-            del self._homes[one]
+            del self._dir_numbers[one]
         self._to_survey = self._surveying()
         self.report()
 
     def _surveying(self) -> Iterator[None]:
         """Count the bytes that workers are going to check, in steps."""
-        for home, found in zip(self._dirs, self._found, strict=True):
-            if home.clean or self._is_successor or not self._recovery.takes(home.number):
+        for log_dir, found in zip(self._dirs, self._found, strict=True):
+            if log_dir.clean or self._is_successor or not self._recovery.takes(log_dir.number):
                 continue
-            points = home.known[names.RECOVERY_POINTS]
+            points = log_dir.known[names.RECOVERY_POINTS]
             total = 0
-            for directory, name in home.own_partitions():
+            for directory, name in log_dir.own_partitions():
                 if not name.suffix:
                     # Opening the partition reports what cannot be read now.
                     with suppress(OSError):
                         point = points.get((name.topic, name.partition), 0)
-                        total += bytes_behind(f"{home.path}/{directory}", point)
+                        total += bytes_behind(f"{log_dir.path}/{directory}", point)
                 yield
             found.bytes_to_check = total
 
@@ -149,23 +149,23 @@ class RecoveryScheduler:
         known_of: Callable[[LogDirectory, int], Known],
     ) -> Generator[None, None, None]:
         for number in partitions:
-            log_dir = self._homes.get((topic.name, number))
-            if log_dir is not None and self._recovery.takes(log_dir):
-                home = self._dirs[log_dir]
-                known = known_of(home, number)
-                directory = f"{home.path}/{names.partition_name(topic.name, number)}"
+            dir_number = self._dir_numbers.get((topic.name, number))
+            if dir_number is not None and self._recovery.takes(dir_number):
+                log_dir = self._dirs[dir_number]
+                known = known_of(log_dir, number)
+                directory = f"{log_dir.path}/{names.partition_name(topic.name, number)}"
                 job = OpenJob(directory, topic.name, number, topic.topic_id, config, known)
-                self._recovery.submit(home.number, job)
+                self._recovery.submit(log_dir.number, job)
                 yield
 
     def _begin_some(self, key: Key | None = None) -> None:
         """Give out partitions of the topics named first: until partition `key` is given, or enough wait."""
         before = self._recovery.given
-        if before > GIVEN_FEW and (key is None or self._recovery.home_of(key) is not None):
+        if before > GIVEN_FEW and (key is None or self._recovery.log_dir_of(key) is not None):
             return
         while self._to_begin:
             topic_id, steps = self._to_begin[0]
-            is_next = key is not None and key[0] == topic_id and self._recovery.home_of(key) is None
+            is_next = key is not None and key[0] == topic_id and self._recovery.log_dir_of(key) is None
             if not is_next and self._recovery.given >= GIVEN_MOST:
                 break
             if next(steps, self) is self:
@@ -179,8 +179,8 @@ class RecoveryScheduler:
         Raises PartitionDamaged, CheckpointCorrupt, OSError as the worker found it.
         """
         self._begin_some(key)
-        log_dir = self._recovery.home_of(key)
-        if log_dir is None:
+        number = self._recovery.log_dir_of(key)
+        if number is None:
             return None
         leave_at = time.monotonic() + STAY_S
         while True:
@@ -189,7 +189,7 @@ class RecoveryScheduler:
             except LookupError:
                 return None
             if isinstance(found, RecoveredPartition):
-                return ByWorker(log_dir, found)
+                return ByWorker(number, found)
             if found is not None:
                 raise found
             self._begin_some()
@@ -199,17 +199,17 @@ class RecoveryScheduler:
                 leave_at = time.monotonic() + STAY_S
                 yield
 
-    def count(self, log_dir: int) -> None:
+    def count(self, number: int) -> None:
         """Note that one more partition is open."""
-        if self._goes_on and log_dir < len(self._found):
-            self._found[log_dir].done += 1
+        if self._goes_on and number < len(self._found):
+            self._found[number].done += 1
             self.report()
 
-    def checked(self, log_dir: int) -> Callable[[int], None]:
+    def checked(self, number: int) -> Callable[[int], None]:
         """Return a callback to count the bytes of a partition that the log process itself has read."""
 
         def add(count: int) -> None:
-            self._found[log_dir].checked_bytes += count
+            self._found[number].checked_bytes += count
 
         return add
 
@@ -239,22 +239,22 @@ class RecoveryScheduler:
             self._say_what_was_unclean()
         self._recovery.close()
         self._to_begin.clear()
-        self._homes = PartitionMap()
+        self._dir_numbers = PartitionMap()
         self._goes_on = False
         self.report(at_once=True)
 
     def _say_what_was_unclean(self) -> None:
-        for home, found in zip(self._dirs, self._found, strict=True):
-            if home.clean or home.failed or not found.partitions:
+        for log_dir, found in zip(self._dirs, self._found, strict=True):
+            if log_dir.clean or log_dir.failed or not found.partitions:
                 continue
-            checked_bytes = found.checked_bytes + self._recovery.pools[home.number].checked_bytes
+            checked_bytes = found.checked_bytes + self._recovery.pools[log_dir.number].checked_bytes
             _log.info(
                 "%s: it was not closed cleanly; %d of %d partitions were checked, %.1f MB read, %d bytes "
                 "restored from the commit journal, in %.0f ms",
-                home.path,
+                log_dir.path,
                 min(found.done, found.partitions),
                 found.partitions,
                 checked_bytes / 1e6,
-                home.restored_bytes,
+                log_dir.restored_bytes,
                 (time.monotonic() - self._started) * 1000,
             )

@@ -372,7 +372,7 @@ class Recovery:
             if pool.waiting:
                 pool.hand_out()
 
-    def home_of(self, key: Key) -> int | None:
+    def log_dir_of(self, key: Key) -> int | None:
         """Return the log directory in which workers were to open the partition; None: it was not given to
         them.
         """

@@ -147,7 +147,7 @@ class ReplicaMover:
         slot = self._manager.slot_of.get((one.topic_id, one.partition))
         if slot is None or slot == METADATA_SLOT:
             if slot is None:
-                self._manager.placing.prefer((one.topic, one.partition), one.log_dir)
+                self._manager.directory_selection.prefer((one.topic, one.partition), one.log_dir)
             return (
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if one.topic_id == bytes(16)
@@ -167,7 +167,7 @@ class ReplicaMover:
             self._cancel(move)
         if target.number == log.state.log_dir:
             return 0
-        if any(home.failed for home in self._manager.dirs):
+        if any(log_dir.failed for log_dir in self._manager.dirs):
             # The partition may have an unseen future replica in the failed directory.
             return ErrorCode.KAFKA_STORAGE_ERROR
         return self._begun(log, target)
@@ -182,13 +182,13 @@ class ReplicaMover:
             (source, partial(future_replica.unmark, log.directory)),
             (target, partial(future_replica.make, future, log.topic_id)),
         ]
-        for home, step in steps:
+        for log_dir, step in steps:
             try:
                 step()
             except OSError as error:
                 _log.error("%s cannot move to %s: %s", log.directory, target.path, error)
                 if error.errno not in PASSING:
-                    self._manager.turn.storage_failed(home.number, error.errno or 0)
+                    self._manager.turn.storage_failed(log_dir.number, error.errno or 0)
                 return ErrorCode.KAFKA_STORAGE_ERROR
         _log.info("%s moves to %s, as asked for", log.directory, target.path)
         self._begin(log, target, future)
@@ -209,13 +209,13 @@ class ReplicaMover:
         self._end(move)
         self._set_aside(move.target, move.copy.future)
 
-    def _set_aside(self, home: LogDirectory, future: Path) -> None:
+    def _set_aside(self, log_dir: LogDirectory, future: Path) -> None:
         try:
             gone = future_replica.set_aside(future)
         except OSError as error:
             _log.error("%s cannot be removed: %s", future, error)
             return
-        self._manager.helper.submit(partial(remove_tree, gone), home.number)
+        self._manager.io_thread.submit(partial(remove_tree, gone), log_dir.number)
 
     def resume(self, topics: Iterable[str]) -> None:
         """Resume the moves that an earlier life began; remove future replicas that belong to no move.
@@ -223,7 +223,7 @@ class ReplicaMover:
         To be called when all partitions that can be opened are open. `topics`: all existing topics.
         """
         logs = {(log.topic, log.partition): log for log in self._manager.logs.values()}
-        for home, directory, parsed in list(future_replica.futures_in(self._manager.dirs)):
+        for log_dir, directory, parsed in list(future_replica.futures_in(self._manager.dirs)):
             log = logs.get((parsed.topic, parsed.partition))
             if log is None and parsed.topic in topics:
                 continue
@@ -231,14 +231,14 @@ class ReplicaMover:
                 continue
             is_ours = log is not None and topic_id_if_any(directory) == log.topic_id
             is_given_up = is_ours and log is not None and future_replica.has_stayed(log.directory)
-            if log is None or not is_ours or is_given_up or log.state.log_dir == home.number:
+            if log is None or not is_ours or is_given_up or log.state.log_dir == log_dir.number:
                 _log.warning("%s is nobody's future replica; it is removed", directory)
-                self._set_aside(home, directory)
+                self._set_aside(log_dir, directory)
             elif log not in self._moves:
-                _log.info("%s goes on moving to %s", log.directory, home.path)
-                self._begin(log, home, directory)
+                _log.info("%s goes on moving to %s", log.directory, log_dir.path)
+                self._begin(log, log_dir, directory)
             elif self._moves[log].copy.future != directory:
-                self._set_aside(home, directory)
+                self._set_aside(log_dir, directory)
 
     def tell(self) -> calls.Moves:
         return calls.Moves(
@@ -319,9 +319,9 @@ class ReplicaMover:
             if not move.is_decided:
                 move.target.forget((move.log.topic, move.log.partition))
 
-    def _has_failed(self, home: LogDirectory) -> bool:
-        """Tell whether the directory failed. The turn knows before `home` does."""
-        return home.failed or bool(self._manager.turn.failed_dirs >> home.number & 1)
+    def _has_failed(self, log_dir: LogDirectory) -> bool:
+        """Tell whether the directory failed. The turn knows before `log_dir` does."""
+        return log_dir.failed or bool(self._manager.turn.failed_dirs >> log_dir.number & 1)
 
     def _check(self, move: Move) -> None:
         """Raise _Over if the move is no longer wanted or possible."""
@@ -441,19 +441,19 @@ class ReplicaMover:
 
         A start there then knows the log start, and replays nothing of an older journal below the copy's end.
         """
-        log, home, helper = move.log, move.target, self._manager.helper
+        log, log_dir, io_thread = move.log, move.target, self._manager.io_thread
         key, end, start = (log.topic, log.partition), move.copy.end, log.log_start
         cleaned = move.source.known[names.CLEANER_OFFSETS].get(key)
         offsets = {names.RECOVERY_POINTS: end, names.HIGH_WATERMARKS: end, names.LOG_STARTS: start}
         if cleaned is not None:
             offsets[names.CLEANER_OFFSETS] = cleaned
         for name, offset in offsets.items():
-            home.checkpoint(name, {key: offset}, helper)
-        yield from helper.catching_up()
+            log_dir.checkpoint(name, {key: offset}, io_thread)
+        yield from io_thread.catching_up()
         self._check(move)
-        if all(home.on_disk[name].get(key, 0) == offset for name, offset in offsets.items()):
+        if all(log_dir.on_disk[name].get(key, 0) == offset for name, offset in offsets.items()):
             return True
-        home.write_again()
+        log_dir.write_again()
         return False
 
     # ---- its last moment ----
@@ -466,7 +466,7 @@ class ReplicaMover:
         self._held, log.is_swapping = move, True
         try:
             # From here on nobody else works on its files.
-            yield from self._manager.helper.catching_up()
+            yield from self._manager.io_thread.catching_up()
             self._check(move)
             if self._left_bytes(move) > LITTLE_BYTES:
                 return False
@@ -540,7 +540,7 @@ class ReplicaMover:
         if error is None:
             move.has_left = True
             delay_ms = move.log.config.file_delete_delay_ms
-            self._manager.deletions.add(delay_ms, move.source.number, partial(remove_tree, gone[0]))
+            self._manager.removal.deletions.add(delay_ms, move.source.number, partial(remove_tree, gone[0]))
         elif not self._manager.is_here(move.log):
             raise _Over
         elif error.errno not in PASSING:

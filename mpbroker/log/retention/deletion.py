@@ -70,14 +70,14 @@ class Deletion:
         results = [self._delete_before(wanted) for wanted in call.partitions]
         # Delete the segments of a partition once, even if the request names it twice.
         logs = list(dict.fromkeys(log for _, log, _ in results if log is not None))
-        manager.checkpoint_log_starts(logs)
+        manager.checkpoints.write_log_starts(logs)
         self._delete([(log, self._below_start(log)) for log in logs])
-        yield from manager.helper.catching_up()
+        yield from manager.io_thread.catching_up()
         answers = []
         for error, log, start in results:
             if log is None:
                 answers.append(calls.DeletedBefore(error))
-            elif manager.log_start_on_disk(log) < start:
+            elif manager.checkpoints.log_start_on_disk(log) < start:
                 answers.append(calls.DeletedBefore(ErrorCode.KAFKA_STORAGE_ERROR))
             else:
                 answers.append(calls.DeletedBefore(0, start))
@@ -139,12 +139,12 @@ class Deletion:
         if not jobs:
             return
         manager = self._manager
-        manager.checkpoint_log_starts(log for log, _, _ in jobs)
+        manager.checkpoints.write_log_starts(log for log, _, _ in jobs)
         for log, going, directory in jobs:
             job = partial(_set_aside, directory, log.directory, going, list(log.epochs))
-            manager.helper.submit(job, log.state.log_dir)
+            manager.io_thread.submit(job, log.state.log_dir)
             bases = [segment.base for segment, _ in going]
-            manager.deletions.of(log, partial(unlink_deleted, log.directory, bases))
+            manager.removal.deletions.of(log, partial(unlink_deleted, log.directory, bases))
 
     def _without_active(self, log: PartitionLog, going: list[Doomed]) -> list[Doomed]:
         """Roll the log if its active segment is to go. Leave that segment out if the roll fails."""
@@ -165,7 +165,7 @@ class Deletion:
         log.state.publish(self._manager.table)
 
 
-# ---- in the helper's thread ----
+# ---- in the I/O thread ----
 
 
 def _set_aside(fd: int, directory: Path, going: list[Doomed], epochs: list[tuple[int, int]]) -> None:

@@ -135,9 +135,9 @@ class ScrubProcess:
         while not self.context.must_stop():
             self.obey()
             try:
-                home = self._due()
-                if home is not None:
-                    self.scrub(home)
+                log_dir = self._due()
+                if log_dir is not None:
+                    self.scrub(log_dir)
                 else:
                     self.give_way()
                     self.context.wait(lambda: self._is_asked)
@@ -147,12 +147,12 @@ class ScrubProcess:
         return 0
 
     def start(self) -> None:
-        for home in self.dirs:
-            if problem := home.load():
+        for log_dir in self.dirs:
+            if problem := log_dir.load():
                 self.context.log.warning(
                     "%s. What was found in %s before is not known any more; it is scrubbed anew",
                     problem,
-                    home.path,
+                    log_dir.path,
                 )
         # Every word of a predecessor is written anew.
         self._published = {slot: frozenset() for slot in range(self.damaged.count) if self.damaged.load(slot)}
@@ -161,9 +161,9 @@ class ScrubProcess:
         self.context.ready()
 
     def stop(self) -> None:
-        for home in self.dirs:
-            if home.known.current is not None:
-                self._save(home)
+        for log_dir in self.dirs:
+            if log_dir.known.current is not None:
+                self._save(log_dir)
         self.context.stopped()
 
     # ---- orders ----
@@ -202,16 +202,16 @@ class ScrubProcess:
                     one.known.current = Pass(wall_ms())
                     # Saved before it begins: after a kill only the file tells a successor.
                     self._save(one)
-        home = self._next()
+        log_dir = self._next()
         # In this order: until the scrub is over, a client sees it either asked for or under way.
-        self.asked.store(GOES_ON, int(home is not None))
+        self.asked.store(GOES_ON, int(log_dir is not None))
         self.asked.store(BEGUN, asked)
-        return home
+        return log_dir
 
     def _next(self) -> ScrubbedDir | None:
         if not self.context.config.log_scrub_max_bytes_per_second or time.monotonic() < self._first_at:
             return None
-        due = [home for home in self.dirs if home.is_due(wall_ms(), self._interval_ms)]
+        due = [log_dir for log_dir in self.dirs if log_dir.is_due(wall_ms(), self._interval_ms)]
         return due[0] if due else None
 
     @property
@@ -223,17 +223,17 @@ class ScrubProcess:
     def tend(self) -> None:
         """Drop findings about files that are gone, and publish the others."""
         self._next_tend = time.monotonic() + TEND_EVERY_S
-        for home in self.dirs:
-            known = home.known
-            gone = [one for one in known.all_damages() if not one.is_there(home.path)]
+        for log_dir in self.dirs:
+            known = log_dir.known
+            gone = [one for one in known.all_damages() if not one.is_there(log_dir.path)]
             if not gone:
                 continue
             for one in gone:
-                self.context.log.info("%s: %s is gone or repaired", home.path, one)
+                self.context.log.info("%s: %s is gone or repaired", log_dir.path, one)
             known.damages = [one for one in known.damages if one not in gone]
             if known.at is not None:
                 known.at.found = [one for one in known.at.found if one not in gone]
-            self._save(home)
+            self._save(log_dir)
         self.publish()
 
     def publish(self) -> None:
@@ -243,9 +243,9 @@ class ScrubProcess:
         """
         is_sure = True
         wanted: dict[int, tuple[int, Found]] = {}
-        damages = [(home, one) for home in self.dirs for one in home.known.all_damages()]
-        for home, one in damages:
-            directory = home.path / one.partition
+        damages = [(log_dir, one) for log_dir in self.dirs for one in log_dir.known.all_damages()]
+        for log_dir, one in damages:
+            directory = log_dir.path / one.partition
             try:
                 found = self._place_of(directory)
             except (CheckpointCorrupt, OSError) as error:
@@ -288,70 +288,72 @@ class ScrubProcess:
             if now.generation and now.flags & PartitionFlag.PARTITION_LIVE:
                 yield (now.topic_id, now.partition), (slot, now)
 
-    def _save(self, home: ScrubbedDir) -> None:
+    def _save(self, log_dir: ScrubbedDir) -> None:
         """Write the file; log a failure once.
 
         A later save tries again; a restart before that loses what was not written.
         """
         self._next_save = time.monotonic() + SAVE_EVERY_S
         try:
-            home.save()
-            home.problem = ""
+            log_dir.save()
+            log_dir.problem = ""
         except OSError as error:
-            if str(error) != home.problem:
-                home.problem = str(error)
-                self.context.log.error("%s: where the scrub is cannot be written down: %s", home.path, error)
+            if str(error) != log_dir.problem:
+                log_dir.problem = str(error)
+                self.context.log.error(
+                    "%s: where the scrub is cannot be written down: %s", log_dir.path, error
+                )
 
     # ---- a pass ----
 
-    def scrub(self, home: ScrubbedDir) -> None:
+    def scrub(self, log_dir: ScrubbedDir) -> None:
         """Make or continue a pass over one directory. Raises Abandoned."""
-        known = home.known
+        known = log_dir.known
         current = known.current = known.current or Pass(wall_ms())
         counters = self.context.counters
         try:
             counters.set(Counter.COUNT_SCRUB_PASS_BYTES, current.bytes)
-            names = home.partitions()
-            total = sum(_sealed_bytes(home.path / name) for name in names)
+            names = log_dir.partitions()
+            total = sum(_sealed_bytes(log_dir.path / name) for name in names)
             counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, total)
-            self._save(home)
+            self._save(log_dir)
             for name in names:
                 if known.at is None or name >= known.at.partition:
-                    self._scrub_partition(home, name)
+                    self._scrub_partition(log_dir, name)
         except OSError as error:
-            self._cannot_read(home.path, error)
+            self._cannot_read(log_dir.path, error)
         else:
             self.context.log.info(
                 "%s is scrubbed: %d batches, %d bytes; damaged ranges: %d",
-                home.path,
+                log_dir.path,
                 current.batches,
                 current.bytes,
                 len(known.all_damages()),
             )
-        self._end(home, current)
+        self._end(log_dir, current)
 
-    def _end(self, home: ScrubbedDir, current: Pass) -> None:
-        known, counters = home.known, self.context.counters
+    def _end(self, log_dir: ScrubbedDir, current: Pass) -> None:
+        known, counters = log_dir.known, self.context.counters
         known.damages, known.at = known.all_damages(), None
         current.ended_ms = wall_ms()
         known.current, known.last = None, current
-        self._save(home)
+        self._save(log_dir)
         counters.set(Counter.COUNT_SCRUB_PASS_TOTAL, 0)
         counters.set(Counter.COUNT_SCRUB_PASS_BYTES, 0)
         counters.add(Counter.COUNT_SCRUB_PASSES)
         counters.set(Counter.COUNT_SCRUB_PASS_ENDED_MS, current.ended_ms)
         counters.set_status("waiting")
 
-    def _scrub_partition(self, home: ScrubbedDir, name: str) -> None:
+    def _scrub_partition(self, log_dir: ScrubbedDir, name: str) -> None:
         """Scrub the sealed segments of a partition, from the position of the pass on. Raises Abandoned."""
-        directory = home.path / name
+        directory = log_dir.path / name
         self.context.counters.set_status(f"scrubbing {directory}")
         try:
             sealed = self._sealed(directory)
             for base, next_base in sealed:
-                at = home.known.at
+                at = log_dir.known.at
                 if at is None or (name, base) >= (at.partition, at.base):
-                    self._scrub_segment(home, name, base, next_base)
+                    self._scrub_segment(log_dir, name, base, next_base)
         except (SegmentReplaced, FileNotFoundError, NotADirectoryError):
             return
         except (CheckpointCorrupt, OSError) as error:
@@ -368,10 +370,10 @@ class ScrubProcess:
         bases = [base for base in segments_of(directory) if base <= found[1].high_watermark_segment]
         return list(pairwise(bases))
 
-    def _scrub_segment(self, home: ScrubbedDir, name: str, base: int, next_base: int) -> None:
-        known = home.known
+    def _scrub_segment(self, log_dir: ScrubbedDir, name: str, base: int, next_base: int) -> None:
+        known = log_dir.known
         try:
-            file = ColdFile(home.path / name / segment_name(base))
+            file = ColdFile(log_dir.path / name / segment_name(base))
         except SegmentReplaced:
             return
         try:
@@ -379,29 +381,29 @@ class ScrubProcess:
             if at is None or (at.partition, at.base, at.file) != (name, base, file.identity):
                 known.damages, at = known.all_damages(), Place(name, base, file.identity)
                 known.at = at
-            work = SegmentScrub(file, at, next_base, wall_ms, _epochs_of(home.path / name))
+            work = SegmentScrub(file, at, next_base, wall_ms, _epochs_of(log_dir.path / name))
             found, batches, position = len(at.found), 0, at.position
             for count in work.run():
-                self._count(home, count, at.position - position, work.batches - batches)
+                self._count(log_dir, count, at.position - position, work.batches - batches)
                 batches, position = work.batches, at.position
                 if len(at.found) != found or time.monotonic() >= self._next_save:
-                    self._save(home)
+                    self._save(log_dir)
                 if len(at.found) != found:
                     found = len(at.found)
                     self.publish()
                 self._wait(count)
-            self._count(home, 0, at.position - position, work.batches - batches)
-            self._scrub_transactions(home, at, next_base)
-            self._end_segment(home, at, is_news=len(at.found) != found)
+            self._count(log_dir, 0, at.position - position, work.batches - batches)
+            self._scrub_transactions(log_dir, at, next_base)
+            self._end_segment(log_dir, at, is_news=len(at.found) != found)
         except SegmentReplaced:
             # Nothing is known yet of the file that now has its name.
             known.at = Place(name, base, FileIdentity(0, 0, 0))
         finally:
             file.close()
 
-    def _scrub_transactions(self, home: ScrubbedDir, at: Place, next_base: int) -> None:
+    def _scrub_transactions(self, log_dir: ScrubbedDir, at: Place, next_base: int) -> None:
         """Check the segment's `.txnindex` against its records. Raises Abandoned, OSError."""
-        directory = home.path / at.partition
+        directory = log_dir.path / at.partition
         path = directory / segment_name(at.base, TXN_INDEX_SUFFIX)
         try:
             identity = FileIdentity.of(path.stat())
@@ -414,7 +416,7 @@ class ScrubProcess:
             except StopIteration as end:
                 reason = problem(directory, at.base, end.value)
                 break
-            self._count(home, count, 0, 0)
+            self._count(log_dir, count, 0, 0)
             self._wait(count)
         found = Damage(
             at.partition,
@@ -428,35 +430,35 @@ class ScrubProcess:
             wall_ms(),
             TXN_INDEX_SUFFIX,
         )
-        if reason and found.is_there(home.path):
+        if reason and found.is_there(log_dir.path):
             at.found.append(found)
             self.context.log.error(
                 "%s: %s. Fetches of committed records are answered with CORRUPT_MESSAGE there. Stop the "
                 "broker and delete it and %s beside it: both are made anew",
-                home.path,
+                log_dir.path,
                 found,
                 segment_name(at.base, INDEX_SUFFIX),
             )
 
-    def _end_segment(self, home: ScrubbedDir, at: Place, *, is_news: bool) -> None:
+    def _end_segment(self, log_dir: ScrubbedDir, at: Place, *, is_news: bool) -> None:
         """Drop findings of earlier passes in a segment, and publish if any changed.
 
         `is_news`: something was found after the last publication.
         """
-        known = home.known
+        known = log_dir.known
         before = [one for one in known.damages if (one.partition, one.base) == (at.partition, at.base)]
         if not before and not is_news:
             return
         known.damages = [one for one in known.damages if one not in before]
         for one in before:
             if (one.suffix, one.position, one.end) not in {(n.suffix, n.position, n.end) for n in at.found}:
-                self.context.log.info("%s: what was said is not so any more: %s", home.path, one)
-        self._save(home)
+                self.context.log.info("%s: what was said is not so any more: %s", log_dir.path, one)
+        self._save(log_dir)
         self.publish()
 
-    def _count(self, home: ScrubbedDir, read: int, passed: int, batches: int) -> None:
+    def _count(self, log_dir: ScrubbedDir, read: int, passed: int, batches: int) -> None:
         """Count progress: bytes read, some more than once; bytes that the pass went past; batches."""
-        current, counters = home.known.current, self.context.counters
+        current, counters = log_dir.known.current, self.context.counters
         assert current is not None
         current.bytes += passed
         current.batches += batches

@@ -29,7 +29,7 @@ from tests.support.log_node import (
     Journaled,
     extents,
     fill,
-    wait_for_helper,
+    wait_for_io,
 )
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.polling import PATIENCE_S
@@ -169,8 +169,8 @@ def test_the_ring_goes_round(journaled: Callable[..., Journaled], batch: Callabl
     assert all(300 < offset <= 600 for offset in synced.values())
     had = [n.segment(number).read_bytes() for number in range(3)]
     assert written == sum(map(len, had)) > 4 * SMALL
-    n.process.manager.checkpoint_high_watermarks()
-    wait_for_helper(n.process)
+    n.process.manager.checkpoints.write_high_watermarks()
+    wait_for_io(n.process)
     n.crash()
     first_kept = {e.partition: e.position for record in reversed(extents(n.path)) for e in record}
     for number, position in first_kept.items():
@@ -292,7 +292,7 @@ def test_what_a_predecessor_wrote_is_kept_until_its_segments_are_synced(
         assert n.produce(targets[0], batch(1, size=700)) == [0]
     assert n.ends()[0] == 0, "however full the ring is"
     may_sync.set()
-    wait_for_helper(n.process)
+    wait_for_io(n.process)
     n.process.manager.journals.use()
     for _ in range(300):
         assert n.produce(targets[0], batch(1, size=700)) == [0]
@@ -304,7 +304,7 @@ def test_what_rolled_is_synced_before_the_journal_is_released(
 ) -> None:
     """The old segment's sync belongs to the next round: until then the new one's says nothing of it."""
     b = Stalled(rig)
-    wait_for_helper(b.process)
+    wait_for_io(b.process)
     b.process.manager.journals.use()
     log = b.process.manager.logs[b.targets[0][0]]
     log.apply_config(msgspec.structs.replace(log.config, segment_bytes=2_000))
@@ -330,7 +330,7 @@ def test_what_rolled_is_synced_before_the_journal_is_released(
 def test_a_roll_with_nothing_behind_it(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
     """Retention rolls without an append: what is new is synced with the old segment."""
     b = Stalled(rig)
-    wait_for_helper(b.process)
+    wait_for_io(b.process)
     b.process.manager.journals.use()
     log = b.process.manager.logs[b.targets[0][0]]
     b.produce(batch())

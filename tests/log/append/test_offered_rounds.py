@@ -22,7 +22,7 @@ from mpbroker.log.partition.partition_log import PartitionLog
 from tests.log.append.test_journal import SMALL
 from tests.support.forms import each
 from tests.support.full_disk import files_take
-from tests.support.log_node import extents, records, wait_for_helper
+from tests.support.log_node import extents, records, wait_for_io
 from tests.support.log_rig import TOPIC_ID
 from tests.support.polling import until
 from tests.support.stalled_flusher import Stalled, until_asleep
@@ -40,7 +40,7 @@ class Held(Stalled):
     def __init__(self, rig: MakeRig, *, offered_bytes: int | None = 0) -> None:
         super().__init__(rig, PARTITIONS)
         self.process.turn.for_tests(offered_bytes=offered_bytes)
-        wait_for_helper(self.process)
+        wait_for_io(self.process)
         self.process.manager.journals.use()
 
     def append(self, data: bytes, partition: int = 0) -> None:
@@ -250,7 +250,7 @@ def test_a_roll_behind_what_is_offered(held: Held, batch: Batch) -> None:
     assert held.errors() == [0, 0, 0]
     with pytest.raises(AssertionError, match="is not open"):
         held.fd_of(segment, os.O_RDWR)
-    assert held.process.manager.recovery_point(log) == 2
+    assert held.process.manager.checkpoints.recovery_point(log) == 2
     assert held.journaled()[-1] == [(0, 3)]
 
 

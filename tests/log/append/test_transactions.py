@@ -342,7 +342,7 @@ def test_zeros_that_a_power_cut_left_are_no_aborted_transaction(node: Callable[[
     process = n.boot()
     (target,) = n.open(ensure())
     assert n.produce(target, bytes(data(7, 0, 2))) == [0]
-    submit_snapshot(process.manager.logs[target.slot], process.manager.helper)
+    submit_snapshot(process.manager.logs[target.slot], process.manager.io_thread)
     assert n.produce(target, bytes(marker(7, ABORT))) == [0]
     assert n.produce(target, bytes(data(8, 0))) == [0]
     n.checkpoint()
@@ -361,14 +361,14 @@ def test_no_recovery_point_passes_a_roll_before_its_round(rig: Callable[..., Rig
     manager, log = b.process.manager, b.process.manager.logs[1]
     assert log.state.synced == 2
     # What is known of the log end may become the end of a segment.
-    assert manager.recovery_point(log) == 1
+    assert manager.checkpoints.recovery_point(log) == 1
     manager.roll(log)
-    assert manager.recovery_point(log) == 1
+    assert manager.checkpoints.recovery_point(log) == 1
     b.settle()
-    assert manager.recovery_point(log) == 2
+    assert manager.checkpoints.recovery_point(log) == 2
     # Without such markers in the segment there is nothing to be missed.
     b.produce(data(7, 1))
-    assert manager.recovery_point(log) == 3
+    assert manager.checkpoints.recovery_point(log) == 3
     b.close()
 
 

@@ -274,8 +274,8 @@ def test_topics_come_and_go(rig, batch) -> None:  # type: ignore[no-untyped-def]
     answer = b.rig.take_answer()
     assert isinstance(answer, calls.EnsuredTopic)
     assert (b.rig.directory / "t-0" / "partition.metadata").exists()
-    b.process.manager.deletions.begin_due(1e18)
-    b.process.helper.close()
+    b.process.manager.removal.deletions.begin_due(1e18)
+    b.process.io_thread.close()
     assert sorted(p.name for p in b.rig.directory.iterdir() if p.is_dir()) == ["__cluster_metadata-0", "t-0"]
     b.process.turn.close()
 

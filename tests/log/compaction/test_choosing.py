@@ -8,7 +8,7 @@ from mpbroker.ipc import calls
 from mpbroker.log.process import LogProcess
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from tests.support.log_node import wait_for_helper
+from tests.support.log_node import wait_for_io
 from tests.support.log_rig import Rig
 from tests.support.stepped_log import Broker
 
@@ -22,7 +22,7 @@ def chosen(process: LogProcess, steps: Choosing) -> calls.Message:
         except StopIteration as end:
             answer: calls.Message = end.value
             return answer
-        wait_for_helper(process)
+        wait_for_io(process)
 
 
 def test_what_a_dead_cleaner_asked_for_does_not_take_its_successors_task(rig: Callable[..., Rig]) -> None:

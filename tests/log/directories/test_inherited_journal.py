@@ -14,7 +14,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories import journal_replay
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
-from tests.support.log_node import Journaled, fill, wait_for_helper
+from tests.support.log_node import Journaled, fill, wait_for_io
 from tests.support.log_rig import Rig, ensure
 
 
@@ -36,19 +36,19 @@ def test_what_passes_is_tried_again_and_no_recovery_point_moves(
     with monkeypatch.context() as patched:
         patched.setattr(journal_replay, "read_whole", refuse)
         process = filled.succeed()
-        wait_for_helper(process)
+        wait_for_io(process)
     process.work(0)
     (home,) = process.manager.dirs
     assert home.journal.must_sync
     filled.open(ensure(3))
-    home.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.helper)
-    wait_for_helper(process)
+    home.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.io_thread)
+    wait_for_io(process)
     assert not any(home.on_disk[names.RECOVERY_POINTS].values())
     filled.checkpoint()
     process.manager.journals.use()
     assert not home.journal.is_inheriting
-    home.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.helper)
-    wait_for_helper(process)
+    home.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.io_thread)
+    wait_for_io(process)
     assert home.on_disk[names.RECOVERY_POINTS]["t", 0] == 10
 
 
@@ -56,14 +56,14 @@ def test_a_sync_that_failed_is_not_tried_again(filled: Journaled, monkeypatch: p
     real = os.fsync
 
     def refuse(fd: int) -> None:
-        if threading.current_thread().name == "log helper":
+        if threading.current_thread().name == "log io_thread":
             raise OSError(errno.ENOSPC, "no room")
         real(fd)
 
     with monkeypatch.context() as patched:
         patched.setattr(journal_replay.os, "fsync", refuse)
         process = filled.succeed()
-        wait_for_helper(process)
+        wait_for_io(process)
     with pytest.raises(FatalError, match="Input/output error"):
         process.work(0)
     assert process.manager.dirs[0].failed

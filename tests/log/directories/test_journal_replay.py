@@ -11,7 +11,7 @@ import pytest
 from mpbroker.log.append.journal import JournalFile
 from mpbroker.log.directories import journal_replay, log_directory
 from mpbroker.log.format.checkpoints import write_epochs
-from tests.support.log_node import Journaled, extents, fill, records, wait_for_helper
+from tests.support.log_node import Journaled, extents, fill, records, wait_for_io
 from tests.support.log_rig import ensure
 from tests.support.log_writer import Syncs
 
@@ -62,7 +62,7 @@ def test_a_successor_does_not_know_whether_its_predecessors_last_round_was_finis
     n = filled(2)
     n.succeed()
     assert n.process is not None
-    wait_for_helper(n.process)
+    wait_for_io(n.process)
     n.process.manager.journals.use()
     target, _ = n.open(ensure(2))
     for _ in range(2):

@@ -25,7 +25,7 @@ from tests.support.log_node import (
     Node,
     again,
     flip_bit,
-    wait_for_helper,
+    wait_for_io,
 )
 from tests.support.log_rig import TOPIC_ID, ensure
 
@@ -97,7 +97,7 @@ def test_a_removal_is_in_the_checkpoints_soon(
     n.checkpoint()
     process.manager.remove("t", TOPIC_ID)
     process._keep_house()
-    wait_for_helper(process)
+    wait_for_io(process)
     assert n.offsets() == ["__cluster_metadata 0 0"]
 
 
@@ -114,8 +114,8 @@ def test_recreated_while_the_old_one_is_still_open(
     assert n.produce(new, batch()) == [0]
     process.manager.remove("t", TOPIC_ID)
     assert [e.name for e in (n.dirs[0] / "t-0").glob("*.log")] == [SEGMENT]
-    process.manager.deletions.begin_due(1e18)
-    wait_for_helper(process)
+    process.manager.removal.deletions.begin_due(1e18)
+    wait_for_io(process)
     assert n.names() == ["__cluster_metadata-0", "t-0"]
     assert n.produce(new, batch()) == [0]
 
@@ -209,7 +209,7 @@ def test_offsets_of_topics_that_are_no_more_are_dropped(node: Callable[..., Node
     (n.dirs[0] / "recovery-point-offset-checkpoint").write_text("0\n1\ngone 0 7\n")
     process = n.boot()
     n.open(ensure(1))
-    process.manager.set_strays_aside({"t": TOPIC_ID})
+    process.manager.removal.set_strays_aside({"t": TOPIC_ID})
     n.checkpoint()
     assert n.offsets() == ["__cluster_metadata 0 0", "t 0 0"]
 
@@ -321,7 +321,7 @@ def test_settings_that_we_do_not_know_leave_the_files_alone(
     (answer,) = n.open(calls.EnsureTopic("t", TOPIC_ID, [0], {"some.newer.setting": "1"}, 5))
     assert (answer.error, answer.slot_generation) == (40, 1)
     assert n.rig.partition(answer.slot).flags == PartitionFlag.PARTITION_OFFLINE
-    process.manager.set_strays_aside({})
+    process.manager.removal.set_strays_aside({})
     n.checkpoint()
     n.stop()
     n.boot()
@@ -346,7 +346,7 @@ def test_a_topic_that_got_no_slot_is_no_stray(
     (answer,) = n.open(ensure(1))
     assert (answer.error, answer.slot_generation) == (STORAGE_ERROR, 0)
     assert "table is full" in (answer.message or "")
-    process.manager.set_strays_aside({"filler": OTHER_ID, "t": TOPIC_ID})
+    process.manager.removal.set_strays_aside({"filler": OTHER_ID, "t": TOPIC_ID})
     assert "t-0" in n.names()
     process.manager.remove("filler", OTHER_ID)
     (target,) = n.open(ensure(1))
@@ -436,7 +436,7 @@ def test_a_directory_of_the_operator_harms_nobody(
     n.open(ensure(1))
     (n.dirs[0] / "backup").mkdir()
     process.manager.remove("t", TOPIC_ID)
-    process.manager.set_strays_aside({})
+    process.manager.removal.set_strays_aside({})
     assert "backup" in n.names()
     assert caplog.text.count("backup is not the directory of a partition") == 1
     n.succeed()

@@ -19,16 +19,16 @@ from tests.support.polling import PATIENCE_S, is_readable
 def test_a_topic_is_not_recreated_while_the_old_checkpoint_is_on_its_way(
     rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray], then: str
 ) -> None:
-    """A slow disk: the helper has not written yet what names the topic that is deleted meanwhile."""
+    """A slow disk: the I/O thread has not written yet what names the topic that is deleted meanwhile."""
     n = Node(rig, tmp_path)
     process = n.boot()
     n.produce(n.open(ensure(1))[0], batch(), 20)
     gate = threading.Event()
-    process.helper.submit(lambda: gate.wait() and None, 0)
-    process.manager.checkpoint_high_watermarks()
+    process.io_thread.submit(lambda: gate.wait() and None, 0)
+    process.manager.checkpoints.write_high_watermarks()
     process.manager.remove("t", TOPIC_ID)
     if then == "another checkpoint":
-        process.manager.checkpoint_high_watermarks()
+        process.manager.checkpoints.write_high_watermarks()
     steps = process.manager.ensuring(again())
     for _ in range(5):
         next(steps, None)
@@ -48,17 +48,17 @@ def test_a_topic_is_not_recreated_while_the_old_checkpoint_is_on_its_way(
 def test_the_loop_sleeps_while_the_helper_is_waited_for(
     rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray]
 ) -> None:
-    """Beside a loop that looks again and again the helper, which needs the GIL for each system call, takes
-    seconds for milliseconds of work, and with it whoever creates the topic.
+    """Beside a loop that looks again and again the I/O thread, which needs the GIL for each system call,
+    takes seconds for milliseconds of work, and with it whoever creates the topic.
     """
     n = Node(rig, tmp_path)
     process = n.boot()
     n.produce(n.open(ensure(1))[0], batch(), 20)
-    process.manager.checkpoint_high_watermarks()
-    for _ in process.helper.catching_up():
+    process.manager.checkpoints.write_high_watermarks()
+    for _ in process.io_thread.catching_up():
         pass
     gate = threading.Event()
-    process.helper.submit(lambda: gate.wait() and None, 0)
+    process.io_thread.submit(lambda: gate.wait() and None, 0)
     process.manager.remove("t", TOPIC_ID)
     n.rig.call(again())
     process.work(0)
@@ -70,7 +70,7 @@ def test_the_loop_sleeps_while_the_helper_is_waited_for(
     gate.set()
     answer = None
     while answer is None:
-        # Woken by the helper, by nothing else.
+        # Woken by the I/O thread, by nothing else.
         assert process.sleep_ms == 0 or is_readable(process.context.bell.fd, PATIENCE_S)
         process.work(process.sleep_ms)
         process.ensure_on()

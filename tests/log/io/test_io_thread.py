@@ -1,4 +1,4 @@
-"""The log process's helper: what becomes of a job that fails."""
+"""The log process's io_thread: what becomes of a job that fails."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from tests.support.polling import PATIENCE_S, until
 
 def test_a_mistake_in_a_job_reaches_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     woken = threading.Event()
-    helper = IoThread(woken.set)
+    io_thread = IoThread(woken.set)
 
     def mistaken() -> None:
         raise ValueError("a mistake")
 
     with caplog.at_level(logging.ERROR, "mpbroker"):
-        helper.submit(mistaken, 0)
+        io_thread.submit(mistaken, 0)
         assert woken.wait(PATIENCE_S)
     assert "ValueError: a mistake" in caplog.text
-    assert not helper.is_idle
-    with pytest.raises(RuntimeError, match="log helper") as raised:
-        helper.failures()
+    assert not io_thread.is_idle
+    with pytest.raises(RuntimeError, match="log io_thread") as raised:
+        io_thread.failures()
     assert isinstance(raised.value.__cause__, ValueError)
-    helper.close()
+    io_thread.close()
 
 
 def test_jobs_that_jobs_give_are_waited_for_in_their_turn() -> None:
-    helper, ran = IoThread(), []
+    io_thread, ran = IoThread(), []
 
     def more(left: int) -> None:
         ran.append(left)
         if left:
-            helper.submit(lambda: more(left - 1), 0)
+            io_thread.submit(lambda: more(left - 1), 0)
 
     for _ in range(200):
-        helper.submit(lambda: more(20), 0)
-        helper.submit(lambda: ran.append(-1), 0)
+        io_thread.submit(lambda: more(20), 0)
+        io_thread.submit(lambda: ran.append(-1), 0)
     given = ran.count
-    for _ in helper.catching_up():
+    for _ in io_thread.catching_up():
         pass
     assert given(-1) == 200
-    until(lambda: helper.is_idle, "the helper is idle")
+    until(lambda: io_thread.is_idle, "the I/O thread is idle")
     assert len(ran) == 200 * 22
-    helper.close()
+    io_thread.close()
 
 
 def test_metadata_that_is_no_text_is_said_to_be_corrupt(tmp_path: Path) -> None:

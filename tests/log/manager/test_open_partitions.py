@@ -18,7 +18,7 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.log.manager import open_partitions
 from mpbroker.log.partition.partition_log import PartitionLog
-from tests.support.log_node import wait_for_helper
+from tests.support.log_node import wait_for_io
 from tests.support.log_rig import TOPIC_ID, Result, ensure
 from tests.support.polling import until
 from tests.support.stepped_log import Broker, settle
@@ -74,8 +74,8 @@ def test_what_a_start_finds_rests(rig: Callable[..., object], batch: Callable[..
     assert all(rests(log) for log in logs)
     assert again.produce(bytes(batch(1))) == [Result(0, 5, -1, 0)]
     assert [rests(log) for log in logs] == [False, True]
-    again.process.manager.checkpoint_high_watermarks()
-    again.process.manager.checkpoint_recovery_points()
+    again.process.manager.checkpoints.write_high_watermarks()
+    again.process.manager.checkpoints.write_recovery_points()
     assert [rests(log) for log in logs] == [False, True], "a look at its offsets does not wake it"
     again.close()
 
@@ -187,7 +187,7 @@ def test_it_does_not_rest_before_its_segment_is_synced(
 ) -> None:
     """Or nobody would ever say so, and a recovery would begin before what it has."""
     b = Broker(rig(), 2)  # type: ignore[arg-type]
-    wait_for_helper(b.process)
+    wait_for_io(b.process)
     b.process.manager.journals.use()
     for number in range(2):
         b.produce(bytes(batch(3)), partition=number)
@@ -195,7 +195,7 @@ def test_it_does_not_rest_before_its_segment_is_synced(
     logs = [at_rest(b, number) for number in range(2)]
     b.settle()
     assert [(rests(log), log.state.synced) for log in logs] == [(True, 3)] * 2
-    b.process.manager.checkpoint_recovery_points()
+    b.process.manager.checkpoints.write_recovery_points()
     assert [log.recovery_point for log in logs] == [3, 3]
     b.close()
 

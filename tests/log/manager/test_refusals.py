@@ -23,7 +23,7 @@ from mpbroker.log.manager.refusals import (
 )
 from mpbroker.log.partition import partition_log
 from tests.support.full_disk import files_take
-from tests.support.log_node import STORAGE_ERROR, Node, wait_for_helper
+from tests.support.log_node import STORAGE_ERROR, Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure
 
 
@@ -122,7 +122,7 @@ def test_how_much_room_there_is_is_looked_at_when_something_is_refused(
         process._keep_house()
         while process._chores:
             process.do_chores()
-            wait_for_helper(process)
+            wait_for_io(process)
 
     keep_house()
     assert looks == []

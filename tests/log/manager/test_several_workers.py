@@ -24,7 +24,7 @@ from mpbroker.log.format.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LogWorker
 from mpbroker.log.process import run
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from tests.support.log_moves import order, turn_until
-from tests.support.log_node import wait_for_helper
+from tests.support.log_node import wait_for_io
 from tests.support.log_rig import TOPIC_ID, end, ensure
 from tests.support.polling import PATIENCE_S
 from tests.support.several_log_workers import Several, SeveralRig
@@ -66,7 +66,7 @@ def produce(several: Several, targets: list[calls.EnsuredPartition], data: bytes
 
 def use_journals(several: Several) -> None:
     for process in several.processes:
-        wait_for_helper(process)
+        wait_for_io(process)
         process.manager.journals.use()
 
 
@@ -116,15 +116,15 @@ def test_a_topic_made_anew_is_its_owners_alone(make: Make, batch) -> None:  # ty
     several = Several(make(3))
     produce(several, several.open(ensure(PARTITIONS)), batch(), 5)
     for process in several.processes:
-        process.manager.checkpoint_high_watermarks()
-        wait_for_helper(process)
+        process.manager.checkpoints.write_high_watermarks()
+        wait_for_io(process)
     for process in several.processes:
         process.manager.remove("t", TOPIC_ID)
     targets = several.open(calls.EnsureTopic("t", bytes(range(1, 17)), list(range(PARTITIONS)), {}, 5, 0))
     assert {one.error for one in targets} == {0}
     for process in several.processes:
-        process.manager.write_stale_checkpoints()
-        wait_for_helper(process)
+        process.manager.checkpoints.write_stale()
+        wait_for_io(process)
     assert ends(several, targets) == [0] * PARTITIONS
     produce(several, targets, batch())
     several.crash()
@@ -157,8 +157,8 @@ def left_by(make: Make, batch, workers: int, count: int = 3) -> Path:  # type: i
     use_journals(several)
     produce(several, several.open(ensure(PARTITIONS)), batch(), count)
     for process in several.processes:
-        process.manager.checkpoint_high_watermarks()
-        wait_for_helper(process)
+        process.manager.checkpoints.write_high_watermarks()
+        wait_for_io(process)
     several.crash()
     directory = several.rig.directory
     assert journals_of(directory) == [journal.name_of(number) for number in range(workers)]
@@ -344,9 +344,9 @@ def test_checkpoints_have_the_lines_of_all(make: Make, batch) -> None:  # type: 
     for count in (1, 2):
         produce(several, targets, batch(), count)
         for process in several.processes:
-            process.manager.checkpoint_high_watermarks()
+            process.manager.checkpoints.write_high_watermarks()
         for process in several.processes:
-            wait_for_helper(process)
+            wait_for_io(process)
     found = read_offsets(several.rig.directory / HIGH_WATERMARKS)
     assert {key[1]: offset for key, offset in found.items() if key[0] == "t"} == dict.fromkeys(
         range(PARTITIONS), 3
@@ -354,8 +354,8 @@ def test_checkpoints_have_the_lines_of_all(make: Make, batch) -> None:  # type: 
     # Those of a deleted topic go, one worker after the other, and nobody brings them back.
     for process in several.processes:
         process.manager.remove("t", TOPIC_ID)
-        process.manager.write_stale_checkpoints()
-        wait_for_helper(process)
+        process.manager.checkpoints.write_stale()
+        wait_for_io(process)
     assert {topic for topic, _ in read_offsets(several.rig.directory / HIGH_WATERMARKS)} == {METADATA_TOPIC}
     several.crash()
 
@@ -372,13 +372,13 @@ def test_a_checkpoint_that_cannot_be_read_is_none_for_anybody(make: Make, batch)
     targets = several.open(ensure(PARTITIONS))
     assert [one.error for one in targets] == [0] * PARTITIONS
     for process in several.processes:
-        process.manager.checkpoint_high_watermarks()
-        wait_for_helper(process)
+        process.manager.checkpoints.write_high_watermarks()
+        wait_for_io(process)
     assert {key[1] for key in read_offsets(path) if key[0] == "t"} == set(range(PARTITIONS))
     path.write_text("0\n99\n")
     produce(several, targets, batch())
-    several.processes[1].manager.checkpoint_high_watermarks()
-    wait_for_helper(several.processes[1])
+    several.processes[1].manager.checkpoints.write_high_watermarks()
+    wait_for_io(several.processes[1])
     assert path.read_text() == "0\n99\n"
     with pytest.raises(FatalError, match="failed"):
         several.processes[1]._take_failures()
@@ -416,8 +416,8 @@ def test_marks_without_group_commit_are_settled_for_all_before_anybody_writes(ma
     targets = several.open(ensure(PARTITIONS))
     produce(several, targets, batch(), 3)
     for process in several.processes:
-        process.manager.checkpoint_high_watermarks()
-        wait_for_helper(process)
+        process.manager.checkpoints.write_high_watermarks()
+        wait_for_io(process)
     several.crash()
     directory = several.rig.directory
     lost(directory)

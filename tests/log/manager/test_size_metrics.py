@@ -16,7 +16,7 @@ from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.log.process import LogProcess
 from mpbroker.log.read.reader import segment_bytes
 from shm.word import Words
-from tests.support.log_node import Node, wait_for_helper
+from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure
 from tests.support.polling import until
 from tests.support.several_log_workers import Several, SeveralRig
@@ -26,7 +26,7 @@ from tests.support.stepped_log import settle
 def look(process: LogProcess) -> None:
     for _ in process.sizes.looking():
         os.sched_yield()
-    wait_for_helper(process)
+    wait_for_io(process)
 
 
 def seen(node: Node) -> dict[int, DirSeen]:

@@ -1,4 +1,4 @@
-"""The next segment is prepared by the helper: a roll names files and makes none."""
+"""The next segment is prepared by the I/O thread: a roll names files and makes none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.partition.prepared_segment import Prepared
 from mpbroker.log.process import LogProcess
 from mpbroker.log.recovery.log_loader import Known, load
-from tests.support.log_node import Node, wait_for_helper
+from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import ensure
 from tests.support.log_writer import TOPIC_ID
 from tests.support.polling import until
@@ -150,7 +150,7 @@ def produce(node: Node, log: PartitionLog, data: bytes, count: int = 1) -> None:
 
 
 def take_in(process: LogProcess) -> None:
-    wait_for_helper(process)
+    wait_for_io(process)
     process.manager.open_partitions.ease()
 
 
@@ -226,7 +226,7 @@ def test_only_so_many_and_nobody_who_went_meanwhile(
     assert n.process is not None
     for log in logs:
         produce(n, log, data, 3)
-    wait_for_helper(n.process)
+    wait_for_io(n.process)
     fds = open_fds()
     assert not any(log.prepared for log in logs), "they are on their way"
     n.process.manager.open_partitions.forget(logs[0])
@@ -256,7 +256,7 @@ def test_where_there_are_no_files_without_a_name(
         take_in(n.process)
     assert len(asked) == 1
     assert len(segments_of(log.directory)) == 4
-    assert not n.process.helper.failures()
+    assert not n.process.io_thread.failures()
 
 
 def test_a_snapshot_that_does_not_fit(writer: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch) -> None:

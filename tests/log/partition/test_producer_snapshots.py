@@ -30,11 +30,11 @@ def snapshot(monkeypatch: pytest.MonkeyPatch) -> Callable[[PartitionLog], bool]:
         log.state.flags = PartitionFlag.PARTITION_LIVE
         if not producer_snapshots.is_due(log):
             return False
-        helper = IoThread()
-        for _ in producer_snapshots.snapshotting(lambda: [log], helper):
+        io_thread = IoThread()
+        for _ in producer_snapshots.snapshotting(lambda: [log], io_thread):
             pass
-        helper.close()
-        assert helper.failures() == []
+        io_thread.close()
+        assert io_thread.failures() == []
         return True
 
     return take
@@ -149,7 +149,7 @@ def test_two_are_kept_and_those_of_segments(writer, snapshot) -> None:  # type: 
 def test_two_may_drop_the_same_one(  # type: ignore[no-untyped-def]
     writer, snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stop drops old ones while the helper does: neither of them takes that for a disk that fails."""
+    """A stop drops old ones while the I/O thread does: neither of them takes that for a disk that fails."""
     w = writer(segment_bytes="1048576")
     unlink = os.unlink
 

@@ -19,7 +19,7 @@ from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.log.recovery.workers import OpenJob, Recovery, RecoveryPool
 from tests.log.partition.test_durable_reads import Device, at_once, fill
 from tests.support.full_disk import files_take
-from tests.support.log_node import Journaled, Node, extents, wait_for_helper
+from tests.support.log_node import Journaled, Node, extents, wait_for_io
 from tests.support.log_rig import Rig, ensure
 from tests.support.opened_logs import offsets_in
 
@@ -281,6 +281,6 @@ def test_what_a_failed_write_left_is_gone_for_good_with_the_next_round(
         assert one.produce(target, data) == [0]
         assert len([extent for record in extents(one.path) for extent in record]) == named + 1
         assert one.end_of(target) == log.state.log_end
-        wait_for_helper(one.process)
+        wait_for_io(one.process)
     finally:
         one.crash()

@@ -285,7 +285,7 @@ def test_who_asks_again_gets_what_there_is(home: Path, recovery: Recovery, topic
     for _ in range(2):
         recovery.submit(0, job(home, 4, topic_config()))
     assert isinstance(results(recovery, [4])[4], RecoveredPartition)
-    assert recovery.home_of((TOPIC_ID, 4)) is None
+    assert recovery.log_dir_of((TOPIC_ID, 4)) is None
 
 
 def test_a_small_directory_gets_no_workers(tmp_path: Path) -> None:

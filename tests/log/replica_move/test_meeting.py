@@ -15,7 +15,7 @@ from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.process import LogProcess
 from tests.support.forms import each
 from tests.support.log_moves import order, turn_until
-from tests.support.log_node import Node, wait_for_helper
+from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, Rig
 from tests.support.stepped_log import settle
 
@@ -45,7 +45,7 @@ class Meeting(Node):
         self.targets = self.open(calls.EnsureTopic("t", self.topic_id, list(range(PARTITIONS)), {}, 5))
         assert [one.error for one in self.targets] == [0] * PARTITIONS
         self.now.manager.open_partitions.most = 2
-        wait_for_helper(self.now)
+        wait_for_io(self.now)
         self.now.manager.journals.use()
         self.now.moving.resume(["t"])
 
@@ -92,8 +92,8 @@ class Meeting(Node):
         log.apply_config(msgspec.structs.replace(log.config, segment_bytes=count))
 
     def release(self) -> None:
-        self.now.manager.checkpoint_high_watermarks()
-        self.now.manager.checkpoint_recovery_points()
+        self.now.manager.checkpoints.write_high_watermarks()
+        self.now.manager.checkpoints.write_recovery_points()
 
     def delete_records(self) -> None:
         number = self.one()

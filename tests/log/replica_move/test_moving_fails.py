@@ -22,7 +22,7 @@ from tests.support.log_moves import (
     come_to_rest,
     filled,
     go_on,
-    home_of,
+    log_dir_of,
     move,
     order,
     other,
@@ -230,7 +230,7 @@ def test_damage_is_not_copied(
 ) -> None:
     made, process = started(node)
     target = filled(made, batch)
-    path = home_of(made, target) / "t-0" / "00000000000000000000.log"
+    path = log_dir_of(made, target) / "t-0" / "00000000000000000000.log"
     data = bytearray(path.read_bytes())
     data[2500] ^= 1
     path.write_bytes(data)

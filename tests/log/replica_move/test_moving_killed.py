@@ -17,8 +17,8 @@ from tests.support.log_moves import (
     filled,
     go_on,
     held_up,
-    home_of,
     log_bytes,
+    log_dir_of,
     order,
     other,
     started,
@@ -88,7 +88,7 @@ def test_killed_at_each_step(
 ) -> None:
     made, process = started(node)
     target = filled(made, batch)
-    data, to = log_bytes(home_of(made, target) / "t-0"), other(made, target)
+    data, to = log_bytes(log_dir_of(made, target) / "t-0"), other(made, target)
     with monkeypatch.context() as patched:
         kill_at(step, made.dirs[to] / "t-0", patched)
         patched.setattr(process.moving, "_has_copied", lambda _, copied: copied.result() is None)
@@ -97,7 +97,7 @@ def test_killed_at_each_step(
             turn_until(process, lambda: False)
     process, target = started_again(made, whole_broker=whole_broker)
     assert (target.error, made.end_of(target)) == (0, 40)
-    assert log_bytes(home_of(made, target) / "t-0") == data
+    assert log_bytes(log_dir_of(made, target) / "t-0") == data
     go_on(process)
     assert made.rig.partition(target.slot).log_dir == to, "what had begun goes on"
     assert log_bytes(made.dirs[to] / "t-0") == data

@@ -23,7 +23,7 @@ from tests.support.log_moves import (
     contents,
     filled,
     held_up,
-    home_of,
+    log_dir_of,
     move,
     order,
     other,
@@ -32,7 +32,7 @@ from tests.support.log_moves import (
     state_of,
     turn_until,
 )
-from tests.support.log_node import Node, wait_for_helper
+from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, Reply, ensure
 from tests.support.polling import PATIENCE_S
 from tests.support.stepped_log import settle
@@ -45,7 +45,7 @@ def test_it_is_the_same_in_another_directory_and_goes_on_there(
     target = filled(made, batch)
     aborted = AbortedTransaction(9, 1, 2, 3)
     process.manager.logs[target.slot].add_aborted(aborted)
-    before, old = contents(home_of(made, target) / "t-0"), home_of(made, target)
+    before, old = contents(log_dir_of(made, target) / "t-0"), log_dir_of(made, target)
     assert {name.rpartition(".")[2] for name in before} >= {
         "log",
         "index",
@@ -55,7 +55,7 @@ def test_it_is_the_same_in_another_directory_and_goes_on_there(
     }
     published = process.manager.logs[target.slot].state.published
     move(process, other(made, target))
-    new = home_of(made, target)
+    new = log_dir_of(made, target)
     assert new != old
     assert contents(new / "t-0") == before
     after = made.rig.partition(target.slot)
@@ -93,7 +93,7 @@ def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callab
             process.work(0)
             process.do_chores()
             take()
-        places.add(home_of(made, target))
+        places.add(log_dir_of(made, target))
     settle(process)
     take()
     assert offsets == list(range(40, sequence))
@@ -204,7 +204,7 @@ def test_another_order_replaces_the_first_and_one_to_where_it_is_ends_it(
     assert order(process, here) == 0
     assert process.moving.tell().partitions == []
     come_to_rest(process)
-    wait_for_helper(process)
+    wait_for_io(process)
     assert made.rig.partition(target.slot).log_dir == here
     assert not [name for number in (one, two) for name in made.names(number) if name.startswith("t-0")]
 

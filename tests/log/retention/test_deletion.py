@@ -42,7 +42,7 @@ def fill(broker: Broker, batch: Callable[..., bytearray], count: int, timestamp:
 
 
 def look(broker: Broker, now_ms: int = T0) -> None:
-    """One look at all partitions, up to the end of what it has given to the helper."""
+    """One look at all partitions, up to the end of what it has given to the I/O thread."""
     process = broker.process
     process.turn.for_tests(fixed_now_ms=now_ms)
     for _ in process.deletion.looking():
@@ -53,7 +53,7 @@ def look(broker: Broker, now_ms: int = T0) -> None:
 
 def drain(process: LogProcess) -> None:
     done = threading.Event()
-    process.helper.submit(done.set, 0)
+    process.io_thread.submit(done.set, 0)
     assert done.wait(PATIENCE_S)
 
 
@@ -136,11 +136,11 @@ def test_files_keep_their_bytes_until_the_delay_is_over(rig, batch) -> None:  # 
     deleted = names_in(b, "*.deleted")
     assert deleted == {f"{0:020d}.{kind}.deleted" for kind in ("log", "index", "timeindex")}
     assert (b.rig.directory / "t-0" / f"{0:020d}.log.deleted").read_bytes() == before
-    now = b.process.manager.deletions.next_due_s
-    b.process.manager.deletions.begin_due(now - 0.001)
+    now = b.process.manager.removal.deletions.next_due_s
+    b.process.manager.removal.deletions.begin_due(now - 0.001)
     drain(b.process)
     assert names_in(b, "*.deleted") == deleted
-    b.process.manager.deletions.begin_due(now)
+    b.process.manager.removal.deletions.begin_due(now)
     drain(b.process)
     assert not names_in(b, "*.deleted")
     b.close()
@@ -214,7 +214,7 @@ def test_a_full_disk_does_not_keep_segments(rig, batch, monkeypatch) -> None:  #
     assert start_and_end(b) == (3, 4)
     assert bases(b) == [3]
     assert b.rig.partition(b.targets[0][0]).flags == PartitionFlag.PARTITION_LIVE
-    b.process.manager.checkpoint_recovery_points()
+    b.process.manager.checkpoints.write_recovery_points()
     drain(b.process)
     assert read_offsets(b.rig.directory / LOG_STARTS) == {("t", 0): 3}
     b.close()
@@ -365,7 +365,7 @@ def test_times_of_records_that_were_deleted_are_not_found(rig, batch) -> None:  
 
 
 class KilledAt:
-    """Kills the process before the n-th change that its helper makes to a file."""
+    """Kills the process before the n-th change that its io_thread makes to a file."""
 
     CHANGES = ("os.rename", "os.remove", "open")
 
@@ -373,7 +373,7 @@ class KilledAt:
         self.left = number
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
-        if event not in self.CHANGES or threading.current_thread().name != "log helper":
+        if event not in self.CHANGES or threading.current_thread().name != "log io_thread":
             return
         if event == "open" and not int(arguments[2]) & (os.O_WRONLY | os.O_RDWR):  # type: ignore[call-overload]
             return
@@ -391,7 +391,7 @@ def delete_in_child(r: Rig, number: int) -> None:
     process.turn.for_tests(fixed_now_ms=T0)
     for _ in process.deletion.looking():
         pass
-    process.manager.deletions.begin_due(float("inf"))
+    process.manager.removal.deletions.begin_due(float("inf"))
     drain(process)
     os._exit(0)
 
@@ -493,7 +493,7 @@ def test_a_handler_dies_while_records_are_deleted_for_it(rig, batch) -> None:  #
     def wait() -> None:
         gate.wait(PATIENCE_S)
 
-    process.helper.submit(wait, 0)
+    process.io_thread.submit(wait, 0)
     slot, generation, _ = b.targets[0]
     data = calls.encode(calls.DeleteRecords([calls.DeleteBefore(slot, generation, 2)]))
     block = r.replies_arena.allocate(len(data))

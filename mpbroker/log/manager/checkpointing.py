@@ -1,0 +1,122 @@
+"""Checkpoints of a log worker's partitions, and the recovery points that they say (Kafka: LogManager)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from mpbroker.log.append.turn import AppendTurn
+from mpbroker.log.directories.journal_set import Journals
+from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import Offsets
+from mpbroker.log.io.io_thread import IoThread
+from mpbroker.log.partition.partition_log import PartitionLog
+
+
+class Checkpointing:
+    """Offsets of partitions in the checkpoints of their log directories.
+
+    `logs`: the worker's partitions by slot, as its LogManager keeps them. `group`: appends are acknowledged
+    when their commit round is on disk. The I/O thread writes; a method that hands it a checkpoint returns at
+    once.
+    """
+
+    def __init__(
+        self,
+        dirs: Sequence[LogDirectory],
+        logs: Mapping[int, PartitionLog],
+        turn: AppendTurn,
+        journals: Journals,
+        io_thread: IoThread,
+        *,
+        group: bool,
+    ) -> None:
+        self._dirs = dirs
+        self._logs = logs
+        self._turn = turn
+        self._journals = journals
+        self._io_thread = io_thread
+        self._group = group
+        # By slot: the commit round that syncs the segment the last roll sealed, and the base of the new one.
+        self._rolled: dict[int, tuple[int, int]] = {}
+
+    def rolled(self, log: PartitionLog) -> None:
+        """Note that the old segment's files were just retired.
+
+        Everything below the new segment is on disk once the coming commit round is done.
+        """
+        self._rolled[log.state.table_slot] = (self._turn.coming_commit_round(), log.state.segment_base)
+
+    def recovery_point(self, log: PartitionLog) -> int:
+        """Advance the recovery point as far as syncs allow, and return it.
+
+        All records below it are in synced segments. A start trusts segments that end at or below it, and
+        their transaction indexes too. A roll syncs the transaction index; a sync of the segment alone
+        does not.
+        """
+        commit_round, base = self._rolled.get(log.state.table_slot, (0, 0))
+        if self._turn.commit_rounds >= commit_round:
+            synced = log.state.synced if self._group else 0
+            if synced == log.state.log_end and log.state.aborted_end > log.state.segment_base:
+                # The next segment may begin at `synced`: then this one would be trusted with an unsynced
+                # transaction index.
+                synced -= 1
+            log.recovery_point = max(log.recovery_point, base, synced)
+        return log.recovery_point
+
+    def forget(self, slot: int) -> None:
+        """Forget the last roll of a partition that is removed, or whose files are others now."""
+        self._rolled.pop(slot, None)
+
+    def write_high_watermarks(self) -> None:
+        self._write(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
+
+    def write_recovery_points(self) -> None:
+        """Checkpoint recovery points and log starts.
+
+        A recovery point is the synced end with group commit, else the base behind the last synced roll.
+        """
+        self._journals.release()
+        self._write(names.RECOVERY_POINTS, self.recovery_point)
+        self._write(names.LOG_STARTS, lambda log: log.log_start)
+
+    def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:
+        """Have the I/O thread write the log start offsets of `logs`.
+
+        They are on disk once that thread has caught up, unless it failed.
+        """
+        moved: dict[int, Offsets] = {}
+        for log in logs:
+            moved.setdefault(log.state.log_dir, Offsets())[log.topic, log.partition] = log.log_start
+        for number, offsets in moved.items():
+            self._dirs[number].checkpoint(names.LOG_STARTS, offsets, self._io_thread)
+
+    def log_start_on_disk(self, log: PartitionLog) -> int:
+        """Return the log start offset in the checkpoint on disk; 0 if the log_dir failed."""
+        log_dir = self._dirs[log.state.log_dir]
+        return 0 if log_dir.failed else log_dir.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
+
+    def write_stale(self) -> None:
+        """Rewrite checkpoints that still name removed partitions.
+
+        Partitions removed while a write is under way share the next one.
+        """
+        if not self._io_thread.is_idle:
+            return
+        for log_dir in self._dirs:
+            if log_dir.is_stale and not log_dir.failed:
+                log_dir.write_stale(self._io_thread)
+
+    def write_at_the_end(self) -> None:
+        """Write all checkpoints behind the last append, when all files are closed."""
+        for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
+            self._write(name, lambda log: log.state.log_end)
+        self._write(names.LOG_STARTS, lambda log: log.log_start)
+
+    def _write(self, name: str, offset_of: Callable[[PartitionLog], int]) -> None:
+        offsets = [Offsets() for _ in self._dirs]
+        for log in self._logs.values():
+            if not log.state.is_offline:
+                offsets[log.state.log_dir][log.topic, log.partition] = offset_of(log)
+        for log_dir in self._dirs:
+            log_dir.checkpoint(name, offsets[log_dir.number], self._io_thread)
