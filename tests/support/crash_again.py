@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 
 from mpbroker.log.io.file_system import FileSystem
+from mpbroker.log.io.io_thread import THREAD_NAME
 from mpbroker.log.manager import log_manager
 from mpbroker.log.partition import durable_reads
 from mpbroker.log.partition.durable_reads import EACH_FILE, FileSystemSync, Syncs
@@ -40,7 +41,6 @@ from tests.support.crash_workload import KINDS, Workload, mark
 
 SYNCS = ("fsync", "fdatasync")
 KILLED_AT = (*SYNCS, "pwrite", "write", "ftruncate", "unlink", "rename")
-HELPER = "log helper"
 
 
 class Killed(BaseException):
@@ -62,7 +62,8 @@ class Spared:
 @contextmanager
 def killed(chance: random.Random) -> Iterator[None]:
     """What is in there ends, perhaps, before a call that changes files: mostly a sync, which would have made
-    durable what was just done. What then still goes on changes none; but for the helper, who is not killed.
+    durable what was just done. What then still goes on changes none; but for the I/O thread, which is not
+    killed.
     """
     real = {name: getattr(os, name) for name in KILLED_AT}
     how_likely = chance.choice((0.3, 0.1, 0.03))
@@ -73,7 +74,7 @@ def killed(chance: random.Random) -> Iterator[None]:
 
         def die(*arguments: object, **more: object) -> object:
             nonlocal is_over
-            if threading.current_thread().name != HELPER and not Spared.depth:
+            if threading.current_thread().name != THREAD_NAME and not Spared.depth:
                 is_over = is_over or chance.random() < share
                 if is_over:
                     raise Killed

@@ -1,4 +1,4 @@
-"""Removal of log files in the log process's io_thread thread, without delaying clients.
+"""Removal of log files in the log process's I/O thread, without delaying clients.
 
 Unlinking a file drops all its pages from the page cache at once, 60 us for each MiB, and the kernel hardly
 lets other threads run meanwhile: tens of milliseconds for a segment, many times when a topic is deleted. So

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Generator
 
 _log = logging.getLogger("mpbroker")
+THREAD_NAME = "log helper"
 
 
 class IoThread:
@@ -30,7 +31,7 @@ class IoThread:
         self._done = 0
         # Set by a step that waits for a job and will look again when the loop is woken.
         self.is_awaited = False
-        self._thread = threading.Thread(target=self._run, name="log io_thread", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], None], log_dir: int) -> None:
@@ -53,7 +54,7 @@ class IoThread:
     def failures(self) -> list[tuple[int, OSError]]:
         """List (log directory, error) since the last call. Raises RuntimeError if a bug broke the thread."""
         if self._broken_by is not None:
-            raise RuntimeError("a job of the log io_thread broke it") from self._broken_by
+            raise RuntimeError("a job of the log helper broke it") from self._broken_by
         return [self._failed.get() for _ in range(self._failed.qsize())]
 
     def close(self) -> None:
@@ -70,7 +71,7 @@ class IoThread:
                 self._failed.put((log_dir, error))
             except Exception as error:
                 # Not counted as done: a waiting step must not go on before the process ends.
-                _log.exception("a job of the log io_thread fails")
+                _log.exception("a job of the log helper fails")
                 self._broken_by = error
                 self._wake()
                 return

@@ -92,7 +92,7 @@ class Checkpointing:
             self._dirs[number].checkpoint(names.LOG_STARTS, offsets, self._io_thread)
 
     def log_start_on_disk(self, log: PartitionLog) -> int:
-        """Return the log start offset in the checkpoint on disk; 0 if the log_dir failed."""
+        """Return the log start offset in the checkpoint on disk; 0 if the directory failed."""
         log_dir = self._dirs[log.state.log_dir]
         return 0 if log_dir.failed else log_dir.on_disk[names.LOG_STARTS].get((log.topic, log.partition), 0)
 

@@ -36,7 +36,7 @@ from mpbroker.log.format.names import (
 from mpbroker.log.partition.partition_log import SEGMENT_FILES, offsets_of, remove_segment, segments_of
 
 # A further name of the new log file, which is renamed over the old one.
-_PLACING_SUFFIX = ".directory_selection.tmp"
+_PLACING_SUFFIX = ".placing.tmp"
 _log = logging.getLogger("mpbroker")
 
 

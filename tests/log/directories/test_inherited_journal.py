@@ -14,6 +14,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories import journal_replay
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
+from mpbroker.log.io.io_thread import THREAD_NAME
 from tests.support.log_node import Journaled, fill, wait_for_io
 from tests.support.log_rig import Rig, ensure
 
@@ -56,7 +57,7 @@ def test_a_sync_that_failed_is_not_tried_again(filled: Journaled, monkeypatch: p
     real = os.fsync
 
     def refuse(fd: int) -> None:
-        if threading.current_thread().name == "log io_thread":
+        if threading.current_thread().name == THREAD_NAME:
             raise OSError(errno.ENOSPC, "no room")
         real(fd)
 

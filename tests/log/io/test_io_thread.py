@@ -26,7 +26,7 @@ def test_a_mistake_in_a_job_reaches_the_loop(caplog: pytest.LogCaptureFixture) -
         assert woken.wait(PATIENCE_S)
     assert "ValueError: a mistake" in caplog.text
     assert not io_thread.is_idle
-    with pytest.raises(RuntimeError, match="log io_thread") as raised:
+    with pytest.raises(RuntimeError, match="log helper") as raised:
         io_thread.failures()
     assert isinstance(raised.value.__cause__, ValueError)
     io_thread.close()

@@ -106,6 +106,24 @@ def test_a_swap_leaves_the_new_segment_and_nothing_to_finish(tmp_path: Path) -> 
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_the_new_segment_takes_the_old_ones_place_by_the_documented_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version may finish the swap, or find what is left of it."""
+    _, bases, _, _ = make_cleaned(tmp_path)
+    renamed = []
+    rename = os.rename
+
+    def noting(old: str, new: str, **where: int) -> None:
+        renamed.append((old, new))
+        rename(old, new, **where)
+
+    monkeypatch.setattr(os, "rename", noting)
+    swap_all(tmp_path, bases)
+    name = segment_name(bases[0])
+    assert (f"{name}.placing.tmp", name) in renamed
+
+
 def test_killed_at_any_step_recovery_has_the_old_records_or_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, SUPERVISOR
 from mpbroker.log.format.checkpoints import read_epochs, read_offsets
 from mpbroker.log.format.names import LOG_STARTS
+from mpbroker.log.io.io_thread import THREAD_NAME
 from mpbroker.log.process import LogProcess
 from mpbroker.log.read.reader import Bound, OffsetOutOfRange, PartitionReader, SegmentGone
 from mpbroker.records.iterate import iterate_batches
@@ -373,7 +374,7 @@ class KilledAt:
         self.left = number
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
-        if event not in self.CHANGES or threading.current_thread().name != "log io_thread":
+        if event not in self.CHANGES or threading.current_thread().name != THREAD_NAME:
             return
         if event == "open" and not int(arguments[2]) & (os.O_WRONLY | os.O_RDWR):  # type: ignore[call-overload]
             return
