@@ -79,13 +79,13 @@ def await_first(context: ProcessContext) -> bool:
 
     Return False if this worker is to stop before that.
     """
-    take_over = StartupState(context.memory.words("taken_over"))
+    startup_state = StartupState(context.memory.words("taken_over"))
     is_first = log_worker_number(context.index) == 0
     context.counters.set_status("waiting for the first log worker to put in order what the last run left")
-    while not is_first and not take_over.is_done:
+    while not is_first and not startup_state.is_done:
         if context.must_stop():
             return False
-        context.wait(lambda: take_over.is_done)
+        context.wait(lambda: startup_state.is_done)
     return True
 
 
@@ -100,7 +100,7 @@ class LogProcess:
             self.lender, context.memory.arena, lambda client, slot: self.turn.send(client, slot)
         )
         self.worker = LogWorker(log_worker_number(context.index), memory.sizes.log_workers)
-        self.opening = self._fork_workers()
+        self.recovery_scheduler = self._fork_workers()
         self._closed_dirs = memory.words("closed_dirs")
         self._closed_dirs.store(self.worker.number, 0)
         self.meters = memory.meters(context.index)
@@ -113,20 +113,22 @@ class LogProcess:
             self.turn,
             self.io_thread,
             self.say,
-            self.opening,
+            self.recovery_scheduler,
             StartupState(memory.words("taken_over")),
             self.worker,
             is_first_life=context.incarnation == 1,
         )
         measuring = Measuring(self.manager)
         self.deletion = Deletion(self.manager, measuring)
-        self.flushing = FlushInterval(
+        self.flush_interval = FlushInterval(
             self.manager.open_partitions.logs, lambda log: self.turn.flush(log.state)
         )
-        self.sizes = SizeMetrics(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
+        self.size_metrics = SizeMetrics(self.manager, measuring, memory.dir_sizes(), memory.partition_sizes())
         self.compaction = Compaction(self.manager, measuring, context.counters)
         workers = LOG_WORKERS[: self.worker.count]
-        self.moving = ReplicaMover(self.manager, self._wake, [memory.counters(index) for index in workers])
+        self.replica_mover = ReplicaMover(
+            self.manager, self._wake, [memory.counters(index) for index in workers]
+        )
         self.rings: dict[int, list[Ring]] = {}
         self._fence_tails: list[int] | None = None
         # Topics whose partitions are being opened one by one, the first topic first.
@@ -283,7 +285,7 @@ class LogProcess:
         failed, error = self.turn.failures()
         for number in failed:
             self.context.counters.set_last_error(f"{self.manager.dirs[number].path}: {os.strerror(error)}")
-            self.sizes.dir_failed(number)
+            self.size_metrics.dir_failed(number)
             self.manager.dir_failed(number, error)
         if error and not failed:
             self._say_no_room(error)
@@ -319,7 +321,7 @@ class LogProcess:
         self.manager.checkpoints.write_stale()
         self.manager.removal.deletions.begin_due(now)
         self.manager.open_partitions.ease()
-        self.flushing.look(now)
+        self.flush_interval.look(now)
         if self.manager.journals.awaited:
             self.manager.journals.use()
         if now >= self._next_marks:
@@ -365,9 +367,9 @@ class LogProcess:
 
     def _measure(self) -> Generator[None, None, None]:
         began = time.monotonic()
-        yield from self.sizes.looking()
+        yield from self.size_metrics.looking()
         now = time.monotonic()
-        self._next_sizes = now + self.sizes.rest_s(now - began)
+        self._next_sizes = now + self.size_metrics.rest_s(now - began)
 
     def _retain(self) -> Generator[None, None, None]:
         yield from self.deletion.looking()
@@ -375,7 +377,7 @@ class LogProcess:
 
     def do_chores(self) -> None:
         """Advance each chore by one step."""
-        self.moving.step()
+        self.replica_mover.step()
         for chore in list(self._chores):
             call, steps = chore
             try:
@@ -411,7 +413,7 @@ class LogProcess:
             self._chores.append((call, self.deletion.deleting(message)))
             return
         if isinstance(message, calls.MovePartitions):
-            self._chores.append((call, self.moving.ordering(message)))
+            self._chores.append((call, self.replica_mover.ordering(message)))
             return
         if isinstance(message, calls.FindToClean):
             self._chores.append((call, self.compaction.choosing()))
@@ -436,7 +438,7 @@ class LogProcess:
         if not self._ensuring:
             return False
         call, steps = self._ensuring[0]
-        leave_at = time.monotonic() + self.opening.stay_s
+        leave_at = time.monotonic() + self.recovery_scheduler.stay_s
         answer: calls.Message
         try:
             while True:
@@ -457,9 +459,9 @@ class LogProcess:
 
     def _answer_to(self, message: calls.Message) -> calls.Message:
         if isinstance(message, calls.TellMoves):
-            return self.moving.tell()
+            return self.replica_mover.tell()
         if isinstance(message, calls.RemoveTopic):
-            self.moving.topic_goes()
+            self.replica_mover.topic_goes()
             self.manager.remove(message.name, message.topic_id)
             return calls.RemovedTopic(message.topic_id)
         if isinstance(message, calls.CleaningEnded):
@@ -469,11 +471,11 @@ class LogProcess:
             logs = self.manager.logs
             return calls.Producers([producers_of(logs.get(one.slot), one) for one in message.partitions])
         if isinstance(message, calls.Recovered):
-            self.opening.end()
+            self.recovery_scheduler.end()
             self._next_sizes = time.monotonic()
             self.manager.removal.set_strays_aside(message.topics)
             give_back_memory()
-            self.moving.resume(message.topics)
+            self.replica_mover.resume(message.topics)
             return calls.Acknowledged()
         return calls.Failed(
             ErrorCode.UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}"
@@ -553,12 +555,12 @@ class LogProcess:
             # ever, and so would the locks.
             for role in self._parties():
                 self.turn.forget(role)
-        self.moving.stop()
-        while not (self.turn.is_settled and self.moving.is_at_rest):
+        self.replica_mover.stop()
+        while not (self.turn.is_settled and self.replica_mover.is_at_rest):
             self.work(10)
-            self.moving.step()
-        self.moving.close()
-        self.opening.end()
+            self.replica_mover.step()
+        self.replica_mover.close()
+        self.recovery_scheduler.end()
         closed = self.manager.close_cleanly()
         self._closed_dirs.store(self.worker.number, closed)
         if self.worker.is_first:

@@ -194,15 +194,15 @@ class _Run:
 
     def _close(self) -> None:
         """Close everything as LogManager.close_cleanly does. Raises OSError."""
-        helper = IoThread()
+        io_thread = IoThread()
         for log_dir in self.dirs:
             logs = self.ends[log_dir.number].items()
             good = {key: log for key, log in logs if not self.done[log_dir.number][key].problem}
             for name in (names.HIGH_WATERMARKS, names.RECOVERY_POINTS):
-                log_dir.checkpoint(name, {key: log.state.log_end for key, log in good.items()}, helper)
-            log_dir.checkpoint(names.LOG_STARTS, {key: log.log_start for key, log in good.items()}, helper)
-        helper.close()
-        for _, problem in helper.failures():
+                log_dir.checkpoint(name, {key: log.state.log_end for key, log in good.items()}, io_thread)
+            log_dir.checkpoint(names.LOG_STARTS, {key: log.log_start for key, log in good.items()}, io_thread)
+        io_thread.close()
+        for _, problem in io_thread.failures():
             raise problem
         for log_dir in self.dirs:
             log_dir.journal.empty()

@@ -29,7 +29,7 @@ import msgspec
 
 from mpbroker.log.io.file_system import FileSystem
 from mpbroker.log.io.io_thread import THREAD_NAME
-from mpbroker.log.manager import log_manager
+from mpbroker.log.manager import opening
 from mpbroker.log.partition import durable_reads
 from mpbroker.log.partition.durable_reads import EACH_FILE, FileSystemSync, Syncs
 from mpbroker.log.recovery.log_loader import load
@@ -220,7 +220,7 @@ class GoingOn(Workload):
 def going_on(kind: type[Workload], number: int, task: Task) -> type[GoingOn]:
     chance = random.Random(task.seed)
     workers = Workers(chance.choice((at_once, each_file)))
-    log_manager.load = workers.load  # type: ignore[assignment]
+    opening.load = workers.load  # type: ignore[assignment]
     given = {
         "number": number,
         "task": task,

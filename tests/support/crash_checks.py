@@ -135,19 +135,19 @@ def recovered(
     syncs = syncs_of(directory)
     found: dict[Partition, dict[int, tuple[int, int]]] = {}
     damaged = []
-    home = LogDirectory(0, directory, group=True, failed=False)
-    home.take_over(str)
-    assert home.journal.file is None or list(home.journal.file.records()) == []
-    for path, parsed in list(home.partitions()):
+    log_dir = LogDirectory(0, directory, group=True, failed=False)
+    log_dir.take_over(str)
+    assert log_dir.journal.file is None or list(log_dir.journal.file.records()) == []
+    for path, parsed in list(log_dir.partitions()):
         topic_id = read_topic_id(path) if not parsed.suffix else None
         if topic_id is None:
             continue
         key = (parsed.topic, parsed.partition)
         known = Known(
-            clean=home.clean,
-            recovery_point=home.known[names.RECOVERY_POINTS].get(key, 0),
-            durable=home.durable(key),
-            log_start=home.known[names.LOG_STARTS].get(key, 0),
+            clean=log_dir.clean,
+            recovery_point=log_dir.known[names.RECOVERY_POINTS].get(key, 0),
+            durable=log_dir.durable(key),
+            log_start=log_dir.known[names.LOG_STARTS].get(key, 0),
         )
         try:
             log = load(path, parsed.topic, parsed.partition, topic_id, CONFIG, known, str, syncs=syncs)
@@ -168,8 +168,8 @@ def recovered(
         if problem:
             damaged.append(f"{topic_id.hex()} {problem}")
         close(log)
-    if home.journal.file is not None:
-        home.journal.file.close()
+    if log_dir.journal.file is not None:
+        log_dir.journal.file.close()
     return found, damaged
 
 
@@ -198,12 +198,12 @@ def wrong_aborted(directory: Path) -> str:
 def recovered_both(directory: Path, syncs_of: Callable[[Path], Syncs] = lambda _: EACH_FILE) -> Found:
     """Of two log directories, between which partitions were moving: each is in one of them."""
     there = [path for path in (directory / "data0", directory / "data1") if path.is_dir()]
-    homes = [LogDirectory(number, path, group=True, failed=False) for number, path in enumerate(there)]
-    for home in homes:
-        home.take_over(str)
-        if home.journal.file is not None:
-            home.journal.file.close()
-    future_replica.settle(homes)
+    log_dirs = [LogDirectory(number, path, group=True, failed=False) for number, path in enumerate(there)]
+    for log_dir in log_dirs:
+        log_dir.take_over(str)
+        if log_dir.journal.file is not None:
+            log_dir.journal.file.close()
+    future_replica.settle(log_dirs)
     found: dict[Partition, dict[int, tuple[int, int]]] = {}
     damaged: list[str] = []
     for path in there:

@@ -328,7 +328,7 @@ class MovingWorkload(Workload):
 
     def open(self) -> None:
         super().open()
-        self.process.moving.resume(["t"])
+        self.process.replica_mover.resume(["t"])
 
     def produce(self) -> None:
         super().produce()
@@ -347,17 +347,17 @@ class MovingWorkload(Workload):
         if self.random.random() < 0.5:
             partition = self.random.randrange(PARTITIONS)
             one = calls.MovePartition("t", partition, self.topic.topic_id, self.random.randrange(2))
-            for _ in self.process.moving.ordering(calls.MovePartitions([one])):
+            for _ in self.process.replica_mover.ordering(calls.MovePartitions([one])):
                 pass
         if self.random.random() < 0.4:
-            until(lambda: self.process.moving.is_at_rest, "the move ends", self.step)
+            until(lambda: self.process.replica_mover.is_at_rest, "the move ends", self.step)
         if self.random.random() < 0.3:
             self.process.manager.removal.deletions.begin_due(time.monotonic() + 1e6)
             self.process.manager.checkpoints.write_stale()
         super().something_else()
 
     def replace_topic(self) -> None:
-        self.process.moving.topic_goes()
+        self.process.replica_mover.topic_goes()
         super().replace_topic()
 
 

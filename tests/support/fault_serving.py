@@ -104,9 +104,9 @@ def scrub(scenario: Scenario, fail: Callable[[], None]) -> None:
 
     def scrub_all() -> list[int]:
         words.store(ASKED, words.load(ASKED) + 1)
-        while (home := process._due()) is not None:
-            process.scrub(home)
-        return [len(home.known.all_damages()) for home in process.dirs]
+        while (log_dir := process._due()) is not None:
+            process.scrub(log_dir)
+        return [len(log_dir.known.all_damages()) for log_dir in process.dirs]
 
     fail()
     if scrub_all()[0]:
@@ -190,9 +190,9 @@ def move(scenario: Scenario, fail: Callable[[], None]) -> None:
     topic_id = scenario.node.rig.partition(scenario.targets[number].slot).topic_id
     fail()
     order = calls.MovePartitions([calls.MovePartition("t", number, topic_id, 0)])
-    finished(process, process.moving.ordering(order))
+    finished(process, process.replica_mover.ordering(order))
     deadline = time.monotonic() + PATIENCE_S
-    while not process.moving.is_at_rest:
+    while not process.replica_mover.is_at_rest:
         if time.monotonic() > deadline:
             raise Broken("the move never ends")
         process.work(1)

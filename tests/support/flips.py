@@ -226,8 +226,8 @@ def scrub(rig: Rig) -> None:
     words = rig.memory.words("scrub_asked")
     words.store(ASKED, words.load(ASKED) + 1)
     process.start()
-    while (home := process._due()) is not None:
-        process.scrub(home)
+    while (log_dir := process._due()) is not None:
+        process.scrub(log_dir)
     process.stop()
 
 

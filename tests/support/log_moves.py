@@ -37,7 +37,7 @@ def filled(
 
 def order(process: LogProcess, number: int, partition: int = 0, topic_id: bytes = TOPIC_ID) -> int:
     wanted = calls.MovePartition("t", partition, topic_id, number)
-    steps = process.moving.ordering(calls.MovePartitions([wanted]))
+    steps = process.replica_mover.ordering(calls.MovePartitions([wanted]))
     while True:
         try:
             next(steps)
@@ -56,7 +56,7 @@ def turn_until(process: LogProcess, condition: Callable[[], bool]) -> None:
 
 
 def come_to_rest(process: LogProcess) -> None:
-    turn_until(process, lambda: process.moving.is_at_rest)
+    turn_until(process, lambda: process.replica_mover.is_at_rest)
 
 
 def move(process: LogProcess, number: int) -> None:
@@ -76,7 +76,7 @@ def started_again(made: Node, *, whole_broker: bool = True) -> tuple[LogProcess,
 
 def go_on(process: LogProcess) -> None:
     """With what an earlier life has begun."""
-    process.moving.resume(["t"])
+    process.replica_mover.resume(["t"])
     come_to_rest(process)
 
 

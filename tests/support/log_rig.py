@@ -289,14 +289,14 @@ def ensure(partitions: int = 1, **configs: str) -> calls.EnsureTopic:
 
 def end_workers(process: LogProcess) -> None:
     """As the end of a real process does it: its successor waits until no worker of its recovery is left."""
-    process.opening._recovery.close()
+    process.recovery_scheduler._recovery.close()
 
 
 def end(process: LogProcess) -> None:
     """As by a signal; its threads first: none may find another file under a number that it was given."""
     end_workers(process)
-    process.moving.stop()
-    process.moving.close()
+    process.replica_mover.stop()
+    process.replica_mover.close()
     process.io_thread.close()
     process.turn.close()
     for log in process.manager.logs.values():
@@ -309,6 +309,6 @@ def _close_files(process: LogProcess) -> None:
     process.turn.close()
     for log in process.manager.logs.values():
         log.close_files()
-    for home in process.manager.dirs:
-        if home.journal.file is not None:
-            home.journal.file.close()
+    for log_dir in process.manager.dirs:
+        if log_dir.journal.file is not None:
+            log_dir.journal.file.close()

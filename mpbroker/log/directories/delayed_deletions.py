@@ -26,7 +26,7 @@ class DelayedDeletions:
     """Deletions that the I/O thread does when they are due. A failed one takes its log directory offline."""
 
     def __init__(self, io_thread: IoThread) -> None:
-        self._helper = io_thread
+        self._io_thread = io_thread
         self._waiting: list[_Deletion] = []
         self.next_due_s = math.inf
 
@@ -46,4 +46,4 @@ class DelayedDeletions:
         self._waiting = [one for one in self._waiting if one.due_s > now_s]
         self.next_due_s = min((one.due_s for one in self._waiting), default=math.inf)
         for one in due:
-            self._helper.submit(one.job, one.log_dir)
+            self._io_thread.submit(one.job, one.log_dir)

@@ -43,7 +43,7 @@ class Journals:
         self._config = config
         self._dirs = dirs
         self._turn = turn
-        self._helper = io_thread
+        self._io_thread = io_thread
         self._is_group = config.log_flush_policy == "group"
         self._in_use: set[int] = set()
 
@@ -111,7 +111,7 @@ class Journals:
                 )
                 # A cold page would have to be read before a part of it is written.
                 will_need = partial(os.posix_fadvise, journal.fd, 0, 0, os.POSIX_FADV_WILLNEED)
-                self._helper.submit(will_need, log_dir.number)
+                self._io_thread.submit(will_need, log_dir.number)
         except OSError as error:
             self._give_up(log_dir, error)
             return
@@ -121,7 +121,7 @@ class Journals:
 
     def _prepare(self, log_dir: LogDirectory) -> None:
         try:
-            log_dir.journal.prepare(self._config.log_journal_bytes, self._helper, log_dir.partitions)
+            log_dir.journal.prepare(self._config.log_journal_bytes, self._io_thread, log_dir.partitions)
         except OSError as error:
             self._give_up(log_dir, error)
 

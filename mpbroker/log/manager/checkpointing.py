@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import errno
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 from mpbroker.log.append.turn import AppendTurn
 from mpbroker.log.directories.journal_set import Journals
@@ -17,8 +18,8 @@ class Checkpointing:
     """Offsets of partitions in the checkpoints of their log directories.
 
     `logs`: the worker's partitions by slot, as its LogManager keeps them. `group`: appends are acknowledged
-    when their commit round is on disk. The I/O thread writes; a method that hands it a checkpoint returns at
-    once.
+    when their commit round is on disk. `say` is told what takes time. The I/O thread writes; a method that
+    hands it a checkpoint returns at once.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Checkpointing:
         turn: AppendTurn,
         journals: Journals,
         io_thread: IoThread,
+        say: Callable[[str], None],
         *,
         group: bool,
     ) -> None:
@@ -36,6 +38,7 @@ class Checkpointing:
         self._turn = turn
         self._journals = journals
         self._io_thread = io_thread
+        self._say = say
         self._group = group
         # By slot: the commit round that syncs the segment the last roll sealed, and the base of the new one.
         self._rolled: dict[int, tuple[int, int]] = {}
@@ -106,6 +109,28 @@ class Checkpointing:
         for log_dir in self._dirs:
             if log_dir.is_stale and not log_dir.failed:
                 log_dir.write_stale(self._io_thread)
+
+    def forgotten(
+        self, log_dirs: Iterable[LogDirectory], key: tuple[str, int]
+    ) -> Generator[None, None, None]:
+        """Forget the offsets of an earlier partition of that name, on disk too.
+
+        Wait until no checkpoint has them: a start after a crash must not find them either. Raises OSError
+        (EAGAIN) if a checkpoint could not be written.
+        """
+        for log_dir in log_dirs:
+            log_dir.forget(key)
+        naming = [log_dir for log_dir in log_dirs if not log_dir.failed and log_dir.is_on_disk(key)]
+        if not naming:
+            return
+        for log_dir in naming:
+            log_dir.write_stale(self._io_thread)
+        self._say(f"waiting until no checkpoint names {names.partition_name(*key)}, which was deleted")
+        yield from self._io_thread.catching_up()
+        for log_dir in naming:
+            if log_dir.is_on_disk(key) and not log_dir.failed:
+                log_dir.write_again()
+                raise OSError(errno.EAGAIN, f"the checkpoints in {log_dir.path} could not be written")
 
     def write_at_the_end(self) -> None:
         """Write all checkpoints behind the last append, when all files are closed."""

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
@@ -32,12 +32,13 @@ from mpbroker.log.io.strict_stat import is_directory
 from mpbroker.log.manager.checkpointing import Checkpointing
 from mpbroker.log.manager.directory_selection import DirectorySelection
 from mpbroker.log.manager.open_partitions import OpenPartitions
+from mpbroker.log.manager.opening import PartitionOpening
 from mpbroker.log.manager.refusals import WaitingPartitions
 from mpbroker.log.manager.removal import Removal
 from mpbroker.log.manager.slot_allocator import SlotAllocator
 from mpbroker.log.partition.partition_log import PartitionLog, SyncFailed
 from mpbroker.log.recovery import clean_stop
-from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
+from mpbroker.log.recovery.log_loader import PartitionDamaged
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
@@ -68,14 +69,14 @@ class LogManager:
         turn: AppendTurn,
         io_thread: IoThread,
         say: Callable[[str], None],
-        opening: RecoveryScheduler,
+        recovery_scheduler: RecoveryScheduler,
         startup_state: StartupState,
         worker: LogWorker = ALONE,
         *,
         is_first_life: bool = True,
     ) -> None:
         self.config = config
-        self.opening = opening
+        self.recovery_scheduler = recovery_scheduler
         self.table = table
         self.turn = turn
         self.io_thread = io_thread
@@ -104,12 +105,22 @@ class LogManager:
         self.logs: dict[int, PartitionLog] = {}
         self.slot_of: PartitionMap[bytes] = PartitionMap()
         self.checkpoints = Checkpointing(
-            self.dirs, self.logs, turn, self.journals, io_thread, group=self.group
+            self.dirs, self.logs, turn, self.journals, io_thread, say, group=self.group
         )
         self.removal = Removal(self.dirs, self.logs, turn, io_thread)
         self._slots = SlotAllocator(table, worker)
+        self.partition_opening = PartitionOpening(
+            config,
+            self.dirs,
+            self._slots,
+            self.directory_selection,
+            recovery_scheduler,
+            self.checkpoints,
+            say,
+            group=self.group,
+        )
         self._waiting = WaitingPartitions([log_dir.path for log_dir in self.dirs], config)
-        opening.found(self.dirs, is_successor=not is_first_life)
+        recovery_scheduler.found(self.dirs, is_successor=not is_first_life)
 
     def _take_over(self, startup_state: StartupState, *, is_first_life: bool) -> None:
         if not startup_state.is_done:
@@ -220,45 +231,29 @@ class LogManager:
         log.state.all_is_durable(log.recovery_point)
         log.state.flags = PartitionFlag.PARTITION_LIVE
         self.open_partitions.begin(log)
-        self.opening.count(log_dir.number)
+        self.recovery_scheduler.count(log_dir.number)
         return log
 
     def _recovered(
         self, topic: EnsureTopic, number: int, config: TopicConfig
     ) -> Generator[None, None, tuple[PartitionLog, LogDirectory]]:
         """Return the partition's log and directory: opened by a recovery worker, loaded here, or created."""
-        name = names.partition_name(topic.name, number)
-        by_worker = yield from self.opening.result((topic.topic_id, number))
+        by_worker = yield from self.recovery_scheduler.result((topic.topic_id, number))
         if by_worker is not None:
-            log_dir = self.dirs[by_worker.log_dir]
-            log = PartitionLog(f"{log_dir.path}/{name}", topic.name, number, topic.topic_id, config)
-            by_worker.opened.adopt(log)
-            return log, log_dir
-        self.say(f"opening {name}")
+            return self.partition_opening.adopt(by_worker, topic, number, config)
+        self.say(f"opening {names.partition_name(topic.name, number)}")
         yield from self._set_others_aside(topic, number)
-        found = self.directory_selection.holder_of(name)
-        if found is not None:
-            known = self._known(found, topic, number)
-            count = self.opening.checked(found.number)
-            log = load(found.path / name, topic.name, number, topic.topic_id, config, known, self.say, count)
-            log.close_files()
-            return log, found
-        earlier = self._slots.before((topic.topic_id, number))
-        is_new = earlier is None and topic.new_from is not None and number >= topic.new_from
-        if not is_new:
-            self.directory_selection.refuse_to_replace(
-                (topic.name, number), earlier.high_watermark if earlier else 0
-            )
-        yield from self._forgotten(self.dirs, (topic.name, number))
-        log_dir = self.directory_selection.for_new((topic.name, number), self.logs.values())
-        return PartitionLog.create(log_dir.path / name, topic.name, number, topic.topic_id, config), log_dir
+        return (yield from self.partition_opening.load_or_create(topic, number, config, self.logs.values()))
 
     def prefetch(self, topic: EnsureTopic) -> None:
         """Let the recovery workers start on the topic's partitions before its turn comes."""
         config, problem = self._resolved(topic.configs)
         if problem is None:
             unopened = (n for n in topic.partitions if (topic.topic_id, n) not in self.slot_of)
-            self.opening.begin(topic, unopened, config, lambda log_dir, n: self._known(log_dir, topic, n))
+            known = self.partition_opening.known
+            self.recovery_scheduler.begin(
+                topic, unopened, config, lambda log_dir, n: known(log_dir, topic, n)
+            )
 
     def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
         """Apply new settings to an open log.
@@ -274,53 +269,6 @@ class LogManager:
         if _checks(config) != _checks(before):
             log.state.oldest_config_version = version
         log.state.publish(self.table)
-
-    def _known(self, log_dir: LogDirectory, topic: EnsureTopic, number: int) -> Known:
-        key = (topic.name, number)
-        recovery_point = log_dir.known[names.RECOVERY_POINTS].get(key, 0)
-        # Without group commit the high watermark survives a crash of the process, but not of the machine.
-        durable = log_dir.durable(key)
-        log_start = log_dir.known[names.LOG_STARTS].get(key, 0)
-        earlier = self._slots.before((topic.topic_id, number))
-        if earlier is not None:
-            log_start = max(log_start, earlier.log_start_offset)
-            # The predecessor's high watermark is newer than any checkpoint. A partition that was offline may
-            # never have published one.
-            is_offline = earlier.flags & PartitionFlag.PARTITION_OFFLINE
-            durable = max(durable, earlier.high_watermark) if is_offline else earlier.high_watermark
-            recovery_point = min(recovery_point, durable)
-        if self.group:
-            # If the log turns out to be damaged, the next start must know this offset as well.
-            log_dir.known[names.HIGH_WATERMARKS][key] = durable
-        return Known(
-            clean=log_dir.clean and earlier is None,
-            recovery_point=recovery_point,
-            durable=durable,
-            log_start=log_start,
-            producer_expiration_ms=self.config.producer_id_expiration_ms,
-        )
-
-    def _forgotten(
-        self, log_dirs: Iterable[LogDirectory], key: tuple[str, int]
-    ) -> Generator[None, None, None]:
-        """Forget the offsets of an earlier partition of that name, on disk too.
-
-        Wait until no checkpoint has them: a start after a crash must not find them either. Raises OSError
-        (EAGAIN) if a checkpoint could not be written.
-        """
-        for log_dir in log_dirs:
-            log_dir.forget(key)
-        naming = [log_dir for log_dir in log_dirs if not log_dir.failed and log_dir.is_on_disk(key)]
-        if not naming:
-            return
-        for log_dir in naming:
-            log_dir.write_stale(self.io_thread)
-        self.say(f"waiting until no checkpoint names {names.partition_name(*key)}, which was deleted")
-        yield from self.io_thread.catching_up()
-        for log_dir in naming:
-            if log_dir.is_on_disk(key) and not log_dir.failed:
-                log_dir.write_again()
-                raise OSError(errno.EAGAIN, f"the checkpoints in {log_dir.path} could not be written")
 
     def _set_others_aside(self, topic: EnsureTopic, number: int) -> Generator[None, None, None]:
         """Remove or rename directories that hold a partition of another topic with this name.
@@ -341,7 +289,7 @@ class LogManager:
             elif holder is not None and (self.slot_of.of(holder) or self._slots.has(holder)):
                 self.remove(topic.name, holder)
             else:
-                yield from self._forgotten([log_dir], key)
+                yield from self.checkpoints.forgotten([log_dir], key)
                 self.removal.set_aside(directory)
 
     def _place(self, log: PartitionLog, log_dir: LogDirectory, topic: EnsureTopic, epoch: int) -> None:
@@ -426,7 +374,7 @@ class LogManager:
     def note_roll(self, log: PartitionLog) -> None:
         """Note that the old segment's files were just retired, and prepare the next one."""
         self.checkpoints.rolled(log)
-        self.open_partitions.preparing.rolled(log)
+        self.open_partitions.segment_preparation.rolled(log)
 
     def moved(self, log: PartitionLog, log_dir: LogDirectory) -> None:
         """Make `log_dir` the partition's log directory.

@@ -43,7 +43,7 @@ class OpenPartitions:
     def __init__(self, turn: AppendTurn, io_thread: IoThread) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.most = most_open(soft)
-        self.preparing = SegmentPreparation(io_thread)
+        self.segment_preparation = SegmentPreparation(io_thread)
         self._turn = turn
         self._is_crowded = False
         # The log end of each at its last look; the one looked at longest ago comes first.
@@ -70,7 +70,7 @@ class OpenPartitions:
     def forget(self, log: PartitionLog) -> None:
         """Drop a log whose files are about to be closed."""
         self._logs.pop(log, None)
-        self.preparing.forget(log)
+        self.segment_preparation.forget(log)
 
     def end(self, log: PartitionLog) -> None:
         """Drop a log and detach it from the turn: its slot is free for another partition."""
@@ -83,7 +83,7 @@ class OpenPartitions:
             if log.state.fd < 0:
                 continue
             if log.state.log_end == seen_end and log.state.can_rest:
-                self.preparing.forget(log)
+                self.segment_preparation.forget(log)
                 log.close_files()
                 continue
             self._logs[log] = log.state.log_end
@@ -93,11 +93,11 @@ class OpenPartitions:
 
     def look_at_segments(self) -> None:
         """Have the next segment prepared for partitions that fill theirs."""
-        self.preparing.look(self._logs)
+        self.segment_preparation.look(self._logs)
 
     def ease(self) -> None:
         """Take in prepared segments, and close files while there are too many. Call from time to time."""
-        self.preparing.take_in()
+        self.segment_preparation.take_in()
         if self._is_crowded:
             self._send_to_rest()
             if len(self._logs) < self.most * FEW_SHARE:

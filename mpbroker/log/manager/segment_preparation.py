@@ -24,7 +24,7 @@ _NOT_KNOWN = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 
 class SegmentPreparation:
     def __init__(self, io_thread: IoThread) -> None:
-        self._helper = io_thread
+        self._io_thread = io_thread
         # The log end of each at the last look.
         self._wanted: dict[PartitionLog, int] = {}
         self._half_full: dict[PartitionLog, int] = {}
@@ -75,7 +75,7 @@ class SegmentPreparation:
         number = log.state.log_dir
         if len(self._wanted) < MOST_PREPARED and log not in self._wanted and number not in self._cannot:
             self._wanted[log] = log.state.log_end
-            self._helper.submit(partial(self._make, log, log.directory, number), number)
+            self._io_thread.submit(partial(self._make, log, log.directory, number), number)
 
     def _make(self, log: PartitionLog, directory: Path, number: int) -> None:
         """Prepare a segment, in the I/O thread.

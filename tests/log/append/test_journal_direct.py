@@ -161,7 +161,7 @@ def test_a_journal_that_fails_at_the_first_write_takes_the_directory_offline(
     opened_directly(second_cannot)
     n.boot()
     assert n.process is not None
-    assert [home.failed for home in n.process.manager.dirs] == [False, True]
+    assert [log_dir.failed for log_dir in n.process.manager.dirs] == [False, True]
     for target, log_dir in zip(n.open(ensure(4)), before, strict=True):
         assert target.error == (STORAGE_ERROR if log_dir else 0)
         assert log_dir or n.produce(target, batch()) == [0]

@@ -39,18 +39,18 @@ def test_what_passes_is_tried_again_and_no_recovery_point_moves(
         process = filled.succeed()
         wait_for_io(process)
     process.work(0)
-    (home,) = process.manager.dirs
-    assert home.journal.must_sync
+    (log_dir,) = process.manager.dirs
+    assert log_dir.journal.must_sync
     filled.open(ensure(3))
-    home.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.io_thread)
+    log_dir.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.io_thread)
     wait_for_io(process)
-    assert not any(home.on_disk[names.RECOVERY_POINTS].values())
+    assert not any(log_dir.on_disk[names.RECOVERY_POINTS].values())
     filled.checkpoint()
     process.manager.journals.use()
-    assert not home.journal.is_inheriting
-    home.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.io_thread)
+    assert not log_dir.journal.is_inheriting
+    log_dir.checkpoint(names.RECOVERY_POINTS, {("t", 0): 10}, process.io_thread)
     wait_for_io(process)
-    assert home.on_disk[names.RECOVERY_POINTS]["t", 0] == 10
+    assert log_dir.on_disk[names.RECOVERY_POINTS]["t", 0] == 10
 
 
 def test_a_sync_that_failed_is_not_tried_again(filled: Journaled, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,11 +79,11 @@ def test_without_recovery_points_all_is_written_back_but_what_was_compacted(
     had = filled.power_cut(3)
     replace(filled.dirs[0] / names.RECOVERY_POINTS, content)
     (filled.dirs[0] / names.CLEANER_OFFSETS).write_text("0\n1\nt 1 10\n")
-    home = LogDirectory(0, filled.dirs[0], group=True, failed=False)
-    home.take_over(str)
+    log_dir = LogDirectory(0, filled.dirs[0], group=True, failed=False)
+    log_dir.take_over(str)
     assert [filled.segment(number).read_bytes() for number in range(3)] == [had[0], b"", had[2]]
-    assert home.journal.file is not None
-    home.journal.file.close()
+    assert log_dir.journal.file is not None
+    log_dir.journal.file.close()
 
 
 @pytest.mark.parametrize("content", [b"0\n2\nt 0 1\n", b"\xff\xfe", None])

@@ -270,7 +270,7 @@ def test_a_successor_knows_which_directories_failed(
     (n.dirs[1] / "meta.properties").unlink()
     for _ in range(2):
         process = n.succeed()
-        assert [home.failed for home in process.manager.dirs] == [False, True]
+        assert [log_dir.failed for log_dir in process.manager.dirs] == [False, True]
         assert [p.error for p in n.open(ensure(2))] == [STORAGE_ERROR, 0]
         assert n.produce(first, batch()) == [STORAGE_ERROR]
         assert n.produce(second, batch()) == [0]

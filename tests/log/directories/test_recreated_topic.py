@@ -45,7 +45,7 @@ def test_a_topic_is_not_recreated_while_the_old_checkpoint_is_on_its_way(
     n.crash()
 
 
-def test_the_loop_sleeps_while_the_helper_is_waited_for(
+def test_the_loop_sleeps_while_the_io_thread_is_waited_for(
     rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray]
 ) -> None:
     """Beside a loop that looks again and again the I/O thread, which needs the GIL for each system call,

@@ -76,22 +76,22 @@ def test_what_there_is(tmp_path: Path, hidden: Hidden) -> None:
 
 @pytest.mark.parametrize("mark", [names.MOVED, names.STAYED])
 def test_the_marks_of_a_move(tmp_path: Path, hidden: Hidden, mark: str) -> None:
-    homes = []
+    log_dirs = []
     for number in range(2):
         path = tmp_path / str(number)
         (path / "t-0").mkdir(parents=True)
         write_topic_id(path / "t-0", TOPIC_ID)
-        homes.append(LogDirectory(number, path, group=False, failed=False))
-    marked = homes[1].path / "t-0"
+        log_dirs.append(LogDirectory(number, path, group=False, failed=False))
+    marked = log_dirs[1].path / "t-0"
     (marked / mark).touch()
     # The other one's is left from before, and would count alone.
-    (homes[0].path / "t-0" / mark).touch()
+    (log_dirs[0].path / "t-0" / mark).touch()
     hidden(marked / mark)
     with raises():
-        future_replica.settle(homes)
+        future_replica.settle(log_dirs)
     with raises():
         future_replica.unmark(marked)
-    assert [sorted(entry.name for entry in home.path.iterdir()) for home in homes] == 2 * [["t-0"]]
+    assert [sorted(entry.name for entry in log_dir.path.iterdir()) for log_dir in log_dirs] == 2 * [["t-0"]]
 
 
 # ---- a start
@@ -145,9 +145,9 @@ def test_recovery_points_that_may_be_there(
         assert made.produce(target, batch()) == [0]
     made.crash()
     hidden(made.dirs[1] / names.RECOVERY_POINTS)
-    home = LogDirectory(1, made.dirs[1], group=True, failed=False)
+    log_dir = LogDirectory(1, made.dirs[1], group=True, failed=False)
     with raises():
-        home.take_over(str)
+        log_dir.take_over(str)
 
 
 def test_a_recovery_does_not_believe_that_high_watermarks_are_none(tmp_path: Path, hidden: Hidden) -> None:

@@ -36,11 +36,12 @@ def test_one_that_is_in_two_is_fatal_and_both_are_named(
             (path / f"file{number}").touch()
     monkeypatch.setattr(workers, "UNCLEAN_LEAST", least)
     process = n.boot()
-    assert [process.opening._recovery.takes(number) for number in (0, 1)] == [p in wanted for p in n.dirs]
+    recovery = process.recovery_scheduler._recovery
+    assert [recovery.takes(number) for number in (0, 1)] == [p in wanted for p in n.dirs]
     process.manager.prefetch(ensure(6))
     with pytest.raises(FatalError, match=f"{name} is in {first} and in {second}. Move one of them away"):
         n.open(ensure(6))
-    process.opening.end()
+    process.recovery_scheduler.end()
 
 
 def test_new_ones_go_where_there_are_the_fewest(node: Callable[..., Node]) -> None:

@@ -107,14 +107,14 @@ def test_flush_ms(rig: MakeRig, batch: Batch, policy: str) -> None:
     b = Broker(rig(log_flush_policy=policy), **{"flush.ms": "1000"})
     log = log_of(b)
     b.produce(batch(2))
-    b.process.flushing.look(100.0)
+    b.process.flush_interval.look(100.0)
     for at, is_due in ((100.4, False), (100.9, False), (101.5, policy == "os")):
-        b.process.flushing.look(at)
+        b.process.flush_interval.look(at)
         assert log.state.unsynced is is_due, at
     b.settle()
     assert log.state.synced == 2
     assert log.state.can_rest
-    b.process.flushing.look(103.0)
+    b.process.flush_interval.look(103.0)
     assert not log.state.unsynced, "there is nothing to be synced"
     b.close()
 
@@ -134,11 +134,11 @@ def test_one_that_is_held_is_not_flushed(rig: MakeRig, batch: Batch) -> None:
     b = Broker(rig(log_flush_policy="os"), **{"flush.ms": "0"})
     b.produce(batch())
     log_of(b).is_held = True
-    b.process.flushing.look(100.0)
-    b.process.flushing.look(200.0)
+    b.process.flush_interval.look(100.0)
+    b.process.flush_interval.look(200.0)
     assert not log_of(b).state.unsynced
     log_of(b).is_held = False
-    b.process.flushing.look(300.0)
+    b.process.flush_interval.look(300.0)
     assert log_of(b).state.unsynced
     b.settle()
     b.close()
@@ -147,12 +147,12 @@ def test_one_that_is_held_is_not_flushed(rig: MakeRig, batch: Batch) -> None:
 def test_it_is_not_looked_at_all_the_time(rig: MakeRig, batch: Batch) -> None:
     b = Broker(rig(log_flush_policy="os"), **{"flush.ms": "0"})
     b.produce(batch())
-    b.process.flushing.look(100.0)
+    b.process.flush_interval.look(100.0)
     b.settle()
     b.produce(batch())
-    b.process.flushing.look(100.0 + LOOK_EVERY_S / 2)
+    b.process.flush_interval.look(100.0 + LOOK_EVERY_S / 2)
     assert not log_of(b).state.unsynced
-    b.process.flushing.look(100.0 + LOOK_EVERY_S)
+    b.process.flush_interval.look(100.0 + LOOK_EVERY_S)
     assert log_of(b).state.unsynced
     b.settle()
     b.close()

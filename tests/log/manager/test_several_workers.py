@@ -208,8 +208,8 @@ def test_a_start_that_is_killed_anywhere_applies_nothing_stale(  # type: ignore[
         for name in ("pwrite", "fsync", "fdatasync", "unlink"):
             patch.setattr(os, name, counted(getattr(os, name)))
         try:
-            home = LogDirectory(0, directory, group=True, failed=False, worker=LogWorker(0, 2))
-            home.take_over(lambda _: None)
+            log_dir = LogDirectory(0, directory, group=True, failed=False, worker=LogWorker(0, 2))
+            log_dir.take_over(lambda _: None)
         except Killed:
             pass
     several = Several(make(1))
@@ -449,14 +449,14 @@ def test_who_moves_a_partition_alone_has_the_whole_rate(make: Make) -> None:
         assert order(several.processes[number], to, mine.partition) == 0
 
     def rates() -> list[float]:
-        return [process.moving._bytes_per_s() for process in several.processes]
+        return [process.replica_mover._bytes_per_s() for process in several.processes]
 
     order_of(0)
     assert rates()[0] == 1000
     order_of(1)
     assert rates() == [500, 500]
     first, second = several.processes
-    turn_until(first, lambda: first.moving.is_at_rest)
+    turn_until(first, lambda: first.replica_mover.is_at_rest)
     assert rates()[1] == 1000
     order_of(0)
     end(second)

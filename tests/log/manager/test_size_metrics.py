@@ -24,7 +24,7 @@ from tests.support.stepped_log import settle
 
 
 def look(process: LogProcess) -> None:
-    for _ in process.sizes.looking():
+    for _ in process.size_metrics.looking():
         os.sched_yield()
     wait_for_io(process)
 

@@ -47,7 +47,7 @@ def test_it_takes_the_directory_with_it(
     assert failed
     for _ in range(2):
         process = n.succeed()
-        assert [home.failed for home in process.manager.dirs] == [False, True]
+        assert [log_dir.failed for log_dir in process.manager.dirs] == [False, True]
         assert [p.error for p in n.open(ensure(2))] == [STORAGE_ERROR, 0]
         assert n.end_of(targets[0]) == 3
     # Whoever restarts the broker has looked at the disk.

@@ -353,11 +353,11 @@ def test_a_log_process_has_its_partitions_opened(node: Callable[..., Node], whol
     started = read_progress(words, 1, 0)
     assert (started.goes_on, started.partitions) == (True, PARTITIONS + 1)
     process.manager.prefetch(topic)
-    assert process.opening._recovery.takes(0)
+    assert process.recovery_scheduler._recovery.takes(0)
     again = n.open(topic)
     assert [n.end_of(target) for target in again] == [3] * PARTITIONS
     assert all(log.state.fd < 0 for log in process.manager.logs.values())
-    process.opening.end()
+    process.recovery_scheduler.end()
     ended = read_progress(words, 1, 0)
     assert (ended.goes_on, ended.partitions_done, ended.partitions_left) == (False, PARTITIONS + 1, 0)
     assert n.produce(again[0], bytes(make_batch(2))) == [0]

@@ -47,7 +47,7 @@ class Meeting(Node):
         self.now.manager.open_partitions.most = 2
         wait_for_io(self.now)
         self.now.manager.journals.use()
-        self.now.moving.resume(["t"])
+        self.now.replica_mover.resume(["t"])
 
     @property
     def now(self) -> LogProcess:
@@ -84,7 +84,7 @@ class Meeting(Node):
         assert order(self.now, self.random.randrange(2), partition=number, topic_id=self.topic_id) == 0
 
     def arrive(self) -> None:
-        turn_until(self.now, lambda: self.now.moving.is_at_rest)
+        turn_until(self.now, lambda: self.now.replica_mover.is_at_rest)
 
     def roll_soon(self) -> None:
         log = self.log(self.one())
@@ -112,7 +112,7 @@ class Meeting(Node):
 
     def make_anew(self) -> None:
         """Its topic is deleted, and made again with the same name."""
-        self.now.moving.topic_goes()
+        self.now.replica_mover.topic_goes()
         self.now.manager.remove("t", self.topic_id)
         self.lives += 1
         self.topic_id = bytes([self.lives] * 16)

@@ -60,7 +60,7 @@ def move_where(
         for name, step in steps.items():
             patched.setattr(future_replica, name, step)
         assert order(process, to) == 0
-        turn_until(process, lambda: process.moving.is_at_rest)
+        turn_until(process, lambda: process.replica_mover.is_at_rest)
 
 
 def broken(*_: object) -> Path:
@@ -92,7 +92,7 @@ def test_a_target_that_fails_in_the_last_step_does_not_have_the_partition(
     process = made.boot()
     target, state = opened(made)
     assert state == (0, 41, 0)
-    process.moving.resume(["t"])
+    process.replica_mover.resume(["t"])
     assert [path.name for path in made.dirs[1].glob("t-0*") if not path.name.endswith("-delete")] == []
     move(process, 1)
     assert made.produce(target, batch(producer=(3, 0, 41), size=60_000)) == [0]
@@ -196,7 +196,7 @@ def test_a_full_disk_is_waited_for(
         assert order(process, to) == 0
         turn_until(process, lambda: len(tries) > 2)
         assert made.produce(target, batch(producer=(3, 0, 40), size=60_000)) == [0]
-        assert [p.lag for p in process.moving.tell().partitions] == [41]
+        assert [p.lag for p in process.replica_mover.tell().partitions] == [41]
     come_to_rest(process)
     assert state_of(made, target) == (to, 41)
 

@@ -91,7 +91,7 @@ def test_killed_at_each_step(
     data, to = log_bytes(log_dir_of(made, target) / "t-0"), other(made, target)
     with monkeypatch.context() as patched:
         kill_at(step, made.dirs[to] / "t-0", patched)
-        patched.setattr(process.moving, "_has_copied", lambda _, copied: copied.result() is None)
+        patched.setattr(process.replica_mover, "_has_copied", lambda _, copied: copied.result() is None)
         assert order(process, to) == 0
         with pytest.raises(Killed):
             turn_until(process, lambda: False)

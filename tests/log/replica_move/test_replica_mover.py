@@ -84,7 +84,7 @@ def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callab
 
     for _ in range(6):
         assert order(process, other(made, target)) == 0
-        while not process.moving.is_at_rest:
+        while not process.replica_mover.is_at_rest:
             if sequence - 40 - len(offsets) < 4:
                 data = batch(producer=(3, 0, sequence), size=500)
                 made.rig.job([((target.slot, target.slot_generation, 5), data)])
@@ -168,7 +168,7 @@ def test_errors(node: Callable[..., Node], batch: Callable[..., bytearray]) -> N
     target = filled(made, batch, 3)
     here = made.rig.partition(target.slot).log_dir
     assert order(process, here) == 0
-    assert process.moving.is_at_rest, "it is there"
+    assert process.replica_mover.is_at_rest, "it is there"
     assert order(process, 1, topic_id=bytes(16), partition=7) == UNKNOWN
     assert order(process, 1, topic_id=bytes(range(1, 17))) == NOT_AVAILABLE
     process.turn.storage_failed((here + 1) % 3, errno.EIO)
@@ -195,14 +195,14 @@ def test_another_order_replaces_the_first_and_one_to_where_it_is_ends_it(
     here = made.rig.partition(target.slot).log_dir
     one, two = (number for number in range(3) if number != here)
     assert order(process, one) == 0
-    assert [p.log_dir for p in process.moving.tell().partitions] == [one]
+    assert [p.log_dir for p in process.replica_mover.tell().partitions] == [one]
     assert order(process, one) == 0
     assert len(list(made.dirs[one].glob("*-future"))) == 1
     assert order(process, two) == 0
-    assert [p.log_dir for p in process.moving.tell().partitions] == [two]
+    assert [p.log_dir for p in process.replica_mover.tell().partitions] == [two]
     assert not list(made.dirs[one].glob("*-future"))
     assert order(process, here) == 0
-    assert process.moving.tell().partitions == []
+    assert process.replica_mover.tell().partitions == []
     come_to_rest(process)
     wait_for_io(process)
     assert made.rig.partition(target.slot).log_dir == here
@@ -281,7 +281,7 @@ def test_a_topic_that_is_deleted_in_the_last_moment_is_gone(
     assert order(process, other(made, target)) == 0
     turn_until(process, reached.is_set)
     threading.Timer(0.05, goes_on.set).start()
-    process.moving.topic_goes()
+    process.replica_mover.topic_goes()
     process.manager.remove("t", TOPIC_ID)
     process.manager._slots._unused = process.manager.table.slots
     new_id = bytes(range(1, 17))

@@ -65,8 +65,8 @@ class World:
         """Asks for a pass, and does it."""
         words = self.rig.memory.words("scrub_asked")
         words.store(ASKED, words.load(ASKED) + 1)
-        while (home := self.process._due()) is not None:
-            self.process.scrub(home)
+        while (log_dir := self.process._due()) is not None:
+            self.process.scrub(log_dir)
         assert words.load(BEGUN) == words.load(ASKED)
 
     def set_rate(self, bytes_per_s: int) -> None:
@@ -248,9 +248,9 @@ def test_a_pass_goes_on_after_a_restart(world: World, monkeypatch: pytest.Monkey
     assert known.at.base == int(world.segments[2].stem)
     read.clear()
     world.again()._first_at = 0
-    home = world.process._due()
-    assert home is not None
-    world.process.scrub(home)
+    log_dir = world.process._due()
+    assert log_dir is not None
+    world.process.scrub(log_dir)
     # Not what was done already.
     assert read[0] >= world.segments[2].name
     assert [one.base for one in world.known().damages] == [0]
@@ -263,18 +263,18 @@ def test_passes_come_at_their_time(world: World, monkeypatch: pytest.MonkeyPatch
     process = world.process
     assert process._due() is None, "not right after the start"
     process._first_at = 0
-    home = process._due()
-    assert home is not None
-    process.scrub(home)
+    log_dir = process._due()
+    assert log_dir is not None
+    process.scrub(log_dir)
     assert process._due() is None
     now = scrub_process.wall_ms()
     monkeypatch.setattr(scrub_process, "wall_ms", lambda: now + 604_800_000 - 60_000)
     assert process._due() is None
     monkeypatch.setattr(scrub_process, "wall_ms", lambda: now + 604_800_001)
-    assert process._due() is home
+    assert process._due() is log_dir
     # A clock that was set back.
     monkeypatch.setattr(scrub_process, "wall_ms", lambda: now - 86_400_000)
-    assert process._due() is home
+    assert process._due() is log_dir
 
 
 def test_a_pass_is_told_from_its_first_moment_to_its_last(
@@ -288,9 +288,9 @@ def test_a_pass_is_told_from_its_first_moment_to_its_last(
         now = progress(world.rig.memory)
         seen.append((now["running"], now["pass_bytes"], now["pass_total_bytes"]))
 
-    def count(home: ScrubbedDir) -> dict[str, PartitionName]:
+    def count(log_dir: ScrubbedDir) -> dict[str, PartitionName]:
         look()
-        return {name: found for name, found in counting(home).items() if len(seen) > 2}
+        return {name: found for name, found in counting(log_dir).items() if len(seen) > 2}
 
     def end(process: ScrubProcess, *arguments: Any) -> None:
         look()
@@ -319,9 +319,9 @@ def test_what_was_asked_for_is_done_by_a_successor(world: World) -> None:
     assert world.process._due() is not None
     process = world.again()
     process._first_at = 0
-    home = process._due()
-    assert home is not None, "although the last one has just been"
-    process.scrub(home)
+    log_dir = process._due()
+    assert log_dir is not None, "although the last one has just been"
+    process.scrub(log_dir)
     assert process._due() is None
 
 

@@ -1,0 +1,109 @@
+"""Opening of a partition's files, by what checkpoints and a predecessor say of it, or their creation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Sequence
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.topic_config import TopicConfig
+from mpbroker.ipc.calls import EnsureTopic
+from mpbroker.ipc.table import PartitionFlag
+from mpbroker.log.directories.log_directory import LogDirectory
+from mpbroker.log.format import names
+from mpbroker.log.manager.checkpointing import Checkpointing
+from mpbroker.log.manager.directory_selection import DirectorySelection
+from mpbroker.log.manager.slot_allocator import SlotAllocator
+from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.log.recovery.log_loader import Known, load
+from mpbroker.log.recovery.scheduler import ByWorker, RecoveryScheduler
+
+
+class PartitionOpening:
+    """Opening of partitions that have no slot yet.
+
+    `slots` has what the predecessor published for them. `group`: appends are acknowledged when their commit
+    round is on disk. `say` is told what takes time.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        dirs: Sequence[LogDirectory],
+        slots: SlotAllocator,
+        directory_selection: DirectorySelection,
+        recovery_scheduler: RecoveryScheduler,
+        checkpoints: Checkpointing,
+        say: Callable[[str], None],
+        *,
+        group: bool,
+    ) -> None:
+        self._config = config
+        self._group = group
+        self._dirs = dirs
+        self._slots = slots
+        self._directory_selection = directory_selection
+        self._recovery_scheduler = recovery_scheduler
+        self._checkpoints = checkpoints
+        self._say = say
+
+    def adopt(
+        self, by_worker: ByWorker, topic: EnsureTopic, number: int, config: TopicConfig
+    ) -> tuple[PartitionLog, LogDirectory]:
+        """Return the log and directory of a partition that a recovery worker has opened."""
+        name = names.partition_name(topic.name, number)
+        log_dir = self._dirs[by_worker.log_dir]
+        log = PartitionLog(f"{log_dir.path}/{name}", topic.name, number, topic.topic_id, config)
+        by_worker.opened.adopt(log)
+        return log, log_dir
+
+    def load_or_create(
+        self, topic: EnsureTopic, number: int, config: TopicConfig, others: Collection[PartitionLog]
+    ) -> Generator[None, None, tuple[PartitionLog, LogDirectory]]:
+        """Return the log and directory of a partition: loaded if it is in a directory, else created.
+
+        `others`: the open partitions; a new one goes where there are the fewest. No directory may have a
+        partition of another topic under this name. Raises PartitionDamaged, OSError or CheckpointCorrupt.
+        """
+        name = names.partition_name(topic.name, number)
+        found = self._directory_selection.holder_of(name)
+        if found is not None:
+            known = self.known(found, topic, number)
+            count = self._recovery_scheduler.checked(found.number)
+            log = load(found.path / name, topic.name, number, topic.topic_id, config, known, self._say, count)
+            log.close_files()
+            return log, found
+        earlier = self._slots.before((topic.topic_id, number))
+        is_new = earlier is None and topic.new_from is not None and number >= topic.new_from
+        if not is_new:
+            self._directory_selection.refuse_to_replace(
+                (topic.name, number), earlier.high_watermark if earlier else 0
+            )
+        yield from self._checkpoints.forgotten(self._dirs, (topic.name, number))
+        log_dir = self._directory_selection.for_new((topic.name, number), others)
+        return PartitionLog.create(log_dir.path / name, topic.name, number, topic.topic_id, config), log_dir
+
+    def known(self, log_dir: LogDirectory, topic: EnsureTopic, number: int) -> Known:
+        """Return what checkpoints and the predecessor say of a partition that is in `log_dir`."""
+        key = (topic.name, number)
+        recovery_point = log_dir.known[names.RECOVERY_POINTS].get(key, 0)
+        # Without group commit the high watermark survives a crash of the process, but not of the machine.
+        durable = log_dir.durable(key)
+        log_start = log_dir.known[names.LOG_STARTS].get(key, 0)
+        earlier = self._slots.before((topic.topic_id, number))
+        if earlier is not None:
+            log_start = max(log_start, earlier.log_start_offset)
+            # The predecessor's high watermark is newer than any checkpoint. A partition that was offline may
+            # never have published one.
+            is_offline = earlier.flags & PartitionFlag.PARTITION_OFFLINE
+            durable = max(durable, earlier.high_watermark) if is_offline else earlier.high_watermark
+            recovery_point = min(recovery_point, durable)
+        if self._group:
+            # If the log turns out to be damaged, the next start must know this offset as well.
+            log_dir.known[names.HIGH_WATERMARKS][key] = durable
+        return Known(
+            clean=log_dir.clean and earlier is None,
+            recovery_point=recovery_point,
+            durable=durable,
+            log_start=log_start,
+            producer_expiration_ms=self._config.producer_id_expiration_ms,
+        )
