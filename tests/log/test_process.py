@@ -7,7 +7,6 @@ import os
 import random
 import re
 import resource
-import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -260,20 +259,6 @@ def test_producers_go_on_while_a_large_topic_is_opened(
     assert isinstance(opened, calls.EnsuredTopic)
     assert len(opened.partitions) == 20
     process.io_thread.close()
-    process.turn.close()
-
-
-def test_a_deleted_topics_files_may_be_gone_already(rig: Callable[..., Rig]) -> None:
-    r = rig()
-    process = r.in_process()
-    r.call(ensure(1))
-    settle(process)
-    process.manager.remove("t", TOPIC_ID)
-    (gone,) = r.directory.glob("t-0.*")
-    shutil.rmtree(gone)
-    process.manager.removal.deletions.begin_due(float("inf"))
-    process.io_thread.close()
-    assert process.io_thread.failures() == []
     process.turn.close()
 
 

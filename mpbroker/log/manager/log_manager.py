@@ -251,9 +251,7 @@ class LogManager:
         if problem is None:
             unopened = (n for n in topic.partitions if (topic.topic_id, n) not in self.slot_of)
             known = self.partition_opening.known
-            self.recovery_scheduler.begin(
-                topic, unopened, config, lambda log_dir, n: known(log_dir, topic, n)
-            )
+            self.recovery_scheduler.begin(topic, unopened, config, lambda where, n: known(where, topic, n))
 
     def _alter(self, log: PartitionLog, config: TopicConfig, version: int) -> None:
         """Apply new settings to an open log.

@@ -1,0 +1,145 @@
+"""Partitions opened after a crash, a failed disk, a deletion: nothing acked is cut off or replaced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from mpbroker.ipc import calls
+from mpbroker.log.partition.partition_log import PartitionLog
+from tests.support.log_node import OTHER_ID, SEGMENT, STORAGE_ERROR, Node, again, flip_bit
+from tests.support.log_rig import TOPIC_ID, ensure
+
+
+@pytest.mark.parametrize("ends", ["crash", "stop", "successor"])
+def test_damage_is_never_cut_however_often_the_broker_starts(
+    node: Callable[..., Node], batch: Callable[..., bytearray], ends: str
+) -> None:
+    n = node()
+    n.boot()
+    n.produce(n.open(ensure(1))[0], batch(), 5)
+    n.checkpoint()
+    n.crash()
+    path = n.dirs[0] / "t-0" / SEGMENT
+    size = path.stat().st_size
+    flip_bit(path, size * 2 // 5 - 3)
+    n.boot()
+    for _ in range(3):
+        (answer,) = n.open(ensure(1))
+        assert answer.error == STORAGE_ERROR
+        assert "Offsets below 5 were durable" in (answer.message or "")
+        n.checkpoint()
+        assert "t 0 5" in n.offsets()
+        if ends == "stop":
+            n.stop()
+            assert not (n.dirs[0] / ".kafka_cleanshutdown").exists()
+        n.succeed() if ends == "successor" else n.boot()
+    assert path.stat().st_size == size
+
+
+def test_what_only_the_table_knew_of_a_damaged_partition_outlives_the_broker(
+    node: Callable[..., Node], batch: Callable[..., bytearray]
+) -> None:
+    """Acknowledged after the last checkpoint, found damaged by the successor."""
+    n = node()
+    n.boot()
+    n.produce(n.open(ensure(1))[0], batch(), 5)
+    n.crash()
+    path = n.dirs[0] / "t-0" / SEGMENT
+    flip_bit(path, path.stat().st_size - 3)
+    n.succeed()
+    assert n.open(ensure(1))[0].error == STORAGE_ERROR
+    n.succeed()
+    assert n.open(ensure(1))[0].error == STORAGE_ERROR
+    n.checkpoint()
+    n.boot()
+    assert n.open(ensure(1))[0].error == STORAGE_ERROR
+
+
+def test_a_partition_in_a_failed_directory_is_not_made_anew_in_another(
+    node: Callable[..., Node], batch: Callable[..., bytearray]
+) -> None:
+    n = node(2)
+    n.boot()
+    n.produce(n.open(ensure(2))[0], batch())
+    assert n.names(1) == ["t-0"]
+    process = n.boot()
+    process.turn.storage_failed(1, errno.EIO)
+    process._take_failures()
+    answers = n.open(ensure(2))
+    assert [p.error for p in answers] == [STORAGE_ERROR, 0]
+    assert "failed" in (answers[0].message or "")
+    assert n.names(0) == ["__cluster_metadata-0", "t-1"]
+    assert n.open(calls.EnsureTopic("new", OTHER_ID, [0], {}, 5, 0))[0].error == 0
+    n.boot()
+    assert [p.error for p in n.open(ensure(2))] == [0, 0]
+
+
+def test_a_directory_that_vanished_is_missed(
+    node: Callable[..., Node], batch: Callable[..., bytearray]
+) -> None:
+    n = node()
+    n.boot()
+    n.produce(n.open(ensure(1))[0], batch())
+    n.stop()
+    shutil.move(n.dirs[0] / "t-0", n.dirs[0].parent / "kept")
+    for _ in range(2):
+        process = n.boot()
+        (answer,) = n.open(ensure(1))
+        assert answer.error == STORAGE_ERROR
+        assert "t-0 is gone" in (answer.message or "")
+        n.checkpoint()
+    assert n.names() == ["__cluster_metadata-0"]
+    shutil.move(n.dirs[0].parent / "kept", n.dirs[0] / "t-0")
+    n.boot()
+    assert n.open(ensure(1))[0].error == 0
+    # Deleting the topic is the other way out.
+    shutil.rmtree(n.dirs[0] / "t-0")
+    process = n.boot()
+    assert n.open(ensure(1))[0].error == STORAGE_ERROR
+    process.manager.remove("t", TOPIC_ID)
+    assert n.open(again())[0].error == 0
+    n.boot()
+    assert n.open(again(new_from=None))[0].error == 0
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
+def test_no_room_at_a_creation_passes(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    n = node()
+    n.boot()
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as full:
+        full.setattr(PartitionLog, "open_fresh_segment", refuse)
+        (answer,) = n.open(ensure(1))
+        assert (answer.error, answer.slot_generation) == (STORAGE_ERROR, 0)
+        assert n.names() == ["__cluster_metadata-0"]
+    (target,) = n.open(ensure(1))
+    assert target.error == 0
+    assert n.produce(target, batch()) == [0]
+
+
+def test_no_descriptors_at_an_opening_pass(
+    node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = node()
+    n.boot()
+    n.produce(n.open(ensure(1))[0], batch())
+    n.boot()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr("mpbroker.log.recovery.log_loader.open_files", refuse)
+        assert n.open(ensure(1))[0].slot_generation == 0
+    (target,) = n.open(ensure(1))
+    assert (target.error, n.end_of(target)) == (0, 1)
