@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -97,12 +97,17 @@ class Copier:
     zombie: Transactional | None = None
 
     def run(self) -> None:
-        consumer = consumer_of(self.copiers.bootstrap, "read_committed")
-        while not self.copiers.stopping.is_set():
-            # Who gets no answer begins anew, and so does who is fenced: by the end of its time.
-            with suppress(Fenced, Refused):
-                self._live(consumer)
-        consumer.close()
+        with closing(consumer_of(self.copiers.bootstrap, "read_committed")) as consumer:
+            try:
+                while not self.copiers.stopping.is_set():
+                    # Who gets no answer begins anew, and so does who is fenced: by the end of its time.
+                    with suppress(Fenced, Refused):
+                        self._live(consumer)
+            finally:
+                # It is not fenced if it has no successor, and would stay connected.
+                if self.zombie is not None:
+                    self.zombie.close()
+                    self.zombie = None
 
     def _live(self, consumer: Consumer) -> None:
         """Until the producer vanishes. Only a zombie is asked for something afterwards."""
