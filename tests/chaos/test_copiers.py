@@ -11,7 +11,6 @@ from confluent_kafka import Message, TopicPartition
 from ops.bench.ports import HOST, free_port
 from tests.chaos import copiers
 from tests.chaos.copiers import Copier, Copiers
-from tests.support import transactional_clients
 from tests.support.polling import until
 from tests.support.transactional_clients import Confluent, Refused, Transactional
 
@@ -30,13 +29,13 @@ class _Disconnected(confluent_kafka.Producer):
 
 def test_news_of_a_lost_broker_are_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka counts them in the length of its queue, beside records that are not acknowledged."""
-    monkeypatch.setattr(transactional_clients.confluent_kafka, "Producer", _Disconnected)
+    monkeypatch.setattr(confluent_kafka, "Producer", _Disconnected)
     Confluent(f"{HOST}:{free_port()}", "nobody").flush()
 
 
 def test_records_that_are_left_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Disconnected, "flush", lambda *_: 7)
-    monkeypatch.setattr(transactional_clients.confluent_kafka, "Producer", _Disconnected)
+    monkeypatch.setattr(confluent_kafka, "Producer", _Disconnected)
     with pytest.raises(AssertionError, match="7 records are not acknowledged"):
         Confluent(f"{HOST}:{free_port()}", "nobody").flush()
 
@@ -99,16 +98,26 @@ def source(monkeypatch: pytest.MonkeyPatch) -> _Source:
     return made
 
 
-@pytest.mark.parametrize("raised", [None, Refused("in time"), AssertionError("it hangs")])
+@pytest.mark.parametrize("raised", [None, Refused("in time")])
 def test_nothing_of_a_copier_stays_connected(source: _Source, raised: Exception | None) -> None:
     """Else its connections look like some that the broker has forgotten to close."""
-    everybody = Copiers(f"{HOST}:{free_port()}", seed=1)
-    writer = _Writer(everybody, raised)
-    copier = Copier(everybody, 0, lambda *_: writer, _Vanishing())
-    try:
+    copier, writer = _copier(raised)
+    copier.run()
+    assert (source.is_closed, writer.is_closed, copier.zombie) == (True, True, None)
+
+
+def test_who_hangs_tells_where_requests_are(source: _Source) -> None:
+    copier, writer = _copier(AssertionError("it hangs"))
+    with pytest.raises(AssertionError) as raised:
         copier.run()
-    except AssertionError:
-        assert raised is not None
-    assert source.is_closed
-    assert writer.is_closed
-    assert copier.zombie is None
+    assert raised.value.__notes__ == ["where requests are, the writer connected: True"]
+    assert (source.is_closed, writer.is_closed) == (True, True)
+
+
+def _copier(raised: Exception | None) -> tuple[Copier, _Writer]:
+    def under_way() -> str:
+        return f"where requests are, the writer connected: {not writer.is_closed}"
+
+    everybody = Copiers(f"{HOST}:{free_port()}", 1, under_way)
+    writer = _Writer(everybody, raised)
+    return Copier(everybody, 0, lambda *_: writer, _Vanishing()), writer
