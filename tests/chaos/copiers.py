@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 import threading
+import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -97,12 +98,17 @@ class Copier:
     zombie: Transactional | None = None
 
     def run(self) -> None:
-        consumer = consumer_of(self.copiers.bootstrap, "read_committed")
-        while not self.copiers.stopping.is_set():
-            # Who gets no answer begins anew, and so does who is fenced: by the end of its time.
-            with suppress(Fenced, Refused):
-                self._live(consumer)
-        consumer.close()
+        with closing(consumer_of(self.copiers.bootstrap, "read_committed")) as consumer:
+            try:
+                while not self.copiers.stopping.is_set():
+                    # Who gets no answer begins anew, and so does who is fenced: by the end of its time.
+                    with suppress(Fenced, Refused):
+                        self._live(consumer)
+            finally:
+                # It is not fenced if it has no successor, and would stay connected.
+                if self.zombie is not None:
+                    self.zombie.close()
+                    self.zombie = None
 
     def _live(self, consumer: Consumer) -> None:
         """Until the producer vanishes. Only a zombie is asked for something afterwards."""
@@ -120,6 +126,10 @@ class Copier:
                     return
             # The last transaction has records, and nobody ends it.
             self._write(producer, position, position + 1)
+        except AssertionError as error:
+            # As long as it is connected.
+            error.add_note(self.copiers.under_way())
+            raise
         finally:
             if self.zombie is not producer:
                 producer.close()
@@ -177,10 +187,14 @@ class Copier:
 
 @dataclass
 class Copiers:
-    """All of them, each in a thread, with who feeds the source, who reads the target, who watches offsets."""
+    """All of them, each in a thread, with who feeds the source, who reads the target, who watches offsets.
+
+    `under_way` tells where requests are, for complaints.
+    """
 
     bootstrap: str
     seed: int
+    under_way: Callable[[], str]
     copies: Copies = field(default_factory=lambda: Copies(PLACES))
     fenced: int = 0
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -243,7 +257,7 @@ class Copiers:
         try:
             work()
         except Exception as error:
-            self.complain(f"a client broke off: {error!r}")
+            self.complain("a client broke off: " + "".join(traceback.format_exception_only(error)))
             raise
 
     def _feed(self) -> None:
@@ -254,7 +268,7 @@ class Copiers:
                     producer.produce(SOURCE, b"record", partition=partition)
             producer.poll(0)
         if producer.flush(PATIENCE_S):
-            self.complain("the source does not take records")
+            self.complain(f"the source does not take records\n{self.under_way()}")
 
     def _read(self) -> None:
         reader = consumer_of(self.bootstrap, "read_committed")

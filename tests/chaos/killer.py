@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import psutil
 
 from ops.bench.brokers import Broker, Kafka
+from tests.chaos.under_way import under_way
 from tests.support.polling import PATIENCE_S
 
 # Process titles begin with these; the supervisor is the process that was started.
@@ -117,7 +118,8 @@ def await_progress(broker: Broker, progress: Progress, after: str) -> None:
 
     def complaint() -> str:
         now = f"{start} records were acknowledged and read, now {progress()}"
-        return f"{after}: no progress within {WHOLE_AGAIN_S:.0f} s ({now}):\n{broker.output()[-4000:]}"
+        state = f"{under_way(broker)}\n{broker.output()[-4000:]}"
+        return f"{after}: no progress within {WHOLE_AGAIN_S:.0f} s ({now}):\n{state}"
 
     _wait(moved, WHOLE_AGAIN_S, complaint)
 
