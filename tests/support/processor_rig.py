@@ -60,6 +60,7 @@ class Rig:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         idle_ns: int = 0,
         stall_ns: int = 10_000_000_000,
+        window: int = 1,
     ) -> None:
         self.directory = tempfile.TemporaryDirectory(dir="/dev/shm")
         sizes = Sizes(16, memory_bytes, arena_extent_bytes=extent_bytes)
@@ -76,6 +77,7 @@ class Rig:
             connection_prefix(PROCESSOR, 1),
             idle_ns,
             stall_ns,
+            window,
         )
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.requests = {h: self.memory.ring(PROCESSOR, topology.handler(h)) for h in range(handlers)}
