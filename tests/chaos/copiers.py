@@ -39,11 +39,12 @@ SEGMENT_BYTES = 1 << 20
 # What nobody ends is aborted after so long.
 TRANSACTION_TIMEOUT_MS = 3000
 RECORDS_MAX = 20
-FEED_S = 0.002
+# More than they take, and not so much that feeding takes the CPU from them.
+FEED_S = 0.01
 FED_AT_ONCE = 4
 # Where nobody takes them.
 FED_MAX = 10_000
-WATCH_S = 0.02
+WATCH_S = 0.05
 REQUEST_S = 5.0
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 ENDED = {"Empty", "CompleteCommit", "CompleteAbort"}

@@ -31,8 +31,8 @@ COMPACTED = {
 }
 FLAGS = ("-o", "log.cleaner.backoff.ms=20", "-o", "log.flush.offset.checkpoint.interval.ms=1000")
 TIMEOUT_S = PATIENCE_S
-# A commit takes a sync, so long records fill a segment with fewer of them. A broker takes no longer text.
-LONG_METADATA = "m" * 4096
+# A commit takes a sync, so long records fill a segment with fewer of them. A broker takes 4096 characters.
+LONG_METADATA = "m" * 4000
 
 
 @pytest.fixture
