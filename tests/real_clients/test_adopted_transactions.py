@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -120,10 +121,14 @@ def test_transactions_go_on_at_the_other_broker(
     brokers = {"ours": make_broker(tmp_path / "ours"), "kafka": kafka(tmp_path / "kafka")}
     target = with_settings(brokers.pop(adopter), TRANSACTIONS)
     (source,) = brokers.values()
-    with_settings(source, TRANSACTIONS).port = target.port
+    with_settings(source, TRANSACTIONS)
     try:
-        prime(target, clients["first"])
-        producers = leave(source, clients)
+        # Side by side; the producers go on at the port that they have begun with.
+        with ThreadPoolExecutor(1) as beside:
+            primed = beside.submit(prime, target, clients["first"])
+            producers = leave(source, clients)
+            primed.result()
+        target.port = source.port
         take_over(source, target)
         target.start()
         expected = {COMMITTED: "CompleteCommit", ABORTED: "CompleteAbort"}
