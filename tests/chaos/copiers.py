@@ -126,7 +126,7 @@ class Copier:
                 producer.close()
 
     def _retire(self) -> None:
-        """Its successor has its transactional id."""
+        """Check that the zombie is fenced: its successor has its transactional id."""
         if (zombie := self.zombie) is None:
             return
         self.zombie = None
@@ -267,7 +267,7 @@ class Copiers:
         reader.close()
 
     def _watch(self) -> None:
-        """What is committed, whatever is pending."""
+        """Note down committed offsets, whatever is pending."""
         watcher = consumer_of(self.bootstrap, "read_uncommitted")
         while not self.finished.wait(WATCH_S):
             for partition in range(PARTITIONS):

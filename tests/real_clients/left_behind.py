@@ -58,7 +58,7 @@ SEEDS_AT_ONCE = 10
 
 
 def partitions_of(home: Path) -> list[Path]:
-    """Those of topics; none that is to be deleted."""
+    """Return the partitions of topics, without those that are to be deleted."""
     found = (path.parent for path in home.glob(f"*/{PARTITION_METADATA}"))
     return sorted(path for path in found if "." not in path.name and not path.name.startswith(METADATA_TOPIC))
 
@@ -144,7 +144,7 @@ def after_a_failed_call(kafka: Adopting, faults: Path, scratch: Path, seed: int)
 
 
 def after_compaction(kafka: Adopting, scratch: Path, seed: int) -> None:
-    """By the cleaner alone, some times; then opened and closed."""
+    """Run the cleaner alone a few times, then open and close the partition."""
     chance = random.Random(seed)
     log = Segments(scratch / "c-0")
     log.directory.mkdir(parents=True)

@@ -50,7 +50,7 @@ def kafka(directory: Path) -> Broker:
 
 
 def prime(broker: Broker, client: Open) -> None:
-    """It has all topics, also its own ones, and is stopped."""
+    """Start the broker, create all topics and its internal ones, and stop it."""
     broker.start()
     for topic in TOPICS:
         create_topic(broker.bootstrap, topic, 1)
@@ -158,7 +158,7 @@ def check_finished(broker: Broker) -> None:
 
 
 def check_goes_on(broker: Broker, producers: dict[str, Transactional]) -> None:
-    """Its producer does not even notice."""
+    """Check that an open transaction is finished by the producer that began it."""
     for generation in GENERATIONS:
         topic = f"{GOES_ON}-{generation}"
         assert ends(broker, topic) == (2, 3)

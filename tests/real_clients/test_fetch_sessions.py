@@ -189,7 +189,7 @@ def test_the_handler_that_keeps_the_session_dies(
 
 
 def await_more_fetches(broker: Mpbroker) -> None:
-    """Those of a session, and all handlers are there."""
+    """Wait for fetches in a session, and until all handlers are there."""
     before = fetches(broker, "fetch-incremental-total")
     eventually(
         lambda: (
