@@ -40,11 +40,12 @@ SEGMENT_BYTES = 1 << 20
 # What nobody ends is aborted after so long.
 TRANSACTION_TIMEOUT_MS = 3000
 RECORDS_MAX = 20
-FEED_S = 0.002
+# More than they take, and not so much that feeding takes the CPU from them.
+FEED_S = 0.01
 FED_AT_ONCE = 4
 # Where nobody takes them.
 FED_MAX = 10_000
-WATCH_S = 0.02
+WATCH_S = 0.05
 REQUEST_S = 5.0
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 ENDED = {"Empty", "CompleteCommit", "CompleteAbort"}
@@ -135,7 +136,7 @@ class Copier:
                 producer.close()
 
     def _retire(self) -> None:
-        """Its successor has its transactional id."""
+        """Check that the zombie is fenced: its successor has its transactional id."""
         if (zombie := self.zombie) is None:
             return
         self.zombie = None
@@ -280,7 +281,7 @@ class Copiers:
         reader.close()
 
     def _watch(self) -> None:
-        """What is committed, whatever is pending."""
+        """Note down committed offsets, whatever is pending."""
         watcher = consumer_of(self.bootstrap, "read_uncommitted")
         while not self.finished.wait(WATCH_S):
             for partition in range(PARTITIONS):

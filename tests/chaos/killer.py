@@ -29,7 +29,7 @@ SECOND_AFTER_MAX_S = 0.08
 PAUSE_MAX_S = 0.5
 
 # So many records must be acknowledged and read after each kill before the next one.
-PROGRESS_RECORDS = 200
+PROGRESS_RECORDS = 100
 
 Progress = Callable[[], tuple[int, int]]
 

@@ -237,7 +237,7 @@ class Rig:
         return self.request
 
     def replies(self) -> list[Reply]:
-        """What processor and handler have got since the last call."""
+        """Return what processor and handler have got since the last call."""
         out = []
         while True:
             taken, _ = self.from_log.take(1)

@@ -124,7 +124,7 @@ class Rig:
             self.turn.turn(0)
 
     def taken(self, handler: int = 0) -> list[Request | Return]:
-        """What the handler takes now: REQUEST, CANCEL and RETURN."""
+        """Return what the handler takes now: REQUEST, CANCEL and RETURN."""
         slots, _ = self.requests[handler].take()
         return [
             unpack_return(slots, i) if kind_of(slots, i) == SlotKind.RETURN else unpack_request(slots, i)
@@ -209,7 +209,7 @@ class Rig:
         assert self.answers[handler].push(slot)
 
     def in_use_bytes(self) -> int:
-        """Of the processor's request arena, by its counter page."""
+        """Return the bytes in use in the request arena, by the processor's counter page."""
         self.turn.turn(0)
         return self.counter(Counter.COUNT_ARENA_BYTES)
 

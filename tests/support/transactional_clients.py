@@ -130,7 +130,7 @@ class Confluent(Transactional):
 
 @cache
 def _group_metadata(group: str) -> object:
-    """Of no member: only a consumer can tell, and need not be connected."""
+    """Return the metadata of a group without members. Only a consumer has it, connected or not."""
     consumer = confluent_kafka.Consumer({"group.id": group, "log_level": 0})
     try:
         return consumer.consumer_group_metadata()
