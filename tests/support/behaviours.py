@@ -38,8 +38,14 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("cli/parts", "coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
         *("handlers/heavy", "log/append/altered_settings", "log/append/delayed_produce"),
         *("log/append/offered_rounds", "log/append/transactions", "log/append/writeback"),
-        *("log/directories/recreated_topic", "log/format/files", "log/manager/several_workers"),
-        *("log/partition/rolls", "quotas/throttling", "reading/replaced_segments", "security/mechanisms"),
+        *("handlers/produce/pipelined", "log/format/files", "log/manager/several_workers"),
+        *(
+            "log/manager/recreated_topic",
+            "log/partition/rolls",
+            "quotas/throttling",
+            "reading/replaced_segments",
+            "security/mechanisms",
+        ),
         "supervisor/policies",
     ),
     "one of the many things that the processor's turn does": tuple(
