@@ -9,6 +9,7 @@ BIN := .venv/bin
 SYNCED := .venv/.synced
 BUILT := .venv/.built
 JAR := .venv/.jar
+SPARK_CLASSES := .venv/spark-classes.jsa
 FRANZ := build/franz/franz
 JAVA := $(shell find spark_integration/jvm/java -name '*.java')
 NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
@@ -56,6 +57,11 @@ $(FRANZ): $(SYNCED) $(wildcard tests/real_clients/franz/*)
 	@$(BIN)/python -c 'from tests.support import client_tools; client_tools.franz_program()' || \
 	  echo "setup: the program of franz-go is not built, its tests will try again"
 
+# Of Spark's tests, for the version of PySpark and of Java that are here; without it they are slow, not wrong.
+$(SPARK_CLASSES): $(SYNCED) tests/support/spark_classes.py
+	@$(BIN)/python -m tests.support.spark_classes > $@.log 2>&1 && touch $@ || \
+	  echo "setup: Spark's class-data archive is not made, see $@.log"
+
 run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…)
 	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
 
@@ -66,13 +72,13 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 NO_UNITS := $(addprefix --ignore=tests/,network/acceptor chaos real_clients spark)
 PARALLEL := --numprocesses $$((2 * $$(nproc))) --dist loadfile --no-loadscope-reorder
 
-test: setup ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
+test: setup $(SPARK_CLASSES) ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-fast: setup ## the loop while working: unit tests alone
 	$(PYTEST) $(PARALLEL) -m 'unit and not soak' $(NO_UNITS) $(ARGS)
 
-test-all: setup ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
+test-all: setup $(SPARK_CLASSES) ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
 	$(PYTEST) $(PARALLEL) --long $(or $(ARGS),tests $(LONG_ONLY))
 
 test-asan: setup ## unit tests of native modules that are built with sanitizers: addresses, undefined behaviour

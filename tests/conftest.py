@@ -16,6 +16,7 @@ from hypothesis import Phase, settings
 
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from ops.bench.brokers import Mpbroker
+from tests.support import spark_classes
 
 # A loaded machine is slow, not wrong. To explain a failure, hypothesis would trace every line once more.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
@@ -48,16 +49,12 @@ def memory() -> Iterator[SharedMemory]:
         made.close()
 
 
-# Of Spark's drivers and launchers: in a JVM that lives for seconds, optimising costs more than all else.
-SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _small_sparks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environment:
-        for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-            environment.setenv(name, SHORT_LIVED_JVM)
-        environment.setenv("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
+        environment.setenv("SPARK_SUBMIT_OPTS", spark_classes.driver_options())
+        environment.setenv("SPARK_LAUNCHER_OPTS", spark_classes.SHORT_LIVED_JVM)
+        environment.delenv("SPARK_CONF_DIR", raising=False)
         yield
 
 
