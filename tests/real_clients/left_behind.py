@@ -234,15 +234,21 @@ class Place:
     shared: Path
     images: list[flips.Image]
 
-    def fill(self, kafka: Adopting, seed: int, *, cuts: int = 6, steps: int = STEPS, flips: int = 4) -> None:
+    def fill(self, kafka: Adopting, seed: int) -> None:
         """One seed of everything but whole brokers; a partition's name says of which it is."""
+        self.cut(kafka, seed, cuts=6, steps=STEPS)
+        self.damage(kafka, seed)
+
+    def cut(self, kafka: Adopting, seed: int, *, cuts: int, steps: int) -> None:
         with TemporaryDirectory() as name:
-            scratch = Path(name)
-            after_power_cuts(kafka, self.tracer, scratch / "cuts", seed, cuts=cuts, steps=steps)
+            after_power_cuts(kafka, self.tracer, Path(name) / "cuts", seed, cuts=cuts, steps=steps)
+
+    def damage(self, kafka: Adopting, seed: int, flips: int = 4) -> None:
+        with TemporaryDirectory() as name:
             for number in range(flips):
                 after_a_flip(kafka, self.images, self.shared, flips * seed + number)
-            after_a_failed_call(kafka, self.faults, scratch / "faults", seed)
-            after_compaction(kafka, scratch / "compacted", seed)
+            after_a_failed_call(kafka, self.faults, Path(name) / "faults", seed)
+            after_compaction(kafka, Path(name) / "compacted", seed)
 
     @contextmanager
     def kafka(self) -> Iterator[Adopting]:
