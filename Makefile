@@ -110,6 +110,9 @@ bench-quotas: setup ## what clients over their quota are told, beside Apache Kaf
 bench-transactions: setup ## transactions a second beside Apache Kafka
 	$(BIN)/python -m ops.bench.transactions $(ARGS)
 
+bench-clients: setup ## what stock clients get: Java's producer, commits of librdkafka, beside Apache Kafka (ARGS=--short)
+	$(BIN)/python -m ops.bench.clients $(ARGS)
+
 bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
 	$(BIN)/python -m ops.bench.compaction $(ARGS)
 

@@ -1,0 +1,208 @@
+"""What stock clients get, beside Apache Kafka: `python -m ops.bench.clients`.
+
+One client at a time, with the defaults of its library where a row does not say otherwise: Kafka's own
+producer (five requests in flight on one connection), and consumers of librdkafka that commit as they go. Each
+row goes to every broker in turn. Ours is there twice: with appends as durable as Kafka's (page cache, `os`),
+and with appends on the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from ops.bench import maven
+from ops.bench.brokers import Broker, Kafka, Mpbroker
+from ops.bench.scenarios import create_topic
+
+TOPIC = "perf"
+RATE = re.compile(r"([\d.]+) records/sec")
+LATENCY = re.compile(r"([\d.]+) ms avg latency")
+LZ4 = ("batch.size=65536", "linger.ms=5", "compression.type=lz4")
+ZSTD = ("batch.size=65536", "linger.ms=5", "compression.type=zstd")
+PATIENCE_S = 120
+SYNCHRONOUS_COMMITS = 200
+COMMITS = 3000
+
+
+class Row(NamedTuple):
+    """A row of the table; `measure(broker, scale)` returns its figure."""
+
+    name: str
+    unit: str
+    more_is_better: bool
+    measure: Callable[[Broker, float], float]
+
+
+class BenchError(Exception):
+    """A client did not do what it was asked for; the message says what it printed."""
+
+
+def java_producer(
+    records: int, size: int, *properties: str, rate: int = -1, figure: re.Pattern[str] = RATE
+) -> Callable[[Broker, float], float]:
+    """Return a measurement with Kafka's ProducerPerformance: of its summary's `figure`."""
+
+    def measure(broker: Broker, scale: float) -> float:
+        command = [maven.java(), "-Xmx512m", "-cp", maven.kafka_classpath()]
+        command += ["org.apache.kafka.tools.ProducerPerformance", "--topic", TOPIC]
+        command += ["--num-records", str(int(records * scale)), "--record-size", str(size)]
+        command += ["--throughput", str(rate), "--producer-props", f"bootstrap.servers={broker.bootstrap}"]
+        run = subprocess.run([*command, *properties], capture_output=True, text=True, check=False)
+        found = figure.search(run.stdout.strip().rpartition("\n")[2])
+        if run.returncode or found is None:
+            raise BenchError(f"ProducerPerformance at {broker.name}: {run.stdout}{run.stderr}")
+        return float(found[1])
+
+    return measure
+
+
+def committing(broker: Broker, **settings: object) -> Consumer:
+    group = f"group-{time.time_ns()}"
+    return Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, **settings})
+
+
+def synchronous_commits(broker: Broker, scale: float) -> float:
+    """Return commits a second of a consumer that waits for each."""
+    consumer, count = committing(broker), int(SYNCHRONOUS_COMMITS * scale)
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1)], asynchronous=False)
+    began = time.monotonic()
+    for offset in range(count):
+        consumer.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+    took = time.monotonic() - began
+    consumer.close()
+    return count / took
+
+
+def asynchronous_commits(broker: Broker, scale: float) -> float:
+    """Return commits a second of a consumer that waits for none; all must be answered without an error."""
+    errors: list[object] = []
+    consumer, count = (
+        committing(broker, on_commit=lambda error, _: errors.append(error)),
+        int(COMMITS * scale),
+    )
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1)], asynchronous=False)
+    errors.clear()
+    began = time.monotonic()
+    for offset in range(count):
+        consumer.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=True)
+    while len(errors) < count and time.monotonic() < began + PATIENCE_S:
+        consumer.poll(0.01)
+    took = time.monotonic() - began
+    consumer.close()
+    failed = [error for error in errors if error is not None]
+    if failed or len(errors) < count:
+        raise BenchError(f"{len(errors)} of {count} commits at {broker.name} were answered: {failed[:3]}")
+    return count / took
+
+
+def backlog(broker: Broker, scale: float) -> float:
+    """Return the seconds of a consumer that commits each message of a backlog, and keeps its partitions."""
+    topic, count = f"backlog-{time.time_ns()}", int(30_000 * scale)
+    create_topic(broker, topic, 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number)
+        producer.poll(0)
+    producer.flush(PATIENCE_S)
+    answered: list[object] = []
+    lost: list[object] = []
+    consumer = committing(
+        broker,
+        **{"auto.offset.reset": "earliest", "enable.auto.commit": False, "session.timeout.ms": 10_000},
+        on_commit=lambda error, _: answered.append(error),
+    )
+    consumer.subscribe([topic], on_lost=lambda _, partitions: lost.append(partitions))
+    seen, began = 0, 0.0
+    while seen < count or len(answered) < count:
+        message = consumer.poll(0.2)
+        began = began or time.monotonic()
+        if time.monotonic() > began + PATIENCE_S:
+            raise BenchError(f"{len(answered)} of {count} commits at {broker.name} after {PATIENCE_S} s")
+        if message is not None and message.error() is None:
+            seen += 1
+            consumer.commit(message=message, asynchronous=True)
+    took = time.monotonic() - began
+    consumer.close()
+    if lost:
+        raise BenchError(f"the consumer at {broker.name} lost its partitions after {len(answered)} commits")
+    return took
+
+
+ROWS = (
+    Row("Java producer, 100 B", "records/s", True, java_producer(2_000_000, 100)),
+    Row("Java producer, 1 KB", "records/s", True, java_producer(300_000, 1024)),
+    Row("… lz4, 64 KB batches, linger 5 ms", "records/s", True, java_producer(300_000, 1024, *LZ4)),
+    Row("… zstd, 64 KB batches, linger 5 ms", "records/s", True, java_producer(300_000, 1024, *ZSTD)),
+    Row(
+        "5,000/s of 100 B, linger 0: mean latency",
+        "ms",
+        False,
+        java_producer(25_000, 100, "linger.ms=0", rate=5000, figure=LATENCY),
+    ),
+    Row("commits, asynchronous", "commits/s", True, asynchronous_commits),
+    Row("commits, each waited for", "commits/s", True, synchronous_commits),
+    Row("backlog of 30,000, each committed", "s", False, backlog),
+)
+
+
+def told(row: Row, found: Sequence[Sequence[float]]) -> str:
+    """Return a row of the table: medians, and ours as a ratio to the last broker's, more being better."""
+    medians = [median(values) for values in found]
+    cells = [f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in medians]
+    beside = medians[-1]
+    for number, value in enumerate(medians[:-1]):
+        ratio = value / beside if row.more_is_better else beside / value
+        cells[number] += f" ({ratio:.2f})"
+    return f"| {row.name}, {row.unit} | " + " | ".join(cells) + " |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", default="", help="a regular expression of the rows' names")
+    parser.add_argument("--turns", type=int, default=3, help="of each row and broker; the first one warms up")
+    parser.add_argument("--short", action="store_true", help="a tenth of the records")
+    parser.add_argument("--alone", action="store_true", help="without Kafka")
+    given = parser.parse_args()
+    rows = [row for row in ROWS if re.search(given.only, row.name)]
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        brokers: list[Broker] = [
+            Mpbroker(place / policy, flags=("-o", f"log.flush.policy={policy}")) for policy in ("os", "group")
+        ]
+        names = ["os", "durable"]
+        if not given.alone:
+            brokers.append(Kafka(place / "kafka"))
+            names.append("Apache Kafka")
+        try:
+            for broker in brokers:
+                broker.start()
+                create_topic(broker, TOPIC, 1)
+            print(f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
+            for row in rows:
+                found: list[list[float]] = [[] for _ in brokers]
+                for _ in range(given.turns):
+                    for number, broker in enumerate(brokers):
+                        found[number].append(row.measure(broker, 0.1 if given.short else 1))
+                print(told(row, [values[1:] or values for values in found]), flush=True)
+        except BenchError as error:
+            print(error, file=sys.stderr)
+            return 1
+        finally:
+            for broker in brokers:
+                broker.kill()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
