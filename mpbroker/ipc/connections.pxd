@@ -11,7 +11,7 @@ header
     0     handed           last ticket that was noted; written by the acceptor, before it sends
     8     evictions_asked  how many connections the processor was asked to close; written by the acceptor
     64    taken            ticket of the last message that the processor took; written by it, after the row
-    72    journal_end      entries ever written to the journal; written by the processor
+    72    changes_end      how many changes were ever noted; written by the processor
     80    evictions_done   written by the processor
     88    rows_used        no channel from this number on was ever used; written by the processor
     128   waiting          per acceptor, on a cache line of its own: it wants to hear of room and closed
@@ -20,10 +20,10 @@ header
     1024  pending          what was handed over: row of ticket t at place t mod PENDING_PLACES; written by the
                            acceptor
 4096      rows             by channel; ticket 0: no connection
-...       journal          per connection served and closed an entry: ticket << 17 | channel << 1 | opened
+...       changes          a connection was served or closed: ticket << 17 | channel << 1 | opened
 
-The journal tells readers what has changed since they looked; it is a ring that waits for nobody. A reader
-that was overtaken counts the rows again, as one that has just started does.
+The changes are a ring that waits for nobody: readers take those that they have not seen yet. A reader that
+was overtaken counts the rows again, as one that has just started does.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 
@@ -34,14 +34,14 @@ cdef enum:
     HANDED_AT = 0
     EVICTIONS_ASKED_AT = 8
     TAKEN_AT = 64
-    JOURNAL_END_AT = 72
+    CHANGES_END_AT = 72
     EVICTIONS_DONE_AT = 80
     ROWS_USED_AT = 88
     WAITING_AT = 128
     CLEARED_AT = 256
     PENDING_AT = 1024
     ROWS_AT = 4096
-    JOURNAL_PLACES = 65536
+    CHANGE_PLACES = 65536
 
 cdef struct Row:
     uint64_t ticket
@@ -56,7 +56,7 @@ cdef class Ledger:
     cdef uint8_t *base
     cdef Row *rows
     cdef Row *pending
-    cdef uint64_t *journal
+    cdef uint64_t *changes
     cdef readonly int places
     cdef uint64_t *_word(self, int at) noexcept
     cdef void _note(self, uint64_t ticket, int channel, bint opened) noexcept

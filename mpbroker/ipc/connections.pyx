@@ -5,8 +5,8 @@
 from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.connections cimport (
-    ADDRESS_BYTES, CLEARED_AT, EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, HANDED_AT, JOURNAL_END_AT,
-    JOURNAL_PLACES, PENDING_AT, PENDING_PLACES, ROW_BYTES, ROWS_AT, ROWS_USED_AT, TAKEN_AT, WAITING_AT, Row,
+    ADDRESS_BYTES, CLEARED_AT, EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, HANDED_AT, CHANGES_END_AT,
+    CHANGE_PLACES, PENDING_AT, PENDING_PLACES, ROW_BYTES, ROWS_AT, ROWS_USED_AT, TAKEN_AT, WAITING_AT, Row,
 )
 from shm.atomics cimport fence_acquire, fence_full, load_acquire, load_relaxed, store_release
 
@@ -19,7 +19,7 @@ assert OUTSTANDING_MAX < PENDING_PLACES
 
 def ledger_bytes(places: int) -> int:
     """Return the bytes of shared memory for the ledger of a processor with `places` channels."""
-    return ROWS_AT + places * ROW_BYTES + JOURNAL_PLACES * 8
+    return ROWS_AT + places * ROW_BYTES + CHANGE_PLACES * 8
 
 
 cdef bint _fill(Row *row, uint64_t ticket, int listener, const unsigned char[::1] address) except False:
@@ -62,7 +62,7 @@ cdef class Ledger:
         self.places = places
         self.pending = <Row *>(self.base + PENDING_AT)
         self.rows = <Row *>(self.base + ROWS_AT)
-        self.journal = <uint64_t *>(self.base + ROWS_AT + places * ROW_BYTES)
+        self.changes = <uint64_t *>(self.base + ROWS_AT + places * ROW_BYTES)
 
     cdef uint64_t *_word(self, int at) noexcept:
         return <uint64_t *>(self.base + at)
@@ -166,10 +166,10 @@ cdef class Ledger:
         store_release(self._word(EVICTIONS_DONE_AT), load_relaxed(self._word(EVICTIONS_DONE_AT)) + count)
 
     cdef void _note(self, uint64_t ticket, int channel, bint opened) noexcept:
-        cdef uint64_t *end = self._word(JOURNAL_END_AT)
+        cdef uint64_t *end = self._word(CHANGES_END_AT)
         cdef uint64_t position = load_relaxed(end)
         store_release(
-            &self.journal[position % JOURNAL_PLACES], ticket << 17 | <uint64_t>channel << 1 | opened
+            &self.changes[position % CHANGE_PLACES], ticket << 17 | <uint64_t>channel << 1 | opened
         )
         store_release(end, position + 1)
 
@@ -180,7 +180,7 @@ cdef class Ledger:
 
         `news` from `position` on tells what changed.
         """
-        cdef uint64_t position = load_acquire(self._word(JOURNAL_END_AT))
+        cdef uint64_t position = load_acquire(self._word(CHANGES_END_AT))
         cdef uint64_t taken = load_acquire(self._word(TAKEN_AT))
         cdef int i
         found = {}
@@ -201,14 +201,14 @@ cdef class Ledger:
         A change is (ticket, (listener, address)) for an opened connection and (ticket, None) for a closed
         one.
         """
-        cdef uint64_t end = load_acquire(self._word(JOURNAL_END_AT)), i, entry, ticket
+        cdef uint64_t end = load_acquire(self._word(CHANGES_END_AT)), i, entry, ticket
         if end == position:
             return position, ()
-        if end - position > JOURNAL_PLACES:
+        if end - position > CHANGE_PLACES:
             return None
         found = []
         for i in range(position, end):
-            entry = load_acquire(&self.journal[i % JOURNAL_PLACES])
+            entry = load_acquire(&self.changes[i % CHANGE_PLACES])
             ticket = entry >> 17
             if not entry & 1:
                 found.append((ticket, None))
@@ -217,7 +217,7 @@ cdef class Ledger:
             if row is not None and row[0] == ticket:
                 found.append((ticket, (row[1], row[2])))
         fence_acquire()
-        if load_relaxed(self._word(JOURNAL_END_AT)) - position >= JOURNAL_PLACES:
+        if load_relaxed(self._word(CHANGES_END_AT)) - position >= CHANGE_PLACES:
             return None
         return end, found
 

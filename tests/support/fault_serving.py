@@ -75,8 +75,8 @@ def read(scenario: Scenario, fail: Callable[[], None]) -> None:
     looks = [(number, look) for number in range(len(scenario.targets)) for look in lookups(scenario, number)]
 
     def found(number: int, look: Callable[[PartitionReader], Any]) -> Any:
-        home = scenario.node.dirs[scenario.in_second(number)]
-        with closing(PartitionReader(home / partition_name("t", number))) as reader:
+        log_dir = scenario.node.dirs[scenario.in_second(number)]
+        with closing(PartitionReader(log_dir / partition_name("t", number))) as reader:
             return look(reader)
 
     expected = [found(*one) for one in looks]

@@ -1,4 +1,5 @@
-"""Produce jobs held, in their order, while one of their partitions is put in place in another log directory.
+"""Produce jobs paused, in their order, while one of their partitions is put in place in another log
+directory.
 """
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memmove
@@ -16,23 +17,23 @@ cdef struct PausedJobs:
     int32_t room
     int32_t retrying            # how many of the first ones are retried, one a round
 
-cdef inline int32_t take_paused(PausedJobs *held, Slot *jobs, uint32_t *batch) noexcept nogil:
-    """Take the first held job. It resumes at the batch where it stopped, so it gets a round of its own."""
-    jobs[0], batch[0] = held.jobs[0].slot, held.jobs[0].batch
-    held.retrying -= 1
-    held.count -= 1
-    memmove(held.jobs, held.jobs + 1, held.count * sizeof(PausedJob))
+cdef inline int32_t take_paused(PausedJobs *paused, Slot *jobs, uint32_t *batch) noexcept nogil:
+    """Take the first paused job. It resumes at the batch where it stopped, so it gets a round of its own."""
+    jobs[0], batch[0] = paused.jobs[0].slot, paused.jobs[0].batch
+    paused.retrying -= 1
+    paused.count -= 1
+    memmove(paused.jobs, paused.jobs + 1, paused.count * sizeof(PausedJob))
     return 1
 
-cdef inline bint is_behind_paused(PausedJobs *held, const Slot *job) noexcept nogil:
-    """Return whether an earlier job of the same connection is held. The first `retrying` ones come later than
-    one that is being retried.
+cdef inline bint is_behind_paused(PausedJobs *paused, const Slot *job) noexcept nogil:
+    """Return whether an earlier job of the same connection is paused. The first `retrying` ones come later
+    than one that is being retried.
     """
     cdef uint64_t connection = (<const ProduceSlot *>job).connection
     cdef int32_t i
     if connection == 0:
         return False
-    for i in range(held.retrying, held.count):
-        if (<const ProduceSlot *>&held.jobs[i].slot).connection == connection:
+    for i in range(paused.retrying, paused.count):
+        if (<const ProduceSlot *>&paused.jobs[i].slot).connection == connection:
             return True
     return False

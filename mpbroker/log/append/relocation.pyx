@@ -1,4 +1,4 @@
-"""Moves of a partition to another log directory, for a turn: hold its jobs, then append elsewhere."""
+"""Moves of a partition to another log directory, for a turn: pause its jobs, then append elsewhere."""
 from libc.stdint cimport int32_t
 from libc.stdlib cimport realloc
 from libc.string cimport memmove
@@ -18,22 +18,22 @@ def pause_job(AppendTurn turn) -> None:
     MemoryError.
     """
     cdef PausedJob *grown
-    if turn.held.count == turn.held.room:
-        grown = <PausedJob *>realloc(turn.held.jobs, (turn.held.room * 2 + 64) * sizeof(PausedJob))
+    if turn.paused.count == turn.paused.room:
+        grown = <PausedJob *>realloc(turn.paused.jobs, (turn.paused.room * 2 + 64) * sizeof(PausedJob))
         if grown == NULL:
             raise MemoryError("no memory for a job that has to wait")
-        turn.held.jobs, turn.held.room = grown, turn.held.room * 2 + 64
-    turn.held.jobs[turn.held.count].slot = turn.jobs[turn.job]
-    turn.held.jobs[turn.held.count].batch = turn.batch
-    turn.held.count += 1
+        turn.paused.jobs, turn.paused.room = grown, turn.paused.room * 2 + 64
+    turn.paused.jobs[turn.paused.count].slot = turn.jobs[turn.job]
+    turn.paused.jobs[turn.paused.count].batch = turn.batch
+    turn.paused.count += 1
     turn.job_count -= 1
     memmove(&turn.jobs[turn.job], &turn.jobs[turn.job + 1], (turn.job_count - turn.job) * sizeof(Slot))
     turn.batch = 0
 
 
 def resume_jobs(AppendTurn turn) -> None:
-    """Take the held jobs before anything else."""
-    turn.held.retrying = turn.held.count
+    """Take the paused jobs before anything else."""
+    turn.paused.retrying = turn.paused.count
 
 
 def relocate(AppendTurn turn, PartitionState state, int log_dir) -> None:

@@ -47,7 +47,7 @@ cdef class AppendTurn:
     cdef int32_t job_count
     cdef int32_t job            # the job that gathering stands at
     cdef uint32_t batch
-    cdef PausedJobs held
+    cdef PausedJobs paused
     cdef Planned *planned
     cdef int32_t planned_count
     cdef PartitionCore **touched

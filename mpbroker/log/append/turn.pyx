@@ -102,7 +102,7 @@ cdef class AppendTurn:
     def __dealloc__(self):
         commit_close(&self.commit)
         free(self.jobs)
-        free(self.held.jobs)
+        free(self.paused.jobs)
         free(self.planned)
         free(self.touched)
         free(self.answers.cores)
@@ -121,7 +121,7 @@ cdef class AppendTurn:
 
     cdef bint something_waits(self) noexcept nogil:
         cdef int process
-        if self.held.retrying:
+        if self.paused.retrying:
             return True
         for process in range(PROCESS_COUNT):
             if self.inbox[process] != NULL and ring_waiting(self.inbox[process]):
@@ -153,8 +153,8 @@ cdef class AppendTurn:
         cdef int n, process, first = self.first_inbox
         cdef RingRef *ring
         cdef uint64_t waiting, i
-        if self.held.retrying:
-            self.job_count = take_paused(&self.held, self.jobs, &self.batch)
+        if self.paused.retrying:
+            self.job_count = take_paused(&self.paused, self.jobs, &self.batch)
             return
         for n in range(PROCESS_COUNT):
             process = first + n if first + n < PROCESS_COUNT else first + n - PROCESS_COUNT
@@ -188,8 +188,8 @@ cdef class AppendTurn:
                 pause = SLOT_FOR_PYTHON
                 break
             job = job_of(&self.answers, slot)
-            if job != NULL and self.batch < job.batches and self.held.count:
-                if is_behind_paused(&self.held, &self.jobs[self.job]):
+            if job != NULL and self.batch < job.batches and self.paused.count:
+                if is_behind_paused(&self.paused, &self.jobs[self.job]):
                     pause = BATCH_FOR_PYTHON
                     break
             while job != NULL and self.batch < job.batches:
@@ -492,8 +492,8 @@ cdef class AppendTurn:
 
     @property
     def must_wait(self):
-        """True if an earlier job of the connection whose job paused the round is held."""
-        return self.held.count != 0 and is_behind_paused(&self.held, &self.jobs[self.job])
+        """True if an earlier job of the connection whose job paused the round is paused."""
+        return self.paused.count != 0 and is_behind_paused(&self.paused, &self.jobs[self.job])
 
     def current_batch(self) -> tuple:
         """Return the batch that paused the round (BATCH_FOR_PYTHON): its entry in the job, and its bytes.
@@ -562,7 +562,7 @@ cdef class AppendTurn:
     def consumed(self, list tails) -> bool:
         """Tell whether everything published up to `tails` is appended or refused."""
         cdef uint64_t tail
-        if self.job_count or self.held.count:
+        if self.job_count or self.paused.count:
             return False
         for i in range(PROCESS_COUNT):
             tail = tails[i]
@@ -579,7 +579,7 @@ cdef class AppendTurn:
 
     def owes(self, int process) -> bool:
         """Tell whether appends for the process, or answers to it or on its behalf, are outstanding."""
-        return self.job_count > 0 or self.held.count > 0 or (
+        return self.job_count > 0 or self.paused.count > 0 or (
             self.inbox[process] != NULL and ring_waiting(self.inbox[process]) > 0
         ) or owes(&self.answers, process)
 
@@ -647,7 +647,7 @@ cdef class AppendTurn:
     @property
     def is_settled(self):
         """Tell whether nothing is outstanding: no job, no commit round, no answer."""
-        if commit_is_busy(&self.commit) or self.job_count or self.held.count or self.answers.count:
+        if commit_is_busy(&self.commit) or self.job_count or self.paused.count or self.answers.count:
             return False
         for process in range(PROCESS_COUNT):
             if self.answers.kept[process].count or (

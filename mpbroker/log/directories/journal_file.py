@@ -50,7 +50,7 @@ class DirJournal:
         self._is_wanted = is_wanted
         self._inherited: list[tuple[bytes, int, int]] = []
         self._is_syncing = False
-        self._making: JournalCreation | None = None
+        self._creation: JournalCreation | None = None
         # The lack of room was logged.
         self._lacks_room = False
 
@@ -115,7 +115,7 @@ class DirJournal:
             self.path.unlink()
             self.file, self.end = None, 0
         try:
-            self._making = JournalCreation(self.path, journal_bytes)
+            self._creation = JournalCreation(self.path, journal_bytes)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -139,17 +139,17 @@ class DirJournal:
 
     def _make_on(self, io_thread: IoThread) -> None:
         """Make the journal in the I/O thread, a piece at a time: other jobs go in between."""
-        if self._making is None:
+        if self._creation is None:
             return
         try:
-            self.file = self._making.step()
+            self.file = self._creation.step()
         except OSError:
-            self._making = None
+            self._creation = None
             raise
         if self.file is None:
             io_thread.submit(partial(self._make_on, io_thread), self._log_dir)
             return
-        self._making = None
+        self._creation = None
         if self._lacks_room:
             self._lacks_room = False
             _log.info("%s: there is room for its commit journal now", self.path.parent)
@@ -157,14 +157,14 @@ class DirJournal:
     @property
     def is_missing(self) -> bool:
         """Tell whether a wanted journal is missing and none is being made."""
-        return self._is_wanted and self.file is None and self._making is None
+        return self._is_wanted and self.file is None and self._creation is None
 
     def empty(self) -> None:
         """Empty the journal when all segments are synced and the I/O thread is at rest. Raises OSError."""
         if self._inherited:
             raise OSError(errno.EAGAIN, "segments that it names could not be synced")
-        if self._making is not None:
-            self._making.abandon()
+        if self._creation is not None:
+            self._creation.abandon()
         if self.file is not None:
             self.file.close()
             last = JournalFile(self.path)

@@ -35,8 +35,8 @@ class FlushInterval:
             return
         self._next = now + LOOK_EVERY_S
         timed = [log for log in self._logs() if log.config.flush_ms != LONG_MAX]
-        # A held partition is skipped: its files are moving to another log directory and are synced there.
-        waiting = [log for log in timed if log.state.synced < log.state.log_end and not log.is_held]
+        # A paused partition is skipped: its files are moving to another log directory and are synced there.
+        waiting = [log for log in timed if log.state.synced < log.state.log_end and not log.is_paused]
         self._since = {log: self._since.get(log, now) for log in waiting}
         for log, since in self._since.items():
             if now - since >= log.config.flush_ms / 1000:

@@ -53,7 +53,7 @@ class PartitionOpening:
         name = names.partition_name(topic.name, number)
         log_dir = self._dirs[by_worker.log_dir]
         log = PartitionLog(f"{log_dir.path}/{name}", topic.name, number, topic.topic_id, config)
-        by_worker.opened.adopt(log)
+        by_worker.recovered.adopt(log)
         return log, log_dir
 
     def load_or_create(

@@ -136,8 +136,8 @@ class PartitionLog:
         "_renamed",
         "config",
         "epochs",
-        "is_held",
         "is_moving",
+        "is_paused",
         "is_swapping",
         "log_start",
         "overrides",
@@ -167,8 +167,8 @@ class PartitionLog:
         self.epochs: Epochs = FIRST
         # Some sealed segments are being replaced by cleaned ones: none may be deleted meanwhile.
         self.is_swapping = False
-        # The partition moves to another log directory; when held, at the end of a move, it takes no appends.
-        self.is_moving = self.is_held = False
+        # The partition moves to another log directory; paused, at the end of a move, it takes no appends.
+        self.is_moving = self.is_paused = False
         # The log end at which a clean stop would leave the files unchanged; -1: none so far.
         self.settled_end = -1
         # (segment base, size) at the last snapshot between two rolls.

@@ -157,11 +157,11 @@ cdef class PartitionState:
         self.core.fd = self.core.index.fd = self.core.time_index.fd = -1
         self.core.appendable = 0
 
-    def hold(self) -> None:
-        """Keep the turn from appending by itself until `release`."""
+    def pause(self) -> None:
+        """Keep the turn from appending by itself until `resume`."""
         self.core.appendable = 0
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Let the turn append again, if the partition is live and open."""
         self.core.appendable = self.core.slot.flags == PARTITION_LIVE and self.core.fd >= 0
 

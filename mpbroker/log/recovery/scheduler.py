@@ -42,7 +42,7 @@ GIVEN_MOST, GIVEN_FEW = 512, 384
 
 class ByWorker(NamedTuple):
     log_dir: int
-    opened: RecoveredPartition
+    recovered: RecoveredPartition
 
 
 @dataclass

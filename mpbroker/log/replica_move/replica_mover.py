@@ -60,7 +60,7 @@ LITTLE_BYTES = 1 << 20
 # After this much of a pass it is clear whether the copy is faster than the producers.
 MUCH_BYTES = 64 << 20
 # The longest time produces wait for the last pass; then the move is tried again.
-HELD_MOST_S = 1.0
+PAUSED_MOST_S = 1.0
 # Every running move is stepped in every round of the loop.
 MOVES_AT_ONCE = 64
 # The wait after a full disk, or a checkpoint that could not be written.
@@ -108,7 +108,7 @@ class ReplicaMover:
         # The next target of partitions whose current move is decided but not over.
         self._next: dict[PartitionLog, LogDirectory] = {}
         # The move whose produces wait; one at a time.
-        self._held: Move | None = None
+        self._paused: Move | None = None
         self._placing: Future[None] | None = None
         self._is_stopping = False
         self._pace = Pace(self._bytes_per_s)
@@ -460,28 +460,28 @@ class ReplicaMover:
 
     def _arrived(self, move: Move) -> Generator[None, None, bool]:
         log = move.log
-        while self._held is not None or log.is_swapping:
+        while self._paused is not None or log.is_swapping:
             self._check(move)
             yield
-        self._held, log.is_swapping = move, True
+        self._paused, log.is_swapping = move, True
         try:
             # From here on nobody else works on its files.
             yield from self._manager.io_thread.catching_up()
             self._check(move)
             if self._left_bytes(move) > LITTLE_BYTES:
                 return False
-            log.is_held = True
-            log.state.hold()
+            log.is_paused = True
+            log.state.pause()
             if not (yield from self._has_last(move)):
                 return False
             return (yield from self._placed(move))
         finally:
-            self._held, log.is_swapping, log.is_held = None, False, False
-            log.state.release()
+            self._paused, log.is_swapping, log.is_paused = None, False, False
+            log.state.resume()
             resume_jobs(self._manager.turn)
 
     def _has_last(self, move: Move) -> Generator[None, None, bool]:
-        """Copy the rest while produces wait. Tell whether the replicas became equal in HELD_MOST_S."""
+        """Copy the rest while produces wait. Tell whether the replicas became equal in PAUSED_MOST_S."""
         log, since = move.log, time.monotonic()
         while log.state.unsynced:
             self._check(move)
@@ -492,14 +492,14 @@ class ReplicaMover:
         copied = self._placer.submit(move.copy.run, self._wanted(log, is_last=True))
         copied.add_done_callback(lambda _: self._wake())
         while not copied.done():
-            if log.is_held and time.monotonic() > since + HELD_MOST_S:
+            if log.is_paused and time.monotonic() > since + PAUSED_MOST_S:
                 _log.warning("%s: %s is too slow now; the move is tried again", log.name, move.target.path)
-                log.is_held = False
-                log.state.release()
+                log.is_paused = False
+                log.state.resume()
                 resume_jobs(self._manager.turn)
             yield
         self._check(move)
-        return self._has_copied(move, copied) and log.is_held
+        return self._has_copied(move, copied) and log.is_paused
 
     def _placed(self, move: Move) -> Generator[None, None, bool]:
         """Put the future replica in place. Tell whether that happened; it is final then."""

@@ -65,7 +65,7 @@ class Deletion:
     def deleting(self, call: calls.DeleteRecords) -> Generator[None, None, calls.DeletedRecords]:
         """Delete records below the requested offsets, and answer when the deletions are on disk."""
         manager = self._manager
-        while any(self._is_held(wanted.slot) for wanted in call.partitions):
+        while any(self._is_paused(wanted.slot) for wanted in call.partitions):
             yield
         results = [self._delete_before(wanted) for wanted in call.partitions]
         # Delete the segments of a partition once, even if the request names it twice.
@@ -83,13 +83,13 @@ class Deletion:
                 answers.append(calls.DeletedBefore(0, start))
         return calls.DeletedRecords(answers)
 
-    def _is_held(self, slot: int) -> bool:
-        """Tell whether the partition is held for its move.
+    def _is_paused(self, slot: int) -> bool:
+        """Tell whether the partition is paused for its move.
 
         The target directory's checkpoint already has its log start, so that must not change now.
         """
         log = self._manager.logs.get(slot)
-        return log is not None and log.is_held
+        return log is not None and log.is_paused
 
     def _delete_before(self, wanted: calls.DeleteBefore) -> tuple[int, PartitionLog | None, int]:
         """Move the log start of one partition. Return an error code, the log, and its new start.

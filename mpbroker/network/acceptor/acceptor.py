@@ -140,7 +140,7 @@ class Acceptor:
         """Look at all that may have changed while this process slept."""
         self._look_at_processors()
         self._tell_that_we_wait()
-        # Read what is owed first: the journals then surely have what was closed for it.
+        # Read what is owed first: the ledgers' changes then surely have what was closed for it.
         owed = sum(ledger.evictions_owed() for ledger in self.ledgers.values())
         self.counts.catch_up()
         now_ms = time.monotonic() * 1000

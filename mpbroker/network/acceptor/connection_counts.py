@@ -1,6 +1,6 @@
 """An acceptor's count of all connections, kept right by the ledgers of the processors.
 
-The acceptor counts itself what it hands over, and reads in the journals what was closed and the other
+The acceptor counts itself what it hands over, and reads in their changes what was closed and the other
 acceptor's connections. It counts all rows again after a death: when the supervisor has emptied a dead
 processor's rows, when a successor has taken what was on its way, and when the acceptor itself is a successor.
 """

@@ -25,7 +25,7 @@ cdef class TlsPipe:
     cdef ServerContext context  # new connections may have another one since
     cdef Wire wire
     cdef object failed          # the exception that `recv_into` raises from now on
-    cdef size_t moving         # bytes of an answer that are encrypted, but not known to be written
+    cdef size_t in_flight       # bytes of an answer that are encrypted, but not known to be written
 
     cdef _open(self)
     cdef size_t waiting(self) noexcept

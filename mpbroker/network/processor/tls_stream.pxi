@@ -195,7 +195,7 @@ cdef class TlsSaslTurn:
         cdef int64_t n
         cdef uint8_t[CHUNK_BYTES] chunk
         while self._flush(c, pipe):
-            written, pipe.moving = pipe.moving, 0
+            written, pipe.in_flight = pipe.in_flight, 0
             if written and self._sent(c, written):
                 return
             moved += written
@@ -209,7 +209,7 @@ cdef class TlsSaslTurn:
                 close_channel(t, c, CloseReason.CLOSED_NO_FILE, 0)
             if n <= 0:
                 return
-            pipe.moving = n
+            pipe.in_flight = n
             pipe.write_encrypted(chunk, n)
             if pipe.waiting() < <uint64_t>n:
                 c.moved_bytes += n - pipe.waiting()

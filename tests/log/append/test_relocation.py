@@ -17,17 +17,17 @@ CONNECTION, OTHER = 5, 6
 
 @pytest.fixture(name="two")
 def _two(rig: MakeRig) -> Iterator[Broker]:
-    """Two partitions; the test holds them as a move does in its last step."""
+    """Two partitions; the test pauses them as a move does in its last step."""
     made = Broker(rig(log_flush_policy="os"), 2)
     yield made
     made.close()
 
 
-def hold(made: Broker, number: int, held: bool) -> None:
+def pause(made: Broker, number: int, is_paused: bool) -> None:
     log: PartitionLog = made.process.manager.logs[made.targets[number][0]]
-    log.is_held = held
-    if held:
-        log.state.hold()
+    log.is_paused = is_paused
+    if is_paused:
+        log.state.pause()
     else:
         resume_jobs(made.process.turn)
 
@@ -47,30 +47,30 @@ def end(made: Broker, number: int) -> int:
 
 def test_a_later_job_of_the_connection_does_not_overtake(two: Broker, batch: Callable[..., bytes]) -> None:
     first, second = two.targets
-    hold(two, 0, True)
+    pause(two, 0, True)
     both = two.rig.job([(first, batch(1)), (second, batch(1))], connection=CONNECTION)
     behind = two.rig.job([(second, batch(1))], connection=CONNECTION)
     beside = two.rig.job([(second, batch(1))], connection=OTHER)
     assert answered(two) == [beside]
-    assert end(two, 1) == 1, "nothing of the held job's connection is appended"
-    hold(two, 0, False)
+    assert end(two, 1) == 1, "nothing of the paused job's connection is appended"
+    pause(two, 0, False)
     assert answered(two) == [both, behind]
     assert (end(two, 0), end(two, 1)) == (1, 3)
 
 
 def test_the_order_holds_if_a_job_has_to_wait_again(two: Broker, batch: Callable[..., bytes]) -> None:
     first, second = two.targets
-    hold(two, 0, True)
-    hold(two, 1, True)
+    pause(two, 0, True)
+    pause(two, 1, True)
     jobs = [
         two.rig.job([(first, batch(1)), (second, batch(1))], connection=CONNECTION),
         two.rig.job([(first, batch(1))], connection=CONNECTION),
         two.rig.job([(second, batch(1))], connection=CONNECTION),
     ]
     assert answered(two) == []
-    hold(two, 0, False)
+    pause(two, 0, False)
     assert answered(two) == []
     assert (end(two, 0), end(two, 1)) == (1, 0), "only the first batch of the first job"
-    hold(two, 1, False)
+    pause(two, 1, False)
     assert answered(two) == jobs
     assert (end(two, 0), end(two, 1)) == (2, 2)

@@ -144,15 +144,15 @@ def test_foreign_directories_are_refused(tmp_path: Path) -> None:
 
 def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
     """A partition's directory may be a link; one that leads nowhere, or to itself, is none."""
-    elsewhere, home = tmp_path / "elsewhere", tmp_path / "data"
+    elsewhere, log_dir = tmp_path / "elsewhere", tmp_path / "data"
     elsewhere.mkdir()
-    home.mkdir()
-    (home / "t-0").mkdir()
-    (home / "t-1").symlink_to(elsewhere)
-    (home / "t-2").symlink_to(tmp_path / "nowhere")
-    (home / "t-3").symlink_to(home / "t-3")
-    (home / "meta").touch()
-    assert sorted(directory_layout.directories_in(home)) == ["t-0", "t-1"]
+    log_dir.mkdir()
+    (log_dir / "t-0").mkdir()
+    (log_dir / "t-1").symlink_to(elsewhere)
+    (log_dir / "t-2").symlink_to(tmp_path / "nowhere")
+    (log_dir / "t-3").symlink_to(log_dir / "t-3")
+    (log_dir / "meta").touch()
+    assert sorted(directory_layout.directories_in(log_dir)) == ["t-0", "t-1"]
 
 
 def test_a_checkpoint_may_be_large_and_of_another_system(tmp_path: Path) -> None:

@@ -129,15 +129,15 @@ def test_what_is_to_be_flushed_keeps_its_files(rig: MakeRig, batch: Batch) -> No
     b.close()
 
 
-def test_one_that_is_held_is_not_flushed(rig: MakeRig, batch: Batch) -> None:
+def test_one_that_is_paused_is_not_flushed(rig: MakeRig, batch: Batch) -> None:
     """While a move is about to end, nothing of it may be under way where it was."""
     b = Broker(rig(log_flush_policy="os"), **{"flush.ms": "0"})
     b.produce(batch())
-    log_of(b).is_held = True
+    log_of(b).is_paused = True
     b.process.flush_interval.look(100.0)
     b.process.flush_interval.look(200.0)
     assert not log_of(b).state.unsynced
-    log_of(b).is_held = False
+    log_of(b).is_paused = False
     b.process.flush_interval.look(300.0)
     assert log_of(b).state.unsynced
     b.settle()

@@ -226,8 +226,8 @@ def test_a_partition_that_moved_has_its_name_before_the_one_that_it_left_goes(
     (target,) = one.open(ensure())
     assert one.produce(target, bytes(batch(1))) == [0]
     one.crash()
-    source = next(home for home in one.dirs if (home / "t-0").is_dir())
-    aim = next(home for home in one.dirs if home != source)
+    source = next(log_dir for log_dir in one.dirs if (log_dir / "t-0").is_dir())
+    aim = next(log_dir for log_dir in one.dirs if log_dir != source)
     shutil.copytree(source / "t-0", aim / "t-0")
     (aim / "t-0" / names.MOVED).write_text(str(source))
     synced: list[int] = []

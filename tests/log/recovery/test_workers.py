@@ -40,7 +40,7 @@ LANE = 3
 
 
 @pytest.fixture
-def home(tmp_path: Path, topic_config: Callable[..., TopicConfig]) -> Path:
+def log_dir(tmp_path: Path, topic_config: Callable[..., TopicConfig]) -> Path:
     """Partitions with 5 to 34 batches of a producer each, left as a kill leaves them."""
     path = tmp_path / "data"
     path.mkdir()
@@ -53,15 +53,15 @@ def home(tmp_path: Path, topic_config: Callable[..., TopicConfig]) -> Path:
 
 
 @pytest.fixture
-def recovery(home: Path) -> Iterator[Recovery]:
-    made = Recovery(fork_pools([home], 2, 0, LANE))
+def recovery(log_dir: Path) -> Iterator[Recovery]:
+    made = Recovery(fork_pools([log_dir], 2, 0, LANE))
     assert len(made.pools[0].workers) == 2
     yield made
     made.close()
 
 
-def job(home: Path, number: int, config: TopicConfig) -> OpenJob:
-    return OpenJob(str(home / f"t-{number}"), "t", number, TOPIC_ID, config, Known(clean=False))
+def job(log_dir: Path, number: int, config: TopicConfig) -> OpenJob:
+    return OpenJob(str(log_dir / f"t-{number}"), "t", number, TOPIC_ID, config, Known(clean=False))
 
 
 def results(recovery: Recovery, numbers: list[int]) -> dict[int, object]:
@@ -82,14 +82,14 @@ def results(recovery: Recovery, numbers: list[int]) -> dict[int, object]:
     return found
 
 
-def test_what_workers_open_can_be_appended_to(home: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_what_workers_open_can_be_appended_to(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
     config = topic_config()
     for number in range(PARTITIONS):
-        recovery.submit(0, job(home, number, config))
-    for number, opened in results(recovery, list(range(PARTITIONS))).items():
-        assert isinstance(opened, RecoveredPartition)
-        log = PartitionLog(home / f"t-{number}", "t", number, TOPIC_ID, config)
-        opened.adopt(log)
+        recovery.submit(0, job(log_dir, number, config))
+    for number, recovered in results(recovery, list(range(PARTITIONS))).items():
+        assert isinstance(recovered, RecoveredPartition)
+        log = PartitionLog(log_dir / f"t-{number}", "t", number, TOPIC_ID, config)
+        recovered.adopt(log)
         end = 5 + number
         assert log.state.log_end == end
         # Those behind a sync of the whole file system have none of their own.
@@ -103,15 +103,15 @@ def test_what_workers_open_can_be_appended_to(home: Path, recovery: Recovery, to
 
 
 def test_of_a_long_start_a_survey_counts_what_is_to_be_checked(
-    home: Path, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
+    log_dir: Path, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is behind the recovery points; a little with each report."""
-    sizes = [(home / f"t-{n}" / segment_name(0)).stat().st_size for n in range(PARTITIONS)]
+    sizes = [(log_dir / f"t-{n}" / segment_name(0)).stat().st_size for n in range(PARTITIONS)]
     words = Words(memoryview(bytearray(progress.BYTES)))
     monkeypatch.setattr(scheduler, "SURVEY_S", 0)
     monkeypatch.setattr(scheduler, "SURVEY_AFTER_S", math.inf)
     looked_at = scheduler.RecoveryScheduler(recovery, words)
-    looked_at.found([LogDirectory(0, home, group=True, failed=False)], is_successor=False)
+    looked_at.found([LogDirectory(0, log_dir, group=True, failed=False)], is_successor=False)
     for _ in range(2 * PARTITIONS):
         looked_at.report(at_once=True)
     assert read_progress(words, 1, 0).bytes == 0
@@ -123,17 +123,19 @@ def test_of_a_long_start_a_survey_counts_what_is_to_be_checked(
     assert read_progress(words, 1, 0).bytes == sum(sizes)
 
 
-def test_damage_and_strangers_are_told(home: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
-    flip_bit(home / "t-0" / segment_name(0), 60)
-    before = (home / "t-0" / segment_name(0)).read_bytes()
-    damaged = OpenJob(str(home / "t-0"), "t", 0, TOPIC_ID, topic_config(), Known(clean=False, durable=5))
+def test_damage_and_strangers_are_told(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
+    flip_bit(log_dir / "t-0" / segment_name(0), 60)
+    before = (log_dir / "t-0" / segment_name(0)).read_bytes()
+    damaged = OpenJob(str(log_dir / "t-0"), "t", 0, TOPIC_ID, topic_config(), Known(clean=False, durable=5))
     recovery.submit(0, damaged)
-    recovery.submit(0, OpenJob(str(home / "t-1"), "t", 1, TOPIC_ID[::-1], topic_config(), Known(clean=False)))
+    recovery.submit(
+        0, OpenJob(str(log_dir / "t-1"), "t", 1, TOPIC_ID[::-1], topic_config(), Known(clean=False))
+    )
     problem = results(recovery, [0])[0]
     assert isinstance(problem, PartitionDamaged)
     assert "t-0" in str(problem)
     assert "nothing is cut" in str(problem)
-    assert (home / "t-0" / segment_name(0)).read_bytes() == before
+    assert (log_dir / "t-0" / segment_name(0)).read_bytes() == before
     while (TOPIC_ID[::-1], 1) not in recovery.pools[0].left_over:
         recovery.step()
 
@@ -155,7 +157,7 @@ class Deadly(OpenJob, frozen=True):
 @pytest.mark.parametrize("place", [0, 5])
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_a_killed_worker_had_is_taken_again(  # type: ignore[no-untyped-def]
-    home: Path, recovery: Recovery, topic_config, caplog, times: int, place: int
+    log_dir: Path, recovery: Recovery, topic_config, caplog, times: int, place: int
 ) -> None:
     """By the other worker; and when that dies of it as well, by the log process. What it has done of the same
     message, and not yet told, is not taken for the reason.
@@ -164,9 +166,9 @@ def test_what_a_killed_worker_had_is_taken_again(  # type: ignore[no-untyped-def
     for number in range(PARTITIONS):
         recovery.submit(
             0,
-            Deadly(str(home / f"t-{place}"), "t", place, TOPIC_ID, config, Known(clean=False), times=times)
+            Deadly(str(log_dir / f"t-{place}"), "t", place, TOPIC_ID, config, Known(clean=False), times=times)
             if number == place
-            else job(home, number, config),
+            else job(log_dir, number, config),
         )
     found = results(recovery, list(range(PARTITIONS)))
     assert f"was killed by SIGKILL while it was at t-{place}" in caplog.text
@@ -178,26 +180,26 @@ def test_what_a_killed_worker_had_is_taken_again(  # type: ignore[no-untyped-def
         assert not recovery.takes(0)
 
 
-def test_what_few_there_are_both_workers_get(home: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_what_few_there_are_both_workers_get(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
     """Each may take minutes."""
     for number in range(8):
-        recovery.submit(0, job(home, number, topic_config()))
+        recovery.submit(0, job(log_dir, number, topic_config()))
     recovery.hand_out()
     assert [len(worker.under_way) for worker in recovery.pools[0].workers] == [4, 4]
     assert len(results(recovery, list(range(8)))) == 8
 
 
-def test_many_are_sent_together(home: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_many_are_sent_together(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
     """With the settings of their topic once."""
     sent: list[int] = []
     for worker in recovery.pools[0].workers:
         worker.channel = Spy(worker.channel, sent)  # type: ignore[assignment]
     config = topic_config()
     for number in range(PARTITIONS):
-        recovery.submit(0, job(home, number, config))
+        recovery.submit(0, job(log_dir, number, config))
     recovery.hand_out()
     assert len(sent) <= 6
-    single = len(pickle.dumps([job(home, 1, config)]))
+    single = len(pickle.dumps([job(log_dir, 1, config)]))
     assert sum(sent) < PARTITIONS * single / 3
 
 
@@ -221,9 +223,9 @@ class Synced:
         return True
 
 
-def test_of_an_idle_partition_little_is_opened(home: Path, topic_config, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_of_an_idle_partition_little_is_opened(log_dir: Path, topic_config, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """There may be ten thousand of them."""
-    w = Writer(PartitionLog.create(home / "u-0", "u", 0, TOPIC_ID, topic_config()))
+    w = Writer(PartitionLog.create(log_dir / "u-0", "u", 0, TOPIC_ID, topic_config()))
     w.append(producer=(7, 0, 0))
     w.log.close_cleanly()
     known = Known(clean=False, recovery_point=1, durable=1)
@@ -241,13 +243,15 @@ def test_of_an_idle_partition_little_is_opened(home: Path, topic_config, monkeyp
 
     monkeypatch.setattr(os, "open", note_open)
     monkeypatch.setattr(os, "listdir", note_list)
-    found = OpenJob(str(home / "u-0"), "u", 0, TOPIC_ID, topic_config(), known).run(lambda _: None, Synced())
+    found = OpenJob(str(log_dir / "u-0"), "u", 0, TOPIC_ID, topic_config(), known).run(
+        lambda _: None, Synced()
+    )
     assert found is not None
     assert sorted(Path(path).suffix or Path(path).name for path in opened) == sorted(
         # The segment once more, before anything else, to see whether it is of an old format.
         [".index", ".log", ".log", ".metadata", ".snapshot", ".timeindex", "leader-epoch-checkpoint"]
     )
-    assert listed == [str(home / "u-0")]
+    assert listed == [str(log_dir / "u-0")]
 
 
 class Stopped(OpenJob, frozen=True):
@@ -262,14 +266,14 @@ class Stopped(OpenJob, frozen=True):
 
 
 def test_what_a_worker_that_hangs_had_is_taken_again(  # type: ignore[no-untyped-def]
-    home: Path, topic_config, caplog, monkeypatch: pytest.MonkeyPatch
+    log_dir: Path, topic_config, caplog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "TICK_S", 0.01)
-    recovery = Recovery(fork_pools([home], 2, 0, LANE), hang_timeout_s=0.01)
+    recovery = Recovery(fork_pools([log_dir], 2, 0, LANE), hang_timeout_s=0.01)
     config = topic_config()
-    recovery.submit(0, Stopped(str(home / "t-0"), "t", 0, TOPIC_ID, config, Known(clean=False)))
+    recovery.submit(0, Stopped(str(log_dir / "t-0"), "t", 0, TOPIC_ID, config, Known(clean=False)))
     for number in range(1, PARTITIONS):
-        recovery.submit(0, job(home, number, config))
+        recovery.submit(0, job(log_dir, number, config))
     found = results(recovery, list(range(PARTITIONS)))
     assert all(isinstance(one, RecoveredPartition) for one in found.values())
     assert "has not moved for" in caplog.text
@@ -280,10 +284,10 @@ def test_what_a_worker_that_hangs_had_is_taken_again(  # type: ignore[no-untyped
     recovery.close()
 
 
-def test_who_asks_again_gets_what_there_is(home: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
+def test_who_asks_again_gets_what_there_is(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
     """The coordinator may have died in between."""
     for _ in range(2):
-        recovery.submit(0, job(home, 4, topic_config()))
+        recovery.submit(0, job(log_dir, 4, topic_config()))
     assert isinstance(results(recovery, [4])[4], RecoveredPartition)
     assert recovery.log_dir_of((TOPIC_ID, 4)) is None
 
@@ -294,17 +298,17 @@ def test_a_small_directory_gets_no_workers(tmp_path: Path) -> None:
     assert fork_pools([tmp_path / "missing"], 2, 0, LANE)[0].workers == []
 
 
-def test_a_successor_waits_for_the_workers_of_the_one_before(home: Path) -> None:
+def test_a_successor_waits_for_the_workers_of_the_one_before(log_dir: Path) -> None:
     theirs, ours = os.pipe()
     pid = os.fork()
     if pid == 0:
-        lock = os.open(home / LOCK, os.O_RDWR | os.O_CREAT)
+        lock = os.open(log_dir / LOCK, os.O_RDWR | os.O_CREAT)
         fcntl.lockf(lock, fcntl.LOCK_SH, 1, LANE)
         os.write(ours, b"!")
         signal.pause()
     os.read(theirs, 1)
     done: list[None] = []
-    other = threading.Thread(target=lambda: done.append(outlive(home, LANE)), daemon=True)
+    other = threading.Thread(target=lambda: done.append(outlive(log_dir, LANE)), daemon=True)
     other.start()
     other.join(0.2)
     assert done == []
@@ -316,12 +320,12 @@ def test_a_successor_waits_for_the_workers_of_the_one_before(home: Path) -> None
     os.close(ours)
 
 
-def test_workers_end_with_the_log_process(home: Path) -> None:
+def test_workers_end_with_the_log_process(log_dir: Path) -> None:
     """Killed, it says nothing to them: their kernel does."""
     theirs, ours = os.pipe()
     pid = os.fork()
     if pid == 0:
-        pools = fork_pools([home], 2, 0, LANE)
+        pools = fork_pools([log_dir], 2, 0, LANE)
         os.write(ours, b" ".join(b"%d" % worker.pid for worker in pools[0].workers))
         signal.pause()
     workers = [int(one) for one in os.read(theirs, 100).split()]
@@ -329,7 +333,7 @@ def test_workers_end_with_the_log_process(home: Path) -> None:
     os.waitpid(pid, 0)
     assert len(workers) == 2
     # Whoever follows waits for that, and for nothing else.
-    outlive(home, LANE)
+    outlive(log_dir, LANE)
     deadline = time.monotonic() + PATIENCE_S
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < deadline

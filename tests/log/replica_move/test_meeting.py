@@ -107,7 +107,7 @@ class Meeting(Node):
 
     def let_rest(self) -> None:
         log = self.log(self.one())
-        if log.state.can_rest and not log.is_held:
+        if log.state.can_rest and not log.is_paused:
             log.close_files()
 
     def make_anew(self) -> None:

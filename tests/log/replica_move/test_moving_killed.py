@@ -106,23 +106,23 @@ def test_killed_at_each_step(
     assert not (made.dirs[1 - to] / "t-0").exists()
 
 
-@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("is_paused", [False, True])
 def test_a_clean_stop_on_the_way(
     node: Callable[..., Node],
     batch: Callable[..., bytearray],
     monkeypatch: pytest.MonkeyPatch,
-    is_held: bool,
+    is_paused: bool,
 ) -> None:
     """What waits for the last moment is answered; what is not decided goes on at the next start."""
     made, process = started(node)
     target = filled(made, batch)
     to = other(made, target)
     with monkeypatch.context() as patched:
-        reached, goes_on = held_up(patched, last=is_held)
+        reached, goes_on = held_up(patched, last=is_paused)
         assert order(process, to) == 0
         turn_until(process, reached.is_set)
         ask(made, target, batch(producer=(3, 0, 40), size=500))
-        assert process.manager.logs[target.slot].is_held == is_held
+        assert process.manager.logs[target.slot].is_paused == is_paused
         threading.Timer(0.05, goes_on.set).start()
         made.stop()
     assert [reply.results[0].error for reply in made.rig.replies()] == [0]
@@ -142,7 +142,7 @@ def test_a_handler_that_died_is_let_go_of_when_its_jobs_have_been_appended(
     _, goes_on = held_up(monkeypatch)
     log = process.manager.logs[target.slot]
     assert order(process, other(made, target)) == 0
-    turn_until(process, lambda: log.is_held)
+    turn_until(process, lambda: log.is_paused)
     ask(made, target, batch(producer=(3, 0, 40), size=500))
     fence = pack_fence(1, 1, made.rig.handler)
     made.rig.memory.words("fence_orders").store(LOG, fence)

@@ -89,7 +89,7 @@ def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callab
                 data = batch(producer=(3, 0, sequence), size=500)
                 made.rig.job([((target.slot, target.slot_generation, 5), data)])
                 sequence += 1
-                came_late += process.manager.logs[target.slot].is_held
+                came_late += process.manager.logs[target.slot].is_paused
             process.work(0)
             process.do_chores()
             take()
@@ -227,20 +227,20 @@ def test_producers_do_not_wait_for_a_target_that_is_slow(
     target = filled(made, batch)
     to = other(made, target)
     _, goes_on = held_up(monkeypatch)
-    monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.HELD_MOST_S", PATIENCE_S)
+    monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.PAUSED_MOST_S", PATIENCE_S)
     log = process.manager.logs[target.slot]
     assert order(process, to) == 0
-    turn_until(process, lambda: log.is_held)
+    turn_until(process, lambda: log.is_paused)
     ask(made, target, batch(producer=(3, 0, 40), size=500))
-    assert (made.rig.replies(), log.is_held) == ([], True)
-    monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.HELD_MOST_S", 0)
+    assert (made.rig.replies(), log.is_paused) == ([], True)
+    monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.PAUSED_MOST_S", 0)
     replies: list[Reply] = []
     turn_until(process, lambda: bool(replies.extend(made.rig.replies()) or replies))
-    assert not log.is_held
+    assert not log.is_paused
     assert [reply.results[0].error for reply in replies] == [0]
     assert made.rig.partition(target.slot).log_dir != to
     goes_on.set()
-    monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.HELD_MOST_S", 20)
+    monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.PAUSED_MOST_S", 20)
     come_to_rest(process)
     assert state_of(made, target) == (to, 41)
 
