@@ -169,7 +169,7 @@ def test_a_parked_fetch_is_answered_empty_in_time(log: Logged) -> None:
     started = time.monotonic()
     park(log, fetch(0, wait_ms=30))
     while not (found := replies(log)):
-        log.rig.handler.round(log.rig.handler.sleep_ms())
+        log.rig.handler.run_once(log.rig.handler.sleep_ms())
         assert time.monotonic() - started < 5
     assert time.monotonic() - started >= 0.02
     frame = whole(log.rig, found[0], log.directory)

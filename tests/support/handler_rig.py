@@ -386,7 +386,7 @@ class Rig:
         self.turn()
 
     def turn(self) -> None:
-        self.handler.round(0)
+        self.handler.run_once(0)
 
     def coordinator_dies(self) -> None:
         self.handler.coordinator_was_fenced = True

@@ -91,14 +91,14 @@ def await_answer(log: Logged) -> Any:
 
     def step() -> None:
         disk(log).go()
-        log.rig.handler.round(1000)
+        log.rig.handler.run_once(1000)
 
     until(log.rig.processor.from_handler.waiting, "an answer", step)
     return partition_of(answer(log, 12))
 
 
 def rounds_until_answered(log: Logged) -> None:
-    until(log.rig.processor.from_handler.waiting, "an answer", lambda: log.rig.handler.round(1000))
+    until(log.rig.processor.from_handler.waiting, "an answer", lambda: log.rig.handler.run_once(1000))
 
 
 def count(log: Logged, counter: Counter) -> int:
@@ -197,7 +197,7 @@ def test_what_is_there_does_not_wait_for_what_is_not(log: Logged) -> None:
     # It is brought all the same, for the fetch that comes next.
     disk(log).go()
     while disk(log):
-        log.rig.handler.round(1000)
+        log.rig.handler.run_once(1000)
     assert [reply.kind for reply in send(log, fetch(0))] != [SlotKind.PARKED]
 
 
@@ -221,7 +221,7 @@ def test_a_connection_that_closes_meanwhile(log: Logged) -> None:
     assert [reply.kind for reply in log.rig.processor.replies()] == [SlotKind.NOOP]
     disk(log).go()
     while disk(log):
-        log.rig.handler.round(1000)
+        log.rig.handler.run_once(1000)
     assert log.rig.processor.replies() == []
     assert log.rig.handler.open == {}
 
@@ -239,7 +239,7 @@ def test_patience_has_an_end(log: Logged, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(log_reader, "resident", lambda *_: False)
     assert [reply.kind for reply in send(log, fetch(0))] == [SlotKind.PARKED]
     disk(log).go()
-    log.rig.handler.round(1000)
+    log.rig.handler.run_once(1000)
     assert log.rig.processor.replies() == []
     monkeypatch.setattr(k01_fetch, "COLD_PATIENCE_MS", -1)
     assert len(bytes(await_answer(log).records)) > 0
