@@ -9,7 +9,7 @@ from mpbroker.protocol.errors import ApiError, ErrorCode
 
 
 class LoadState(Enum):
-    """How far a partition of a coordinator's topic has been read (Kafka: CoordinatorRuntime.CoordinatorState)."""
+    """How far a partition of a coordinator's topic has been read (Kafka: CoordinatorState)."""
 
     LOADING = 0
     LOADED = 1
