@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.behaviours import BEHAVIOURS
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("shm", "mpbroker", "spark_integration", "pyspark_mpbroker")
 PRODUCT = [ROOT / package for package in PACKAGES]
@@ -482,6 +484,41 @@ def test_tests_never_sleep() -> None:
         path for path in files([ROOT / "tests"], ".py") if path.relative_to(ROOT).as_posix() not in MAY_PAUSE
     ]
     assert broken(sources, sleeps) == []
+
+
+def unlike_modules(tests: Path, product: Path, prefix: str = "") -> list[str]:
+    """Paths of test modules, as BEHAVIOURS has them, that are named after no module of the same folder."""
+    found = []
+    for folder in [path for path in (product, *product.rglob("*/")) if (path / "__init__.py").exists()]:
+        place = tests / folder.relative_to(product)
+        modules = {path.stem for path in folder.iterdir() if path.suffix in (".py", ".pyx")}
+        for test in sorted(place.glob("test_*.py")):
+            name = test.stem.removeprefix("test_")
+            if not any(name == module or name.startswith(f"{module}_") for module in modules):
+                found.append(prefix + (test.relative_to(tests).parent / name).as_posix())
+    return found
+
+
+def test_test_modules_are_named_after_modules() -> None:
+    """Or after a behaviour that BEHAVIOURS lists. What starts with the module's name tests a part of it."""
+    unlike = unlike_modules(ROOT / "tests", ROOT / "mpbroker")
+    unlike = [path for path in unlike if "/" in path and not path.startswith("spark/")]
+    unlike += unlike_modules(ROOT / "tests/shm", ROOT / "shm", "shm/")
+    listed = {path for paths in BEHAVIOURS.values() for path in paths}
+    assert set(unlike) - listed == set()
+    assert listed - set(unlike) == set(), "listed, and named after a module or not there"
+
+
+def test_the_check_of_their_names_bites(tmp_path: Path) -> None:
+    product, tests = tmp_path / "product", tmp_path / "tests"
+    for path in ("__init__.py", "ring.pyx", "log/__init__.py", "log/turn.py"):
+        (product / path).parent.mkdir(parents=True, exist_ok=True)
+        (product / path).touch()
+    for path in ("ring", "rings", "log/turn", "log/turn_killed", "log/turning", "log/ring", "elsewhere/any"):
+        place, _, name = path.rpartition("/")
+        (tests / place).mkdir(parents=True, exist_ok=True)
+        (tests / place / f"test_{name}.py").touch()
+    assert unlike_modules(tests, product) == ["rings", "log/ring", "log/turning"]
 
 
 def test_one_module_per_kafka_api() -> None:

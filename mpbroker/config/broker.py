@@ -167,6 +167,16 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     queued_max_request_bytes: Annotated[
         int, Key(LONG, "Bytes of requests that may be in memory; -1 takes a share of the machine's.")
     ] = -1
+    max_in_flight_requests_per_connection: Annotated[
+        int,
+        Key(
+            INT,
+            "Produces, offset commits and heartbeats of a connection that are served at once, without TLS; "
+            "1: each waits for the answer to the one before it.",
+            at_least=1,
+            at_most=32,
+        ),
+    ] = 16
     socket_send_buffer_bytes: Annotated[
         int, Key(INT, "SO_SNDBUF; -1 leaves it to the system.", at_least=-1)
     ] = 102_400

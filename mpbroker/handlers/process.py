@@ -15,6 +15,7 @@ from functools import partial
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, HandlerTurn
+from mpbroker.handlers.produce.produce_order import ProduceOrder
 from mpbroker.handlers.requests.exchange import Exchange
 from mpbroker.handlers.wiring import make_broker, session_slots
 from mpbroker.ipc.bulletin import BulletinReader
@@ -89,6 +90,7 @@ class Handler:
         self.turn = HandlerTurn(
             context.index, memory, context.counters, TopicTable(len(self.log_workers)), rings
         )
+        self.produces = ProduceOrder(self.turn.produce_passed_on)
         self._take_limits()
         self.open: dict[Exchange, None] = {}
         # Heavy requests that wait, oldest first; requests that came as light and turned out to take long; and
@@ -102,7 +104,9 @@ class Handler:
         self.fenced_logs: set[int] = set()
         self.coordinator_was_fenced = False
         self._watch_words()
-        self.broker = make_broker(context, self.number, self.arena, self.turn, self.outboxes)
+        self.broker = make_broker(
+            context, self.number, self.arena, self.turn, self.outboxes, self.produces.end
+        )
         for worker in self.log_workers:
             self.set_log_up(worker, context.is_alive(log_worker(worker)))
 
@@ -169,6 +173,8 @@ class Handler:
         self.broker.transactions.ask_again(now_ms)
         if self.broker.transactions.holds.has_news:
             self.broker.transactions.holds.look()
+        while self.produces.ready:
+            self.begin(self.produces.ready.popleft())
         self.broker.fetches.expire(now_ms)
         self.broker.coordinator.expire(now_ms)
         if now_ms >= self.next_files_look_ms:
@@ -207,7 +213,7 @@ class Handler:
         self.flush()
 
     def sleep_ms(self) -> int:
-        if self.has_heavy():
+        if self.has_heavy() or self.produces.ready:
             return 0
         if self.unsent:
             return RETRY_FULL_RING_MS
@@ -256,10 +262,8 @@ class Handler:
             kind = kind_of(slot)
             if kind == SlotKind.REQUEST:
                 request = unpack_request(slot)
-                if request.flags & SlotFlag.HEAVY:
-                    self.heavy.append(request)
-                else:
-                    self.serve_light(request)
+                if request.api_key != ApiKey.PRODUCE or self.produces.begin(request):
+                    self.begin(request)
             elif kind == SlotKind.RETURN:
                 returned = unpack_return(slot)
                 self.broker.answers.returned(returned.block, returned.generation)
@@ -288,6 +292,13 @@ class Handler:
     def count_arena(self) -> None:
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
 
+    def begin(self, request: Request) -> None:
+        """Serve a request now, or in pieces between other work if it is heavy."""
+        if request.flags & SlotFlag.HEAVY:
+            self.heavy.append(request)
+        else:
+            self.serve_light(request)
+
     def serve_light(self, slot: Request) -> None:
         exchange = self.request(slot)
         if exchange is not None and exchange.pieces is not None:
@@ -295,8 +306,9 @@ class Handler:
 
     def request(self, slot: Request) -> Exchange | None:
         """Serve a request. An error, here or in the API, ends that request and must not affect the others."""
+        exchange = None
         try:
-            return self.serve_request(slot)
+            exchange = self.serve_request(slot)
         except FatalError:
             raise
         except Exception as error:
@@ -304,7 +316,9 @@ class Handler:
             self.context.counters.add(Counter.COUNT_ERRORS)
             self.context.counters.set_last_error(f"API key {slot.api_key}: {type(error).__name__}: {error}")
             self.broker.answers.close(slot)
-            return None
+        if exchange is None or exchange.done:
+            self.produces.end(slot)
+        return exchange
 
     def serve_request(self, slot: Request) -> Exchange | None:
         arena = self.request_arenas[slot.processor]
@@ -324,8 +338,12 @@ class Handler:
             exchange.run()
         if not exchange.done:
             self.open[exchange] = None
-            exchange.on_end = partial(self.open.pop, exchange, None)
+            exchange.on_end = partial(self.ended, exchange)
         return exchange
+
+    def ended(self, exchange: Exchange) -> None:
+        self.open.pop(exchange, None)
+        self.produces.end(exchange.slot)
 
     def refuse(self, slot: Request) -> None:
         """Refuse an API or version that is not served. Only ApiVersions has an answer for that."""
@@ -374,6 +392,8 @@ class Handler:
             self.outboxes[fence.role].rebind()
             return
         self.turn.drop_inbox(fence.role)
+        self.produces.forget_processor(fence.role)
+        self.turn.forget_produces(fence.role)
         self.heavy = deque(slot for slot in self.heavy if slot.processor != fence.role)
         for exchange in [e for e in self.open if e.slot.processor == fence.role]:
             exchange.drop()
@@ -440,9 +460,12 @@ class Handler:
         self.broker.log_calls[worker].server_died()
         # Processors take every produce that was taken and is not answered for lost, also those that no log
         # worker has been asked for yet.
+        for slot in self.produces.take_waiting():
+            self.broker.answers.close(slot)
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
             self.heavy.remove(slot)
             self.broker.answers.close(slot)
+            self.produces.end(slot)
         for exchange in (*self.long, *([self.working] if self.working else ())):
             if exchange.slot.api_key == ApiKey.PRODUCE:
                 exchange.close()
@@ -477,7 +500,8 @@ class Handler:
 
     def has_unfinished(self) -> bool:
         jobs = self.turn.waiting_jobs or self.turn.shared_jobs
-        return bool(self.open or self.heavy or jobs or self.unsent or self.broker.waiting)
+        waits = self.unsent or self.broker.waiting or self.produces
+        return bool(self.open or self.heavy or jobs or waits)
 
     def await_returns(self) -> None:
         """Wait until processors have sent the answers in this handler's arena, which ends with the process.

@@ -30,17 +30,24 @@ from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.rings import Outbox
 from mpbroker.ipc.rpc import RpcClient
+from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import COORDINATOR, log_worker
 from shm.arena import Arena
 from shm.clock import monotonic_ms
 
 
 def make_broker(
-    context: ProcessContext, number: int, arena: Arena, turn: HandlerTurn, outboxes: Mapping[int, Outbox]
+    context: ProcessContext,
+    number: int,
+    arena: Arena,
+    turn: HandlerTurn,
+    outboxes: Mapping[int, Outbox],
+    sent: Callable[[Request], None],
 ) -> Broker:
     """Build the broker of handler `number`.
 
-    `arena` is the handler's own, `outboxes` are by process. The broker starts with no log worker up.
+    `arena` is the handler's own, `outboxes` are by process. `sent` is called with a produce whose batches are
+    in the rings to their log workers. The broker starts with no log worker up.
     """
     config, memory = context.config, context.memory
     workers = range(memory.sizes.log_workers)
@@ -52,7 +59,7 @@ def make_broker(
     waiting = _make_waiting(context, number)
     lender = Lender(arena, context.index)
     appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
-    jobs = Jobs(appends, waiting, len(workers))
+    jobs = Jobs(appends, waiting, len(workers), sent)
     return Broker(
         config=config,
         metadata=metadata,

@@ -253,7 +253,7 @@ class LogProcess:
     def _append(self) -> None:
         batch, data = self.turn.current_batch()
         log = self.manager.logs.get(batch.slot)
-        if log is not None and log.is_held:
+        if (log is not None and log.is_held) or self.turn.must_wait:
             pause_job(self.turn)
             return
         number = log.state.log_dir if log is not None else 0

@@ -63,6 +63,7 @@ FOLLOWED = {
     "max_connections",
     "max_connections_per_ip",
     "max_connections_per_ip_overrides",
+    "max_in_flight_requests_per_connection",
     "max_incremental_fetch_session_cache_slots",
     "mpbroker_replication_factor_clamp",
     "num_partitions",

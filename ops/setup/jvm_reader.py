@@ -58,7 +58,9 @@ def build(into: Path) -> Path:
     with tempfile.TemporaryDirectory() as name:
         classes = Path(name)
         command = [
-            *(compiler, "-nowarn", "-proc:none", "-g:source,lines", "-encoding", "UTF-8"),
+            # A compiler that lives for seconds is done before it has optimised itself.
+            *(compiler, "-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC"),
+            *("-nowarn", "-proc:none", "-g:source,lines", "-encoding", "UTF-8"),
             *("-source", str(JAVA_VERSION), "-target", str(JAVA_VERSION)),
             # Where a mapping's address comes from; Spark opens the package to all when it runs.
             *("--add-exports", "java.base/sun.nio.ch=ALL-UNNAMED"),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 import threading
+import traceback
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -39,11 +40,12 @@ SEGMENT_BYTES = 1 << 20
 # What nobody ends is aborted after so long.
 TRANSACTION_TIMEOUT_MS = 3000
 RECORDS_MAX = 20
-FEED_S = 0.002
+# More than they take, and not so much that feeding takes the CPU from them.
+FEED_S = 0.01
 FED_AT_ONCE = 4
 # Where nobody takes them.
 FED_MAX = 10_000
-WATCH_S = 0.02
+WATCH_S = 0.05
 REQUEST_S = 5.0
 TRANSACTIONS_TOOL = "org.apache.kafka.tools.TransactionsCommand"
 ENDED = {"Empty", "CompleteCommit", "CompleteAbort"}
@@ -97,12 +99,17 @@ class Copier:
     zombie: Transactional | None = None
 
     def run(self) -> None:
-        consumer = consumer_of(self.copiers.bootstrap, "read_committed")
-        while not self.copiers.stopping.is_set():
-            # Who gets no answer begins anew, and so does who is fenced: by the end of its time.
-            with suppress(Fenced, Refused):
-                self._live(consumer)
-        consumer.close()
+        with closing(consumer_of(self.copiers.bootstrap, "read_committed")) as consumer:
+            try:
+                while not self.copiers.stopping.is_set():
+                    # Who gets no answer begins anew, and so does who is fenced: by the end of its time.
+                    with suppress(Fenced, Refused):
+                        self._live(consumer)
+            finally:
+                # It is not fenced if it has no successor, and would stay connected.
+                if self.zombie is not None:
+                    self.zombie.close()
+                    self.zombie = None
 
     def _live(self, consumer: Consumer) -> None:
         """Until the producer vanishes. Only a zombie is asked for something afterwards."""
@@ -120,12 +127,16 @@ class Copier:
                     return
             # The last transaction has records, and nobody ends it.
             self._write(producer, position, position + 1)
+        except AssertionError as error:
+            # As long as it is connected.
+            error.add_note(self.copiers.under_way())
+            raise
         finally:
             if self.zombie is not producer:
                 producer.close()
 
     def _retire(self) -> None:
-        """Its successor has its transactional id."""
+        """Check that the zombie is fenced: its successor has its transactional id."""
         if (zombie := self.zombie) is None:
             return
         self.zombie = None
@@ -177,10 +188,14 @@ class Copier:
 
 @dataclass
 class Copiers:
-    """All of them, each in a thread, with who feeds the source, who reads the target, who watches offsets."""
+    """All of them, each in a thread, with who feeds the source, who reads the target, who watches offsets.
+
+    `under_way` tells where requests are, for complaints.
+    """
 
     bootstrap: str
     seed: int
+    under_way: Callable[[], str]
     copies: Copies = field(default_factory=lambda: Copies(PLACES))
     fenced: int = 0
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -243,7 +258,7 @@ class Copiers:
         try:
             work()
         except Exception as error:
-            self.complain(f"a client broke off: {error!r}")
+            self.complain("a client broke off: " + "".join(traceback.format_exception_only(error)))
             raise
 
     def _feed(self) -> None:
@@ -254,7 +269,7 @@ class Copiers:
                     producer.produce(SOURCE, b"record", partition=partition)
             producer.poll(0)
         if producer.flush(PATIENCE_S):
-            self.complain("the source does not take records")
+            self.complain(f"the source does not take records\n{self.under_way()}")
 
     def _read(self) -> None:
         reader = consumer_of(self.bootstrap, "read_committed")
@@ -266,7 +281,7 @@ class Copiers:
         reader.close()
 
     def _watch(self) -> None:
-        """What is committed, whatever is pending."""
+        """Note down committed offsets, whatever is pending."""
         watcher = consumer_of(self.bootstrap, "read_uncommitted")
         while not self.finished.wait(WATCH_S):
             for partition in range(PARTITIONS):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import psutil
 
 from ops.bench.brokers import Broker, Kafka
+from tests.chaos.under_way import under_way
 from tests.support.polling import PATIENCE_S
 
 # Process titles begin with these; the supervisor is the process that was started.
@@ -28,7 +29,7 @@ SECOND_AFTER_MAX_S = 0.08
 PAUSE_MAX_S = 0.5
 
 # So many records must be acknowledged and read after each kill before the next one.
-PROGRESS_RECORDS = 200
+PROGRESS_RECORDS = 100
 
 Progress = Callable[[], tuple[int, int]]
 
@@ -117,7 +118,8 @@ def await_progress(broker: Broker, progress: Progress, after: str) -> None:
 
     def complaint() -> str:
         now = f"{start} records were acknowledged and read, now {progress()}"
-        return f"{after}: no progress within {WHOLE_AGAIN_S:.0f} s ({now}):\n{broker.output()[-4000:]}"
+        state = f"{under_way(broker)}\n{broker.output()[-4000:]}"
+        return f"{after}: no progress within {WHOLE_AGAIN_S:.0f} s ({now}):\n{state}"
 
     _wait(moved, WHOLE_AGAIN_S, complaint)
 

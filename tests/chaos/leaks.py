@@ -23,6 +23,7 @@ from mpbroker.ipc.topology import (
 )
 from ops.bench.brokers import Broker, Mpbroker
 from shm.region import Region
+from tests.chaos.under_way import under_way
 from tests.support.polling import PATIENCE_S
 
 NAMED = (ACCEPTOR, COORDINATOR, *LOG_WORKERS, *PROCESSORS, *HANDLERS)
@@ -53,6 +54,9 @@ def complaints(broker: Broker) -> list[str]:
     deadline = time.monotonic() + QUIET_WITHIN_S
     while (left := held(broker)) and time.monotonic() < deadline:
         time.sleep(POLL_S)
+    if not left:
+        return []
     connections = psutil.Process().net_connections()
     ours = sum(1 for each in connections if each.raddr and each.raddr.port == broker.port)
-    return [f"{ours} are connected, and {what}: {count}" for what, count in left.items()]
+    counts = [f"{ours} are connected, and {what}: {count}" for what, count in left.items()]
+    return [*counts, under_way(broker)]

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker
@@ -27,6 +28,7 @@ from tests.chaos import leaks
 from tests.chaos.copiers import OFFSETS_PARTITIONS, Copiers, create_topics
 from tests.chaos.exactly_once import Copies, Outcome, violations
 from tests.chaos.killer import SUPERVISOR, WHOLE, HangError, await_progress, kill, pause, roles_of
+from tests.chaos.under_way import under_way
 
 SHOWN = 20
 SETTINGS = {
@@ -64,7 +66,7 @@ def torment(broker: Broker, plan: Sequence[Step], seed: int) -> Copies:
     chance = random.Random(seed)
     broker.start()
     create_topics(broker.bootstrap)
-    copiers = Copiers(broker.bootstrap, seed)
+    copiers = Copiers(broker.bootstrap, seed, partial(under_way, broker))
     copiers.start()
     try:
         await_progress(broker, copiers.progress, "at the start")

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.brokers import Broker, Mpbroker
-from tests.chaos.groups import PARTITIONS, TOPIC, Members
+from tests.chaos.groups import PARTITIONS, SESSION_MS, TOPIC, Members
 from tests.chaos.killer import await_progress, kill
 from tests.support.polling import PATIENCE_S
 
@@ -21,8 +21,9 @@ DEATHS = ("coordinator", "log", "handler", "coordinator", "supervisor", "process
 
 @pytest.fixture
 def broker(tmp_path: Path, log_workers: int) -> Iterator[Broker]:
-    flags = ("-o", "group.initial.rebalance.delay.ms=0", "--log-workers", str(log_workers))
-    made = Mpbroker(tmp_path, flags=flags)
+    settings = ("group.initial.rebalance.delay.ms=0", f"group.min.session.timeout.ms={SESSION_MS}")
+    flags = [word for setting in settings for word in ("-o", setting)]
+    made = Mpbroker(tmp_path, flags=[*flags, "--log-workers", str(log_workers)])
     yield made
     made.kill()
 

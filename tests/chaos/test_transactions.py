@@ -37,6 +37,6 @@ def test_each_record_is_copied_exactly_once(broker: Broker) -> None:
     """In transactions of both protocols."""
     plan = PLAN if KILLS == 1 else planned(roles_of(broker), KILLS, pairs=1)
     copies = torment(broker, plan, SEED)
-    assert sum(each.outcome is Outcome.COMMITTED for each in copies.transactions.values()) > 50
+    assert sum(each.outcome is Outcome.COMMITTED for each in copies.transactions.values()) > 30
     assert len(copies.final) > 1000
     assert violations(copies) == []

@@ -23,6 +23,7 @@ OUR_OWN = {
     "log.scrub.interval.ms",
     "log.scrub.max.bytes.per.second",
     "handler.hang.timeout.ms",
+    "max.in.flight.requests.per.connection",
     "mpbroker.replication.factor.clamp",
     "mpbroker.sasl.oauthbearer.required.scope",
 }

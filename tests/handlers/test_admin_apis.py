@@ -319,7 +319,7 @@ def creatable(
 
 
 def doubled(topic: CreateTopicsRequest.CreatableTopic) -> CreateTopicsRequest.CreatableTopic:
-    """With each of its settings and assignments twice."""
+    """Return the topic with each of its settings and assignments twice."""
     topic.configs += topic.configs
     topic.assignments += topic.assignments
     return topic

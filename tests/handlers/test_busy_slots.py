@@ -65,7 +65,7 @@ def make_busy(log: Logs) -> None:
 
 
 def begin_to_write(log: Logs) -> None:
-    """As a log worker that is killed in the middle of it, in each slot."""
+    """Leave each slot as a log worker does that is killed while it writes."""
     for number in range(PARTITIONS):
         slot = slot_of(log, number)
         at = 64 + PAYLOAD_BYTES * ((Words(slot).load(0) + 1) % 2)

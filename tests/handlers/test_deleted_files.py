@@ -23,7 +23,7 @@ SEGMENT = f"{0:020d}"
 
 
 def deleted_files(pid: int | str, below: Path) -> list[str]:
-    """What a process has open below a directory and has no name any more."""
+    """Return the files below a directory that a process has open and that have no name any more."""
     found = []
     for descriptor in (Path("/proc") / str(pid) / "fd").iterdir():
         try:

@@ -57,7 +57,7 @@ EVERY = [
 
 
 def respond(key: ApiKey, code: int) -> Message:
-    """What the coordinator says to the request above."""
+    """Answer the request above as the coordinator."""
     match key:
         case ApiKey.INIT_PRODUCER_ID:
             return InitProducerIdResponse(error_code=code, producer_id=9, producer_epoch=2)

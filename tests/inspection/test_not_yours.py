@@ -29,7 +29,7 @@ def _as_anybody() -> None:
 
 
 def refused(*arguments: str, code: int = 1) -> str:
-    """What `mpbroker log` says of itself in one line."""
+    """Return the one line with which `mpbroker log` refuses."""
     done = subprocess.run(
         [sys.executable, "-m", "mpbroker", "log", *arguments],
         capture_output=True,

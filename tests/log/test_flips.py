@@ -16,6 +16,8 @@ from tests.support.flipped_bits import flip
 from tests.support.forms import pick
 
 SEEDS = pick("flips", short=40, long=4_000)
+# By its place in what `flips.make_images` returns.
+EACH_IMAGE = pytest.mark.parametrize("number", [0, 1], ids=["crashed", "stopped"])
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +59,17 @@ def test_a_flipped_topic_id_is_no_other_topic(place: tuple[Path, list[flips.Imag
         assert outcome.partitions[0].records == image.records[0]
 
 
-def test_no_flip_in_what_says_which_were_aborted_shows_one(place: tuple[Path, list[flips.Image]]) -> None:
+@EACH_IMAGE
+def test_no_flip_in_what_says_which_were_aborted_shows_one(
+    place: tuple[Path, list[flips.Image]], number: int
+) -> None:
     """Nor does it hide what was committed without a word."""
     scratch, images = place
-    for image in images:
-        for path in sorted(image.directory.glob("t-3/*.txnindex")):
-            for at in range(image.directory.name == "crashed", path.stat().st_size, 7):
-                one = flips.Flip(-1, image, f"t-3/{path.name}", at, 1 << at % 8)
-                flips.judge(one, *flips.life(one, scratch))
+    image = images[number]
+    for path in sorted(image.directory.glob("t-3/*.txnindex")):
+        for at in range(image.directory.name == "crashed", path.stat().st_size, 7):
+            one = flips.Flip(-1, image, f"t-3/{path.name}", at, 1 << at % 8)
+            flips.judge(one, *flips.life(one, scratch))
 
 
 def test_what_says_which_were_aborted_is_made_anew(place: tuple[Path, list[flips.Image]]) -> None:
@@ -84,19 +89,20 @@ def test_what_says_which_were_aborted_is_made_anew(place: tuple[Path, list[flips
         shutil.rmtree(work)
 
 
+@EACH_IMAGE
 def test_no_flip_in_what_says_which_epochs_there_were_costs_a_record(
-    place: tuple[Path, list[flips.Image]],
+    place: tuple[Path, list[flips.Image]], number: int
 ) -> None:
     """Batches say it, too: the file is made anew of what they say."""
     scratch, images = place
-    for image in images:
-        name = "t-1/leader-epoch-checkpoint"
-        for at in range((image.directory / name).stat().st_size):
-            for bit in range(at % 3, 8, 3):
-                one = flips.Flip(-1, image, name, at, 1 << bit)
-                outcome, segments, lines = flips.life(one, scratch)
-                flips.judge(one, outcome, segments, lines)
-                got = outcome.partitions[1]
-                assert not got.offline, f"byte {at}, bit {bit}: {got.offline}"
-                assert not got.refused, f"byte {at}, bit {bit}: {len(got.refused)} offsets are refused"
-                assert {record[3] for record in got.records.values()} == {0}
+    image = images[number]
+    name = "t-1/leader-epoch-checkpoint"
+    for at in range((image.directory / name).stat().st_size):
+        for bit in range(at % 3, 8, 3):
+            one = flips.Flip(-1, image, name, at, 1 << bit)
+            outcome, segments, lines = flips.life(one, scratch)
+            flips.judge(one, outcome, segments, lines)
+            got = outcome.partitions[1]
+            assert not got.offline, f"byte {at}, bit {bit}: {got.offline}"
+            assert not got.refused, f"byte {at}, bit {bit}: {len(got.refused)} offsets are refused"
+            assert {record[3] for record in got.records.values()} == {0}

@@ -76,7 +76,7 @@ def test_a_produce_is_answered_after_its_own_timeout(broker: SlowDisk) -> None:
 
 
 def high_watermark(connection: frames.socket.socket) -> int:
-    """As a fetch from offset 0 tells it."""
+    """Return the high watermark that a fetch from offset 0 tells."""
     request = frames.fetch("t", 0, 1 << 16)
     error, response = frames.exchange(connection, request)
     assert error == 0

@@ -36,7 +36,7 @@ def lines(broker: Mpbroker, client_id: str) -> list[dict[str, Any]]:
 
 
 def records(broker: Mpbroker, client_id: str) -> list[dict[str, Any]]:
-    """Of produce and fetch alone."""
+    """Return the lines about produce and fetch requests alone."""
     wanted = ("PRODUCE", "FETCH")
     found = lines(broker, client_id)
     return [one for one in found if one["requestHeader"]["requestApiKeyName"] in wanted]
@@ -124,7 +124,7 @@ def test_a_fetch_whose_client_went_has_its_line(broker: Mpbroker, meter: Meter) 
 
 
 def logged(broker: Mpbroker, client: Client) -> bool:
-    """Whether a request of now gets a line."""
+    """Tell whether a request that is sent now gets a line."""
     before = len(lines(broker, client.name))
     client.call(ApiKey.METADATA, 9, m.MetadataRequest([]))
     client.call(ApiKey.METADATA, 9, m.MetadataRequest([]))

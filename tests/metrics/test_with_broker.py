@@ -86,7 +86,7 @@ def in_use(broker: Mpbroker) -> tuple[float, int]:
 
 
 def offline(broker: Mpbroker) -> tuple[float, float, int]:
-    """As metrics and as the status have it."""
+    """Return what the metrics and what the status say is offline."""
     beans = Meter(broker).beans("Offline")
     replicas, partitions = (
         beans[name]["Value"]

@@ -167,7 +167,7 @@ def settled(broker: Mpbroker, wanted: Holdings | None = None) -> Holdings:
 
 
 def differences(before: Holdings, after: Holdings) -> list[str]:
-    """In words; nothing when nothing was left."""
+    """Describe what the broker holds that it did not hold before."""
     found = [f"still borrowed: {what}: {count}" for what, count in after.borrowed.items()]
     for name, was in before.processes.items():
         if after.processes.get(name) != was:
@@ -190,7 +190,7 @@ def fuzz(broker: OpenBroker, seed: int, count: int) -> list[str]:
 
 
 def unanswered(broker: OpenBroker, within_s: float = ENDS_WITHIN_S) -> list[str]:
-    """In words: each listener that does not answer any more."""
+    """Name each listener that does not answer any more."""
     found = []
     for door in broker.doors:
         with door.connect() as connection:

@@ -70,7 +70,7 @@ class Input(NamedTuple):
 
 
 def inputs(seed: int, count: int) -> Iterator[Input]:
-    """So many of all kinds, in turn."""
+    """Yield so many inputs, of each kind in turn."""
     chance = random.Random(seed)
     kinds = [*KINDS.items()]
     for number in range(count):

@@ -183,7 +183,7 @@ class Crowd:
             self.socks.append(sock)
 
     def send(self, data: bytes) -> int:
-        """To all that are still connected; how many that are."""
+        """Send to all that are still connected, and return how many they are."""
         there = 0
         for sock in self.socks:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -197,7 +197,7 @@ class Crowd:
 
 
 def connections(broker: Mpbroker) -> int:
-    """Of all listeners."""
+    """Return the number of connections of all listeners."""
     return sum(count for what, count in held(broker).items() if what.startswith("listener"))
 
 

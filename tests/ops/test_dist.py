@@ -94,7 +94,7 @@ def test_the_wheel_has_the_jvm_reader_where_there_is_a_compiler(wheel: Path) -> 
 
 
 def refused(directory: Path, **variables: str) -> str:
-    """What setup.py says that builds no wheel."""
+    """Return what setup.py says when it refuses to build a wheel."""
     done = subprocess.run(
         [sys.executable, "setup.py", "bdist_wheel"],
         cwd=directory,

@@ -94,7 +94,7 @@ def _transactional(broker: Broker, name: str) -> Producer:
 
 
 def _write(producer: Producer, count: int) -> None:
-    """So many to each partition."""
+    """Write so many records to each partition."""
     for number in range(count * PARTITIONS):
         producer.produce("t", b"value", partition=number % PARTITIONS)
     assert producer.flush(PATIENCE_S) == 0

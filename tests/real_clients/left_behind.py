@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,20 +52,26 @@ CALLS = 40
 KEYS = 12
 PARTITIONS = 4
 SEGMENT_BYTES = 1 << 20
+# Of a workload whose power is cut.
+STEPS = 220
 SEEDS_AT_ONCE = 10
 
 
 def partitions_of(home: Path) -> list[Path]:
-    """Those of topics; none that is to be deleted."""
+    """Return the partitions of topics, without those that are to be deleted."""
     found = (path.parent for path in home.glob(f"*/{PARTITION_METADATA}"))
     return sorted(path for path in found if "." not in path.name and not path.name.startswith(METADATA_TOPIC))
 
 
-def after_power_cuts(kafka: Adopting, tracer: Path, scratch: Path, seed: int, cuts: int) -> None:
-    """Recovered; every other one closed cleanly then."""
+def after_power_cuts(
+    kafka: Adopting, tracer: Path, scratch: Path, seed: int, *, cuts: int, steps: int
+) -> None:
+    """So many cuts of the power under a workload of so many steps. Each is recovered, half of them are closed
+    cleanly then.
+    """
     scratch.mkdir()
     chance = random.Random(seed)
-    run = traced(tracer, scratch, seed, *(["several"] if seed % 2 else []))
+    run = traced(tracer, scratch, seed, *(["several"] if seed % 2 else []), str(steps))
     disk = Disk(run.root)
     moments = sorted(chance.sample(range(len(run.events)), cuts))
     for number, event in enumerate(run.events):
@@ -137,7 +144,7 @@ def after_a_failed_call(kafka: Adopting, faults: Path, scratch: Path, seed: int)
 
 
 def after_compaction(kafka: Adopting, scratch: Path, seed: int) -> None:
-    """By the cleaner alone, some times; then opened and closed."""
+    """Run the cleaner alone a few times, then open and close the partition."""
     chance = random.Random(seed)
     log = Segments(scratch / "c-0")
     log.directory.mkdir(parents=True)
@@ -183,9 +190,14 @@ def after_kills(kafka: Adopting, scratch: Path) -> None:
 
 
 def write_mixed(broker: Mpbroker, seed: int) -> None:
-    for number, codec in enumerate(CODECS):
+    """A producer for each codec, side by side: each begins with half a second in which it waits."""
+
+    def write(number: int) -> None:
         records = sample_records(PARTITIONS, 200, len(CODECS) * seed + number)
-        confluent_write_idempotent(broker.bootstrap, "mixed", records, codec)
+        confluent_write_idempotent(broker.bootstrap, "mixed", records, CODECS[number])
+
+    with ThreadPoolExecutor(len(CODECS)) as producers:
+        list(producers.map(write, range(len(CODECS))))
 
 
 def take_all(kafka: Adopting, name: str, home: Path, *, stopped: bool) -> None:
@@ -222,11 +234,11 @@ class Place:
     shared: Path
     images: list[flips.Image]
 
-    def fill(self, kafka: Adopting, seed: int, *, cuts: int = 6, flips: int = 4) -> None:
+    def fill(self, kafka: Adopting, seed: int, *, cuts: int = 6, steps: int = STEPS, flips: int = 4) -> None:
         """One seed of everything but whole brokers; a partition's name says of which it is."""
         with TemporaryDirectory() as name:
             scratch = Path(name)
-            after_power_cuts(kafka, self.tracer, scratch / "cuts", seed, cuts)
+            after_power_cuts(kafka, self.tracer, scratch / "cuts", seed, cuts=cuts, steps=steps)
             for number in range(flips):
                 after_a_flip(kafka, self.images, self.shared, flips * seed + number)
             after_a_failed_call(kafka, self.faults, scratch / "faults", seed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def kafka(directory: Path) -> Broker:
 
 
 def prime(broker: Broker, client: Open) -> None:
-    """It has all topics, also its own ones, and is stopped."""
+    """Start the broker, create all topics and its internal ones, and stop it."""
     broker.start()
     for topic in TOPICS:
         create_topic(broker.bootstrap, topic, 1)
@@ -120,10 +121,14 @@ def test_transactions_go_on_at_the_other_broker(
     brokers = {"ours": make_broker(tmp_path / "ours"), "kafka": kafka(tmp_path / "kafka")}
     target = with_settings(brokers.pop(adopter), TRANSACTIONS)
     (source,) = brokers.values()
-    with_settings(source, TRANSACTIONS).port = target.port
+    with_settings(source, TRANSACTIONS)
     try:
-        prime(target, clients["first"])
-        producers = leave(source, clients)
+        # Side by side; the producers go on at the port that they have begun with.
+        with ThreadPoolExecutor(1) as beside:
+            primed = beside.submit(prime, target, clients["first"])
+            producers = leave(source, clients)
+            primed.result()
+        target.port = source.port
         take_over(source, target)
         target.start()
         expected = {COMMITTED: "CompleteCommit", ABORTED: "CompleteAbort"}
@@ -153,7 +158,7 @@ def check_finished(broker: Broker) -> None:
 
 
 def check_goes_on(broker: Broker, producers: dict[str, Transactional]) -> None:
-    """Its producer does not even notice."""
+    """Check that an open transaction is finished by the producer that began it."""
     for generation in GENERATIONS:
         topic = f"{GOES_ON}-{generation}"
         assert ends(broker, topic) == (2, 3)

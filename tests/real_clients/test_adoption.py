@@ -13,22 +13,34 @@ from tests.support.flipped_bits import flip
 from tests.support.forms import pick
 
 SEEDS = pick("seeds of faults", short=1, long=20)
+STEPS = pick("steps of a workload whose power is cut", short=80, long=220)
 
 
-def test_kafka_adopts_what_is_left(tmp_path: Path) -> None:
+def kinds_of(kafka: Adopting) -> set[str]:
+    """The kinds of faults that have left records."""
+    return {left.name.split(".")[1].split("-")[0] for left in kafka.lefts if left.records()}
+
+
+def test_kafka_adopts_what_faults_leave(tmp_path: Path) -> None:
+    """Power cuts, flipped bits, calls that fail; and what compaction and transactions leave."""
     kafka = Adopting(tmp_path / "kafka")
     with left_behind.workplace() as place:
         for seed in range(1, SEEDS + 1):
-            place.fill(kafka, seed, cuts=3)
+            place.fill(kafka, seed, cuts=3, steps=STEPS)
         for image in place.images:
             name = image.directory.name
             for number, records in enumerate(image.committed):
                 path = image.directory / f"t-{number}"
                 kafka.take(f"as.{name}", path, stopped=name == "stopped", committed=frozenset(records))
+    assert complaints(kafka) == []
+    assert kinds_of(kafka) == {"cut", "flip", "fault", "compacted", "as"}
+
+
+def test_kafka_adopts_what_killed_brokers_leave(tmp_path: Path) -> None:
+    kafka = Adopting(tmp_path / "kafka")
     left_behind.after_kills(kafka, tmp_path / "ours")
     assert complaints(kafka) == []
-    served = {left.name.split(".")[1].split("-")[0] for left in kafka.lefts if left.records()}
-    assert served == {"cut", "flip", "fault", "compacted", "as", "killed", "stopped"}
+    assert kinds_of(kafka) == {"killed", "stopped"}
 
 
 @pytest.mark.parametrize(("suffix", "at"), [(".log", 71), (".index", 7), (".timeindex", 2)])

@@ -55,7 +55,7 @@ def code_of(raised: pytest.ExceptionInfo[KafkaException]) -> int:
 
 
 def configs_of(admin: AdminClient, topic: str) -> dict[str, str | None]:
-    """Those that the topic has of its own."""
+    """Return the settings that are set on the topic itself."""
     (future,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
     found: dict[str, ConfigEntry] = future.result(TIMEOUT_S)
     return {name: entry.value for name, entry in found.items() if entry.source == 1}

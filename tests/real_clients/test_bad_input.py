@@ -31,7 +31,7 @@ BATCH_LENGTH_AT, BATCH_CRC_AT = 8, 17
 
 
 def request(api_key: int, version: int, body: bytes = b"") -> bytes:
-    """With the header of the oldest versions and no client id."""
+    """Frame a request with the oldest header and no client id."""
     payload = struct.pack(">hhih", api_key, version, 7, -1) + body
     return struct.pack(">i", len(payload)) + payload
 

@@ -31,6 +31,8 @@ COMPACTED = {
 }
 FLAGS = ("-o", "log.cleaner.backoff.ms=20", "-o", "log.flush.offset.checkpoint.interval.ms=1000")
 TIMEOUT_S = PATIENCE_S
+# A commit takes a sync, so long records fill a segment with fewer of them. A broker takes 4096 characters.
+LONG_METADATA = "m" * 4000
 
 
 @pytest.fixture
@@ -181,13 +183,14 @@ def test_committed_offsets_are_compacted(tmp_path: Path) -> None:
 
         def commit_and_look() -> bool:
             nonlocal count
-            for _ in range(500):
+            for _ in range(100):
                 count += 1
-                consumer.commit(offsets=[TopicPartition("read", 0, count)], asynchronous=False)
+                position = TopicPartition("read", 0, count, metadata=LONG_METADATA)
+                consumer.commit(offsets=[position], asynchronous=False)
             return "__consumer_offsets-" in "".join(cleanings(broker))
 
         while not commit_and_look():
-            assert count < 100_000
+            assert count < 20_000
         killed = pid_of(broker, "coordinator")
         os.kill(killed, signal.SIGKILL)
         eventually(lambda: pid_of(broker, "coordinator") not in (0, killed), "it is replaced")

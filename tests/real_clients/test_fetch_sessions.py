@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +12,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from ops.bench.brokers import ROOT, Mpbroker
+from mpbroker.ipc.pointer import PUBLIC_NAME
+from mpbroker.metrics import catalogue, snapshot
+from ops.bench.brokers import Mpbroker
 from tests.chaos.killer import members
 from tests.support import client_adapters
 from tests.support.client_adapters import Franz
@@ -28,7 +27,7 @@ CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PARTITIONS = 3
 TOPIC = "read"
 RECORDS = 400
-KILLED_RECORDS = 1500
+KILLED_RECORDS = 600
 PAUSE_S = 0.005
 ENOUGH = 10
 HANDLERS = 2
@@ -45,16 +44,8 @@ def broker(tmp_path: Path) -> Iterator[Mpbroker]:
 
 
 def counts(broker: Mpbroker) -> dict[str, dict[str, float]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "mpbroker", "ctl", "metrics", "--json", "--interval", "0"],
-        capture_output=True,
-        env=broker.environment(),
-        cwd=ROOT,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    found: dict[str, dict[str, float]] = json.loads(done.stdout)
-    return found
+    now = snapshot.take(snapshot.attach(broker.runtime_dir / PUBLIC_NAME))
+    return {bean.name: bean.attributes for bean in catalogue.beans(now, None, catalogue.matcher([]))}
 
 
 def fetches(broker: Mpbroker, attribute: str) -> float:
@@ -198,7 +189,7 @@ def test_the_handler_that_keeps_the_session_dies(
 
 
 def await_more_fetches(broker: Mpbroker) -> None:
-    """Those of a session, and all handlers are there."""
+    """Wait for fetches in a session, and until all handlers are there."""
     before = fetches(broker, "fetch-incremental-total")
     eventually(
         lambda: (

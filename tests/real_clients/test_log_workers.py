@@ -164,7 +164,7 @@ class Load:
 
 
 def read_all(broker: Mpbroker, topic: str = "t", partitions: int = PARTITIONS) -> dict[int, list[int]]:
-    """What each partition has, in order."""
+    """Return what each partition has, in order."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "all", "log_level": 0})
     found: dict[int, list[int]] = {p: [] for p in range(partitions)}
     try:

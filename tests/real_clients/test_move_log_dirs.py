@@ -174,7 +174,7 @@ def test_a_partition_moves_while_it_is_written_and_read(two: Broker, tmp_path: P
 
 
 def throttles(broker: Broker) -> dict[str, str | None]:
-    """What the broker has been altered to."""
+    """Return the broker's settings that clients have altered."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (told,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
     return {name: one.value for name, one in told.result(TIMEOUT_S).items() if one.source == DYNAMIC_BROKER}

@@ -113,7 +113,7 @@ def test_delete_records_by_kafka_python(broker: Broker, admin: AdminClient, new_
 
 
 def log_dirs(broker: Broker, *topics: str) -> list[dict[str, object]]:
-    """Of the one broker, as Kafka's tool prints them."""
+    """Return the broker's log directories as Kafka's tool prints them."""
     named = ("--topic-list", ",".join(topics)) if topics else ()
     printed = kafka_tool(LOG_DIRS, "--describe", "--bootstrap-server", broker.bootstrap, *named)
     (line,) = (line for line in printed.splitlines() if line.startswith("{"))

@@ -64,7 +64,7 @@ def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def kcat(broker: Broker, topic: str, _: int) -> Sequence[str]:
-    """To the end."""
+    """Read the topic to its end."""
     settings = ("-X", "isolation.level=read_committed", "-X", "check.crcs=true")
     asked = ("-q", "-C", "-b", broker.bootstrap, "-t", topic, "-o", "beginning", "-e")
     return client_tools.run([client_tools.program("kcat"), *asked, *settings]).decode().split()

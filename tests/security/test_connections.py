@@ -47,7 +47,7 @@ SOON_S = 0.2
 
 
 def serves(client: RawClient) -> bool:
-    """Whether ordinary requests are answered."""
+    """Tell whether ordinary requests are answered."""
     return len(client.ask(*METADATA).brokers) == 1
 
 

@@ -32,7 +32,7 @@ def _logging(broker: SecureBroker) -> Iterator[SecureBroker]:
 
 
 def principal(broker: SecureBroker, listener: str, client: RawClient) -> str:
-    """That the request log tells of requests on this connection."""
+    """Return the principal that the request log tells for this connection."""
     port = client.sock.getsockname()[1]
 
     def told() -> list[dict[str, Any]]:

@@ -60,7 +60,7 @@ def until_settled(broker: Configured) -> None:
 
 
 def refusal_of(broker: Configured, bytes_: int) -> int:
-    """Of a produce of this size to the topic."""
+    """Return the error of a produce of this size to the topic."""
     with frames.connected(broker.address) as connection:
         return frames.exchange(connection, frames.produce("topic", 1, bytes_))[0]
 

@@ -71,7 +71,7 @@ def on_small_disk(directory: Path, launcher: str, flush_policy: str, *more: str)
 
 @pytest.fixture
 def on_ext4(tmp_path: Path) -> Iterator[Mpbroker]:
-    """With retention that looks all the time."""
+    """Make a broker on ext4 whose retention looks all the time."""
     template = f"{' '.join(OF_ROOT)} {ON_EXT4} {MPBROKER_COMMAND}"
     often = ("log.initial.task.delay.ms=100", "log.retention.check.interval.ms=100", "log.retention.ms=-1")
     broker = Mpbroker(tmp_path / "small", template=template, flags=settings("group", *often))
@@ -128,7 +128,7 @@ def seen_by(broker: Mpbroker) -> Path:
 
 
 def fill(broker: Mpbroker) -> None:
-    """To the last block, which a refused produce leaves over."""
+    """Fill the device to the last block, which a refused produce leaves over."""
     seen_by_it = seen_by(broker) / f"more{next(UNIQUE)}"
     for number in range(TRIES_TO_FILL):
         with seen_by_it.with_name(f"{seen_by_it.name}-{number}").open("wb", buffering=0) as filler:
@@ -261,7 +261,7 @@ def size_on(broker: Mpbroker, path: Path) -> int:
 
 
 def names_on(image: Path) -> list[str]:
-    """What lies in its topmost directory, as the device has it."""
+    """Return the names in the device's topmost directory, as the device has them."""
     listing = subprocess.run(
         ["debugfs", "-R", "ls -p /", str(image)], capture_output=True, text=True, check=True
     )

@@ -82,7 +82,7 @@ class Left:
             yield from iterate_batches((self.path / f"{base:020d}{LOG_SUFFIX}").read_bytes())
 
     def records(self) -> Records:
-        """What a consumer that reads all of it is to get."""
+        """Return what a consumer that reads all of it is to get."""
         return [
             (one.offset, one.key, one.value, one.headers, one.timestamp)
             for batch in self.batches()

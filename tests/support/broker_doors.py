@@ -47,7 +47,7 @@ def has_ipv6() -> bool:
 
 @dataclass
 class OpenBroker(Mpbroker):
-    """Without IPv6 on this machine, that door is missing."""
+    """A broker with all doors; on a machine without IPv6 that door is missing."""
 
     control_port: int = field(default_factory=free_port)
     ipv6_port: int = field(default_factory=free_port)

@@ -73,7 +73,7 @@ class Authority:
         return path
 
     def sign(self, subject: str | x509.Name, hosts: Sequence[str] = ("localhost",)) -> Signed:
-        """For these hosts, and 127.0.0.1 if localhost is among them."""
+        """Sign a certificate for these hosts, and for 127.0.0.1 if localhost is among them."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts]
         if "localhost" in hosts:

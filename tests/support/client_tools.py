@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ops.bench import maven
+from tests.support import class_archive
 from tests.support.polling import until
 
 INSTALL = {"kcat": "apt-get install kcat"}
@@ -56,13 +57,15 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 @cache
 def _java() -> tuple[str, str]:
     try:
-        return maven.java(), maven.kafka_classpath()
+        found = maven.java(), maven.kafka_classpath()
     except maven.MissingToolError as error:
         pytest.fail(str(error), pytrace=False)
+    class_archive.make_archive()
+    return found
 
 
 # A JVM that hardly optimises, for what lives for a second.
-SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *class_archive.FLAGS)
 
 
 # One that runs many tools after each other; each may leave something behind.

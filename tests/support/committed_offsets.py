@@ -65,7 +65,7 @@ def ends(broker: Broker, topic: str, partition: int = 0) -> tuple[int, int]:
 
 
 def offset_of(broker: Broker, group: str, topic: str, partition: int = 0) -> int | None:
-    """What the group has committed, whatever is pending."""
+    """Return what the group has committed, whatever is pending."""
     return offsets_of(broker, group, topic, [partition])[0]
 
 
@@ -75,7 +75,7 @@ def offsets_of(broker: Broker, group: str, topic: str, partitions: Sequence[int]
 
 
 def is_pending(broker: Broker, group: str, topic: str, partition: int = 0) -> bool:
-    """Whether who asks for stable offsets is told to come back."""
+    """Tell whether somebody who asks for stable offsets is told to come back."""
     try:
         (found,) = _committed(broker, group, topic, [partition], is_stable=True)
     except KafkaException as raised:

@@ -104,7 +104,7 @@ def traced(tracer: Path, directory: Path, seed: int, *how: str) -> Run:
 
 
 def note_offset(offsets: dict[Partition, dict[int, int]], what: str, *more: int) -> None:
-    """What a mark says of a batch that was answered."""
+    """Take in what a mark says of a batch that was answered."""
     if what in ("acked", "appended"):
         topic, partition, crc, offset = more
         offsets[str(topic), partition][offset] = crc

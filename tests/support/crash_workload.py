@@ -1,10 +1,10 @@
 """A log process that is given random work and says what it promised: run by itself, under the tracer.
 
-    TRACE_ROOT=… TRACE_FILE=… LD_PRELOAD=… python -m tests.support.crash_workload DIRECTORY SEED [KIND]
+    TRACE_ROOT=… TRACE_FILE=… LD_PRELOAD=… python -m tests.support.crash_workload DIR SEED [KIND] [STEPS]
 
-DIRECTORY/data0 is the log directory. KIND `several`: each start has another number of log workers. `moving`:
-it has two log directories, between which partitions move. `stopping`: it is stopped all the time. Between
-what the trace says of files stand marks, each a JSON list:
+DIR/data0 is the log directory. KIND `several`: each start has another number of log workers. `moving`:
+it has two log directories, between which partitions move. `stopping`: it is stopped all the time, STEPS
+times. Between what the trace says of files stand marks, each a JSON list:
 
     ["topic", topic id]                              that of the topic from now on
     ["sent", topic id, partition, CRC]               a batch is on its way
@@ -386,9 +386,11 @@ KINDS = {"several": SeveralWorkload, "moving": MovingWorkload, "stopping": Stopp
 
 def main() -> None:
     directory, seed = Path(sys.argv[1]), int(sys.argv[2])
-    kind = KINDS.get(sys.argv[-1], Workload)
+    how = sys.argv[3:]
+    kind = next((KINDS[word] for word in how if word in KINDS), Workload)
+    steps = [int(word) for word in how if word.isdigit()]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
-        kind(directory, Path(public), seed).run()
+        kind(directory, Path(public), seed).run(*steps)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,10 @@ def build_wheel(sdist: Path, directory: Path) -> Path:
 
 
 def _add_compiled(unpacked: Path) -> None:
-    """First what Cython has written, then what was compiled of it: each is newer than its sources."""
+    """Copies what Cython has written, then what was compiled of it: each is newer than its sources.
+
+    Modules of a checkout have debugging information, those of a wheel have none.
+    """
     compiled = unpacked / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     for suffix, target in ((".c", unpacked), (".so", compiled)):
         for package in NATIVE_PACKAGES:
@@ -64,6 +67,7 @@ def _add_compiled(unpacked: Path) -> None:
                 copy = target / file.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file, copy)
+    run(["strip", "--strip-debug", *map(str, compiled.rglob("*.so"))], unpacked)
 
 
 def make_environment(directory: Path, wheel: Path, beside: Sequence[str] = ()) -> Path:

@@ -183,7 +183,7 @@ def retain(scenario: Scenario, fail: Callable[[], None]) -> None:
 
 
 def move(scenario: Scenario, fail: Callable[[], None]) -> None:
-    """From the directory that fails to the other one."""
+    """Move the partition from the directory that fails to the other one."""
     process = scenario.node.process
     assert process is not None
     number = next(filter(scenario.in_second, range(len(scenario.targets))))

@@ -153,7 +153,7 @@ def arm(directory: Path, kind: str, number: int, error: int) -> None:
 
 
 def run(directory: Path, phase: str, kind: str, number: int, error: int) -> bool:
-    """Whether there was such a call."""
+    """Run the workload; tell whether the call that is to fail was made."""
     once = "FAULT_ONCE" in os.environ
     which = -number if once else number
     with tempfile.TemporaryDirectory(dir="/dev/shm") as public:

@@ -68,7 +68,7 @@ class Logs:
     partitions: list[PartitionFiles]
 
     def frame(self, reply: Any) -> bytes:
-        """As the processor puts it on the wire."""
+        """Frame the response as the processor puts it on the wire."""
         if reply.kind == SlotKind.SEND:
             return self.rig.processor.frame_of(reply)
         assert reply.kind == SlotKind.SEND_PARTS

@@ -232,7 +232,7 @@ def scrub(rig: Rig) -> None:
 
 
 def read(rig: Rig, opened: calls.EnsuredPartition) -> Read:
-    """As a client does it, once the scrubber has been there."""
+    """Read as a client does, once the scrubber has looked."""
     if opened.error:
         return Read(offline=opened.message or "without a word")
     if rig.memory.words("scrub_asked").load(ASKED) == 0:
@@ -421,7 +421,7 @@ def logs_of(directory: Path) -> Segments:
 
 @contextmanager
 def said() -> Iterator[list[str]]:
-    """What is logged as a warning or worse."""
+    """Collect what is logged as a warning or worse."""
     lines: list[str] = []
 
     class Listener(logging.Handler):

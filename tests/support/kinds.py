@@ -43,7 +43,7 @@ def kind_of(item: pytest.Item) -> str:
 
 
 def _has_broker(names: Mapping[str, object], wanted: Collection[str] | None) -> bool:
-    """Whether one of these names, or any, is a class of brokers."""
+    """Tell whether one of these names, or any, is a class of brokers."""
     found = names.values() if wanted is None else (names.get(name) for name in wanted)
     return any(isinstance(one, type) and issubclass(one, Broker) for one in found)
 

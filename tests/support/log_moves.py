@@ -81,7 +81,7 @@ def go_on(process: LogProcess) -> None:
 
 
 def state_of(made: Node, target: calls.EnsuredPartition) -> tuple[int, int]:
-    """In which log directory it is, and its end."""
+    """Return the log directory that the partition is in, and its end."""
     return made.rig.partition(target.slot).log_dir, made.end_of(target)
 
 

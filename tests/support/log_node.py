@@ -128,7 +128,7 @@ class Journaled(Node):
 
 
 def nodes(kind: type[N], rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., N]]:
-    """For a fixture: all of them end with the test."""
+    """Make nodes for a fixture; all of them end with the test."""
     made: list[N] = []
 
     def build(dirs: int = 1) -> N:

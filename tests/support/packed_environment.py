@@ -12,6 +12,6 @@ BESIDE = ("pyarrow", "pandas")
 
 
 def pack(environment: Path, archive: Path) -> None:
-    """As `venv-pack -p ENVIRONMENT -o ARCHIVE` does."""
+    """Pack an environment as `venv-pack -p ENVIRONMENT -o ARCHIVE` does."""
     words = ["-p", str(environment), "-o", str(archive), "--compress-level", "1", "--quiet"]
     run([sys.executable, "-m", "venv_pack", *words], archive.parent)

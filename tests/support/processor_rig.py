@@ -60,6 +60,7 @@ class Rig:
         frame_bytes_max: int = FRAME_BYTES_MAX,
         idle_ns: int = 0,
         stall_ns: int = 10_000_000_000,
+        window: int = 1,
     ) -> None:
         self.directory = tempfile.TemporaryDirectory(dir="/dev/shm")
         sizes = Sizes(16, memory_bytes, arena_extent_bytes=extent_bytes)
@@ -76,6 +77,7 @@ class Rig:
             connection_prefix(PROCESSOR, 1),
             idle_ns,
             stall_ns,
+            window,
         )
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.requests = {h: self.memory.ring(PROCESSOR, topology.handler(h)) for h in range(handlers)}
@@ -122,7 +124,7 @@ class Rig:
             self.turn.turn(0)
 
     def taken(self, handler: int = 0) -> list[Request | Return]:
-        """What the handler takes now: REQUEST, CANCEL and RETURN."""
+        """Return what the handler takes now: REQUEST, CANCEL and RETURN."""
         slots, _ = self.requests[handler].take()
         return [
             unpack_return(slots, i) if kind_of(slots, i) == SlotKind.RETURN else unpack_request(slots, i)
@@ -207,7 +209,7 @@ class Rig:
         assert self.answers[handler].push(slot)
 
     def in_use_bytes(self) -> int:
-        """Of the processor's request arena, by its counter page."""
+        """Return the bytes in use in the request arena, by the processor's counter page."""
         self.turn.turn(0)
         return self.counter(Counter.COUNT_ARENA_BYTES)
 

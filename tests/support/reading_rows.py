@@ -21,7 +21,7 @@ def planned(**given: object) -> tuple[list[TaskRange], ReadOptions]:
 
 
 def rows_of(tasks: Iterable[TaskRange], options: ReadOptions) -> list[dict[str, Any]]:
-    """What the tasks read, with all columns."""
+    """Return the rows that the tasks read, with all columns."""
     return [row for task in tasks for batch in read_range(task, SCHEMA, options) for row in batch.to_pylist()]
 
 

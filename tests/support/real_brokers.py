@@ -46,7 +46,7 @@ def make_broker(directory: Path) -> Broker:
 
 
 def with_settings(broker: AnyBroker, settings: Mapping[str, str]) -> AnyBroker:
-    """Not started yet. Of Apache Kafka these tests need a small one."""
+    """Set a broker's settings before it is started; Apache Kafka gets a small JVM."""
     if isinstance(broker, Mpbroker):
         broker.flags = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
     elif isinstance(broker, Kafka):

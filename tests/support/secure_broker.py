@@ -135,7 +135,7 @@ class SecureBroker(Mpbroker):
         algorithm: str = "ES256",
         lives_s: float = 60,
     ) -> str:
-        """For listener SIGNED."""
+        """Return a token for listener SIGNED."""
         claims = {"sub": user, "aud": AUDIENCE, "exp": time.time() + lives_s}
         return (by or self.signer).sign(algorithm, "r" if algorithm == "RS256" else "e", claims)
 
@@ -233,7 +233,7 @@ class RawClient:
         return data
 
     def ends(self) -> bool:
-        """Whether the broker closes without another byte."""
+        """Tell whether the broker closes without another byte."""
         try:
             return self._read(1) == b""
         except Closed:

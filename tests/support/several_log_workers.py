@@ -83,7 +83,7 @@ class Several:
         self.processes = []
 
     def stop(self) -> None:
-        """As the supervisor does: the first one last."""
+        """Stop them in the order of the supervisor: the first one last."""
         for process in reversed(self.processes):
             assert process._stop() == 0
         self.rig.processes.clear()

@@ -118,7 +118,7 @@ def checkpoint(
     high_watermarks: dict[tuple[str, int], int],
     starts: dict[tuple[str, int], int] | None = None,
 ) -> None:
-    """What a broker that was stopped leaves."""
+    """Write the checkpoints that a stopped broker leaves."""
     write_offsets(log_dir / HIGH_WATERMARKS, high_watermarks)
     write_offsets(log_dir / LOG_STARTS, starts or {})
 
@@ -208,7 +208,7 @@ def fill(
     roll_every: int = 0,
     codecs: Iterable[Codec] = (Codec.NONE,),
 ) -> None:
-    """So many batches of numbered records, codecs taking turns."""
+    """Write so many batches of numbered records, codecs taking turns."""
     turn = itertools.cycle(codecs)
     for number in range(batches):
         if roll_every and number and number % roll_every == 0:

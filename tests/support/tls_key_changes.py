@@ -75,7 +75,7 @@ class KeyChanger:
         return self._taken()
 
     def hears(self, data: bytes) -> bytes:
-        """What the other side's bytes say."""
+        """Return what the other side's bytes say."""
         self._lib.BIO_write(self._incoming, data, len(data))
         heard = b""
         while (n := self._lib.SSL_read(self._tls, self._room, _ROOM)) > 0:

@@ -70,7 +70,7 @@ class Load:
         consumer.close()
 
     def goes_on(self) -> bool:
-        """Whether records that are sent from now on are acknowledged and read."""
+        """Tell whether records that are sent from now on are acknowledged and read."""
         sent = self.sent
         end = time.monotonic() + PATIENCE_S
         while self.read <= sent and time.monotonic() < end:

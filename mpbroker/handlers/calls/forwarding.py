@@ -28,14 +28,14 @@ WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
 
 class Forwarding:
-    """Requests that the coordinator has, by connection; each connection has one under way."""
+    """Requests that the coordinator has, by connection, with the numbers of their calls."""
 
     def __init__(self, coordinator: PatientClient) -> None:
         self._coordinator = coordinator
-        self._away: dict[int, tuple[Exchange, int]] = {}
+        self._away: dict[int, dict[Exchange, int]] = {}
 
     def __len__(self) -> int:
-        return len(self._away)
+        return sum(map(len, self._away.values()))
 
     # ---- as it came
 
@@ -126,8 +126,7 @@ class Forwarding:
         )
 
         def answered(message: calls.Message) -> None:
-            if self._away.get(slot.connection, (None, 0))[0] is exchange:
-                del self._away[slot.connection]
+            self._back(exchange)
             if exchange.done:
                 return
             match message:
@@ -142,27 +141,36 @@ class Forwarding:
 
         number = self._coordinator.call(call, exchange.later(answered), slot.connection)
         if number:
-            self._away[slot.connection] = exchange, number
+            self._away.setdefault(slot.connection, {})[exchange] = number
             exchange.broker.answers.parked(slot)
 
+    def _back(self, exchange: Exchange) -> None:
+        """Note that the coordinator has the request no more."""
+        of_connection = self._away.get(exchange.slot.connection, {})
+        of_connection.pop(exchange, None)
+        if not of_connection:
+            self._away.pop(exchange.slot.connection, None)
+
     def cancel(self, connection: int) -> None:
-        """Cancel the request of a closed connection."""
-        found = self._away.pop(connection, None)
-        if found is not None:
-            found[0].cancel()
-            self._coordinator.abandon(found[1])
+        """Cancel the requests of a closed connection."""
+        for exchange, number in self._away.pop(connection, {}).items():
+            exchange.cancel()
+            self._coordinator.abandon(number)
+
+    def _all(self) -> list[tuple[Exchange, int]]:
+        return [one for of_connection in self._away.values() for one in of_connection.items()]
 
     def forget_processor(self, processor: int) -> None:
         """Abandon the requests of a dead processor; there is nobody to answer."""
-        for connection, (exchange, number) in list(self._away.items()):
+        for exchange, number in self._all():
             if exchange.slot.processor == processor:
-                del self._away[connection]
+                self._back(exchange)
                 self._coordinator.abandon(number)
 
     def release(self) -> None:
         """Tell clients that wait for other members to ask again, because this handler stops."""
-        for connection, (exchange, number) in list(self._away.items()):
+        for exchange, number in self._all():
             if exchange.slot.api_key in WAITING:
-                del self._away[connection]
+                self._back(exchange)
                 exchange.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 self._coordinator.abandon(number)

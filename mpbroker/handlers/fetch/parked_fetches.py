@@ -69,7 +69,7 @@ class Fetches:
         watch = self._purgatory.watch(fetch, slots, deadline_ms)
         if watch is None:
             return
-        # A connection has one request under way, so an entry with its id belongs to a past one.
+        # A fetch has its connection for itself, so an entry with its id belongs to a past one.
         self._by_connection[fetch.slot.connection] = fetch, watch
         self._count()
         parked()

@@ -16,8 +16,8 @@ sees the request taken also sees the handler busy. It is cleared when no such re
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free
-from libc.string cimport memcpy
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
 
 from mpbroker.handlers.hot_path.fetch cimport FETCH_KEY, FetchCounts, try_fetch
 from mpbroker.log.read.fetch_positions cimport FetchPositions
@@ -55,6 +55,7 @@ from shm.ring cimport (
     ring_want_space,
 )
 
+from mpbroker.ipc import topology
 from mpbroker.ipc.topology import (
     COORDINATOR, FIRST_HANDLER, is_log_worker, is_processor, log_worker, log_worker_number, processors_of,
 )
@@ -77,7 +78,10 @@ cdef enum:
     # Read the clock again after this many bytes of batches: a few microseconds of work.
     CLOCK_EVERY_BYTES = 16384
     SIZE_FIELD_BYTES = 4        # at the start of a frame; a request's size does not count it
+    CHANNEL_PLACES = 32768      # mpbroker.ipc.topology.CHANNELS_PER_PROCESSOR, checked at import
     CLIENT_ID_AT = 12           # position in a frame: i16 length, then the text
+
+assert CHANNEL_PLACES == topology.CHANNELS_PER_PROCESSOR
 
 # Values of `owner` and `processor`, beside the index of one processor.
 EVERYTHING, ANY_PROCESSOR = -1, -2
@@ -92,6 +96,8 @@ cdef struct Peer:
     uint16_t index
     int worker                  # number of the log worker; NO_WORKER if the peer is not one
     bint requests               # the peer is a processor
+    # by channel of the processor: its produces that Python passes on; those behind them go to Python too
+    uint8_t *slow_produces
 
 cdef struct Watched:
     uint64_t *word
@@ -166,6 +172,8 @@ cdef class HandlerTurn:
         cdef int number
         for number in range(self.log_count):
             free(self.logs[number].waiting.slots)
+        for number in range(self.peer_count):
+            free(self.peers[number].slow_produces)
         free(self.slow.slots)
         free(self.unsent.slots)
         shared_free(&self.shared)
@@ -186,6 +194,7 @@ cdef class HandlerTurn:
         cdef Arena arena = memory.arena(index)
         cdef Sessions sessions
         cdef Peer *peer = &self.peers[self.peer_count]
+        self.peer_count += 1
         self.keep += [bell, arena, answers]
         self.inboxes.append(inbox)
         peer.inbox, peer.bell, peer.arena, peer.index = &inbox.ref, &bell.ref, arena.ref.base, index
@@ -195,8 +204,10 @@ cdef class HandlerTurn:
             sessions = memory.sessions(index)
             self.sessions.append(sessions)
             peer.sessions = sessions.entries
+            peer.slow_produces = <uint8_t *>calloc(CHANNEL_PLACES, 1)
+            if peer.slow_produces == NULL:
+                raise MemoryError("no memory for the order of produces")
         peer.answers = &answers.ref if answers is not None else NULL
-        self.peer_count += 1
 
     def watch(self, unsigned char[::1] block, Py_ssize_t at) -> int:
         """Let a change of the 64-bit word at `block[at]` end the sleep; return the number for `changed`.
@@ -314,6 +325,20 @@ cdef class HandlerTurn:
                 ANY_PROCESSOR, self.shared.entries[i].job.processor,
             ):
                 self.shared.entries[i].dropped = True
+
+    def produce_passed_on(self, int processor, uint32_t channel) -> None:
+        """Note that Python has passed a produce on, or answered it: those behind it may overtake no more."""
+        cdef int i
+        for i in range(self.peer_count):
+            if self.peers[i].index == processor and self.peers[i].slow_produces[channel]:
+                self.peers[i].slow_produces[channel] -= 1
+
+    def forget_produces(self, int processor) -> None:
+        """Forget the produces of a dead processor that Python had."""
+        cdef int i
+        for i in range(self.peer_count):
+            if self.peers[i].index == processor and self.peers[i].slow_produces != NULL:
+                memset(self.peers[i].slow_produces, 0, CHANNEL_PLACES)
 
     def rebind_log(self, int worker=0) -> None:
         """Bind the new rings of a log worker's successor."""
@@ -465,7 +490,10 @@ cdef class HandlerTurn:
                 continue
             own += 1
             if request.api_key == PRODUCE_KEY:
-                if not self.tells_all and self._produce(peer, request, now_ms, &job):
+                if (
+                    not self.tells_all and not peer.slow_produces[request.channel]
+                    and self._produce(peer, request, now_ms, &job)
+                ):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
                     since_clock += request.length + 256
                     if since_clock >= CLOCK_EVERY_BYTES:
@@ -476,6 +504,7 @@ cdef class HandlerTurn:
                     fast += 1
                     continue
                 slow += 1
+                peer.slow_produces[request.channel] += 1
             elif request.api_key == FETCH_KEY and self._fetch(peer, request, now_ns):
                 fetches += 1
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
@@ -10,6 +10,10 @@ from mpbroker.ipc.append_job import AppendJobs, NewBatch, Origin, Then
 from mpbroker.ipc.slots import Produce, Request
 from mpbroker.ipc.topology import log_worker_of_slot
 from mpbroker.records.validation import ValidatedBatch
+
+
+def nothing(_request: Request) -> None:
+    """Do nothing."""
 
 
 class Append(NamedTuple):
@@ -37,9 +41,19 @@ class Append(NamedTuple):
 
 
 class Jobs:
-    """Appends under way, and which log workers are up. `jobs` holds an append once it is sent."""
+    """Appends under way, and which log workers are up. `jobs` holds an append once it is sent.
 
-    def __init__(self, jobs: AppendJobs, waiting: ReplyBackpressure, log_workers: int = 1) -> None:
+    `sent` is called with a request whose batches are in the rings to their log workers.
+    """
+
+    def __init__(
+        self,
+        jobs: AppendJobs,
+        waiting: ReplyBackpressure,
+        log_workers: int = 1,
+        sent: Callable[[Request], None] = nothing,
+    ) -> None:
+        self._sent = sent
         self._jobs = jobs
         self._waiting = waiting
         self._deaths = 0
@@ -88,6 +102,7 @@ class Jobs:
     ) -> None:
         origin = Origin(request.processor, request.channel, request.connection)
         self._jobs.append([a.new_batch() for a in appends], then, acks, max(timeout_ms, 0), origin)
+        self._sent(request)
 
     def produced(self, slot: Produce) -> None:
         """Take a job that came back as PRODUCED."""

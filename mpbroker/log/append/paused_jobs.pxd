@@ -1,8 +1,9 @@
 """Produce jobs held, in their order, while one of their partitions is put in place in another log directory.
 """
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memmove
 
+from mpbroker.ipc.slots cimport ProduceSlot
 from shm.ring cimport Slot
 
 cdef struct PausedJob:
@@ -22,3 +23,16 @@ cdef inline int32_t take_paused(PausedJobs *held, Slot *jobs, uint32_t *batch) n
     held.count -= 1
     memmove(held.jobs, held.jobs + 1, held.count * sizeof(PausedJob))
     return 1
+
+cdef inline bint is_behind_paused(PausedJobs *held, const Slot *job) noexcept nogil:
+    """Return whether an earlier job of the same connection is held. The first `retrying` ones come later than
+    one that is being retried.
+    """
+    cdef uint64_t connection = (<const ProduceSlot *>job).connection
+    cdef int32_t i
+    if connection == 0:
+        return False
+    for i in range(held.retrying, held.count):
+        if (<const ProduceSlot *>&held.jobs[i].slot).connection == connection:
+            return True
+    return False

@@ -14,9 +14,8 @@ from shm.ring cimport Slot
 def pause_job(AppendTurn turn) -> None:
     """Pause the job whose batch paused the round (BATCH_FOR_PYTHON) until `resume_jobs`.
 
-    Its partition is being moved.
-
-    No order suffers, since a connection has one request under way. Raises MemoryError.
+    Its partition is being moved, or it is behind such a job of its connection: no order suffers. Raises
+    MemoryError.
     """
     cdef PausedJob *grown
     if turn.held.count == turn.held.room:

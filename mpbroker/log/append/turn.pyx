@@ -25,7 +25,7 @@ from mpbroker.log.append.commit cimport (
     appended, ask_next, coming_round, commit_close, commit_is_busy, commit_open, commit_start, fail_dir,
     publish_moved, retire_file, something_is_done, sync_itself, take_in,
 )
-from mpbroker.log.append.paused_jobs cimport take_paused
+from mpbroker.log.append.paused_jobs cimport is_behind_paused, take_paused
 from mpbroker.log.append.planned cimport write_planned
 from mpbroker.log.format.producer_state cimport (
     NO_EPOCH, PRODUCER_DUPLICATE, PRODUCER_OK, Producer, ProducerBatch, producer_check, producer_find,
@@ -188,6 +188,10 @@ cdef class AppendTurn:
                 pause = SLOT_FOR_PYTHON
                 break
             job = job_of(&self.answers, slot)
+            if job != NULL and self.batch < job.batches and self.held.count:
+                if is_behind_paused(&self.held, &self.jobs[self.job]):
+                    pause = BATCH_FOR_PYTHON
+                    break
             while job != NULL and self.batch < job.batches:
                 if self.planned_count == BATCHES_PER_WRITE:
                     self.write_all()
@@ -485,6 +489,11 @@ cdef class AppendTurn:
     def skip_slot(self) -> None:
         self.job += 1
         self.batch = 0
+
+    @property
+    def must_wait(self):
+        """True if an earlier job of the connection whose job paused the round is held."""
+        return self.held.count != 0 and is_behind_paused(&self.held, &self.jobs[self.job])
 
     def current_batch(self) -> tuple:
         """Return the batch that paused the round (BATCH_FOR_PYTHON): its entry in the job, and its bytes.

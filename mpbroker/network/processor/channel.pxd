@@ -5,12 +5,13 @@ from mpbroker.ipc.slots cimport ReplySlot
 
 cpdef enum ChannelState:
     CHANNEL_FREE = 0        # no connection
-    CHANNEL_READING = 1     # all answers are written; a frame may be partly received
-    CHANNEL_WAITING = 2     # one request is with a handler or in the FIFO; nothing is read (Kafka: muted)
+    CHANNEL_READING = 1     # a frame may be partly received; requests of the window may be under way
+    # one request is with a handler or in the FIFO, and the window is empty; nothing is read (Kafka: muted)
+    CHANNEL_WAITING = 2
     CHANNEL_SENDING = 3     # the answer is partly written
     CHANNEL_OPENING = 4     # the answer needs a segment file that is not open yet
-    CHANNEL_THROTTLED = 6   # answered; nothing is read until the throttle has ended
-    CHANNEL_CLOSED = 5      # the socket is closed, but another process still has the request's block
+    CHANNEL_THROTTLED = 6   # nothing is read until the throttle has ended
+    CHANNEL_CLOSED = 5      # the socket is closed, but another process still has a request's block
 
 cpdef enum CloseReason:
     CLOSED_BY_PEER = 1
@@ -35,12 +36,43 @@ cpdef enum CloseReason:
     CLOSED_NO_MEMORY = 20       # a parked request had to be asked again, and its frame was not kept
     CLOSED_MANY_FILES = 21      # its answer needs more segment files than can be open
 
+cdef enum:
+    WINDOW_MOST = 32            # max.in.flight.requests.per.connection is at most so many
+
+# A request, from its first bytes until its answer is written.
+cdef struct Request:
+    uint32_t number             # the processor's running number; given out again, a request gets another
+    uint16_t handler            # number of the handler that has it
+    uint8_t parked
+    uint64_t block
+    uint64_t asked_bytes        # what the block was allocated for
+    # instead of a block: the frame of a request that is parked, or was
+    uint8_t *kept
+    uint32_t needed             # whole frame with its size field; 0: not known yet
+    uint32_t body
+    int16_t api_key
+    int16_t api_version
+    int32_t correlation
+    uint64_t received_ns
+    uint64_t dequeued_ns        # when its answer was taken from the ring
+    uint64_t ring_position      # position of the request in the handler's ring
+    uint32_t open_tries
+    uint32_t deaths             # deaths of handlers that had taken the request
+    ReplySlot answer
+
+# A request of a window: beside it the channel reads the next one (window.pxi).
+cdef struct WindowEntry:
+    Request request
+    uint32_t channel
+    uint8_t answered            # `request.answer` is its answer, or it was given up with its connection
+    uint8_t waiting             # it waits until its channel's handler has answered those before it
+    uint32_t sent               # bytes of the answer that are written
+
 cdef struct Channel:
     int fd
     uint8_t state
     uint8_t readable            # the socket may have more bytes: an edge tells so only once
     uint8_t ended               # the client has sent its last byte: no further edge will tell so
-    uint8_t parked
     uint8_t deferred            # is in the list of channels to look at again
     uint8_t held                # is in the list of channels that wait for room in the queue
     uint8_t starved             # is in the list of channels that wait for memory
@@ -56,31 +88,19 @@ cdef struct Channel:
     uint8_t throttled_by        # ThrottledBy
     uint16_t listener
     int16_t client              # index of its software in meters_clients; -1: not counted
-    uint16_t handler            # number of the handler that has the request
     uint32_t index
-    uint32_t request
     uint64_t connection
     uint64_t last_active_ns
     uint64_t moved_bytes        # received and sent since it was opened
     uint64_t marked_bytes       # `moved_bytes` when progress was last checked
     # when progress was last checked; 0: not since the present request or answer began
     uint64_t marked_ns
-    # the frame being received, or the request that is outstanding
-    uint64_t block
-    uint64_t asked_bytes        # what the block was allocated for
-    # instead of a block: the frame of a request that is parked, or was
-    uint8_t *kept
-    uint32_t received           # bytes in the block
-    uint32_t needed             # whole frame with its size field; 0: not known yet
-    uint32_t body
-    int16_t api_key
-    int16_t api_version
-    int32_t correlation
+    # the frame being received, or the one request that is outstanding
+    Request request
+    uint32_t received           # bytes in its block
+    uint8_t barred              # it is whole, and waits until the window is empty
     uint32_t expected           # guess of the next frame's size: the last one's, within bounds
-    uint64_t received_ns
-    uint64_t dequeued_ns        # when its answer was taken from the ring
     uint64_t network_ns         # time spent on the request that no handler has been told of (metering.pxi)
-    uint64_t ring_position      # position of the request in the handler's ring
     # bytes behind that frame: pipelined frames stay in a block of their own, and `stash_at` moves on in it
     uint64_t stash
     uint64_t stash_asked_bytes
@@ -89,6 +109,9 @@ cdef struct Channel:
     # the answer being written
     uint32_t part               # index of the part being written
     uint64_t part_sent          # bytes of that part that are written
-    uint32_t open_tries
-    uint32_t deaths             # deaths of handlers that had taken the request
-    ReplySlot answer
+    # the window: requests under way that the next one need not wait for, the oldest first, in a circle
+    uint32_t window[WINDOW_MOST]
+    uint8_t window_first
+    uint8_t window_count
+    uint8_t window_owed         # of these, requests that are not answered yet
+    uint8_t window_waiting      # of these, requests that wait for the channel's handler

@@ -25,20 +25,23 @@ cdef inline void free_place(ChannelTurn *t, Channel *c) noexcept nogil:
 
 # ---- leases
 
-cdef inline void free_request(ChannelTurn *t, Channel *c) noexcept nogil:
-    if c.block:
-        arena_free(t.arena, c.block, c.asked_bytes)
-        c.block = 0
-    elif c.kept != NULL:
-        forget_kept(t, c)
+cdef inline void free_request(ChannelTurn *t, Request *r) noexcept nogil:
+    if r.block:
+        arena_free(t.arena, r.block, r.asked_bytes)
+        r.block = 0
+    elif r.kept != NULL:
+        forget_kept(t, r)
 
-cdef inline void forget_kept(ChannelTurn *t, Channel *c) noexcept nogil:
-    t.kept_bytes -= c.needed
-    free(c.kept)
-    c.kept = NULL
+cdef inline void forget_kept(ChannelTurn *t, Request *r) noexcept nogil:
+    t.kept_bytes -= r.needed
+    free(r.kept)
+    r.kept = NULL
 
 cdef inline bint may_keep(ChannelTurn *t, Channel *c) noexcept nogil:
-    return c.needed <= KEPT_MAX and t.kept_bytes + c.needed <= t.arena.limit_bytes // KEPT_SHARE
+    return (
+        c.request.needed <= KEPT_MAX
+        and t.kept_bytes + c.request.needed <= t.arena.limit_bytes // KEPT_SHARE
+    )
 
 cdef void leave_arena(ChannelTurn *t, Channel *c) noexcept nogil:
     """Free the block of a parked request: its handler no longer reads it, and a long wait must not keep
@@ -49,29 +52,29 @@ cdef void leave_arena(ChannelTurn *t, Channel *c) noexcept nogil:
     """
     if c.stash:
         shrink_stash(t, c)
-    if c.block == 0:
+    if c.request.block == 0:
         return
-    if is_repeatable(c.api_key) and may_keep(t, c):
-        c.kept = <uint8_t *>malloc(c.needed)
-        if c.kept != NULL:
-            t.kept_bytes += c.needed
-            memcpy(c.kept, t.arena.base + c.block, c.needed)
-    arena_free(t.arena, c.block, c.asked_bytes)
-    c.block = 0
+    if is_repeatable(c.request.api_key) and may_keep(t, c):
+        c.request.kept = <uint8_t *>malloc(c.request.needed)
+        if c.request.kept != NULL:
+            t.kept_bytes += c.request.needed
+            memcpy(c.request.kept, t.arena.base + c.request.block, c.request.needed)
+    arena_free(t.arena, c.request.block, c.request.asked_bytes)
+    c.request.block = 0
 
 cdef bint enter_arena(ChannelTurn *t, Channel *c) noexcept nogil:
     """Bring a parked request back into the arena, for a handler. It was let in once, so the limit does not
     count. False: its frame was not kept, or there is no memory at all; the caller closes the connection.
     """
-    cdef uint64_t asked = c.needed + answer_room(c.needed), block
-    if c.kept == NULL:
-        return c.block != 0
+    cdef uint64_t asked = c.request.needed + answer_room(c.request.needed), block
+    if c.request.kept == NULL:
+        return c.request.block != 0
     block = arena_allocate_beyond(t.arena, asked)
     if block == 0:
         return False
-    memcpy(t.arena.base + block, c.kept, c.needed)
-    forget_kept(t, c)
-    c.block, c.asked_bytes = block, asked
+    memcpy(t.arena.base + block, c.request.kept, c.request.needed)
+    forget_kept(t, &c.request)
+    c.request.block, c.request.asked_bytes = block, asked
     return True
 
 cdef inline void free_stash(ChannelTurn *t, Channel *c) noexcept nogil:
@@ -140,29 +143,30 @@ cdef void pay(ChannelTurn *t, Peer *peer) noexcept nogil:
         memmove(peer.owed, peer.owed + paid, (peer.owed_count - paid) * sizeof(Slot))
         peer.owed_count -= paid
 
-cdef void cancel(ChannelTurn *t, Channel *c) noexcept nogil:
+cdef void cancel(ChannelTurn *t, Channel *c, Request *request) noexcept nogil:
     """Tell the handler that a parked request's client is gone. It ends the lease with a NOOP."""
     cdef Slot slot
     cdef RequestSlot *r = <RequestSlot *>&slot
-    cdef Peer *peer = &t.handlers[c.handler]
+    cdef Peer *peer = &t.handlers[request.handler]
     memset(&slot, 0, sizeof(slot))
     r.kind = SlotKind.CANCEL
     r.processor = t.process
     r.channel = c.index
     r.connection = c.connection
-    r.request = c.request
+    r.request = request.number
     if stage(t, peer, &slot):
         peer.touched = True
     else:
         owe(t, peer, &slot)
 
-cdef inline void answered(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Take the channel's request off its handler's load."""
-    if c.handler != NO_HANDLER:
-        if not c.parked and t.handlers[c.handler].load:
-            t.handlers[c.handler].load -= 1
-        c.handler = NO_HANDLER
-    c.parked = 0
+cdef inline void answered(ChannelTurn *t, Request *r) noexcept nogil:
+    """Take the request off its handler's load."""
+    if r.handler != NO_HANDLER:
+        if not r.parked and t.handlers[r.handler].load:
+            t.handlers[r.handler].load -= 1
+        r.handler = NO_HANDLER
+    r.parked = 0
+
 
 
 # ---- closing
@@ -176,7 +180,7 @@ cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail)
     c.unreported += 1
 
 cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
-    """Close the socket. While others have the request the place stays CLOSED, until its answer comes."""
+    """Close the socket. While others have requests of it the place stays CLOSED, until their answers come."""
     if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
         return
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
@@ -192,14 +196,18 @@ cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t det
     counter_add(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, 1)
     client_leave(t.meters, ClientKind.CLIENT_SOFTWARE, c.client)
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
-        note_finished(t, c)
+        note_finished(t, &c.request)
     if c.state == ChannelState.CHANNEL_WAITING:
         c.state = ChannelState.CHANNEL_CLOSED
-        if c.parked:
-            free_request(t, c)
-            cancel(t, c)
+        if c.request.parked:
+            free_request(t, &c.request)
+            cancel(t, c, &c.request)
+        return
+    free_request(t, &c.request)
+    close_window(t, c)
+    if c.window_owed:
+        c.state = ChannelState.CHANNEL_CLOSED
     else:
-        free_request(t, c)
         free_place(t, c)
 
 cdef void close_all_of(ChannelTurn *t, int listener) noexcept nogil:

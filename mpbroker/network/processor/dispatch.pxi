@@ -8,43 +8,49 @@ cdef enum:
 
 cdef void take_answer(ChannelTurn *t, ReplySlot *a) noexcept nogil:
     cdef Channel *c
+    cdef WindowEntry *e
     if a.channel >= t.channels_used:
         return
     c = &t.channels[a.channel]
-    if c.connection != a.connection or c.request != a.request:
+    if c.window_count and c.connection == a.connection:
+        e = entry_of(t, c, a.request)
+        if e != NULL:
+            take_entry_answer(t, c, e, a)
+            return
+    if c.connection != a.connection or c.request.number != a.request:
         if a.kind != SlotKind.PARKED:
             give_back(t, a)         # answered or fenced long ago
         return
     if a.kind == SlotKind.PARKED:
-        if c.handler != NO_HANDLER and not c.parked:
-            if t.handlers[c.handler].load:
-                t.handlers[c.handler].load -= 1
-            c.parked = 1
+        if c.request.handler != NO_HANDLER and not c.request.parked:
+            if t.handlers[c.request.handler].load:
+                t.handlers[c.request.handler].load -= 1
+            c.request.parked = 1
             if c.state == ChannelState.CHANNEL_CLOSED:
-                free_request(t, c)
-                cancel(t, c)
+                free_request(t, &c.request)
+                cancel(t, c, &c.request)
             # the client closed before we knew that its request is parked: no further edge tells so
             elif c.ended:
                 close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
             else:
                 leave_arena(t, c)
         return
-    answered(t, c)
-    c.dequeued_ns = t.clock_ns
+    answered(t, &c.request)
+    c.request.dequeued_ns = t.clock_ns
     if c.state == ChannelState.CHANNEL_CLOSED:
         if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
-            note(c, &t.late[t.late_count], 0, c.api_key)
+            note(c, &t.late[t.late_count], 0, c.request.api_key)
             t.late_count += 1
-        c.answer = a[0]
-        note_finished(t, c)
+        c.request.answer = a[0]
+        note_finished(t, &c.request)
         give_back(t, a)
-        free_request(t, c)
+        free_request(t, &c.request)
         free_place(t, c)
         return
     if c.state != ChannelState.CHANNEL_WAITING:
         give_back(t, a)
         return
-    c.answer = a[0]
+    c.request.answer = a[0]
     if a.throttle_ms and a.kind != SlotKind.CLOSE and not start_throttle(t, c, a):
         give_back(t, a)
         c.state = ChannelState.CHANNEL_READING
@@ -56,10 +62,10 @@ cdef void take_answer(ChannelTurn *t, ReplySlot *a) noexcept nogil:
         give_back(t, a)
         finish_request(t, c)
     else:
-        note_finished(t, c)
+        note_finished(t, &c.request)
         give_back(t, a)
         c.state = ChannelState.CHANNEL_READING      # no other process has its block now
-        close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.api_key)
+        close_channel(t, c, CloseReason.CLOSED_BY_HANDLER, c.request.api_key)
 
 cdef bint take_answers(ChannelTurn *t, RingRef *ring) noexcept nogil:
     """Take all waiting answers. True: the producer waits for room."""
@@ -124,13 +130,13 @@ cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
     so that each keeps its share. If the keeper is gone or has no room, another handler answers that it does
     not know the session, and the client makes another one.
     """
-    cdef const uint8_t *frame = t.arena.base + c.block
+    cdef const uint8_t *frame = t.arena.base + c.request.block
     cdef SessionOfFetch said
     cdef Peer *peer
     cdef uint32_t number, i
-    if c.api_key != Api.API_FETCH or c.state != ChannelState.CHANNEL_WAITING:
+    if c.request.api_key != Api.API_FETCH or c.state != ChannelState.CHANNEL_WAITING:
         return NULL
-    said = session_of_fetch(frame + c.body, frame + c.needed, c.api_version)
+    said = session_of_fetch(frame + c.request.body, frame + c.request.needed, c.request.api_version)
     if said.epoch == FINAL_FETCH and said.id == 0:
         return NULL
     if said.id > 0:
@@ -138,9 +144,9 @@ cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
         return (
             &t.handlers[number] if number < t.handler_count and takes_requests(&t.handlers[number]) else NULL
         )
-    if c.open_tries and c.answer.owner >= FIRST_HANDLER:
+    if c.request.open_tries and c.request.answer.owner >= FIRST_HANDLER:
         # The handler that answered it has made a session that the client never heard of, and ends it.
-        peer = &t.handlers[c.answer.owner - FIRST_HANDLER]
+        peer = &t.handlers[c.request.answer.owner - FIRST_HANDLER]
         if takes_requests(peer):
             return peer
     for i in range(t.handler_count):
@@ -150,19 +156,19 @@ cdef Peer *session_keeper(ChannelTurn *t, Channel *c) noexcept nogil:
             return peer
     return NULL
 
-cdef bint is_heavy(Channel *c) noexcept nogil:
+cdef bint is_heavy(Request *r) noexcept nogil:
     """Return whether the cost is unknown: large requests, and those of administrators."""
-    if c.needed >= HEAVY_BYTES:
+    if r.needed >= HEAVY_BYTES:
         return True
-    if c.api_key == Api.API_PRODUCE:
+    if r.api_key == Api.API_PRODUCE:
         return False
-    if c.api_key < FIRST_ADMINISTRATIVE_API or c.api_key == Api.API_INIT_PRODUCER_ID:
+    if r.api_key < FIRST_ADMINISTRATIVE_API or r.api_key == Api.API_INIT_PRODUCER_ID:
         return False
-    if Api.API_ADD_PARTITIONS_TO_TXN <= c.api_key <= Api.API_TXN_OFFSET_COMMIT:
+    if Api.API_ADD_PARTITIONS_TO_TXN <= r.api_key <= Api.API_TXN_OFFSET_COMMIT:
         return False
-    if is_forwarded(c.api_key):         # the handler only hands it on to the coordinator
+    if is_forwarded(r.api_key):         # the handler only hands it on to the coordinator
         return False
-    return c.api_key not in (
+    return r.api_key not in (
         Api.API_SASL_AUTHENTICATE, Api.API_DESCRIBE_CLUSTER, Api.API_CONSUMER_GROUP_HEARTBEAT
     )
 
@@ -177,35 +183,46 @@ cdef inline bint is_forwarded(int16_t api_key) noexcept nogil:
         return True
     return api_key == Api.API_DESCRIBE_TRANSACTIONS or api_key == Api.API_LIST_TRANSACTIONS
 
-cdef bint hand_over(ChannelTurn *t, Peer *peer, Channel *c, bint heavy) noexcept nogil:
+cdef bint hand_over(ChannelTurn *t, Peer *peer, Channel *c, Request *request, bint heavy) noexcept nogil:
     cdef Slot slot
     cdef RequestSlot *r = <RequestSlot *>&slot
     r.kind = SlotKind.REQUEST
-    r.flags = (SlotFlag.HEAVY if heavy else 0) | (SlotFlag.AGAIN if c.open_tries else 0)
+    r.flags = (SlotFlag.HEAVY if heavy else 0) | (SlotFlag.AGAIN if request.open_tries else 0)
     r.processor = t.process
     r.channel = c.index
     r.connection = c.connection
-    r.block = c.block
-    r.generation = block_generation(t.arena.base, c.block)
-    r.length = c.needed
-    r.body = c.body
-    r.api_key = c.api_key
-    r.api_version = c.api_version
-    r.correlation = c.correlation
-    r.received_ns = c.received_ns
+    r.block = request.block
+    r.generation = block_generation(t.arena.base, request.block)
+    r.length = request.needed
+    r.body = request.body
+    r.api_key = request.api_key
+    r.api_version = request.api_version
+    r.correlation = request.correlation
+    r.received_ns = request.received_ns
     r.listener = c.listener
-    r.request = c.request
-    r.network = 0 if c.open_tries else network_units(c)
-    c.ring_position = peer.requests.staged
+    r.request = request.number
+    r.network = 0 if request.open_tries else network_units(c)
+    request.ring_position = peer.requests.staged
     if not stage(t, peer, &slot):
         return False
     c.network_ns -= <uint64_t>r.network * NETWORK_UNIT_NS
     if heavy:
-        peer.heavy_until = c.ring_position + 1
-    block_lend(t.arena, c.block, peer.process)
-    c.handler = peer.number
+        peer.heavy_until = request.ring_position + 1
+    block_lend(t.arena, request.block, peer.process)
+    request.handler = peer.number
     peer.load += 1
     peer.touched = True
+    return True
+
+cdef int dispatch_channel(ChannelTurn *t, Peer *peer, Channel *c) noexcept nogil:
+    """Give the channel's request to the handler that it needs, or to `peer`. False: that has no room."""
+    cdef Peer *keeper
+    if c.state == ChannelState.CHANNEL_CLOSED:
+        free_request(t, &c.request)
+        free_place(t, c)
+    elif c.state == ChannelState.CHANNEL_WAITING:
+        keeper = session_keeper(t, c)
+        return hand_over(t, keeper if keeper != NULL else peer, c, &c.request, is_heavy(&c.request))
     return True
 
 cdef void dispatch(ChannelTurn *t) noexcept nogil:
@@ -214,10 +231,10 @@ cdef void dispatch(ChannelTurn *t) noexcept nogil:
     A heavy request goes alone, so that nothing waits behind it.
     """
     cdef Peer *peer
-    cdef Peer *keeper
     cdef Channel *c
-    cdef uint32_t given
-    cdef bint heavy
+    cdef WindowEntry *e
+    cdef uint32_t given, tag
+    cdef bint heavy, done
     while t.fifo_head != t.fifo_tail:
         peer = least_loaded(t)
         if peer == NULL:
@@ -226,17 +243,18 @@ cdef void dispatch(ChannelTurn *t) noexcept nogil:
             return
         given = 0
         while t.fifo_head != t.fifo_tail and given < BATCH_REQUESTS_MAX:
-            c = &t.channels[t.fifo[t.fifo_head & (FIFO_PLACES - 1)]]
-            heavy = c.state == ChannelState.CHANNEL_WAITING and is_heavy(c)
+            tag = t.fifo[t.fifo_head & (FIFO_PLACES - 1)]
+            e = &t.entries[tag & ~<uint32_t>ENTRY_TAG] if tag & ENTRY_TAG else NULL
+            c = &t.channels[tag if e == NULL else e.channel]
+            if e == NULL:
+                heavy = c.state == ChannelState.CHANNEL_WAITING and is_heavy(&c.request)
+            else:
+                heavy = c.state != ChannelState.CHANNEL_CLOSED and is_heavy(&e.request)
             if heavy and given:
                 break
-            if c.state == ChannelState.CHANNEL_CLOSED:
-                free_request(t, c)
-                free_place(t, c)
-            elif c.state == ChannelState.CHANNEL_WAITING:
-                keeper = session_keeper(t, c)
-                if not hand_over(t, keeper if keeper != NULL else peer, c, heavy):
-                    break
+            done = dispatch_channel(t, peer, c) if e == NULL else hand_over_entry(t, peer, e)
+            if not done:
+                break
             t.fifo_head += 1
             given = BATCH_REQUESTS_MAX if heavy else given + 1
         t.last_handler = peer.number

@@ -47,9 +47,11 @@ cdef void socket_event(ChannelTurn *t, Channel *c, uint32_t events) noexcept nog
         c.ended = 1
     if events & (EPOLLIN | EPOLLRDHUP):
         c.readable = 1
-    if events & EPOLLRDHUP and c.state == ChannelState.CHANNEL_WAITING and c.parked:
+    if events & EPOLLRDHUP and c.state == ChannelState.CHANNEL_WAITING and c.request.parked:
         close_channel(t, c, CloseReason.CLOSED_BY_PEER, 0)
         return
+    if c.window_count and events & EPOLLOUT:
+        flush_window(t, c)
     if c.secure == NEGOTIATING:
         mark(t, c)
     elif c.state == ChannelState.CHANNEL_SENDING:

@@ -123,9 +123,9 @@ cdef class TurnFiles:
         t.files.wanted_from = t.files.clock + 1
         needed = set()
         missing = {}
-        base = answer_base(t, &c.answer)
-        for i in range(c.answer.length):
-            part = parts_of(t, &c.answer) + i
+        base = answer_base(t, &c.request.answer)
+        for i in range(c.request.answer.length):
+            part = parts_of(t, &c.request.answer) + i
             if part.kind != PartKind.PART_FILE:
                 continue
             name = (part.slot, part.slot_generation, part.segment_base, part.file_generation)
@@ -134,7 +134,7 @@ cdef class TurnFiles:
                 &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
             ) == NULL:
                 missing[name] = (<char *>base)[
-                    c.answer.block + part.path : c.answer.block + part.path + part.path_length
+                    c.request.answer.block + part.path : c.request.answer.block + part.path + part.path_length
                 ]
         if len(needed) > t.files.most:
             close_channel(t, c, CloseReason.CLOSED_MANY_FILES, len(needed))
@@ -189,18 +189,18 @@ cdef class TurnFiles:
         cdef Channel *c = &self.t.channels[channel]
         if c.state != ChannelState.CHANNEL_OPENING:
             return
-        c.open_tries += 1
-        if c.open_tries >= OPEN_TRIES_MAX:
+        c.request.open_tries += 1
+        if c.request.open_tries >= OPEN_TRIES_MAX:
             close_channel(self.t, c, CloseReason.CLOSED_NO_FILE, 0)
             return
         if not enter_arena(self.t, c):
             close_channel(self.t, c, CloseReason.CLOSED_NO_MEMORY, 0)
             return
-        give_back(self.t, &c.answer)
+        give_back(self.t, &c.request.answer)
         if c.timer:                 # the next answer brings its own throttle
             end_throttle(self.t, c)
         c.state = ChannelState.CHANNEL_WAITING
         self.t.next_request += 1
-        c.request = self.t.next_request
+        c.request.number = self.t.next_request
         enqueue(self.t, c)
         self.t.soon = True

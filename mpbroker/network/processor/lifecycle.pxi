@@ -34,6 +34,8 @@ cdef allocate_places(ChannelTurn *t, uint32_t channel_places):
     t.deferred = <uint32_t *>allocated(channel_places, sizeof(uint32_t))
     t.deferred_now = <uint32_t *>allocated(channel_places, sizeof(uint32_t))
     t.fifo = <uint32_t *>allocated(FIFO_PLACES, sizeof(uint32_t))
+    t.entries = <WindowEntry *>allocated(WINDOW_ENTRIES, sizeof(WindowEntry))
+    t.free_entries = <uint32_t *>allocated(WINDOW_ENTRIES, sizeof(uint32_t))
 
 cdef inline void close_own(Channel *c) noexcept nogil:
     """Close the descriptor of a channel, unless Python closes it."""
@@ -45,7 +47,9 @@ cdef void release_turn(ChannelTurn *t) noexcept nogil:
     cdef uint32_t i
     for i in range(t.channels_used):
         close_own(&t.channels[i])
-        free(t.channels[i].kept)
+        free(t.channels[i].request.kept)
+    for i in range(t.entries_used):
+        free(t.entries[i].request.kept)
     for i in range(<uint32_t>FILE_PLACES):
         if t.files.places[i].fd >= 0:
             close(t.files.places[i].fd)
@@ -54,6 +58,8 @@ cdef void release_turn(ChannelTurn *t) noexcept nogil:
     for i in range(<uint32_t>MOST_HANDLERS):
         free(t.handlers[i].owed)
     free(t.told)
+    free(t.entries)
+    free(t.free_entries)
     free(t.fifo)
     free(t.deferred_now)
     free(t.deferred)

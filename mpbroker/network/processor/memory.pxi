@@ -82,8 +82,8 @@ cdef void end_jam(ChannelTurn *t) noexcept nogil:
     cdef Channel *c
     for i in range(t.starved_count):
         c = &t.channels[t.starved[i]]
-        if c.state == ChannelState.CHANNEL_READING and (c.block or c.stash):
-            held += (c.block != 0) + (c.stash != 0)
+        if c.state == ChannelState.CHANNEL_READING and (c.request.block or c.stash):
+            held += (c.request.block != 0) + (c.stash != 0)
             if first == t.starved_count:
                 first = i
     if held and held == t.arena.blocks_out:
@@ -97,20 +97,21 @@ cdef uint64_t answer_bytes(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return the size of an answer that is made of parts."""
     cdef uint64_t total = 0
     cdef uint32_t i
-    for i in range(c.answer.length):
-        total += (parts_of(t, &c.answer) + i).length
+    for i in range(c.request.answer.length):
+        total += (parts_of(t, &c.request.answer) + i).length
     return total
 
 cdef inline bint holds_files(Channel *c) noexcept nogil:
-    return c.state == ChannelState.CHANNEL_SENDING and c.answer.kind == SlotKind.SEND_PARTS
+    return c.state == ChannelState.CHANNEL_SENDING and c.request.answer.kind == SlotKind.SEND_PARTS
 
 cdef uint64_t progress_asked(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return the bytes that a channel must move within `stall_ns` while others starve."""
-    cdef uint64_t holds = c.asked_bytes if c.block else 0
+    cdef ReplySlot *a = &c.request.answer
+    cdef uint64_t holds = c.request.asked_bytes if c.request.block else 0
     if t.unopened_count and holds_files(c):
         holds = answer_bytes(t, c)
-    if c.state == ChannelState.CHANNEL_SENDING and c.answer.kind == SlotKind.SEND and c.answer.length > holds:
-        holds = c.answer.length
+    if c.state == ChannelState.CHANNEL_SENDING and a.kind == SlotKind.SEND and a.length > holds:
+        holds = a.length
     holds //= PROGRESS_SHARE
     return holds if holds > PROGRESS_BYTES else PROGRESS_BYTES
 
@@ -118,11 +119,11 @@ cdef bint is_stalled(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether a channel holds memory, could move, and has moved too little for too long. A byte now
     and then is no progress.
     """
-    if c.starved or c.held:
+    if (c.starved or c.held) and not window_holds_answers(t, c):
         return False
     # A sending channel holds an answer, whatever became of the request.
-    if c.state != ChannelState.CHANNEL_SENDING and not (
-        c.state == ChannelState.CHANNEL_READING and (c.block or c.stash)
+    if c.state != ChannelState.CHANNEL_SENDING and not window_holds_answers(t, c) and not (
+        c.state == ChannelState.CHANNEL_READING and (c.request.block or c.stash) and not c.barred
     ):
         return False
     if c.last_active_ns + t.stall_ns < t.now_ns:
@@ -140,7 +141,9 @@ cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
     """
     if not c.stash or c.last_active_ns + t.stall_ns >= t.now_ns:
         return False
-    return c.state == ChannelState.CHANNEL_THROTTLED or (c.state == ChannelState.CHANNEL_WAITING and c.parked)
+    if c.state == ChannelState.CHANNEL_WAITING:
+        return c.request.parked
+    return c.state == ChannelState.CHANNEL_THROTTLED
 
 cdef bint replies_are_out(ChannelTurn *t) noexcept nogil:
     """Return whether a handler lacks room for an answer: other clients do not read theirs."""

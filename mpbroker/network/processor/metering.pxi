@@ -40,25 +40,25 @@ cdef void count_client(ChannelTurn *t, Channel *c) noexcept nogil:
         t.meters, ClientKind.CLIENT_SOFTWARE, session.software_name, session.software_version
     )
 
-cdef void note_finished(ChannelTurn *t, Channel *c) noexcept nogil:
+cdef void note_finished(ChannelTurn *t, Request *r) noexcept nogil:
     """Count a request that has ended, even if answered in vain.
 
     Each stage ends where the next begins, so that they add up.
     """
-    cdef ReplySlot *a = &c.answer
-    cdef uint64_t *page = api_page(t.meters, c.api_key)
+    cdef ReplySlot *a = &r.answer
+    cdef uint64_t *page = api_page(t.meters, r.api_key)
     cdef uint64_t queue_ns = <uint64_t>a.queue_us * STAMP_NS, local_ns = <uint64_t>a.local_us * STAMP_NS
     cdef uint64_t answered_ns, remote_ns
     # For other kinds nothing was written: no time has passed.
     if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
         t.clock_ns = monotonic_ns()
     answered_ns = since(
-        c.received_ns, a.done_ns if a.done_ns and a.done_ns < c.dequeued_ns else c.dequeued_ns)
+        r.received_ns, a.done_ns if a.done_ns and a.done_ns < r.dequeued_ns else r.dequeued_ns)
     remote_ns = since(queue_ns + local_ns, answered_ns)
     if remote_ns < 2 * STAMP_NS:    # left by rounding down two stamps
         local_ns += remote_ns
         remote_ns = 0
-    count_version(page, c.api_version)
+    count_version(page, r.api_version)
     if queue_ns:
         note_api(page, ApiHistogram.REQUEST_QUEUE_NS, queue_ns)
     if local_ns:
@@ -67,20 +67,20 @@ cdef void note_finished(ChannelTurn *t, Channel *c) noexcept nogil:
         note_api(page, ApiHistogram.REMOTE_NS, remote_ns)
     if a.throttle_ms:
         note_api(page, ApiHistogram.THROTTLE_NS, <uint64_t>a.throttle_ms * 1000000)
-    note_api(page, ApiHistogram.RESPONSE_QUEUE_NS, since(c.received_ns + answered_ns, c.dequeued_ns))
-    if t.clock_ns > c.dequeued_ns:
-        note_api(page, ApiHistogram.RESPONSE_SEND_NS, t.clock_ns - c.dequeued_ns)
-    note_api(page, ApiHistogram.TOTAL_NS, since(c.received_ns, t.clock_ns))
-    note_api(page, ApiHistogram.REQUEST_BYTES, c.needed - c.body)
+    note_api(page, ApiHistogram.RESPONSE_QUEUE_NS, since(r.received_ns + answered_ns, r.dequeued_ns))
+    if t.clock_ns > r.dequeued_ns:
+        note_api(page, ApiHistogram.RESPONSE_SEND_NS, t.clock_ns - r.dequeued_ns)
+    note_api(page, ApiHistogram.TOTAL_NS, since(r.received_ns, t.clock_ns))
+    note_api(page, ApiHistogram.REQUEST_BYTES, r.needed - r.body)
     if a.flags & ReplyFlag.LOGGED:
-        keep_told(t, c, queue_ns, local_ns, remote_ns, since(c.received_ns + answered_ns, c.dequeued_ns))
+        keep_told(t, r, queue_ns, local_ns, remote_ns, since(r.received_ns + answered_ns, r.dequeued_ns))
 
 cdef void keep_told(
-    ChannelTurn *t, Channel *c,
+    ChannelTurn *t, Request *r,
     uint64_t queue_ns, uint64_t local_ns, uint64_t remote_ns, uint64_t response_queue_ns
 ) noexcept nogil:
     """Copy a handler's text for the request log, for Python to write. Without memory it is lost."""
-    cdef ReplySlot *a = &c.answer
+    cdef ReplySlot *a = &r.answer
     cdef uint8_t *base = t.handlers[a.owner - FIRST_HANDLER].arena
     cdef uint8_t *end = base + a.block + block_capacity(base, a.block)
     cdef uint32_t length, room
@@ -99,8 +99,8 @@ cdef void keep_told(
     memcpy(told.text, end - 4 - length, length)
     told.length, told.throttle_ms = length, a.throttle_ms
     told.request_queue_ns, told.local_ns, told.remote_ns = queue_ns, local_ns, remote_ns
-    told.response_queue_ns, told.send_ns = response_queue_ns, since(c.dequeued_ns, t.clock_ns)
-    told.total_ns = since(c.received_ns, t.clock_ns)
+    told.response_queue_ns, told.send_ns = response_queue_ns, since(r.dequeued_ns, t.clock_ns)
+    told.total_ns = since(r.received_ns, t.clock_ns)
     t.told_count += 1
 
 cdef list take_told(ChannelTurn *t):
@@ -119,13 +119,13 @@ cdef list take_told(ChannelTurn *t):
     t.told_count = 0
     return out
 
-cdef void note_size(ChannelTurn *t, Channel *c) noexcept nogil:
+cdef void note_size(ChannelTurn *t, Request *r) noexcept nogil:
     """Note the size of a response that begins to be written."""
-    cdef uint64_t size = c.answer.length
+    cdef uint64_t size = r.answer.length
     cdef uint32_t i
-    if c.answer.kind == SlotKind.SEND_PARTS:
+    if r.answer.kind == SlotKind.SEND_PARTS:
         size = 0
-        for i in range(c.answer.length):
-            size += parts_of(t, &c.answer)[i].length
+        for i in range(r.answer.length):
+            size += parts_of(t, &r.answer)[i].length
     if size > t.counters.counters[<int>Counter.COUNT_RESPONSE_BYTES_MAX]:
         counter_set(t.counters, Counter.COUNT_RESPONSE_BYTES_MAX, size)

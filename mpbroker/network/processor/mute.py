@@ -1,14 +1,20 @@
 """When a channel is read: Kafka's mute states (KafkaChannel.ChannelMuteState) as one table, without I/O.
 
-A channel is muted from the moment its request is queued until the response is written and a throttle, if one
-was announced, has ended. The response does not wait for the throttle, and the throttle does not wait for the
-response: whichever comes last unmutes.
+A channel is muted from the moment its one request is queued until the response is written and a throttle,
+if one was announced, has ended. The response does not wait for the throttle, and the throttle does not wait
+for the response: whichever comes last unmutes.
 
     unthrottled         NOT_MUTED -MUTE-> MUTED -REQUEST_RECEIVED-> RESPONSE_PENDING -RESPONSE_SENT-> MUTED
                         -UNMUTE-> NOT_MUTED
     response first      RESPONSE_PENDING -THROTTLE_STARTED-> THROTTLED_AND_PENDING -RESPONSE_SENT-> THROTTLED
                         -THROTTLE_ENDED-> MUTED
     timer first         THROTTLED_AND_PENDING -THROTTLE_ENDED-> RESPONSE_PENDING -RESPONSE_SENT-> MUTED
+
+Requests of a window (window.py) do not mute the channel. The throttle that an answer of one brings does, also
+while memory has it muted, and a second one lasts on:
+
+    in a window         NOT_MUTED or MUTED -THROTTLE_STARTED-> THROTTLED -THROTTLE_STARTED-> THROTTLED
+                        -THROTTLE_ENDED-> MUTED
 
 MUTE and UNMUTE may come at any time; MUTE is ignored where the channel is muted already, UNMUTE where
 something is still awaited. The other events are impossible where the table has no entry: the processor
@@ -43,10 +49,10 @@ _N, _M, _R, _T, _TR = MuteState
 _X = None
 # Columns: MUTE, UNMUTE, REQUEST_RECEIVED, RESPONSE_SENT, THROTTLE_STARTED, THROTTLE_ENDED.
 TABLE: dict[MuteState, tuple[MuteState | None, ...]] = {
-    _N: (_M, _N, _X, _X, _X, _X),
-    _M: (_M, _N, _R, _X, _X, _X),
+    _N: (_M, _N, _X, _X, _T, _X),
+    _M: (_M, _N, _R, _X, _T, _X),
     _R: (_R, _R, _X, _M, _TR, _X),
-    _T: (_T, _T, _X, _X, _X, _M),
+    _T: (_T, _T, _X, _X, _T, _M),
     _TR: (_TR, _TR, _X, _T, _X, _R),
 }
 

@@ -67,10 +67,15 @@ cdef void timer_sift(ChannelTurn *t, uint32_t place, uint32_t channel) noexcept 
         place = child
     timer_put(t, place, channel)
 
-cdef void timer_start(ChannelTurn *t, Channel *c, uint64_t until_ns) noexcept nogil:
+cdef void timer_start(ChannelTurn *t, Channel *c, uint64_t until_ns, uint8_t by) noexcept nogil:
+    """Start the channel's timer. If it runs, for another answer of the window, the later end counts."""
+    if c.timer:
+        if until_ns <= c.throttled_until_ns:
+            return
+        timer_stop(t, c)
     c.throttled_until_ns = until_ns
     t.timer_count += 1
-    c.throttled_by = (c.answer.flags >> THROTTLED_BY_SHIFT) & 3
+    c.throttled_by = by
     counter_add(t.counters, <int>Counter.COUNT_THROTTLED_PRODUCE + c.throttled_by, 1)
     timer_sift(t, t.timer_count, c.index)
 
@@ -103,7 +108,9 @@ cdef bint start_throttle(ChannelTurn *t, Channel *c, ReplySlot *a) noexcept nogi
     cdef uint64_t since = a.done_ns if 0 < a.done_ns < t.now_ns else t.now_ns
     if not mute_event(t, c, THROTTLE_STARTED):
         return False
-    timer_start(t, c, since + <uint64_t>a.throttle_ms * 1000000)
+    timer_start(t, c, since + <uint64_t>a.throttle_ms * 1000000, (a.flags >> THROTTLED_BY_SHIFT) & 3)
+    if c.state == ChannelState.CHANNEL_READING:
+        c.state = ChannelState.CHANNEL_THROTTLED        # the answer is one of the window
     return True
 
 cdef void end_throttle(ChannelTurn *t, Channel *c) noexcept nogil:
@@ -120,6 +127,7 @@ cdef void end_throttles(ChannelTurn *t) noexcept nogil:
 
 cdef void go_on_reading(ChannelTurn *t, Channel *c) noexcept nogil:
     """Unmute an answered channel, unless a throttle lasts. A pipelined frame needs no further wake-up."""
+    cdef int framed
     if not mute_event(t, c, UNMUTE):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
         return
@@ -129,10 +137,17 @@ cdef void go_on_reading(ChannelTurn *t, Channel *c) noexcept nogil:
             shrink_stash(t, c)
         return
     c.state = ChannelState.CHANNEL_READING
+    if c.received or c.barred or window_is_full(t, c):
+        read_again(t, c)
+        return
     if c.stash:
         if queue_is_full(t):
             hold(t, c)
-        elif take_from_stash(t, c) == -2:
-            memory_full(t, c)
+        else:
+            framed = take_from_stash(t, c)
+            if framed == -2:
+                memory_full(t, c)
+            elif framed == 2 and c.stash:
+                defer(t, c, True)
     if c.state == ChannelState.CHANNEL_READING and c.readable:
         defer(t, c, True)

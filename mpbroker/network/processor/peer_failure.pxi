@@ -9,18 +9,86 @@ cdef bint is_repeatable(int16_t api_key) noexcept nogil:
         Api.API_DESCRIBE_CONFIGS, Api.API_DESCRIBE_CLUSTER,
     )
 
-cdef bint may_try_again(Channel *c) noexcept nogil:
+cdef bint may_try_again(Request *r) noexcept nogil:
     """Return whether to give the request to another handler after a death. One that kills its handlers must
     not go through all of them, and a large one may be why its handler was killed as hanging.
     """
-    c.deaths += 1
-    return is_repeatable(c.api_key) and c.needed < HEAVY_BYTES and c.deaths < DEATHS_MAX
+    r.deaths += 1
+    return is_repeatable(r.api_key) and r.needed < HEAVY_BYTES and r.deaths < DEATHS_MAX
 
 cdef void lose_answer_of(ChannelTurn *t, Channel *c, uint32_t owner) noexcept nogil:
     """Close a channel that sends from a dead handler's arena: the arena is about to be reset."""
-    if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
-        if c.answer.owner == owner and c.answer.block:
+    cdef uint32_t i
+    cdef WindowEntry *e
+    for i in range(c.window_count if c.state != ChannelState.CHANNEL_CLOSED else 0):
+        e = entry_at(t, c, i)
+        if e.answered and e.request.answer.owner == owner and e.request.answer.block:
             close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
+            return
+    if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:
+        if c.request.answer.owner == owner and c.request.answer.block:
+            close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, owner)
+
+cdef void mend_window(ChannelTurn *t, Channel *c, uint32_t number, uint64_t taken) noexcept nogil:
+    """Queue a window's requests anew that the dead handler had not taken; if it had taken one, close the
+    channel: nobody knows what became of it, and those behind it must not overtake.
+    """
+    cdef bint is_closed = c.state == ChannelState.CHANNEL_CLOSED, lost = False
+    cdef uint32_t i, count = c.window_count
+    cdef WindowEntry *e
+    for i in range(count):
+        e = entry_at(t, c, i)
+        if e.answered or e.request.handler != number:
+            continue
+        lost = lost or e.request.ring_position < taken or e.request.block == 0
+        answered(t, &e.request)
+        if not is_closed:
+            t.next_request += 1
+            e.request.number = t.next_request
+            enqueue_entry(t, <uint32_t>(e - t.entries))
+        else:
+            # forget_entry may free the place, and with it the window that is walked.
+            if c.window_owed == 1:
+                forget_entry(t, c, e)
+                return
+            forget_entry(t, c, e)
+    if lost and not is_closed:
+        close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, t.handlers[number].process)
+    elif c.window_waiting and not is_closed:
+        release_waiting(t, c)
+
+cdef bint has_lost_produce(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Return whether a produce of the window was taken by a handler and is not answered."""
+    cdef uint32_t i
+    cdef Request *r
+    for i in range(c.window_count):
+        r = &entry_at(t, c, i).request
+        if entry_at(t, c, i).answered or r.api_key != Api.API_PRODUCE or r.handler == NO_HANDLER:
+            continue
+        if r.ring_position < load_acquire(t.handlers[r.handler].requests.head):
+            return True
+    return False
+
+cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Close a channel whose window has a produce that died with a log worker, and count that as answered."""
+    cdef uint32_t i, count = c.window_count
+    cdef WindowEntry *e
+    cdef Request *r
+    cdef bint is_last
+    if c.state != ChannelState.CHANNEL_CLOSED:
+        close_channel(t, c, CloseReason.CLOSED_ROLE_DIED, LOG_PROCESS)
+    for i in range(count):
+        e = entry_at(t, c, i)
+        r = &e.request
+        if e.answered or r.api_key != Api.API_PRODUCE or r.handler == NO_HANDLER:
+            continue
+        if r.ring_position >= load_acquire(t.handlers[r.handler].requests.head):
+            continue
+        answered(t, r)
+        is_last = c.window_owed == 1
+        forget_entry(t, c, e)
+        if is_last:
+            return
 
 cdef void mend_handler(ChannelTurn *t, uint32_t number) noexcept nogil:
     """Repair after a handler's death: requeue untaken and repeatable requests, close the rest.
@@ -37,18 +105,21 @@ cdef void mend_handler(ChannelTurn *t, uint32_t number) noexcept nogil:
         if c.state == ChannelState.CHANNEL_FREE:
             continue
         lose_answer_of(t, c, peer.process)
-        if c.handler != number or (
+        if c.window_count:
+            mend_window(t, c, number, taken)
+            continue
+        if c.request.handler != number or (
             c.state != ChannelState.CHANNEL_WAITING and c.state != ChannelState.CHANNEL_CLOSED
         ):
             continue
-        answered(t, c)
+        answered(t, &c.request)
         if c.state == ChannelState.CHANNEL_CLOSED:
-            free_request(t, c)
+            free_request(t, &c.request)
             free_place(t, c)
-        elif (c.ring_position >= taken or may_try_again(c)) and enter_arena(t, c):
+        elif (c.request.ring_position >= taken or may_try_again(&c.request)) and enter_arena(t, c):
             t.next_request += 1
             # an answer of the dead handler cannot be taken for the new one's
-            c.request = t.next_request
+            c.request.number = t.next_request
             enqueue(t, c)
         else:
             c.state = ChannelState.CHANNEL_READING
@@ -69,15 +140,19 @@ cdef void mend_log(ChannelTurn *t) noexcept nogil:
     take_all_answers(t)
     for i in range(t.channels_used):
         c = &t.channels[i]
+        if c.window_count:
+            if has_lost_produce(t, c):
+                lose_produces(t, c)
+            continue
         if c.state != ChannelState.CHANNEL_WAITING and c.state != ChannelState.CHANNEL_CLOSED:
             continue
-        if c.api_key != Api.API_PRODUCE or c.handler == NO_HANDLER:
+        if c.request.api_key != Api.API_PRODUCE or c.request.handler == NO_HANDLER:
             continue
-        if c.ring_position >= load_acquire(t.handlers[c.handler].requests.head):
+        if c.request.ring_position >= load_acquire(t.handlers[c.request.handler].requests.head):
             continue
-        answered(t, c)
+        answered(t, &c.request)
         if c.state == ChannelState.CHANNEL_CLOSED:
-            free_request(t, c)
+            free_request(t, &c.request)
             free_place(t, c)
         else:
             c.state = ChannelState.CHANNEL_READING

@@ -110,6 +110,7 @@ class Processor:
             self._queued_requests_max,
             connection_prefix(context.index, context.incarnation),
             self._idle_ns,
+            window=config.max_in_flight_requests_per_connection,
         )
         descriptors = own_shares()
         self.connections_max = descriptors.connections
@@ -222,6 +223,7 @@ class Processor:
         before = {number: settings_of(listener, config) for number, listener in listeners.items()}
         self.context.follow_settings()
         self.turn.limit(config.socket_request_max_bytes, self._queued_requests_max, self._idle_ns)
+        self.turn.set_window(config.max_in_flight_requests_per_connection)
         if self.secure is None:
             return
         self.secure.delay_ns = config.connection_failed_authentication_delay_ms * 1_000_000

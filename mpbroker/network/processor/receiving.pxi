@@ -15,15 +15,15 @@ cdef bint parse_header(ChannelTurn *t, Channel *c) noexcept nogil:
 
     Fills api_key, api_version, correlation, body.
     """
-    cdef uint8_t *frame = t.arena.base + c.block
-    cdef uint64_t at = 12, end = c.needed
+    cdef uint8_t *frame = t.arena.base + c.request.block
+    cdef uint64_t at = 12, end = c.request.needed
     cdef int32_t client_bytes
     cdef uint64_t tags, size, i
     if end < 14:
         return False
-    c.api_key = <int16_t>be16(frame + 4)
-    c.api_version = <int16_t>be16(frame + 6)
-    c.correlation = <int32_t>be32(frame + 8)
+    c.request.api_key = <int16_t>be16(frame + 4)
+    c.request.api_version = <int16_t>be16(frame + 6)
+    c.request.correlation = <int32_t>be32(frame + 8)
     client_bytes = <int16_t>be16(frame + 12)
     at = 14
     if client_bytes > 0:
@@ -31,8 +31,8 @@ cdef bint parse_header(ChannelTurn *t, Channel *c) noexcept nogil:
     if at > end:
         return False
     if (
-        0 <= c.api_key < API_KEYS and t.first_flexible[c.api_key] >= 0
-        and c.api_version >= t.first_flexible[c.api_key]
+        0 <= c.request.api_key < API_KEYS and t.first_flexible[c.request.api_key] >= 0
+        and c.request.api_version >= t.first_flexible[c.request.api_key]
     ):
         if not read_uvarint(frame, &at, end, &tags):
             return False
@@ -42,7 +42,7 @@ cdef bint parse_header(ChannelTurn *t, Channel *c) noexcept nogil:
             if size > end - at:
                 return False
             at += size
-    c.body = <uint32_t>at
+    c.request.body = <uint32_t>at
     return True
 
 cdef bint read_uvarint(const uint8_t *bytes, uint64_t *at, uint64_t end, uint64_t *value) noexcept nogil:
@@ -73,20 +73,21 @@ cdef void note_software(ChannelTurn *t, Channel *c) noexcept nogil:
     """Note the client's software, which an ApiVersions request names, in the session before the request is
     queued. Malformed or invalid requests are left to the handler, which answers them.
     """
-    cdef const uint8_t *frame = t.arena.base + c.block
-    cdef uint64_t at = c.body, name, name_bytes, version, version_bytes
-    if c.api_version < t.first_flexible[<int>Api.API_API_VERSIONS] or c.api_version > API_VERSIONS_LATEST:
+    cdef Request *r = &c.request
+    cdef const uint8_t *frame = t.arena.base + r.block
+    cdef uint64_t at = r.body, name, name_bytes, version, version_bytes
+    if r.api_version < t.first_flexible[<int>Api.API_API_VERSIONS] or r.api_version > API_VERSIONS_LATEST:
         return
     if (
-        not read_uvarint(frame, &at, c.needed, &name_bytes)
-        or name_bytes == 0 or name_bytes - 1 > c.needed - at
+        not read_uvarint(frame, &at, r.needed, &name_bytes)
+        or name_bytes == 0 or name_bytes - 1 > r.needed - at
     ):
         return
     name = at
     at += name_bytes - 1
     if (
-        not read_uvarint(frame, &at, c.needed, &version_bytes)
-        or version_bytes == 0 or version_bytes - 1 > c.needed - at
+        not read_uvarint(frame, &at, r.needed, &version_bytes)
+        or version_bytes == 0 or version_bytes - 1 > r.needed - at
     ):
         return
     version = at
@@ -106,54 +107,73 @@ cdef bint set_aside(ChannelTurn *t, Channel *c) noexcept nogil:
 
     No byte moves more than twice, however many frames come at once. False: no memory.
     """
-    cdef uint32_t extra = c.received - c.needed
+    cdef uint32_t extra = c.received - c.request.needed
     cdef uint64_t asked, block
-    if extra <= c.needed:
+    if extra <= c.request.needed:
         asked = stash_block(extra)
         block = allocate_more(t, asked)
         if block == 0:
             return False
-        memcpy(t.arena.base + block, t.arena.base + c.block + c.needed, extra)
+        memcpy(t.arena.base + block, t.arena.base + c.request.block + c.request.needed, extra)
         c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = block, asked, 0, extra
     else:
-        asked = c.needed + answer_room(c.needed)
+        asked = c.request.needed + answer_room(c.request.needed)
         block = allocate_more(t, asked)
         if block == 0:
             return False
-        memcpy(t.arena.base + block, t.arena.base + c.block, c.needed)
+        memcpy(t.arena.base + block, t.arena.base + c.request.block, c.request.needed)
         c.stash, c.stash_asked_bytes, c.stash_at, c.stash_received = (
-            c.block, c.asked_bytes, c.needed, c.received)
-        c.block, c.asked_bytes = block, asked
-    c.received = c.needed
+            c.request.block, c.request.asked_bytes, c.request.needed, c.received)
+        c.request.block, c.request.asked_bytes = block, asked
+    c.received = c.request.needed
     return True
 
+cdef inline bint is_served(ChannelTurn *t, Channel *c) noexcept nogil:
+    cdef int16_t api_key = c.request.api_key
+    return 0 <= api_key < API_KEYS and t.first_flexible[api_key] >= 0
+
+cdef inline bint may_go_beside(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Return whether the request need not wait until the window is empty."""
+    return may_enter_window(t, c) and not (c.expires_ns and t.now_ns >= c.expires_ns)
+
 cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Mute the channel and put its request into the FIFO. 1: it is there; -1: closed; -2: no memory."""
-    if c.received > c.needed and not set_aside(t, c):
+    """Put the request into the window, or mute the channel and put its request into the FIFO.
+
+    2: it is in the window, and the next one may be read; 1: nothing more is read; -1: closed; -2: no memory.
+    """
+    cdef bint parsed
+    if c.received > c.request.needed and not set_aside(t, c):
         return -2
-    if not parse_header(t, c):
-        close_channel(t, c, CloseReason.CLOSED_HEADER, c.needed)
+    parsed = parse_header(t, c)
+    if c.window_count and not (parsed and is_served(t, c) and may_go_beside(t, c)):
+        c.barred = 1
+        return 1
+    if not parsed:
+        close_channel(t, c, CloseReason.CLOSED_HEADER, c.request.needed)
         return -1
-    if c.api_key < 0 or c.api_key >= API_KEYS or t.first_flexible[c.api_key] < 0:
-        close_channel(t, c, CloseReason.CLOSED_UNKNOWN_API, c.api_key)
+    if not is_served(t, c):
+        close_channel(t, c, CloseReason.CLOSED_UNKNOWN_API, c.request.api_key)
         return -1
     if c.expires_ns and session_over(t, c):
         return -1
+    if c.request.api_key == Api.API_API_VERSIONS:
+        note_software(t, c)
+    c.expected = c.request.needed if c.request.needed < EXPECTED_MAX else EXPECTED_MAX
+    c.request.received_ns = t.clock_ns
+    c.request.handler = NO_HANDLER
+    c.request.parked = 0
+    c.request.open_tries = 0
+    c.request.deaths = 0
+    t.next_request += 1
+    c.request.number = t.next_request
+    counter_add(t.counters, Counter.COUNT_REQUESTS, 1)
+    if may_enter_window(t, c):
+        enter_window(t, c)
+        return 2
     if not mute_event(t, c, MUTE) or not mute_event(t, c, REQUEST_RECEIVED):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
         return -1
-    if c.api_key == Api.API_API_VERSIONS:
-        note_software(t, c)
-    c.expected = c.needed if c.needed < EXPECTED_MAX else EXPECTED_MAX
-    c.received_ns = t.clock_ns
     c.state = ChannelState.CHANNEL_WAITING
-    c.handler = NO_HANDLER
-    c.parked = 0
-    c.open_tries = 0
-    c.deaths = 0
-    t.next_request += 1
-    c.request = t.next_request
-    counter_add(t.counters, Counter.COUNT_REQUESTS, 1)
     enqueue(t, c)
     return 1
 
@@ -163,7 +183,7 @@ cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept n
     if size < 0 or <uint32_t>size > t.frame_bytes_max:
         close_channel(t, c, CloseReason.CLOSED_FRAME_SIZE, size)
         return False
-    c.needed = <uint32_t>size + 4
+    c.request.needed = <uint32_t>size + 4
     return True
 
 cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
@@ -172,24 +192,24 @@ cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef uint32_t taken = left
     cdef const uint8_t *frame = t.arena.base + c.stash + c.stash_at
     cdef uint64_t asked = SMALL_BLOCK, block
-    c.needed = 0
+    c.request.needed = 0
     c.marked_ns = 0
     if left >= 4:
         if not take_size(t, c, frame):
             return -1
-        taken = c.needed if c.needed < left else left
-        if taken == c.needed or taken >= SMALL_BLOCK:
-            asked = frame_block(c.needed, taken)
+        taken = c.request.needed if c.request.needed < left else left
+        if taken == c.request.needed or taken >= SMALL_BLOCK:
+            asked = frame_block(c.request.needed, taken)
     if c.stash_at == 0 and taken == left:
         # The stash holds this frame alone: use it as the frame's block.
-        c.block, c.asked_bytes, c.received = c.stash, c.stash_asked_bytes, left
+        c.request.block, c.request.asked_bytes, c.received = c.stash, c.stash_asked_bytes, left
         c.stash = 0
         return frame_received(t, c)
     block = allocate_more(t, asked)
     if block == 0:
         return -2
     memcpy(t.arena.base + block, frame, taken)
-    c.block, c.asked_bytes, c.received = block, asked, taken
+    c.request.block, c.request.asked_bytes, c.received = block, asked, taken
     c.stash_at += taken
     if c.stash_at == c.stash_received:
         free_stash(t, c)
@@ -197,37 +217,39 @@ cdef int take_from_stash(ChannelTurn *t, Channel *c) noexcept nogil:
 
 cdef bint make_room(ChannelTurn *t, Channel *c) noexcept nogil:
     """Move a frame's beginning into a larger block, finally one for all and its answer. False: no memory."""
-    cdef uint64_t asked = frame_block(c.needed, c.received)
+    cdef uint64_t asked = frame_block(c.request.needed, c.received)
     cdef uint64_t block
-    if c.needed + answer_room(c.needed) <= block_capacity(t.arena.base, c.block):
+    if c.request.needed + answer_room(c.request.needed) <= block_capacity(t.arena.base, c.request.block):
         return True
     block = allocate_more(t, asked)
     if block == 0:
         return False
-    memcpy(t.arena.base + block, t.arena.base + c.block, c.received)
-    arena_free(t.arena, c.block, c.asked_bytes)
-    c.block = block
-    c.asked_bytes = asked
+    memcpy(t.arena.base + block, t.arena.base + c.request.block, c.received)
+    arena_free(t.arena, c.request.block, c.request.asked_bytes)
+    c.request.block = block
+    c.request.asked_bytes = asked
     return True
 
 cdef inline uint64_t frame_room(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return how much more of the frame the block has room for."""
-    cdef uint64_t whole = block_capacity(t.arena.base, c.block)
-    return (c.needed if 0 < c.needed < whole else whole) - c.received
+    cdef uint64_t whole = block_capacity(t.arena.base, c.request.block)
+    return (c.request.needed if 0 < c.request.needed < whole else whole) - c.received
 
 cdef int frame_received(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Look at the block. 1: a request went to the FIFO; 0: needs more bytes; -1: closed; -2: no memory."""
+    """Look at the block. 0: it needs more bytes; otherwise as `frame_whole`."""
     if c.received < 4:
         return 0
-    if c.needed == 0 and not take_size(t, c, t.arena.base + c.block):
+    if c.request.needed == 0 and not take_size(t, c, t.arena.base + c.request.block):
         return -1
-    if c.received < c.needed and c.received < block_capacity(t.arena.base, c.block):
+    if c.received < c.request.needed and c.received < block_capacity(t.arena.base, c.request.block):
         # It has to fill its first block before it gets another.
         return 0
-    if c.received < c.needed or c.needed + ANSWER_ROOM // 2 > block_capacity(t.arena.base, c.block):
+    if c.received < c.request.needed or (
+        c.request.needed + ANSWER_ROOM // 2 > block_capacity(t.arena.base, c.request.block)
+    ):
         if not make_room(t, c):
             return -2
-        if c.received < c.needed:
+        if c.received < c.request.needed:
             return 0
     return frame_whole(t, c)
 
@@ -239,15 +261,15 @@ cdef int find_block(ChannelTurn *t, Channel *c) noexcept nogil:
         framed = take_from_stash(t, c)
         if framed:
             return framed
-    if c.block == 0:
+    if c.request.block == 0:
         asked = (
             c.expected + answer_room(c.expected) if c.expected > SMALL_BLOCK - ANSWER_ROOM else SMALL_BLOCK)
-        c.block = arena_allocate(t.arena, asked)
-        if c.block == 0:
+        c.request.block = arena_allocate(t.arena, asked)
+        if c.request.block == 0:
             return -2
-        c.asked_bytes = asked
+        c.request.asked_bytes = asked
         c.received = 0
-        c.needed = 0
+        c.request.needed = 0
         c.marked_ns = 0
         return 0
     # These bytes waited for memory, and may be a whole frame.
@@ -258,7 +280,11 @@ cdef void receive_end(ChannelTurn *t, Channel *c, ssize_t n) noexcept nogil:
     if n < 0 and errno == EAGAIN:
         c.readable = 0
         if c.received == 0:
-            free_request(t, c)
+            free_request(t, &c.request)
+        return
+    if n == 0 and c.window_count:
+        c.readable = 0              # what was received whole is answered first
+        c.ended = 1
         return
     close_channel(
         t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET,
@@ -269,31 +295,53 @@ cdef void read_channel(ChannelTurn *t, Channel *c) noexcept nogil:
     receive(t, c)
     end_timing(c, begun_ns)
 
+cdef bint may_receive(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Return whether the next bytes may be read, or looked at, now."""
+    if t.stopping or not (c.readable or c.stash or c.received):
+        return False
+    if c.secure == NEGOTIATING:
+        mark(t, c)
+        return False
+    if c.window_count and (c.barred or window_is_full(t, c)):
+        return False
+    if queue_is_full(t):
+        hold(t, c)
+        return False
+    return True
+
+cdef int next_frame(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Look at the bytes that are there, the request first that waited for the window. Returns as
+    `frame_received`.
+    """
+    if not c.barred:
+        return find_block(t, c)
+    c.barred = 0
+    return frame_whole(t, c)
+
 cdef void receive(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Receive until a request is whole, the socket is empty, the share is used up, or an error."""
+    """Receive until nothing more may be read, the socket is empty, the share is used up, or an error."""
     cdef uint64_t room, budget = RECEIVED_PER_TURN_MAX
     cdef ssize_t n
     cdef int framed
-    if t.stopping or not (c.readable or c.stash or c.received):
+    if not may_receive(t, c):
         return
-    if c.secure == NEGOTIATING:
-        mark(t, c)
-        return
-    if queue_is_full(t):
-        hold(t, c)
-        return
-    framed = find_block(t, c)
+    framed = next_frame(t, c)
     if framed == 0 and c.readable and c.secure:
         mark(t, c)
         return
-    while framed == 0 and c.readable:
+    while framed == 2 or (framed == 0 and c.readable):
+        if framed == 2:
+            if not may_receive(t, c):
+                return
+            framed = next_frame(t, c)
+            continue
         if budget == 0:
             defer(t, c, True)
             return
         room = frame_room(t, c)
         if room > budget:
             room = budget
-        n = recv(c.fd, t.arena.base + c.block + c.received, room, MSG_DONTWAIT)
+        n = recv(c.fd, t.arena.base + c.request.block + c.received, room, MSG_DONTWAIT)
         counter_add(t.counters, Counter.COUNT_READS, 1)
         if n < 0 and errno == EINTR:
             continue

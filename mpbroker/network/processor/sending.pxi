@@ -9,7 +9,7 @@ cdef inline Part *parts_of(ChannelTurn *t, ReplySlot *a) noexcept nogil:
 
 cdef void release_answer(ChannelTurn *t, Channel *c) noexcept nogil:
     """End the use of files and the lease of the answer that the channel was sending."""
-    cdef ReplySlot *a = &c.answer
+    cdef ReplySlot *a = &c.request.answer
     cdef Part *part
     cdef OpenFile *entry
     cdef uint32_t i
@@ -80,7 +80,7 @@ cdef int send_file(ChannelTurn *t, Channel *c, Part *part, uint64_t *budget) noe
 
 cdef int send_answer(ChannelTurn *t, Channel *c) noexcept nogil:
     """Write the answer. 1: all written; 0: wait for the socket; 2: go on next turn; -1: error."""
-    cdef ReplySlot *a = &c.answer
+    cdef ReplySlot *a = &c.request.answer
     cdef Part *part
     cdef uint8_t *base = answer_base(t, a)
     cdef uint64_t budget = SENT_PER_TURN_MAX
@@ -104,8 +104,8 @@ cdef bint files_are_open(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether every slice can be sent. All are checked before the first byte is written."""
     cdef Part *part
     cdef uint32_t i
-    for i in range(c.answer.length):
-        part = parts_of(t, &c.answer) + i
+    for i in range(c.request.answer.length):
+        part = parts_of(t, &c.request.answer) + i
         if part.kind == PartKind.PART_FILE:
             if file_find(
                 &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
@@ -116,26 +116,26 @@ cdef bint files_are_open(ChannelTurn *t, Channel *c) noexcept nogil:
 cdef void use_files(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef Part *part
     cdef uint32_t i
-    for i in range(c.answer.length):
-        part = parts_of(t, &c.answer) + i
+    for i in range(c.request.answer.length):
+        part = parts_of(t, &c.request.answer) + i
         if part.kind == PartKind.PART_FILE:
             file_find(
                 &t.files, part.slot, part.slot_generation, part.segment_base, part.file_generation
             ).users += 1
 
 cdef void start_sending(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Begin to send `c.answer`, or wait for its files."""
+    """Begin to send `c.request.answer`, or wait for its files."""
     c.part = 0
     c.part_sent = 0
     c.marked_ns = 0
-    if c.answer.kind == SlotKind.SEND_PARTS:
+    if c.request.answer.kind == SlotKind.SEND_PARTS:
         if not files_are_open(t, c):
             c.state = ChannelState.CHANNEL_OPENING
             await_files(t, c)
             return
         use_files(t, c)
     c.state = ChannelState.CHANNEL_SENDING
-    note_size(t, c)
+    note_size(t, &c.request)
     go_on_sending(t, c)
 
 cdef void go_on_sending(ChannelTurn *t, Channel *c) noexcept nogil:
@@ -159,11 +159,11 @@ cdef void go_on_sending(ChannelTurn *t, Channel *c) noexcept nogil:
 
 cdef void finish_request(ChannelTurn *t, Channel *c) noexcept nogil:
     """End a request that was answered, or that wanted no answer."""
-    note_finished(t, c)
-    free_request(t, c)
+    note_finished(t, &c.request)
+    free_request(t, &c.request)
     c.state = ChannelState.CHANNEL_READING
     c.received = 0
-    c.needed = 0
+    c.request.needed = 0
     if mute_event(t, c, RESPONSE_SENT):
         go_on_reading(t, c)
     else:

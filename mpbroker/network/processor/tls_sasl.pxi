@@ -19,7 +19,7 @@ cdef inline void mark(ChannelTurn *t, Channel *c) noexcept nogil:
 
 cdef bint session_over(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether a request stops here because its session ends: it renews it, or comes too late."""
-    if c.api_key == Api.API_SASL_HANDSHAKE and (
+    if c.request.api_key == Api.API_SASL_HANDSHAKE and (
         c.renewed_ns == 0 or t.now_ns - c.renewed_ns >= REAUTHENTICATION_NS
     ):
         c.renewed_ns = t.now_ns

@@ -18,7 +18,7 @@ cdef int64_t read_part(ChannelTurn *t, Part *part, uint64_t at, uint8_t *into, u
 
 cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
     """Copy the answer's bytes behind the written ones. Returns their count; -1: a segment cannot be read."""
-    cdef ReplySlot *a = &c.answer
+    cdef ReplySlot *a = &c.request.answer
     cdef uint8_t *base = answer_base(t, a)
     cdef uint64_t at = c.part_sent, copied = 0, want
     cdef uint32_t number = c.part
@@ -50,7 +50,7 @@ cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t roo
 
 cdef bint advance_answer(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil:
     """Count `n` more bytes as written; return whether the answer is complete."""
-    cdef ReplySlot *a = &c.answer
+    cdef ReplySlot *a = &c.request.answer
     cdef Part *part
     counter_add(t.counters, Counter.COUNT_BYTES_OUT, n)
     c.part_sent += n
@@ -116,13 +116,15 @@ cdef class TlsSaslTurn:
     def renewal(self, uint32_t channel):
         """Return (descriptor, frame, bytes behind it) of a request that begins re-authentication, or None."""
         cdef Channel *c = self._channel(channel)
-        if c.secure != NEGOTIATING or c.block == 0 or c.needed < 4 or c.received < c.needed:
+        if c.secure != NEGOTIATING or c.request.block == 0:
             return None
-        frame = (<char *>(self.t.arena.base + c.block))[4 : c.needed]
+        if c.request.needed < 4 or c.received < c.request.needed:
+            return None
+        frame = (<char *>(self.t.arena.base + c.request.block))[4 : c.request.needed]
         rest = (<char *>(self.t.arena.base + c.stash))[c.stash_at : c.stash_received] if c.stash else b""
-        free_request(self.t, c)
+        free_request(self.t, &c.request)
         free_stash(self.t, c)
-        c.received = c.needed = 0
+        c.received = c.request.needed = 0
         c.owned = 1
         return c.fd, frame, rest
 
@@ -147,12 +149,15 @@ cdef class TlsSaslTurn:
         """Return the memory for decrypted bytes; None: nothing is to be read now."""
         cdef Channel *c = self._channel(channel)
         cdef uint64_t room
-        if c.secure != MOVED or c.state != ChannelState.CHANNEL_READING or c.block == 0 or self.t.stopping:
+        if c.secure != MOVED or c.state != ChannelState.CHANNEL_READING or self.t.stopping:
+            return None
+        if c.request.block == 0:
             return None
         room = frame_room(self.t, c)
         if room == 0:
             return None
-        return PyMemoryView_FromMemory(<char *>(self.t.arena.base + c.block + c.received), room, PyBUF_WRITE)
+        return PyMemoryView_FromMemory(
+            <char *>(self.t.arena.base + c.request.block + c.received), room, PyBUF_WRITE)
 
     def received(self, uint32_t channel, uint32_t n) -> bool:
         """Take `n` bytes in the room; return whether the frame needs more.
@@ -176,7 +181,7 @@ cdef class TlsSaslTurn:
         cdef Channel *c = self._channel(channel)
         c.readable = 0
         if c.state == ChannelState.CHANNEL_READING and c.received == 0:
-            free_request(self.t, c)
+            free_request(self.t, &c.request)
 
     def send(self, uint32_t channel, TlsPipe pipe, uint64_t most) -> None:
         """Encrypt and write the answer by chunks, until it is sent, the socket is full, or `most` bytes have

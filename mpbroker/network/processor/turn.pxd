@@ -3,7 +3,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
 
 from mpbroker.ipc.meters cimport Meters, MetersRef
 from mpbroker.ipc.session cimport SessionEntry, Sessions
-from mpbroker.network.processor.channel cimport Channel
+from mpbroker.network.processor.channel cimport Channel, WindowEntry
 from mpbroker.network.processor.files cimport FileTable
 from shm.arena cimport ArenaRef
 from shm.counters cimport CountersRef
@@ -16,7 +16,9 @@ cdef enum:
     REQUEST_RING_PLACES = 1024  # mpbroker.ipc.topology.REQUEST_RING_SLOTS, checked at import
     MOST_EVENTS = 512
     MUTE_TABLE_BYTES = 30       # states times events of mute.py
-    FIFO_PLACES = 65536         # a power of two; at least one for each channel there can be
+    FIFO_PLACES = 65536         # a power of two; at least one for each channel and window entry there can be
+    WINDOW_ENTRIES = 32768      # requests in windows of all channels together
+    ENTRY_TAG = 1 << 31         # in the FIFO: the rest is the number of a window entry, not of a channel
     API_KEYS = 128
 
 # The APIs that the turn treats differently: all that it knows of them (ApiKey, checked at import).
@@ -110,12 +112,18 @@ cdef struct ChannelTurn:
     uint32_t *free_channels
     uint32_t free_count
     uint32_t channels_used      # places from here on were never used: they are zero, and take no memory
+    WindowEntry *entries        # requests in windows
+    uint32_t *free_entries
+    uint32_t free_entry_count
+    uint32_t entries_used       # places from here on were never used
+    uint32_t window_most        # requests of a connection that may be under way
+    uint8_t in_window[API_KEYS] # whether the API's requests go into windows (window.py)
     Links *links                # the list in order of activity: by channel, and behind them the list's head
     uint64_t idle_ns            # connections.max.idle.ms; 0: for ever
     uint32_t *timers            # heap of throttled channels, from 1
     uint32_t timer_count
     uint8_t mute_table[MUTE_TABLE_BYTES]
-    uint32_t *fifo              # channels whose request waits for a handler
+    uint32_t *fifo              # requests that wait for a handler: channels, or window entries with ENTRY_TAG
     uint64_t fifo_head
     uint64_t fifo_tail
     uint64_t untaken            # requests given to handlers that have not taken them

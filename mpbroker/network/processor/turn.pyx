@@ -35,7 +35,9 @@ from mpbroker.ipc.slots cimport (
     NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot,
     SlotFlag, SlotKind,
 )
-from mpbroker.network.processor.channel cimport Channel, ChannelState, CloseReason
+from mpbroker.network.processor.channel cimport (
+    WINDOW_MOST, Channel, ChannelState, CloseReason, Request, WindowEntry,
+)
 from mpbroker.network.processor.files cimport (
     FILE_PLACES, FILES_MOST, FileTable, OpenFile, file_find, file_hash,
 )
@@ -53,6 +55,7 @@ from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 
 from mpbroker.ipc import topology
 from mpbroker.network.processor import mute
+from mpbroker.network.processor import window as request_window
 from mpbroker.network.processor.mute import MuteState
 from mpbroker.protocol.api_keys import ApiKey, valid_versions
 
@@ -72,6 +75,13 @@ cdef extern from "<sys/epoll.h>" nogil:
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void *buffer, size_t length, int flags)
     ssize_t send(int fd, const void *buffer, size_t length, int flags)
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int fd, const msghdr *message, int flags)
     int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE
 
 cdef extern from "<sys/sendfile.h>" nogil:
@@ -155,6 +165,7 @@ include "tls_sasl.pxi"
 include "memory.pxi"
 include "muting.pxi"
 include "sending.pxi"
+include "window.pxi"
 include "receiving.pxi"
 include "dispatch.pxi"
 include "events.pxi"
@@ -239,6 +250,7 @@ cdef class ProcessorTurn:
         uint32_t frame_bytes_max, uint32_t queued_requests_max, uint64_t connection_prefix,
         uint64_t idle_ns=0,
         uint64_t stall_ns=10_000_000_000,
+        uint32_t window=1,
     ):
         cdef ChannelTurn *t = self.t
         cdef Arena arena = memory.arena(process)
@@ -280,6 +292,9 @@ cdef class ProcessorTurn:
         t.queued_requests_max = queued_requests_max
         for i in range(<uint32_t>API_KEYS):
             t.first_flexible[i] = first_flexible[i]
+        for api in request_window.IN_WINDOW:
+            t.in_window[<int>api] = 1
+        self.set_window(window)
         t.epoll_fd = epoll_create1(EPOLL_CLOEXEC)
         if t.epoll_fd < 0:
             raise OSError(errno, "epoll_create1")
@@ -390,7 +405,7 @@ cdef class ProcessorTurn:
         c.index = index
         c.fd = fd
         c.state = ChannelState.CHANNEL_READING
-        c.handler = NO_HANDLER
+        c.request.handler = NO_HANDLER
         c.listener = listener
         c.client = -1
         t.next_connection += 1
@@ -406,7 +421,8 @@ cdef class ProcessorTurn:
 
         Raises RuntimeError: a request of the connection is with a handler.
         """
-        if channel < self.t.channel_places and self.t.channels[channel].state == ChannelState.CHANNEL_WAITING:
+        cdef Channel *c = &self.t.channels[channel] if channel < self.t.channel_places else NULL
+        if c != NULL and (c.state == ChannelState.CHANNEL_WAITING or c.window_count):
             raise RuntimeError(f"channel {channel} has a request under way: its session must not change")
         self.sessions.set(channel, connection, **known)
 
@@ -517,11 +533,19 @@ cdef class ProcessorTurn:
             frame_bytes_max, queued_requests_max, idle_ns)
         self.t.soon = True          # channels that wait for room in the queue may go on
 
+    def set_window(self, uint32_t requests) -> None:
+        """Let so many requests of a connection be under way. Raises ValueError: not 1 to WINDOW_MOST."""
+        if not 1 <= requests <= WINDOW_MOST:
+            raise ValueError(f"a window of {requests} requests: 1 to {WINDOW_MOST} are possible")
+        self.t.window_most = requests
+
     def stop_reading(self) -> None:
         """Begin no more requests, and close the connections that have none under way."""
         cdef uint32_t i
         self.t.stopping = True
         for i in range(self.t.channels_used):
+            if self.t.channels[i].window_count:
+                continue            # closed when the last of them is answered
             if self.t.channels[i].state in (ChannelState.CHANNEL_READING, ChannelState.CHANNEL_THROTTLED):
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
 
@@ -557,10 +581,12 @@ cdef class ProcessorTurn:
         return None
 
     def close_parked(self) -> None:
-        """Close the connections whose request is parked: a stop waits for no long poll."""
+        """Close the connections with a parked request: a stop waits for no long poll."""
         cdef uint32_t i
         for i in range(self.t.channels_used):
-            if self.t.channels[i].state == ChannelState.CHANNEL_WAITING and self.t.channels[i].parked:
+            if window_has_parked(self.t, &self.t.channels[i]):
+                close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
+            if self.t.channels[i].state == ChannelState.CHANNEL_WAITING and self.t.channels[i].request.parked:
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
         publish(self.t)
 

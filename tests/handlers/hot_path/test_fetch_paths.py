@@ -46,7 +46,7 @@ def ask(log: Logged, version: int, request: FetchRequest, native: bool, **send: 
 
 
 def agree(log: Logged, version: int, request: FetchRequest) -> bool:
-    """Whether the turn answered, with the same bytes as the slow path."""
+    """Check that both paths answer with the same bytes; tell whether the turn answered."""
     expected, _ = ask(log, version, request, native=False)
     seen, answered = ask(log, version, request, native=True)
     assert seen == expected

@@ -25,7 +25,7 @@ def alter(broker: Broker, version: int, partitions: int = 1, **configs: str) -> 
 
 
 def errors_of(broker: Broker, batch: Callable[..., bytearray], *versions: int) -> list[int]:
-    """What batches get that were checked under these settings."""
+    """Return the errors of batches that were checked under these settings."""
     slot, generation, _ = broker.targets[0]
     found = []
     for version in versions:

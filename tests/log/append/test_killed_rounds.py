@@ -71,7 +71,7 @@ def die_at(call: int, argument: int, value: int) -> None:
 
 
 def record_bytes(payload: int) -> int:
-    """Of one with one extent: `journal.h` draws it."""
+    """Return the size of a journal record with one extent; `journal.h` draws it."""
     return -(-(40 + 48 + payload) // journal.BLOCK_BYTES) * journal.BLOCK_BYTES
 
 

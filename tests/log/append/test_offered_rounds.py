@@ -49,7 +49,7 @@ class Held(Stalled):
         self.process.work(0)
 
     def let_flusher_go(self) -> None:
-        """It does all that it has been given; nobody takes that in."""
+        """Let the flusher do all that it was given; nobody takes the results in."""
         waits_at = Path(f"/proc/self/fdinfo/{self.thread_waits_at}")
         os.eventfd_write(self.thread_waits_at, 1)
         until(lambda: "eventfd-count:                0" in waits_at.read_text(), "the flusher is woken")

@@ -17,7 +17,7 @@ def config(**overrides: str) -> TopicConfig:
 
 
 def segments(*sizes: int, largest_ms: int = NOW) -> list[Segment]:
-    """Of ten offsets each; the last one is active."""
+    """Return segments of ten offsets each; the last one is active."""
     found = [Segment(10 * i, 10 * i + 10, size, largest_ms) for i, size in enumerate(sizes)]
     return [*found[:-1], found[-1]._replace(is_active=True)]
 

@@ -21,7 +21,7 @@ def disk(begins_s: float, bytes_per_s: float) -> Disk:
 
 
 def sizes(size: PieceSize, disk: Disk, rounds: int = ROUNDS) -> list[int]:
-    """Of the pieces of so many rounds."""
+    """Return the sizes of the pieces of so many rounds."""
     given = []
     for _ in range(rounds * ROUND):
         given.append(size.bytes)

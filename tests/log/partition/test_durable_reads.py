@@ -36,7 +36,7 @@ class Device:
         patch.setattr(os, "posix_fadvise", self.advise)
 
     def lacks(self, path: Path, end: int) -> None:
-        """What the file has behind `end`."""
+        """Let the device lack what is behind `end` of the file."""
         self._ends[path.stat().st_ino] = end
 
     def fsync(self, fd: int) -> None:

@@ -111,7 +111,7 @@ class Meeting(Node):
             log.close_files()
 
     def make_anew(self) -> None:
-        """Its topic is deleted, and made again with the same name."""
+        """Delete the topic and create it again under the same name."""
         self.now.replica_mover.topic_goes()
         self.now.manager.remove("t", self.topic_id)
         self.lives += 1

@@ -51,7 +51,7 @@ class World:
 
     @property
     def version(self) -> int:
-        """Of the partition's word of damage."""
+        """Return the version in the partition's word of damage."""
         return damage_of(self.process.damaged.load(self.broker.targets[0][0]), 1)
 
     @property

@@ -100,7 +100,7 @@ class Recovering(Mpbroker):
 
 
 def told(manager: socket.socket) -> list[str]:
-    """What the service manager has been told since the last time."""
+    """Return what the service manager was told since the last call."""
     found: list[str] = []
     while is_readable(manager):
         found += manager.recv(4096).decode().split("\n")

@@ -47,7 +47,7 @@ class Served(Rig):
         self.turn = self.processor.turn
 
     def connect(self) -> socket.socket:
-        """As the acceptor does, on the second listener."""
+        """Hand over a connection as the acceptor does, on the second listener."""
         served, client = self.pair()
         self.hand_over(served, INTERNAL)
         return client

@@ -27,7 +27,7 @@ def big(correlation: int, size: int = SIXTY_PERCENT) -> bytes:
 
 
 def send_all(rig: Rig, clients: list[socket.socket], data: Sequence[bytes | memoryview]) -> None:
-    """As far as the broker reads, from all at once."""
+    """Send from all clients at once, as far as the broker reads."""
     left = [memoryview(one) for one in data]
     quiet = 0
     while any(left) and quiet < 50:

@@ -23,8 +23,8 @@ class Model:
             MuteEvent.UNMUTE: True,
             MuteEvent.REQUEST_RECEIVED: self.muted and not awaited,
             MuteEvent.RESPONSE_SENT: self.pending,
-            # At most once per request, and before its response.
-            MuteEvent.THROTTLE_STARTED: self.pending and not self.throttled,
+            # At most once for the one request, before its response; again and again by answers of a window.
+            MuteEvent.THROTTLE_STARTED: not (self.pending and self.throttled),
             MuteEvent.THROTTLE_ENDED: self.throttled,
         }[event]
 
@@ -37,6 +37,7 @@ class Model:
             self.pending = event == MuteEvent.REQUEST_RECEIVED
         else:
             self.throttled = event == MuteEvent.THROTTLE_STARTED
+            self.muted = True
 
 
 @given(st.lists(st.sampled_from(MuteEvent), max_size=60))

@@ -79,7 +79,7 @@ class Files(Rig):
         return client
 
     def work(self, timeout_ms: int = 0) -> None:
-        """As the processor does."""
+        """Do what the processor does in a turn."""
         self.turn.turn(timeout_ms)
         self.opener.open()
 

@@ -68,7 +68,7 @@ def test_any_number_of_answers_waits_for_files(tmp_path: Path) -> None:
 
 
 def asks_for_all_of(rig: Rig, segment: Path, content: bytes) -> socket.socket:
-    """Who does so, and has read none of its answer."""
+    """Return a client that asks for all of it and has read nothing of its answer."""
     segment.write_bytes(content)
     client = rig.connect()
     client.sendall(frame(FETCH, 4, 1))
@@ -112,7 +112,7 @@ def test_a_replaced_segment_sends_the_request_to_a_handler_again_and_then_closes
 
 
 def is_open(path: Path) -> bool:
-    """Whether this process has the file open, whatever became of its name."""
+    """Tell whether this process has the file open, whatever became of its name."""
     links = Path("/proc/self/fd").iterdir()
     return any(str(path) in str(link.readlink()) for link in links if link.is_symlink())
 

@@ -77,7 +77,7 @@ class Hostile:
         self.served.close()
 
     def takes(self, most: int = 1 << 20) -> bytes:
-        """What the client's socket has."""
+        """Take what the client's socket has."""
         with contextlib.suppress(BlockingIOError):
             return self.plain.recv(most)
         return b""

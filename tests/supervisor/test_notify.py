@@ -20,7 +20,7 @@ TIMEOUT_S = PATIENCE_S
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """With a short name: a socket's address has 107 bytes."""
+    """Return a directory with a short name: a socket's address has 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="mpbroker-notify-") as made:
         yield Path(made)
 

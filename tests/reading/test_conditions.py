@@ -33,7 +33,7 @@ NAMES = st.sampled_from([None, "", "alpha", "beta", "Alpha", "al", "a"])
 
 
 def instant(step: float | None) -> datetime | None:
-    """So many milliseconds after AT."""
+    """Return the moment so many milliseconds after AT."""
     return None if step is None else datetime.fromtimestamp(AT // 1000, UTC) + timedelta(milliseconds=step)
 
 

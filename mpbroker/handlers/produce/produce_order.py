@@ -1,0 +1,74 @@
+"""The order of a connection's produces that the native turn does not pass on by itself.
+
+A connection may have several produces under way. The turn passes them on in the order in which they came. One
+that it leaves to Python takes longer: those behind it are left to Python too, and wait here until it is in
+the rings to its log workers, or has been answered. Rings are FIFO, so nothing overtakes from there on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from mpbroker.ipc.slots import Request
+
+
+class ProduceOrder:
+    """Produces that Python has, by connection: one under way, and those that wait behind it.
+
+    `passed_on(processor, channel)` is called when one is under way no more.
+    """
+
+    def __init__(self, passed_on: Callable[[int, int], None]) -> None:
+        self._passed_on = passed_on
+        self._under_way: dict[int, Request] = {}
+        self._behind: dict[int, deque[Request]] = {}
+        # Requests whose turn has come. They count as under way.
+        self.ready: deque[Request] = deque()
+
+    def __len__(self) -> int:
+        """Return the number of requests that wait."""
+        return len(self.ready) + sum(map(len, self._behind.values()))
+
+    def begin(self, request: Request) -> bool:
+        """Return True if the request may be served now; otherwise it comes to `ready` in its turn."""
+        if request.connection in self._under_way:
+            self._behind.setdefault(request.connection, deque()).append(request)
+            return False
+        self._under_way[request.connection] = request
+        return True
+
+    def end(self, request: Request) -> None:
+        """Let the next request go, because this one is with the log workers or answered.
+
+        Only the first call for a request does anything.
+        """
+        if self._under_way.get(request.connection) is not request:
+            return
+        del self._under_way[request.connection]
+        self._passed_on(request.processor, request.channel)
+        behind = self._behind.get(request.connection)
+        if behind:
+            following = self._under_way[request.connection] = behind.popleft()
+            self.ready.append(following)
+            if not behind:
+                del self._behind[request.connection]
+
+    def take_waiting(self) -> list[Request]:
+        """Take out and return all requests that wait, for a caller that answers them itself."""
+        taken = [*self.ready, *(request for behind in self._behind.values() for request in behind)]
+        for request in self.ready:
+            del self._under_way[request.connection]
+        for request in taken:
+            self._passed_on(request.processor, request.channel)
+        self.ready.clear()
+        self._behind.clear()
+        return taken
+
+    def forget_processor(self, processor: int) -> None:
+        """Forget the requests of a dead processor; there is nobody to answer."""
+        self.ready = deque(one for one in self.ready if one.processor != processor)
+        for connection, request in list(self._under_way.items()):
+            if request.processor == processor:
+                del self._under_way[connection]
+                self._behind.pop(connection, None)

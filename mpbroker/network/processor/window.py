@@ -1,0 +1,22 @@
+"""The APIs whose requests may be under way beside others of their connection, each with the reason.
+
+A connection has a window of requests (max.in.flight.requests.per.connection). Requests of these APIs fill it;
+one of any other API waits until it is empty and then has the connection for itself, as every request has in
+Kafka. Answers are written in the order of the requests.
+"""
+
+from __future__ import annotations
+
+from mpbroker.protocol.api_keys import ApiKey
+
+IN_WINDOW = {
+    ApiKey.PRODUCE: (
+        "Appends keep their order: one handler passes them on, rings are FIFO, and a partition has one log "
+        "worker. They read nothing that others of the window change, and all wait for the same commit round."
+    ),
+    ApiKey.OFFSET_COMMIT: (
+        "Commits keep their order on the way to the one coordinator. They read the membership, which no "
+        "request of the window changes."
+    ),
+    ApiKey.HEARTBEAT: "It changes nothing that the others read, and must not wait for a disk.",
+}

@@ -1,0 +1,76 @@
+"""Jobs that wait while a partition moves: what comes behind them on their connections waits with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mpbroker.log.append.relocation import resume_jobs
+from mpbroker.log.partition.partition_log import PartitionLog
+from tests.support.stalled_flusher import MakeRig
+from tests.support.stepped_log import Broker
+
+pytestmark = pytest.mark.usefixtures("tidy")
+CONNECTION, OTHER = 5, 6
+
+
+@pytest.fixture(name="two")
+def _two(rig: MakeRig) -> Iterator[Broker]:
+    """Two partitions; the test holds them as a move does in its last step."""
+    made = Broker(rig(log_flush_policy="os"), 2)
+    yield made
+    made.close()
+
+
+def hold(made: Broker, number: int, held: bool) -> None:
+    log: PartitionLog = made.process.manager.logs[made.targets[number][0]]
+    log.is_held = held
+    if held:
+        log.state.hold()
+    else:
+        resume_jobs(made.process.turn)
+
+
+def answered(made: Broker) -> list[int]:
+    """Work until nothing more is answered; return the requests that were, in their order."""
+    found: list[int] = []
+    for _ in range(8):
+        made.process.work(0)
+        found += [reply.request for reply in made.rig.replies()]
+    return found
+
+
+def end(made: Broker, number: int) -> int:
+    return made.rig.partition(made.targets[number][0]).log_end_offset
+
+
+def test_a_later_job_of_the_connection_does_not_overtake(two: Broker, batch: Callable[..., bytes]) -> None:
+    first, second = two.targets
+    hold(two, 0, True)
+    both = two.rig.job([(first, batch(1)), (second, batch(1))], connection=CONNECTION)
+    behind = two.rig.job([(second, batch(1))], connection=CONNECTION)
+    beside = two.rig.job([(second, batch(1))], connection=OTHER)
+    assert answered(two) == [beside]
+    assert end(two, 1) == 1, "nothing of the held job's connection is appended"
+    hold(two, 0, False)
+    assert answered(two) == [both, behind]
+    assert (end(two, 0), end(two, 1)) == (1, 3)
+
+
+def test_the_order_holds_if_a_job_has_to_wait_again(two: Broker, batch: Callable[..., bytes]) -> None:
+    first, second = two.targets
+    hold(two, 0, True)
+    hold(two, 1, True)
+    jobs = [
+        two.rig.job([(first, batch(1)), (second, batch(1))], connection=CONNECTION),
+        two.rig.job([(first, batch(1))], connection=CONNECTION),
+        two.rig.job([(second, batch(1))], connection=CONNECTION),
+    ]
+    assert answered(two) == []
+    hold(two, 0, False)
+    assert answered(two) == []
+    assert (end(two, 0), end(two, 1)) == (1, 0), "only the first batch of the first job"
+    hold(two, 1, False)
+    assert answered(two) == jobs
+    assert (end(two, 0), end(two, 1)) == (2, 2)

@@ -1,0 +1,63 @@
+"""Test modules that stand beside those of a product folder and are about more than one of its modules.
+
+Every other one is named after the module that it tests, with or without what of it: `test_journal.py` and
+`test_journal_damage.py` test `journal`. A test of the project's habits keeps it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+# By what they are about; a name is the path below tests/ without `test_`.
+BEHAVIOURS: Mapping[str, Sequence[str]] = {
+    "what dies, fails or fills up, and what is left of it": (
+        *("handlers/damage", "handlers/exceptions", "handlers/fences"),
+        *("handlers/full_arena", "log/failing_calls", "log/faults", "log/flips", "log/power_cut"),
+        *("log/slow_disk", "log/append/killed_rounds", "log/compaction/uncleanable"),
+        *("log/directories/inherited_journal", "log/recovery/failed_sync", "log/recovery/unsynced"),
+        *("log/replica_move/meeting", "log/replica_move/moving_fails", "log/replica_move/moving_killed"),
+        *("network/acceptor/churn", "security/deaths", "security/resizing", "shm/kills", "shm/wakeups"),
+        *("supervisor/full_disk", "supervisor/recovery", "supervisor/workers"),
+    ),
+    "whole brokers or processes, as clients and operators meet them": (
+        *("client/secure_broker", "handlers/clients", "handlers/parked", "inspection/not_yours"),
+        *("inspection/progress", "inspection/recover", "inspection/verify", "metrics/known_load"),
+        *("metrics/request_log", "metrics/with_broker", "network/real_broker"),
+        *("network/acceptor/control_plane", "network/acceptor/listeners", "network/acceptor/reload"),
+        *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),
+        *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
+        *("security/foreign_logins", "security/identities", "security/quotas", "security/real_clients"),
+        *("security/reload", "security/secrets", "supervisor/altered", "supervisor/serve"),
+    ),
+    "APIs of a kind, each of which is a module": (
+        *("handlers/admin_apis", "handlers/alter_apis", "handlers/fetch", "handlers/forwarded_bytes"),
+        *("handlers/group_apis", "handlers/log_apis", "handlers/long_lists", "handlers/scram_apis"),
+        *("handlers/transaction_apis", "quotas/apis"),
+    ),
+    "a rule that several modules keep together": (
+        *("cli/parts", "coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
+        *("handlers/heavy", "log/append/altered_settings", "log/append/delayed_produce"),
+        *("log/append/offered_rounds", "log/append/transactions", "log/append/writeback"),
+        *("handlers/produce/pipelined", "log/format/files", "log/manager/several_workers"),
+        *(
+            "log/manager/recreated_topic",
+            "log/partition/rolls",
+            "quotas/throttling",
+            "reading/replaced_segments",
+            "security/mechanisms",
+        ),
+        "supervisor/policies",
+    ),
+    "one of the many things that the processor's turn does": tuple(
+        f"network/processor/{what}"
+        for what in (
+            *("dispatch", "fairness", "idle", "log_events", "memory", "network_time", "parked", "queue"),
+            *("session", "slices", "throttle", "throttled_by", "tls_hostile", "tls_turn"),
+        )
+    ),
+    "bytes from elsewhere: other implementations, examples, chance": (
+        *("client/hostile_brokers", "handlers/oracles", "network/fuzz", "protocol/hostile_input"),
+        *("protocol/kio_oracle", "protocol/schema", "records/fuzz", "records/golden", "records/oracles"),
+        *("records/roundtrip", "security/fuzz"),
+    ),
+}
