@@ -34,7 +34,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def test_each_record_is_copied_exactly_once(broker: Broker) -> None:
-    """In transactions of both protocols."""
+    """Check it with transactions of both protocol versions."""
     plan = PLAN if KILLS == 1 else planned(roles_of(broker), KILLS, pairs=1)
     copies = torment(broker, plan, SEED)
     assert sum(each.outcome is Outcome.COMMITTED for each in copies.transactions.values()) > 30

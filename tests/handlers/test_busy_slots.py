@@ -172,7 +172,7 @@ CASES: dict[str, tuple[Callable[[Logs], Any], Callable[[Any], Codes], Codes, Cod
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_slot_that_cannot_be_read_now_concerns_its_partition_alone(log: Logs, name: str) -> None:
-    """And only until it can be."""
+    """Check that only this partition gets an error, until its slot can be read."""
     ask, codes, usual, busy = CASES[name]
     before = ask(log)
     assert codes(before) == usual

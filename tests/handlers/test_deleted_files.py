@@ -60,7 +60,7 @@ def look_at_all(readers: Readers) -> None:
 
 
 def test_a_partition_that_moved_away_and_back(tmp_path: Path) -> None:
-    """What it was before waits for its deletion, with fewer records: it is not read any more."""
+    """Check that the old directory, which waits for its deletion with fewer records, is not read."""
     readers = Readers([str(tmp_path)])
     partition = partition_of(0, tmp_path)
     read(readers, partition)

@@ -263,7 +263,7 @@ def test_the_latest_offset_by_isolation(log: Logged) -> None:
 
 
 def test_times_by_isolation(log: Logged) -> None:
-    """What is not stable yet is no answer for who wants what is committed."""
+    """Check that read_committed clients get no offset beyond the last stable one."""
     for _ in range(3):
         log.append()
     log.publish(last_stable_offset=20, last_stable_position=sum(map(len, log.batches[:2])))

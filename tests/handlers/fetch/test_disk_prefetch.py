@@ -158,7 +158,7 @@ def test_the_turn_does_not_wait_for_an_index(log: Logged) -> None:
 
 
 def test_the_end_of_a_log_costs_one_look(log: Logged) -> None:
-    """What is appended behind a part that was found resident is believed to be so."""
+    """Check that what is appended behind a resident part counts as resident."""
     places = log.rig.handler.turn.places
     fast: list[int] = []
 
@@ -235,7 +235,7 @@ def test_a_handler_that_stops_answers_first(log: Logged) -> None:
 
 
 def test_patience_has_an_end(log: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that go again as fast as they come: then the handler reads them itself."""
+    """Check that the handler reads pages itself if they leave the cache as fast as they come."""
     monkeypatch.setattr(log_reader, "resident", lambda *_: False)
     assert [reply.kind for reply in send(log, fetch(0))] == [SlotKind.PARKED]
     disk(log).go()
@@ -479,7 +479,7 @@ def test_a_system_without_threads_or_descriptors_to_spare(
 def test_what_follows_is_brought_as_well(
     tmp_path: Path, has_room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind the back of who waits, whatever the kernel reads ahead, up to the end of the file."""
+    """Check that the file is read ahead to its end, whatever the kernel does, without delay for the fetch."""
 
     def refuse(*_: int) -> int:
         raise PermissionError(1, "Operation not permitted")
@@ -510,7 +510,7 @@ def test_what_follows_is_brought_as_well(
 def test_what_the_disk_cannot_give_is_an_error_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And asks the disk once. What can be read is served beside it, and afterwards."""
+    """Check that the disk is asked once, and that what can be read is served meanwhile and afterwards."""
     begins, works, real = threading.Event(), threading.Event(), Drain.pull
 
     def pull(drain: Drain, fd: int, position: int, count: int) -> int:
@@ -541,7 +541,7 @@ def test_what_the_disk_cannot_give_is_an_error_at_once(
 def test_a_disk_that_fails_is_not_taken_for_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inodes are numbered by file system: those of several log directories have the same numbers."""
+    """Check it with files that have the same inode number on different file systems."""
     (tmp_path / "file").write_bytes(bytes(100))
     bad, good = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY), os.open(tmp_path / "file", os.O_RDONLY)
     real = os.fstat
@@ -565,7 +565,7 @@ def test_a_disk_that_fails_is_not_taken_for_another_one(
 
 
 def test_a_disk_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who waits goes on, and is told when it asks again; who asks later asks the disk."""
+    """Check that the waiting fetch gets the error when it asks again, and that a later one asks the disk."""
     woken, told = os.eventfd(0), []
     reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)

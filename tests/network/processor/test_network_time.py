@@ -141,7 +141,7 @@ def test_of_each_connection_its_own_time(rig: Rig) -> None:
 
 
 def test_a_request_that_is_asked_for_again_is_not_paid_for_twice(rig: Rig, tmp_path: Path) -> None:
-    """It was charged when it came; what it costs now is told with the next one."""
+    """Check that its second cost is charged with the connection's next request."""
     limit_time(rig)
     segment = tmp_path / "00000000000000000000.log"
     segment.write_bytes(b"x" * 100)

@@ -349,7 +349,7 @@ def test_who_does_not_read_the_answer_to_one_goes_when_a_handler_has_no_room() -
 
 
 def test_no_request_that_can_be_parked_is_decoded_into_views() -> None:
-    """PARKED says that the block is not looked at any more: only records are views of it."""
+    """Check that only records are views of the block, which is not read after PARKED."""
     parkers = [key for key in ApiKey if key == ApiKey.FETCH or 8 <= key <= 16 or key in (42, 47)]
 
     def types(struct: StructType) -> Iterator[str]:
