@@ -174,7 +174,7 @@ def gone_on(
 def test_nor_is_it_when_the_power_fails_again(
     seed: int, how: tuple[str, ...], run_of: Traced, tracer: Path, tmp_path: Path
 ) -> None:
-    """In a start, in one that follows one that was killed, or soon after."""
+    """Check it during a start, during the start after a killed one, or soon after."""
     run = run_of(seed, *how)
     recover = recovered_both if "moving" in how else recovered
     chance = random.Random(seed)
