@@ -81,7 +81,7 @@ def test_a_round_is_one_record_whatever_its_partitions(
 def test_a_torn_record_ends_the_replay(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    """Check that all records before the torn one, which nobody was answered for, are replayed."""
+    """Check that all records before it are replayed, and nothing of it: it was never acknowledged."""
     n = journaled()
     n.boot()
     fill(n, batch, partitions=1)
@@ -308,7 +308,7 @@ def test_what_a_predecessor_wrote_is_kept_until_its_segments_are_synced(
 def test_what_rolled_is_synced_before_the_journal_is_released(
     rig: Callable[..., Rig], batch: Callable[..., bytearray]
 ) -> None:
-    """The old segment's sync belongs to the next round: until then the new one's says nothing of it."""
+    """Check that the new segment's records stay in the journal until a round has synced the old segment."""
     b = Stalled(rig)
     wait_for_io(b.process)
     b.process.manager.journals.use()

@@ -61,7 +61,7 @@ def test_it_is_over_when_something_was_appended_and_nothing_refused_for_a_while(
 def test_what_fits_into_the_last_bytes_is_not_the_end_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that a small write that succeeds, as the coordinator's do, does not end the refusals."""
+    """Check that refusals end when all directories have room, not when a small write fits."""
     free = [ROOM_BYTES, ROOM_BYTES - 1]
     where = {tmp_path / name: number for number, name in enumerate("ab")}
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free[where[path]]))

@@ -112,7 +112,7 @@ def test_a_slot_says_whose_it_is_also_after_a_death(make: Make, batch, workers: 
 
 
 def test_a_topic_made_anew_is_its_owners_alone(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
-    """Check that the workers agree on the owner, though directory and checkpoints name the old topic."""
+    """Check it though all workers know the old topic's directory and checkpoints, which have its name."""
     several = Several(make(3))
     produce(several, several.open(ensure(PARTITIONS)), batch(), 5)
     for process in several.processes:
