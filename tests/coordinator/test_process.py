@@ -404,7 +404,7 @@ def test_an_answer_that_there_is_no_memory_for(tree: CoordinatorTree) -> None:
     assert errors(tree.ask(create("a"))) == {"a": 0}
 
     def wrong(count: int) -> CreateTopics:
-        """Its answer has the names, 32 KB each."""
+        """Return a call whose answer has the invalid names, 32 KB each."""
         return create(*("?" * 32_000 + str(number) for number in range(count)))
 
     still.sleeps = True

@@ -139,7 +139,10 @@ def test_a_deleted_topic_frees_its_space(broker: Mpbroker) -> None:
         processes = broker.tree().members()
 
         def still_open() -> list[str]:
-            """Of the topic: what lies in the log directory itself is kept for a full disk."""
+            """Return the open files of the topic.
+
+            Files of the log directory itself are kept for a full disk.
+            """
             names = [name for each in processes for name in deleted_files(each.pid, broker.log_dir)]
             return [name for name in names if Path(name).parent != broker.log_dir]
 

@@ -251,7 +251,7 @@ def test_what_goes_wrong_after_others_have_answered_is_answered(
 
 
 def about_moves(log_dir: Path) -> dict[int, Any]:
-    """What the log workers are asked only of directories that are there."""
+    """Return requests about moves, with a log directory that exists: only then log workers are asked."""
     named = m.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic("plain", [0])
     moves = m.AlterReplicaLogDirsRequest.AlterReplicaLogDir(str(log_dir), [named])
     return {

@@ -26,7 +26,7 @@ from tests.support.stepped_log import settle
 
 
 def failing(name: str, below: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """That call of `os`, for whatever lies below the directory. Returns the paths that it was made for."""
+    """Fail that call of `os` for everything below the directory. Returns the paths that it was made for."""
     real, asked = getattr(os, name), []
 
     def call(path: Any, *arguments: Any, **more: Any) -> Any:

@@ -157,7 +157,7 @@ def power_cuts(run: Run, chance: random.Random) -> list[tuple[Task, Promises]]:
 def gone_on(
     run: Run, begun: int, ended: int, earlier: Run, promises: Promises, holes: dict[Partition, dict[int, int]]
 ) -> Run:
-    """What is between these events, behind what earlier readers were shown."""
+    """Return what is between these events, behind what earlier readers were shown."""
     part = Run(run.events[begun:ended], json.loads(run.events[begun].data)[2], defaultdict(dict), holes)
     for key, offsets in earlier.offsets.items():
         end = promises.visible.get(key, 0)

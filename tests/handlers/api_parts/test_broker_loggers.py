@@ -35,7 +35,7 @@ Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
 
 @pytest.fixture(name="ready")
 def _ready(rig: Rig) -> Iterator[Rig]:
-    """Its logger follows the words, as in a broker's processes."""
+    """Make a handler whose logger follows the shared words, as in a broker."""
     rig.publish()
     logger = logging.getLogger("mpbroker")
     kind, level = logger.__class__, logger.level

@@ -413,7 +413,7 @@ def test_reads_that_are_too_many_wait_without_descriptors(
     fd = os.open(path, os.O_RDONLY)
 
     def ask(number: int) -> None:
-        """As a fetch does: when it is called it looks, and asks again if what it wants is not there."""
+        """Look as a fetch does when it is called, and ask again if what it wants is not in memory."""
         if number not in told:
             told.append(number)
             reads.bring(fd, number * 4096, 10, partial(ended.append, number))

@@ -323,7 +323,10 @@ def test_a_successor_knows_no_session(made: Logs) -> None:
 
 
 def same(made: Logs, sessions: tuple[int, int], epoch: int, **fields: Any) -> bool:
-    """Whether the turn answered; asks it with one session and the slow path with the other one."""
+    """Return True if the turn answered.
+
+    Asks it with one session, and the slow path with the other one.
+    """
     frames = []
     for native, session in zip((False, True), sessions, strict=True):
         made.rig.handler.turn.fetch_is_fast = native
@@ -562,7 +565,7 @@ class World:
         self.made.rig.turn()
 
     def drain(self) -> None:
-        """Each gets its turn: a limit of one batch must not starve anybody."""
+        """Fetch until each partition had its turn: a limit of one batch must not starve any."""
         left = sum(log.end - self.client.positions[n] for n, log in enumerate(self.made.partitions))
         # The first ones may end in an error, and each other brings at least one batch of two records.
         for _ in range(4 + left // 2):

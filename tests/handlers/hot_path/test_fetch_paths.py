@@ -21,7 +21,7 @@ FETCH = 1
 
 @pytest.fixture(name="log")
 def _log(tmp_path: Path) -> Iterator[Logged]:
-    """What is to know of its segments, the turn knows."""
+    """Make a log whose segments the turn knows."""
     with two_segments(tmp_path) as log:
         for base in (0, 50):
             log.rig.handler.turn.places.learn(0, 5, base, bytes(log.directory / f"{base:020d}.log"))

@@ -50,7 +50,7 @@ def _log(tmp_path: Path) -> Iterator[Logged]:
 
 
 def abort(log: Logged, base: int, *entries: tuple[int, int, int, int]) -> None:
-    """What the transaction index of a segment says: producer, first and last offset, last stable offset."""
+    """Write the transaction index of a segment: producer, first and last offset, last stable offset."""
     packed = b"".join(TXN_ENTRY.pack(0, *entry) for entry in entries)
     (log.directory / f"{base:020d}.txnindex").write_bytes(packed)
     log.publish(aborted_end=entries[-1][2] + 1)

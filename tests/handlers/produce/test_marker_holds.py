@@ -103,7 +103,7 @@ def test_a_hold_ends_when_its_processor_dies_over_the_append(ready: Rig) -> None
 
 
 def fill(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Nothing fits into the arena for appends until that is called."""
+    """Fill the arena for appends until the returned function is called."""
     jobs = ready.handler.broker.log
     append_now = jobs._append
 

@@ -20,7 +20,7 @@ from tests.support.log_rig import Rig, ensure
 def filled(
     rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray]
 ) -> Callable[..., Journaled]:
-    """It runs, and has a round of ten records for each partition."""
+    """Start a broker that has a round of ten records for each partition."""
 
     def make(partitions: int = 1) -> Journaled:
         made = Journaled(rig, tmp_path)

@@ -25,7 +25,7 @@ FULL = "/dev/full"
 
 @pytest.fixture
 def opened_directly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], int]], None]:
-    """Who opens a file past the page cache gets another one, or an error."""
+    """Have every open with O_DIRECT return another file, or raise an error."""
     really = os.open
 
     def instead(other: Callable[[], int]) -> None:

@@ -104,7 +104,7 @@ def die(made: Rig, batch: Batch, where: str) -> None:
 
 
 def succeed(made: Rig) -> Held:
-    """Only the log process died: memory stays."""
+    """Start a successor. Only the log process died, so memory stays."""
     made.memory.reset_rings_of(LOG)
     made.bind()
     return Held(lambda: made)

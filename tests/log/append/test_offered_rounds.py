@@ -44,7 +44,7 @@ class Held(Stalled):
         self.process.manager.journals.use()
 
     def append(self, data: bytes, partition: int = 0) -> None:
-        """It joins a round that is asked for or offered, and nothing is waited for."""
+        """Append to a round that is asked for or offered, without waiting for it."""
         self.rig.job([(self.targets[partition], data)])
         self.process.work(0)
 

@@ -214,13 +214,16 @@ def test_the_same_is_said_of_one_that_was_made_and_of_one_that_was_found(
 
 @pytest.fixture
 def few_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a limit that leaves them to it; in a process of tests others have most of it."""
+    """Let 16 partitions be open.
+
+    A limit of file descriptors would not do: in a process of tests others have most of them.
+    """
     monkeypatch.setattr(open_partitions, "most_open", lambda _: 16)
 
 
 @contextmanager
 def few_files(more: int) -> Iterator[None]:
-    """So many more than are open."""
+    """Set a limit of so many files more than are open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = set(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208
     free = (number for number in range(soft) if number not in taken)

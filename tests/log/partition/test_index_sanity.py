@@ -60,7 +60,7 @@ def stopped(writer: Make, time_of: Callable[[int], int] = rising) -> Path:
 
 
 def indexes_after(log: PartitionLog) -> list[bytes]:
-    """With what is appended now."""
+    """Append batches, close cleanly, and return the contents of the indexes."""
     w = Writer(log)
     for number in range(BATCHES):
         w.append(timestamp=T0 + 20_000 + number)

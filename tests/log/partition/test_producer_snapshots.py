@@ -41,7 +41,7 @@ def snapshot(monkeypatch: pytest.MonkeyPatch) -> Callable[[PartitionLog], bool]:
 
 
 def reopened(directory: Path, config: TopicConfig, recovery_point: int) -> tuple[PartitionLog, int]:
-    """And how many bytes were checked."""
+    """Open the log again, and return it with the number of bytes that were checked."""
     checked: list[int] = []
     known = Known(clean=False, recovery_point=recovery_point, durable=recovery_point)
     log = load(directory, "t", 0, bytes(range(16)), config, known, str, checked.append)

@@ -149,7 +149,7 @@ def test_killed_at_any_step_recovery_has_the_old_records_or_the_new(
 
 
 def recovered(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """What a reader finds after the next start, however often that is killed in between."""
+    """Return what a reader finds after the next start, however often that is killed in between."""
     for done in range(100):
         copy = directory.with_name(f"{directory.name}-again-{done}")
         shutil.rmtree(copy, ignore_errors=True)

@@ -56,7 +56,7 @@ def inode(path: Path) -> int:
 def killed_behind(
     patch: pytest.MonkeyPatch, call: str, left: int, run: Callable[[], object], file: Path | None = None
 ) -> bool:
-    """Whether it was, right behind its call with that number, of those that are for the file."""
+    """Return True if it was killed behind its call with that number, of those for the file."""
     real = getattr(os, call)
     counted = inode(file) if file is not None else None
 

@@ -36,7 +36,7 @@ from tests.support.log_rig import ensure
 
 
 def opened(made: Node) -> tuple[calls.EnsuredPartition, tuple[int, int, int]]:
-    """And its error, its end, its log directory."""
+    """Open the partition. Returns it, and (error, end, log directory)."""
     (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
     return target, (target.error, made.end_of(target), made.rig.partition(target.slot).log_dir)
 

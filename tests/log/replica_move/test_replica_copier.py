@@ -39,7 +39,7 @@ class Clock:
 
 @pytest.fixture(name="clock")
 def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Each read, of a whole file, and each write has the disk at work for a quarter of a second."""
+    """Have each read of a file and each write keep the disk busy for a quarter of a second."""
     clock = Clock()
     read, write = background_io.read, background_io.write
 

@@ -147,7 +147,7 @@ def _kill(process: multiprocessing.process.BaseProcess) -> None:
 
 
 def _settle(memory: SharedMemory, counts: ConnectionCounts, outbox: socket.socket) -> None:
-    """As an acceptor does when a processor is there: a mark, and another look when it was taken."""
+    """Do what an acceptor does when a processor is there: set a mark, and look again when it was taken."""
     ledger = memory.connections(PROCESSOR)
     while ledger.outstanding() >= OUTSTANDING_MAX:
         counts.catch_up()

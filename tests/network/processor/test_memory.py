@@ -151,7 +151,7 @@ def test_slow_writers_cost_what_they_hold_and_go_when_others_starve() -> None:
 
 
 def drip_until_served(rig: Rig, slow: list[socket.socket], chunk: bytes, correlation: int) -> list[int]:
-    """Each of the slow sends a chunk with every turn; the reasons of those that were closed."""
+    """Let each slow client send a chunk with every turn. Returns the reasons of those that were closed."""
     closed: list[int] = []
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:

@@ -34,7 +34,7 @@ def _secure(tmp_path: Path) -> Iterator[SecureRig]:
 
 
 def limit_time(rig: Rig, limited: bool = True) -> None:
-    """As the coordinator tells when the first quota is set, or the last one is gone."""
+    """Do what the coordinator does when the first quota is set, or the last one removed."""
     rig.memory.words("request_quotas").store(0, limited)
     rig.step(1)
 

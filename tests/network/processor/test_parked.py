@@ -254,7 +254,7 @@ def random_stash(size: int) -> bytes:
 
 
 def in_a_large_block(rig: Rig, client: socket.socket) -> None:
-    """What the client sends next is received into a block as large as its last request."""
+    """Have the client's next bytes received into a block as large as its last request."""
     client.sendall(random_frame(1, 30_000))
     rig.step()
     handler = holder(rig)

@@ -34,7 +34,7 @@ CHAINED = Authority("somebody").sign("one of many", hosts=["x" * 60] * 20)
 
 
 def asking_context(directory: Path) -> ServerContext:
-    """Of a listener that asks its clients for a certificate, and has one itself."""
+    """Return the context of a listener that has a certificate, and asks its clients for one."""
     store = AUTHORITY.sign("broker").write(directory / "broker.pem")
     authority = AUTHORITY.write(directory / "ca.pem")
     return load_context(

@@ -249,7 +249,7 @@ def test_what_is_written_at_once_fills_its_segments(
 
 
 def narrow_pair() -> tuple[socket.socket, socket.socket]:
-    """As of a Unix-domain listener: what is read makes room at once, and little of it."""
+    """Return a pair of sockets like a Unix-domain listener's: a read makes room at once, and little of it."""
     served, client = socket.socketpair()
     served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 10)
     served.setblocking(False)
