@@ -1,9 +1,9 @@
 """The handler process: the loop around the native turn, and the requests that the turn hands back.
 
-Each round obeys the supervisor's fences, takes a turn, reads the coordinator's news, serves the slow
-requests, looks after the parked ones and publishes all answers. Then, if there is a heavy request, it does
-one piece of it. So nothing waits longer than a piece takes, and heavy work goes on however much else there
-is. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
+Each pass of the loop obeys the supervisor's fences, takes a turn, reads the coordinator's news, serves the
+slow requests, looks after the parked ones and publishes all answers. Then, if there is a heavy request, it
+does one piece of it. So nothing waits longer than a piece takes, and heavy work goes on however much else
+there is. (Kafka: KafkaRequestHandler.run, RequestHandlerHelper.)
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ RETRY_FULL_RING_MS = 2
 RETRY_FULL_ARENA_MS = 5
 # How long a stopping handler waits for the log processes and the coordinator to answer what it took.
 STOP_PATIENCE_MS = 5_000
-LEAVING_ROUND_MS = 5
+LEAVING_SLEEP_MS = 5
 # Interval between checks for deleted files: some of the open files, and all that the turn reads.
 FILES_LOOK_MS = 100
 
@@ -136,13 +136,13 @@ class Handler:
 
     def run(self) -> int:
         while not self.context.must_stop():
-            self.round(self.sleep_ms())
+            self.run_once(self.sleep_ms())
         self.finish()
         self.await_returns()
         self.context.stopped()
         return ExitCode.STOPPED
 
-    def round(self, timeout_ms: int) -> None:
+    def run_once(self, timeout_ms: int) -> None:
         self.obey_fences()
         if not self.turn.log_is_up or not self.broker.coordinator.server_is_up:
             self.notice_peers()
@@ -485,14 +485,14 @@ class Handler:
 
     def finish(self) -> None:
         """Answer what this handler still has, waiting for log processes and coordinator."""
-        self.round(0)
+        self.run_once(0)
         while self.has_heavy() and not self.context.orphaned:
-            self.round(0)
+            self.run_once(0)
         until_ms = monotonic_ms() + (0 if self.context.orphaned else STOP_PATIENCE_MS)
         while self.has_unfinished() and monotonic_ms() < until_ms:
             self.broker.fetches.expire_all()
             self.broker.forwarding.release()
-            self.round(LEAVING_ROUND_MS)
+            self.run_once(LEAVING_SLEEP_MS)
         for exchange in list(self.open):
             exchange.close()
         self.broker.waiting.give_up()
@@ -510,7 +510,7 @@ class Handler:
         is fenced, which returns its blocks.
         """
         while (self.unsent or self.broker.answers.lent_blocks) and not self.context.orphaned:
-            self.round(LEAVING_ROUND_MS)
+            self.run_once(LEAVING_SLEEP_MS)
 
 
 def run(context: ProcessContext) -> int:

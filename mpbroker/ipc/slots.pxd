@@ -8,13 +8,15 @@ reused; `channel` is merely the place in the processor's table where that connec
 
     processor   -> handler        REQUEST, RETURN, CANCEL
     handler     -> processor      SEND, SEND_PARTS, NOOP, CLOSE, PARKED
-    handler     -> log            PRODUCE, PRODUCE_BACK
+    handler     -> log            PRODUCE, PRODUCE_BACK, CALL, RETURN
     handler     -> coordinator    CALL, RETURN
     log         -> processor      SEND, NOOP, CLOSE
-    log         -> handler        PRODUCED
+    log         -> handler        PRODUCED, ANSWER
     log         -> coordinator    PRODUCED, ANSWER
+    log         -> cleaner        ANSWER
     coordinator -> handler        ANSWER
     coordinator -> log            PRODUCE_BACK, CALL, RETURN
+    cleaner     -> log            CALL, RETURN
 
 A kind has one shape, whoever sends it:
 

@@ -2,8 +2,9 @@
 """A TLS server's SSL_CTX, made from PEM in memory (OpenSSL).
 
 Python's ssl module gives no access to its SSL_CTX, and its connections copy each record twice more than they
-must. So this module binds what a *server* needs, `network.tls_pipe` moves the bytes, and clients stay with
-Python's module. Errors are Python's: ssl.SSLError, with OpenSSL's reason, which names no byte of a key.
+must. So this module binds what a *server* needs, and `network.processor.tls_pipe` moves the bytes. Clients
+stay with Python's module. Errors are Python's: ssl.SSLError, with OpenSSL's reason, which names no byte of a
+key.
 """
 
 import ssl

@@ -20,6 +20,10 @@ LINE_HEIGHT = 17
 CORNER = 8
 # How far the boxes behind a box that stands for several processes look out.
 BEHIND = 5
+# The sample of a legend's entry, and from its beginning to the text.
+SAMPLE_WIDTH, SAMPLE_HEIGHT, TEXT_BEHIND = 30, 14, 40
+ARROWS = ("data", "answer", "control")
+BOXES = ("one", "many", "outside")
 
 _LABEL = re.compile(r"(?P<text>.*?)\s*@\s*(?P<x>\d+)\s+(?P<y>\d+)(?:\s+(?P<anchor>start|middle|end))?$")
 _SIDE = re.compile(r"(?P<box>\w+)\.(?P<side>[nesw])(?P<shift>[+-]\d+)?$")
@@ -108,14 +112,28 @@ class Drawing:
 
     def box(self, name: str, box: Box) -> None:
         self.boxes[name] = box
-        kind = "outside" if box.kind == "outside" else "process"
-        for behind in (2 * BEHIND, BEHIND) if box.kind == "many" else ():
-            self.rectangle(kind, box.x + behind, box.y - behind, box.width, box.height)
-        self.rectangle(kind, box.x, box.y, box.width, box.height)
+        self.rectangles(box.kind, box.x, box.y, box.width, box.height, BEHIND)
         top = box.y + box.height // 2 - LINE_HEIGHT * (len(box.texts) - 1) // 2 + 5
         for line, text in enumerate(box.texts):
             kind = "small" if line else "title"
             self.text(kind, box.x + box.width // 2, top + LINE_HEIGHT * line, text)
+
+    def rectangles(self, kind: str, x: int, y: int, width: int, height: int, behind: int) -> None:
+        """Draw a box. One of several processes gets two more rectangles, each moved by `behind`."""
+        shown = "outside" if kind == "outside" else "process"
+        for moved in (2 * behind, behind) if kind == "many" else ():
+            self.rectangle(shown, x + moved, y - moved, width, height)
+        self.rectangle(shown, x, y, width, height)
+
+    def legend(self, kind: str, x: int, y: int, text: str) -> None:
+        """Draw a small box or an arrow of a kind, and behind it what the kind means."""
+        if kind in ARROWS:
+            self.arrow(kind, [f"{x},{y}", f"{x + SAMPLE_WIDTH},{y}"], "")
+        elif kind in BOXES:
+            self.rectangles(kind, x, y - SAMPLE_HEIGHT // 2, SAMPLE_WIDTH - 2, SAMPLE_HEIGHT, BEHIND // 2)
+        else:
+            raise PictureError(f"no kind of {', '.join(ARROWS + BOXES)}")
+        self.text("small", x + TEXT_BEHIND, y + 4, text, "start")
 
     def point(self, text: str) -> tuple[int, int]:
         if match := _SIDE.match(text):
@@ -159,8 +177,10 @@ def read(source: str) -> Drawing:
                 drawing.box(name, Box(kind, x, y, width, height, texts))
             elif what == "arrow":
                 drawing.arrow(fields[0], fields[1:], label.strip())
+            elif what == "legend":
+                drawing.legend(fields[0], int(fields[1]), int(fields[2]), label.strip())
             else:
-                raise PictureError("no size, panel, box or arrow")
+                raise PictureError("no size, panel, box, arrow or legend")
         except (ValueError, KeyError) as error:
             raise PictureError(f"{SOURCE.name}, line {number}: {error}: {line}") from error
     return drawing

@@ -112,7 +112,7 @@ class Copier:
                     self.zombie = None
 
     def _live(self, consumer: Consumer) -> None:
-        """Until the producer vanishes. Only a zombie is asked for something afterwards."""
+        """Copy until the producer vanishes. Only a zombie is asked for something afterwards."""
         producer = self.open(self.copiers.bootstrap, f"copier-{self.source}", TRANSACTION_TIMEOUT_MS)
         try:
             self._retire()

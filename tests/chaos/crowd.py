@@ -84,7 +84,7 @@ class Crowd:
                     self._lose(member)
 
     def _join(self) -> None:
-        """Until the crowd is whole or nobody listens."""
+        """Connect members until the crowd is whole or nobody listens."""
         while len(self.members) < CONNECTIONS:
             try:
                 sock = socket.create_connection(self.address, CONNECT_TIMEOUT_S)

@@ -95,7 +95,7 @@ def _all_or_nothing(copies: Copies) -> Iterator[Violation]:
 
 
 def _once_and_in_order(name: str, reads: Sequence[Seen]) -> Iterator[Violation]:
-    """Each place has the records of each source from the first on, without a gap, in their order."""
+    """Find places that lack a record of a source, or have one twice or out of order."""
     behind: dict[tuple[int, int, int], int] = defaultdict(int)
     for seen in reads:
         source, number, place, _ = seen.record
@@ -125,7 +125,7 @@ def _seen_is_there(copies: Copies) -> Iterator[Violation]:
 
 
 def _offsets_go_with_records(copies: Copies) -> Iterator[Violation]:
-    """Each offset that was ever found committed is that of a transaction whose records are there."""
+    """Find committed offsets whose transaction's records are missing."""
     there = _by_transaction(copies.final)
     behind: dict[int, set[int]] = defaultdict(lambda: {0})
     for number in there.keys() & copies.transactions.keys():

@@ -124,7 +124,7 @@ class Members:
         return True
 
     def _watch(self) -> None:
-        """What is committed never goes back, and never falls behind what was promised before we asked."""
+        """Check that committed offsets never go back, or behind what was promised before we asked."""
         watcher = self._consumer()
         seen = dict.fromkeys(range(PARTITIONS), 0)
         while not self._stopping.wait(WATCH_S):

@@ -53,7 +53,7 @@ def broker_of(kind: str, directory: Path, log_workers: int) -> Broker:
 
 
 def planned(roles: Sequence[str], kills: int, pairs: int) -> list[Step]:
-    """Each role is killed; children of the supervisor hang and pause, too, and die with each other."""
+    """Plan the death of each role; children of the supervisor also hang, pause, and die in pairs."""
     children = [role for role in roles if role not in (SUPERVISOR, WHOLE)]
     deaths = [(KILLED, role) for role in roles]
     others = [(what, role) for role in children for what in (HUNG, PAUSED)]

@@ -19,7 +19,7 @@ class _Disconnected(confluent_kafka.Producer):
     """Between its flush and whatever is asked next, it finds that its broker is gone."""
 
     def init_transactions(self, *_patience: float) -> None:
-        """Nobody is there to ask."""
+        """Raise, since nobody is there to ask."""
 
     def flush(self, *patience: float) -> int:
         left = super().flush(*patience)

@@ -85,7 +85,7 @@ def test_an_aborted_transaction_that_is_there_is_told() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.COMMITTED, Outcome.UNKNOWN])
 def test_a_part_of_a_transaction_is_torn(outcome: Outcome) -> None:
-    """Here that which went to one of the partitions."""
+    """Check that the checker finds a transaction of which the records in one partition are missing."""
     copies = good_copies()
     number = known(copies, Outcome.COMMITTED)
     copies.transactions[number] = dataclasses.replace(copies.transactions[number], outcome=outcome)

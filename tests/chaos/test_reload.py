@@ -47,7 +47,7 @@ def kill_one(broker: Configured, role: str, chance: random.Random) -> None:
 
 
 def holds(broker: Configured) -> bool:
-    """Whether a reload finds everything as it is to be; one that was cut short is made up for."""
+    """Return True if a reload gives the wanted settings. One that was cut short is done again."""
     try:
         return control(broker).call("reload")["changed"] == []
     except CliError:

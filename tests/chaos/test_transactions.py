@@ -31,7 +31,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_each_record_is_copied_exactly_once(broker: Broker, plan: Sequence[Step]) -> None:
-    """In transactions of both protocols."""
+    """Check it with transactions of both protocol versions."""
     copies = torment(broker, plan, SEED)
     assert sum(each.outcome is Outcome.COMMITTED for each in copies.transactions.values()) > 20
     assert len(copies.final) > 500

@@ -81,7 +81,10 @@ class Topics:
                     self.gone.add(oldest)
 
     def _done(self, name: str, ask: Ask, done_before: set[int]) -> bool:
-        """Whether it was done. What nobody knows is asked again; then an earlier try may have done it."""
+        """Return True if the change was made.
+
+        If nobody knows, it is asked for again; then an earlier try may have made it.
+        """
         for attempt in range(ATTEMPTS):
             try:
                 ask()[name].result(ANSWER_TIMEOUT_S)

@@ -58,7 +58,7 @@ def connections(port: int) -> Iterator[str]:
 
 
 def _asked(port: int) -> Iterator[tuple[int, str]]:
-    """By local port, what the sockets of this process have sent and got."""
+    """Return what the sockets of this process have sent and received, by local port."""
     for found in psutil.Process().net_connections("tcp4"):
         if not found.raddr or found.raddr.port != port or found.fd < 0:
             continue
@@ -93,7 +93,7 @@ def _port_of(address: str) -> int:
 
 
 def processes(public: Path) -> Iterator[str]:
-    """What waits in each process that has anything waiting, and when that was last awake."""
+    """Describe what waits in each process that has anything waiting, and when that was last awake."""
     try:
         region = Region.attach(public, PUBLIC_MAGIC, LAYOUT_VERSION)
     except (RegionUnavailable, LayoutMismatch) as error:

@@ -46,7 +46,7 @@ class DelaysRig:
         self.waiting.add(Caller(handler(number), 0, 1), Acknowledged(), {token})
 
     def pass_s(self, seconds: float, now: Now = IDLE) -> list[str]:
-        """What is told meanwhile."""
+        """Let time pass, and return what is logged meanwhile."""
         self.caplog.clear()
         for _ in range(round(seconds / LOOK_EVERY_S)):
             self.time_s += LOOK_EVERY_S
@@ -142,7 +142,7 @@ def test_a_coordinator_that_was_stopped_itself_tells_of_nothing(rig: DelaysRig) 
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """What a coordinator that is forked from now on logs, and looks at soon."""
+    """Yield a function that returns what a coordinator that is forked from now on has logged."""
     monkeypatch.setattr(delays, "LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(delays, "TOLD_AFTER_S", 0.05)
     log, path = logging.getLogger("mpbroker"), tmp_path / "log"

@@ -152,7 +152,7 @@ def test_questions_and_appends_wait_for_room_in_their_order(
 
 
 def test_an_append_that_waits_is_work_to_be_done(link: Link) -> None:
-    """A coordinator that stops waits for it."""
+    """Check that a coordinator that stops waits for an append that has no room yet."""
     link.append()
     assert not link.link.idle
     link.return_all()

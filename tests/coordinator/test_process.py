@@ -76,7 +76,7 @@ def test_delete_is_seen_by_all_before_the_log_process_removes(tree: CoordinatorT
 
 
 def test_calls_of_several_handlers_are_decided_one_after_the_other(tree: CoordinatorTree) -> None:
-    """Both want the same name, in one round: one gets it."""
+    """Let two handlers ask for the same name in one round, and check that one of them gets it."""
     requests = [fake.call(create("a")) for fake in tree.handlers]
     tree.until(lambda: all(r in fake.answers for r, fake in zip(requests, tree.handlers, strict=True)))
     codes = [errors(fake.answers[r])["a"] for r, fake in zip(requests, tree.handlers, strict=True)]
@@ -129,7 +129,7 @@ def test_producer_ids(tree: CoordinatorTree) -> None:
 
 
 def test_more_to_open_than_a_ring_holds(tree: CoordinatorTree) -> None:
-    """The log process need not queue answers: no more is asked than its ring back has room for."""
+    """Check that no more topics are under way than the ring for the answers has room for."""
     fake = tree.handlers[0]
     request = fake.call(create(*(f"t{i}" for i in range(600))))
     tree.until(tree.append_waits, pump_log=False)
@@ -143,7 +143,7 @@ def test_more_to_open_than_a_ring_holds(tree: CoordinatorTree) -> None:
 
 
 def test_more_answers_than_a_ring_holds(tree: CoordinatorTree) -> None:
-    """A handler that takes nothing for a while: the others are served, and nothing is lost."""
+    """Let one handler take no answers for a while, and check that others are served and nothing is lost."""
     slow = tree.handlers[0]
     slow.sleeps = True
     calls = 2 * CALL_RING_SLOTS - 50
@@ -233,7 +233,7 @@ def test_a_base_waits_for_a_reader_that_is_behind(tree: CoordinatorTree) -> None
 
 @pytest.mark.parametrize("kind", [SlotKind.ANSWER, SlotKind.PRODUCED])
 def test_an_answer_to_what_nobody_asked_is_dropped(tree: CoordinatorTree, kind: SlotKind) -> None:
-    """And its block is given back: the coordinator and what it waits for go on."""
+    """Check that its block is given back, and that the coordinator and its log worker continue."""
     stale, log = 7, tree.log
     if kind == SlotKind.ANSWER:
         slot = log.answer_slot(Acknowledged(), stale)
@@ -247,7 +247,7 @@ def test_an_answer_to_what_nobody_asked_is_dropped(tree: CoordinatorTree, kind: 
 
 
 def test_a_successor_asks_with_numbers_of_its_own(make_tree: Callable[..., CoordinatorTree]) -> None:
-    """An answer to its predecessor, had a fence let it through, would be taken for one to it."""
+    """Check that an answer to the predecessor is not taken for an answer to its successor."""
     tree = make_tree()
     numbers = []
     for incarnation in (1, 2):
@@ -275,7 +275,10 @@ def test_a_dead_handler_gets_no_answer_and_its_successor_does(tree: CoordinatorT
 
 @pytest.mark.parametrize("step", ["taken", "written", "published", "ensuring"])
 def test_the_log_process_dies_under_a_create(tree: CoordinatorTree, step: str) -> None:
-    """Whatever was written: the answer is success, there is one topic, and it is in the successor's slots."""
+    """Check the result, whatever was written.
+
+    The answer is success, and there is one topic, in the slots of the log process's successor.
+    """
     tree.ask(create("before"))
     tree.log.dies_at = step
     assert errors(tree.ask(create("a"))) == {"a": 0}
@@ -311,7 +314,7 @@ def test_a_successor_knows_everything(tree: CoordinatorTree) -> None:
 
 
 def test_a_successor_removes_what_its_predecessor_could_not(tree: CoordinatorTree) -> None:
-    """The removal is durable, the log process was never told."""
+    """Check it with a removal that is durable but was never sent to the log process."""
     tree.ask(create("a"))
     topic_id = tree.handlers[0].topics["a"].topic_id
     tree.handlers[0].call(DeleteTopics(["a"]))
@@ -324,7 +327,7 @@ def test_a_successor_removes_what_its_predecessor_could_not(tree: CoordinatorTre
 
 
 def test_what_may_yet_become_durable_is_waited_for(tree: CoordinatorTree) -> None:
-    """A predecessor's round is written but not on disk: neither believed nor forgotten."""
+    """Check that a predecessor's round that is written but not synced is neither used nor forgotten."""
     tree.ask(create("a"))
     durable = (tree.log.end, tree.log.path.stat().st_size)
     tree.ask(create("b"))
@@ -367,7 +370,11 @@ def test_damaged_metadata_stops_the_broker(
 
 
 def test_a_topic_is_new_until_it_is_open_or_the_log_process_dies(tree: CoordinatorTree) -> None:
-    """Of a new one nothing can be missing; of any other an empty partition would replace what was acked."""
+    """Check which topics count as new.
+
+    A new topic cannot miss records. For any other topic an empty partition would replace acknowledged
+    records.
+    """
     tree.log.broken.add("a")
     tree.ask(create("a", "b"))
     tree.until(lambda: tree.log.ensured.count("a") > 1)
@@ -392,12 +399,12 @@ def test_the_log_process_is_told_of_every_topic_that_there_is(tree: CoordinatorT
 
 
 def test_an_answer_that_there_is_no_memory_for(tree: CoordinatorTree) -> None:
-    """A handler that stands still has all of it. Who asked meanwhile is told, and nobody else notices."""
+    """Let one handler hold all reply memory, and check that only callers meanwhile get an error."""
     pid, (fake, still) = tree.pid, tree.handlers
     assert errors(tree.ask(create("a"))) == {"a": 0}
 
     def wrong(count: int) -> CreateTopics:
-        """Its answer has the names, 32 KB each."""
+        """Return a call whose answer has the invalid names, 32 KB each."""
         return create(*("?" * 32_000 + str(number) for number in range(count)))
 
     still.sleeps = True

@@ -91,7 +91,7 @@ def join() -> JoinGroupRequest:
 
 
 def init_producer_id(rig: PathRig) -> list[str]:
-    """Of an unknown id, with producer ids in stock."""
+    """Ask for an unknown id while there are producer ids in stock."""
     rig.send_and_settle(InitProducerIdRequest("y", 60_000), 5)
     return rig.path_of(InitProducerIdRequest("x", 60_000), 5)
 
@@ -147,7 +147,7 @@ def sync_group(rig: PathRig) -> list[str]:
 
 
 def join_group(rig: PathRig) -> list[str]:
-    """Of a static member that was started anew: the only join that writes at once."""
+    """Join as a static member that was started anew, the only join that writes at once."""
     sync_group(rig)
     return rig.path_of(join(), 9)
 

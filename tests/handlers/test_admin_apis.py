@@ -212,7 +212,7 @@ def test_metadata_of_nothing(ready: Rig) -> None:
 
 @pytest.mark.parametrize("version", [4, 9, 13])
 def test_metadata_answers_each_topic_once(ready: Rig, version: int) -> None:
-    """Kafka takes what is asked for as a set."""
+    """Check that a topic that is named twice is answered once, since Kafka takes the names as a set."""
     asked = MetadataRequest(names("none", "", "none", "", ""), allow_auto_topic_creation=False)
     assert [t.name for t in ready.ask(METADATA, version, asked).topics] == ["none", ""]
 
@@ -398,7 +398,7 @@ def test_delete_topics(ready: Rig, version: int) -> None:
 
 @pytest.mark.parametrize("key", [CREATE, DELETE])
 def test_who_waits_for_the_coordinator_is_told_after_its_own_time(ready: Rig, key: int) -> None:
-    """The others keep their result, what was asked for goes on, and its late answer changes nothing."""
+    """Check that a timeout changes no other result, and that the coordinator's late answer is ignored."""
     now_ms = [ready.handler.broker.monotonic_ms()]
     ready.handler.broker.monotonic_ms = lambda: now_ms[0] + 100_000  # beyond any real clock of this test
     asked = {

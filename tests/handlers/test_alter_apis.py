@@ -45,7 +45,7 @@ def results(response: Any) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_topics_are_altered_by_the_coordinator(ready: Rig, version: int) -> None:
-    """What is refused at once stands where it was asked for."""
+    """Check that results have the order of the request, also those that are refused at once."""
     resources = [
         altered(("retention.ms", 0, "1"), ("segment.ms", 1, None)),
         altered(("retention.ms", 0, None), name="nulls"),

@@ -45,7 +45,7 @@ Codes = dict[int, int]
 
 @pytest.fixture(name="log")
 def _log(tmp_path: Path) -> Iterator[Logs]:
-    """Each partition was published twice: both copies of its slot have been written."""
+    """Publish each partition twice, so that both copies of its slot are written."""
     with logs(tmp_path) as made:
         for one in made.partitions:
             for _ in range(TWICE):
@@ -116,7 +116,10 @@ def delete(log: Logs) -> Any:
 
 
 def produce(log: Logs) -> Any:
-    """What is told beside an error is where the log starts. A good one is for the log worker to look at."""
+    """Produce an invalid batch to both partitions; its error comes with the log start offset.
+
+    A valid batch would be for the log worker to look at.
+    """
     late = bytes(build_batch([NewRecord(b"v", timestamp=1 << 60)]))
     asked = [ProduceRequest.PartitionProduceData(number, late) for number in (BUSY, OTHER)]
     request = ProduceRequest(
@@ -172,7 +175,7 @@ CASES: dict[str, tuple[Callable[[Logs], Any], Callable[[Any], Codes], Codes, Cod
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_slot_that_cannot_be_read_now_concerns_its_partition_alone(log: Logs, name: str) -> None:
-    """And only until it can be."""
+    """Check that only this partition gets an error, until its slot can be read."""
     ask, codes, usual, busy = CASES[name]
     before = ask(log)
     assert codes(before) == usual

@@ -145,7 +145,7 @@ def test_a_file_that_does_not_say_what_is_damaged_is_an_error(
 
 
 def test_what_is_no_batch_is_an_error_and_not_skipped(log: Logs) -> None:
-    """Behind a header that cannot be one, nothing is found but by the index."""
+    """Check that nothing is found behind an invalid header, except by the index."""
     path, each = log.partitions[0].path, bytes_each(log)
     data = bytearray(path.read_bytes())
     data[3 * each : 4 * each] = bytes(each)

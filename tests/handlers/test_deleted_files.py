@@ -60,7 +60,7 @@ def look_at_all(readers: Readers) -> None:
 
 
 def test_a_partition_that_moved_away_and_back(tmp_path: Path) -> None:
-    """What it was before waits for its deletion, with fewer records: it is not read any more."""
+    """Check that the old directory, which waits for its deletion with fewer records, is not read."""
     readers = Readers([str(tmp_path)])
     partition = partition_of(0, tmp_path)
     read(readers, partition)
@@ -139,7 +139,10 @@ def test_a_deleted_topic_frees_its_space(broker: Mpbroker) -> None:
         processes = broker.tree().members()
 
         def still_open() -> list[str]:
-            """Of the topic: what lies in the log directory itself is kept for a full disk."""
+            """Return the open files of the topic.
+
+            Files of the log directory itself are kept for a full disk.
+            """
             names = [name for each in processes for name in deleted_files(each.pid, broker.log_dir)]
             return [name for name in names if Path(name).parent != broker.log_dir]
 

@@ -251,7 +251,7 @@ def test_what_goes_wrong_after_others_have_answered_is_answered(
 
 
 def about_moves(log_dir: Path) -> dict[int, Any]:
-    """What the log workers are asked only of directories that are there."""
+    """Return requests about moves, with a log directory that exists: only then log workers are asked."""
     named = m.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic("plain", [0])
     moves = m.AlterReplicaLogDirsRequest.AlterReplicaLogDir(str(log_dir), [named])
     return {
@@ -330,7 +330,7 @@ def test_a_pipelined_request_behind_one_that_fails_is_served(broker: Mpbroker) -
 def test_whoever_takes_a_handler_along_is_given_up_after_the_second(
     tmp_path: Path, fault: str, said: str
 ) -> None:
-    """Hung or crashed: a request that may be repeated goes to one more handler, and not to all of them."""
+    """Check that a request that hangs or crashes a handler goes to one more handler, and not to all."""
     with served(
         Mpbroker(tmp_path, template=f"{COMMAND} -o handler.hang.timeout.ms={HANG_TIMEOUT_MS}")
     ) as broker:

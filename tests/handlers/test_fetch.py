@@ -169,7 +169,7 @@ def test_a_parked_fetch_is_answered_empty_in_time(log: Logged) -> None:
     started = time.monotonic()
     park(log, fetch(0, wait_ms=30))
     while not (found := replies(log)):
-        log.rig.handler.round(log.rig.handler.sleep_ms())
+        log.rig.handler.run_once(log.rig.handler.sleep_ms())
         assert time.monotonic() - started < 5
     assert time.monotonic() - started >= 0.02
     frame = whole(log.rig, found[0], log.directory)
@@ -263,7 +263,7 @@ def test_the_latest_offset_by_isolation(log: Logged) -> None:
 
 
 def test_times_by_isolation(log: Logged) -> None:
-    """What is not stable yet is no answer for who wants what is committed."""
+    """Check that read_committed clients get no offset beyond the last stable one."""
     for _ in range(3):
         log.append()
     log.publish(last_stable_offset=20, last_stable_position=sum(map(len, log.batches[:2])))

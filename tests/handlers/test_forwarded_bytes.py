@@ -180,7 +180,7 @@ class Throttled:
 
 
 def frames(rig: Rig, key: ApiKey, version: int) -> dict[str, str]:
-    """All that a client can be sent, by what the coordinator has said, in hexadecimal."""
+    """Return all frames that a client can be sent, by the coordinator's answer, in hexadecimal."""
     found = {}
     throttled = rig.handler.broker.throttling = Throttled()  # type: ignore[assignment]
 

@@ -145,7 +145,7 @@ def test_an_append_waits_for_room(full: tuple[Rig, Reply]) -> None:
 
 
 def test_an_append_that_waits_is_lost_with_the_log_process(full: tuple[Rig, Reply]) -> None:
-    """The processors take it for lost: it must not be appended by the successor."""
+    """Check that the successor does not append it: the processors take it for lost."""
     made, answer = full
     made.processor.send(LIGHT, connection=2)
     made.processor.send(produce(Codec.GZIP), connection=3)

@@ -328,7 +328,7 @@ FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
 
 
 def fetched(request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """What a coordinator would say to all of it; `all` has one offset."""
+    """Return a coordinator's answer to all of it; `all` has one offset."""
     of_topic, of_partition = (
         OffsetFetchResponse.OffsetFetchResponseTopics,
         OffsetFetchResponse.OffsetFetchResponsePartitions,

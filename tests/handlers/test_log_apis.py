@@ -233,7 +233,10 @@ def marker(producer_id: int, *topics: tuple[str, list[int]], commit: bool = Fals
 
 @pytest.mark.parametrize(("error", "expected"), [(0, 0), (47, 47), (None, NOT_LEADER)])
 def test_markers_are_appended(ready: Rig, error: int | None, expected: int) -> None:
-    """In the order of the request; what is wrong with one harms no other. None: the log process dies."""
+    """Check that markers are written in the order of the request.
+
+    An error of one does not affect others, nor does a log process that dies.
+    """
     orders, wrong = ("orders", [0]), ("orders", [0, 3])
     markers = [
         marker(9, orders),
@@ -291,7 +294,7 @@ def test_markers_for_nobody(ready: Rig) -> None:
 
 
 def test_the_log_process_dies(ready: Rig) -> None:
-    """Whether it had seen the call or not, and after it has a successor."""
+    """Check the answer if the log process had seen the call, or had not, and after it has a successor."""
     ready.processor.send(request_frame(DELETE, 2, delete(("orders", 0, 7))))
     ready.turn()
     calls_to_log(ready)
@@ -308,7 +311,7 @@ def test_the_log_process_dies(ready: Rig) -> None:
 
 
 def test_a_call_that_waits_for_room_outlives_a_processor(ready: Rig) -> None:
-    """The ring to the log process is full of jobs when it is sent."""
+    """Check it while the ring to the log process is full of jobs."""
     ring = ready.memory.ring(HANDLER, LOG)
     while ring.push(slots.pack_return(LOG, 0, 0)):
         pass
@@ -388,7 +391,7 @@ def test_log_dirs(ready: Rig, tmp_path: Path) -> None:
 
 
 def test_many_partitions_are_described_piece_by_piece(ready: Rig, tmp_path: Path) -> None:
-    """In between the handler looks after everything else."""
+    """Check that the handler serves other requests in between."""
     many = topic_image("many", 9, partitions=50, first_slot=10)
     assert many.topic_id == topic_id(9)
     for number in range(50):

@@ -57,7 +57,7 @@ def test_names_that_collide_follow_the_topics(ready: Rig) -> None:
 def test_names_that_are_not_there_are_not_compared_with_all_that_are(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some thousands of either once kept a handler at it for so long that it was killed as hanging."""
+    """Check it with thousands of each, which once kept a handler busy until it was killed as hanging."""
     ready.publish(*(topic_image(f"there.{n}", n + 1) for n in range(50)))
     looked_at: list[str] = []
     key_of = topic_names.collision_key
@@ -108,7 +108,7 @@ def test_others_are_served_while_many_settings_are_described(
 def test_more_than_any_broker_has_closes_the_connection(
     ready: Rig, key: int, field: str, entry: Message
 ) -> None:
-    """What all of it keeps busy is one process for all."""
+    """Check the limit, which protects the one coordinator that serves all clients."""
     request = REQUESTS[key]()
     setattr(request, field, [entry] * (handlers_exchange.NAMED_MAX + 1))
     ready.processor.send(request_frame(key, all_apis()[key].latest, request))

@@ -56,7 +56,7 @@ def test_one_whose_client_goes_leaves_the_purgatory(broker: Mpbroker) -> None:
 
 
 def test_what_comes_at_its_time_is_one_answer(broker: Mpbroker) -> None:
-    """The record and the end of the wait race: each fetch is answered once, and the next one is another's."""
+    """Let a record and the end of the wait race, and check that each fetch is answered once."""
     create_topic(broker.bootstrap, "t", 1)
     wait_ms, outcomes = 15, []
     fetch, produce = bytearray(waiting_fetch(wait_ms).frame), frames.produce("t", 1, 10, acks=1)

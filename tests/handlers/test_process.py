@@ -160,7 +160,7 @@ def test_a_parked_fetch_is_answered_at_the_stop(forked: Forked) -> None:
 
 
 def test_it_stays_until_its_answers_are_sent_and_serves_what_it_has(forked: Forked) -> None:
-    """The answers lie in its arena, which the next handler of its number gets; a slow client reads slowly."""
+    """Check that a leaving handler waits for slow clients: its successor gets the arena with the answers."""
     forked.start()
     forked.publish()
     forked.ready()

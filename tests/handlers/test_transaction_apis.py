@@ -147,7 +147,10 @@ def test_a_failed_request_says_so_in_every_version(ready: Rig, key: ApiKey, vers
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
 def test_who_is_fenced_hears_it_in_the_words_of_the_version(ready: Rig, key: ApiKey, version: int) -> None:
-    """KIP-588: old clients know INVALID_PRODUCER_EPOCH alone, and a TxnOffsetCommit has nothing else."""
+    """Check the error of each version (KIP-588).
+
+    Old clients know INVALID_PRODUCER_EPOCH alone, and a TxnOffsetCommit has nothing else.
+    """
     firsts = {ApiKey.INIT_PRODUCER_ID: 4, ApiKey.TXN_OFFSET_COMMIT: 6}
     first = firsts.get(key, 2 if key < ApiKey.DESCRIBE_TRANSACTIONS else 0)
     expected = ErrorCode.PRODUCER_FENCED if version >= first else ErrorCode.INVALID_PRODUCER_EPOCH

@@ -26,7 +26,7 @@ from tests.support.stepped_log import settle
 
 
 def failing(name: str, below: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """That call of `os`, for whatever lies below the directory. Returns the paths that it was made for."""
+    """Fail that call of `os` for everything below the directory. Returns the paths that it was made for."""
     real, asked = getattr(os, name), []
 
     def call(path: Any, *arguments: Any, **more: Any) -> Any:
@@ -57,7 +57,7 @@ def is_offline(made: Node, target: calls.EnsuredPartition) -> bool:
 def test_a_write_that_cannot_be_cut_back(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch of a segment goes by way of Python; the file system has become read-only."""
+    """Check the first batch of a segment, which Python writes, on a file system that became read-only."""
     made = node(2)
     _, (first, second) = two_dirs(made)
     with monkeypatch.context() as disk:
@@ -72,7 +72,7 @@ def test_a_write_that_cannot_be_cut_back(
 def test_a_full_disk_beside_a_directory_that_is_gone(
     node: Callable[..., Node], batch: Callable[..., bytearray]
 ) -> None:
-    """Whoever tells how much room there is where asks the other one as well."""
+    """Check the refusal, for which the removed directory is asked for its free space, too."""
     made = node(2)
     process, (first, _) = two_dirs(made)
     assert made.produce(first, batch()) == [0]
@@ -93,7 +93,7 @@ def look(process: LogProcess, steps: Iterable[None]) -> None:
 def test_retention_in_a_directory_that_fails(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a partition without records the segment's time of the last write counts."""
+    """Check a partition without records, for which the segment's last write counts."""
     made = node(2)
     process, (first, second) = two_dirs(made)
     with monkeypatch.context() as disk:
@@ -127,7 +127,7 @@ def test_others_that_look_at_segments(
 def test_a_topic_goes_from_the_directories_that_work(
     node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that fails is asked before others."""
+    """Check it if a failing directory is asked first."""
     made = node(3)
     process = made.boot()
     made.open(ensure(6))
@@ -150,7 +150,7 @@ def test_a_move_fails_one_of_its_directories(
     call: str,
     target: int,
 ) -> None:
-    """The second one fails, whether a partition is to go there or to leave it: the first one goes on."""
+    """Let source or target fail, and check that the other directory is served."""
     made = node(2)
     process, both = two_dirs(made)
     moved = made.rig.partition(both[1 - target].slot).partition

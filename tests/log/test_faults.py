@@ -68,7 +68,7 @@ def test_a_directory_that_fails_takes_nothing_along(
 
 @pytest.mark.parametrize("phase", ["produce", "stop", "recover", *SERVING])
 def test_a_single_read_that_fails_is_taken_for_nothing_else(faults: Path, tmp_path: Path, phase: str) -> None:
-    """As a sector that cannot be read; what is read behind it must not hide it."""
+    """Check it as for an unreadable sector: later successful reads must not hide it."""
     try_calls(faults, tmp_path, phase, "read", errno.EIO, FAULT_ONCE="1", FAULT_STRIDE=FEW.get(phase, STRIDE))
 
 
@@ -87,7 +87,7 @@ def test_read_ahead_that_meets_a_bad_sector_does_not_hide_what_lies_in_front(
 
 
 def test_write_back_that_fails_takes_the_directory_with_it(faults: Path, tmp_path: Path) -> None:
-    """No sync tells of it any more; on ext4 what was to be written is gone."""
+    """Check it, since no later sync reports the failure, and on ext4 the bytes are gone."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.lost_write_back", str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(faults)},

@@ -28,14 +28,17 @@ def place() -> Iterator[tuple[Path, list[flips.Image]]]:
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 40))
 def test_one_flipped_bit_is_found_or_harmless(place: tuple[Path, list[flips.Image]], first: int) -> None:
-    """A failure names the seed: `python -m tests.support.flips --first SEED --seeds 1`."""
+    """Check it for random bits.
+
+    A failure names the seed: `python -m tests.support.flips --first SEED --seeds 1`.
+    """
     scratch, images = place
     came = {flips.trial(images, seed, scratch) for seed in range(first, first + 40)}
     assert len(came) > 1, "nothing was ever flipped that matters"
 
 
 def test_no_flip_makes_a_segment_older(place: tuple[Path, list[flips.Image]]) -> None:
-    """Retention would take it."""
+    """Check it: retention would delete the segment."""
     directory = place[1][0].directory / "t-0"
     first = sorted(directory.glob("*.log"))[0]
     known = [Sealed(int(first.stem))]
@@ -63,7 +66,7 @@ def test_a_flipped_topic_id_is_no_other_topic(place: tuple[Path, list[flips.Imag
 def test_no_flip_in_what_says_which_were_aborted_shows_one(
     place: tuple[Path, list[flips.Image]], number: int
 ) -> None:
-    """Nor does it hide what was committed without a word."""
+    """Check that no committed record is hidden silently either."""
     scratch, images = place
     image = images[number]
     for path in sorted(image.directory.glob("t-3/*.txnindex")):
@@ -73,7 +76,7 @@ def test_no_flip_in_what_says_which_were_aborted_shows_one(
 
 
 def test_what_says_which_were_aborted_is_made_anew(place: tuple[Path, list[flips.Image]]) -> None:
-    """As an operator is told to do it."""
+    """Check the steps that an operator is told to take."""
     scratch, images = place
     for image in images:
         work = scratch / "work"
@@ -93,7 +96,7 @@ def test_what_says_which_were_aborted_is_made_anew(place: tuple[Path, list[flips
 def test_no_flip_in_what_says_which_epochs_there_were_costs_a_record(
     place: tuple[Path, list[flips.Image]], number: int
 ) -> None:
-    """Batches say it, too: the file is made anew of what they say."""
+    """Check that the file is made anew from the batches, which have the epochs, too."""
     scratch, images = place
     image = images[number]
     name = "t-1/leader-epoch-checkpoint"

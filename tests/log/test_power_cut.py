@@ -157,7 +157,7 @@ def power_cuts(run: Run, chance: random.Random) -> list[tuple[Task, Promises]]:
 def gone_on(
     run: Run, begun: int, ended: int, earlier: Run, promises: Promises, holes: dict[Partition, dict[int, int]]
 ) -> Run:
-    """What is between these events, behind what earlier readers were shown."""
+    """Return what is between these events, behind what earlier readers were shown."""
     part = Run(run.events[begun:ended], json.loads(run.events[begun].data)[2], defaultdict(dict), holes)
     for key, offsets in earlier.offsets.items():
         end = promises.visible.get(key, 0)
@@ -174,7 +174,7 @@ def gone_on(
 def test_nor_is_it_when_the_power_fails_again(
     seed: int, how: tuple[str, ...], run_of: Traced, tracer: Path, tmp_path: Path
 ) -> None:
-    """In a start, in one that follows one that was killed, or soon after."""
+    """Check it during a start, during the start after a killed one, or soon after."""
     run = run_of(seed, *how)
     recover = recovered_both if "moving" in how else recovered
     chance = random.Random(seed)

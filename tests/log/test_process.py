@@ -81,7 +81,7 @@ def test_clean_restart(rig: Callable[..., Rig], batch: Callable[..., bytearray],
 def test_killed_at_any_moment_nothing_acked_is_lost_or_doubled(
     rig: Callable[..., Rig], batch: Callable[..., bytearray]
 ) -> None:
-    """An idempotent producer with five requests in flight that sends again what was not answered."""
+    """Check it with an idempotent producer with five requests in flight that retries unanswered ones."""
     r = rig()
     chance = random.Random(7)
     acked: dict[int, int] = {}
@@ -146,7 +146,7 @@ def test_a_dead_handlers_jobs_are_appended_before_its_fence(
 
 
 def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: Callable[..., Rig]) -> None:
-    """It counts its questions anew: an answer to its predecessor would pass for one to it."""
+    """Check that answers to a predecessor are not sent to its successor, which numbers its calls anew."""
     r = rig()
     process = r.in_process()
     r.call(ensure(5))
@@ -175,7 +175,7 @@ def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: Callable[.
 
 
 def test_a_full_disk_refuses_and_recovers(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
-    """The limit of a file's size plays the full disk: EFBIG where a file system says ENOSPC."""
+    """Check it with a file size limit as the full disk: EFBIG where a file system says ENOSPC."""
     r = rig()
     r.fork()
     (target,) = targets_of(r)
@@ -238,7 +238,7 @@ def test_a_checkpoint_that_finds_no_room_is_written_again_and_takes_nothing_offl
 def test_producers_go_on_while_a_large_topic_is_opened(
     rig: Callable[..., Rig], batch: Callable[..., bytearray]
 ) -> None:
-    """A partition per round: what is produced meanwhile is answered before the last one is open."""
+    """Check that one partition is opened per round, and that produces meanwhile are answered."""
     r = rig()
     process = r.in_process()
     r.call(ensure(1))

@@ -74,7 +74,7 @@ class Driver:
         self.visits = 0
 
     def run(self, given: Iterator[Input]) -> None:
-        """All of them. Raises Stuck."""
+        """Send all inputs. Raises Stuck."""
         more = True
         while more or self._selector.get_map():
             while more and len(self._selector.get_map()) < AT_ONCE:
@@ -179,7 +179,10 @@ def differences(before: Holdings, after: Holdings) -> list[str]:
 
 
 def fuzz(broker: OpenBroker, seed: int, count: int) -> list[str]:
-    """What is wrong afterwards. The first inputs are a warm-up: what is made once and kept is no leak."""
+    """Return what is wrong afterwards.
+
+    The first inputs are a warm-up: what is made once and kept is no leak.
+    """
     driver = Driver(broker.doors)
     driver.run(inputs(seed + 1, min(count, WARM_UP)))
     before = settled(broker)

@@ -172,7 +172,7 @@ def _foreign(chance: random.Random) -> bytes:
 
 
 def _cut(chance: random.Random, data: bytes) -> list[bytes]:
-    """As one piece, or in several of any size, down to single bytes of the size field."""
+    """Cut the bytes into pieces of any size, down to single bytes of the size field, or not at all."""
     if not data or chance.random() < 0.4:
         return [data]
     first = min(len(data), 6)

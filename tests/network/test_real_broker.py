@@ -71,7 +71,7 @@ def properties(broker: Mpbroker) -> Path:
 
 
 def let_idle_expire(broker: Mpbroker) -> None:
-    """Not before all of a crowd are there: on a slow machine that takes long."""
+    """Set the idle time, once all of a crowd are there: on a slow machine that takes long."""
     with open(properties(broker), "a") as file:
         file.write(f"\nconnections.max.idle.ms={IDLE_MS}\n")
     changed = ControlClient(broker.runtime_dir, timeout_seconds=PATIENCE_S).call("reload")["changed"]
@@ -202,7 +202,7 @@ def connections(broker: Mpbroker) -> int:
 
 
 def expire_all_but(small: Small, broker: Mpbroker) -> None:
-    """Only who asks stays connected."""
+    """Let all connections expire but those that ask something."""
     let_idle_expire(broker)
     until = time.monotonic() + PATIENCE_S
     while connections(broker) > 1 and time.monotonic() < until:

@@ -35,9 +35,13 @@ def test_the_picture_of_the_readme_is_up_to_date() -> None:
     [
         (
             "size 10 10\ncircle 1 2 3 : a",
-            "pipeline.txt, line 2: no size, panel, box or arrow: circle 1 2 3 : a",
+            "pipeline.txt, line 2: no size, panel, box, arrow or legend: circle 1 2 3 : a",
         ),
         ("arrow data a.e b.w : ", "pipeline.txt, line 1: 'a': arrow data a.e b.w : "),
+        (
+            "legend odd 1 2 : a",
+            "pipeline.txt, line 1: no kind of data, answer, control, one, many, outside: legend odd 1 2 : a",
+        ),
     ],
 )
 def test_a_picture_that_cannot_be_drawn_names_its_line(source: str, told: str) -> None:

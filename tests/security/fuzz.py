@@ -251,7 +251,7 @@ def state_of(broker: SecureBroker) -> dict[int, int]:
 
 
 def run(broker: SecureBroker, rounds: int, seed: int = SEED) -> Counter[str]:
-    """Raises AssertionError when the broker is not what it was before."""
+    """Send all inputs. Raises AssertionError if the broker is not what it was before."""
     for listener in ("OPEN", "TLS"):
         with broker.connect(listener) as client:
             assert client.ask(ApiKey.METADATA, 12, MetadataRequest()).brokers

@@ -75,7 +75,7 @@ def connect(broker: Mpbroker, port: int | None = None) -> socket.socket:
 
 
 def is_answered(client: socket.socket, within_s: float = TIMEOUT_S) -> bool:
-    """Whether an ApiVersions request gets its answer; False when none comes in time."""
+    """Return True if an ApiVersions request is answered, False if no answer comes in time."""
     client.settimeout(within_s)
     try:
         frames.exchange(client, frames.api_versions())
@@ -94,7 +94,7 @@ def hears(client: socket.socket, within_s: float) -> bool:
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Whether the broker closes it, without a byte."""
+    """Return True if the broker closes the connection without a byte."""
     client.settimeout(TIMEOUT_S)
     try:
         return client.recv(1) == b""

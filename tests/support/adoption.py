@@ -196,7 +196,7 @@ def with_records(snapshot: bytes, values: list[bytes]) -> bytes:
 
 
 def complaints(kafka: Adopting) -> list[str]:
-    """Of Kafka's tool, then of Kafka while it starts, and of a consumer: empty if they like what they see."""
+    """List complaints of Kafka's tool, of Kafka while it starts, and of a consumer."""
     found = dump_complaints(kafka.lefts)
     try:
         kafka.start()

@@ -246,7 +246,7 @@ def _kcat_records(output: bytes) -> Iterator[Stored]:
 
 
 def kcat_read(bootstrap: str, topic: str, partitions: int, count: int) -> list[Stored]:
-    """All partitions of the topic, whatever `partitions` is."""
+    """Read all partitions of the topic, whatever `partitions` is."""
     del partitions
     kcat = [client_tools.program("kcat"), "-q", "-C", "-b", bootstrap, "-t", topic, "-X", "check.crcs=true"]
     output = client_tools.run([*kcat, "-o", "beginning", "-c", str(count), "-D", "", "-f", KCAT_FORMAT])

@@ -52,7 +52,7 @@ def sample_records(partitions: int, count: int, seed: int) -> list[Record]:
 
 
 def stored_in(records: Iterable[Record], first_offset: int = 0) -> dict[int, list[Stored]]:
-    """Each partition as it must read when it held nothing before and each record took one offset."""
+    """Return how each partition must read if it was empty and each record took one offset."""
     partitions: dict[int, list[Stored]] = {}
     for record in records:
         partition = partitions.setdefault(record.partition, [])
@@ -61,7 +61,7 @@ def stored_in(records: Iterable[Record], first_offset: int = 0) -> dict[int, lis
 
 
 def by_partition(stored: Iterable[Stored]) -> dict[int, list[Stored]]:
-    """What a reader got, in the order it got it in."""
+    """Return what a reader got from each partition, in the order it got it in."""
     partitions: dict[int, list[Stored]] = {}
     for each in stored:
         partitions.setdefault(each.record.partition, []).append(each)

@@ -50,7 +50,7 @@ def run(command: Sequence[str], stdin: bytes = b"", cwd: Path | None = None) -> 
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
-    """For what Kafka does not promise at once: changes are answered before all metadata knows them."""
+    """Wait for what Kafka does not promise at once: it answers changes before all metadata knows them."""
     until(holds, what, lambda: time.sleep(0.02))
 
 

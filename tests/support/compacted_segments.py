@@ -77,7 +77,7 @@ class Segments:
             self.path(self.end).touch()
 
     def task(self, *, now_ms: int = T0, segment_bytes: int = 1 << 20, producers: bytes = b"") -> Task:
-        """All but the last segment, which is the active one."""
+        """Return a task over all segments but the active one."""
         return Task(
             self.directory,
             self.bases[:-1],

@@ -42,7 +42,7 @@ class Configured(Mpbroker):
         return [*words, "--config", str(self.file), *self.extra]
 
     def write(self, text: str) -> None:
-        """As a whole: a broker that is at an earlier signal reads either file, and never half of one."""
+        """Replace the file as a whole: a broker at an earlier signal reads the old or the new one."""
         beside = self.file.with_suffix(".new")
         beside.write_text(text.format(port=self.port))
         beside.replace(self.file)

@@ -360,7 +360,7 @@ class CoordinatorTree:
         return os.waitstatus_to_exitcode(status)
 
     def append_waits(self) -> bool:
-        """Whether the coordinator has sent a round that the log process has not taken."""
+        """Return True if the coordinator has sent a round that the log process has not taken."""
         assert self.log is not None
         return any(kind_of(slot) == SlotKind.PRODUCE_BACK for slot in self.log.inbox.untaken())
 

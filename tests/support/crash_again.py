@@ -131,7 +131,7 @@ class Workers:
         self._syncs: dict[Path, Syncs] = {}
 
     def renew(self) -> None:
-        """Those of another process."""
+        """Forget the syncs of the process that died."""
         self._syncs.clear()
 
     def load(self, directory: Path, *what: Any) -> object:
@@ -193,7 +193,7 @@ class GoingOn(Workload):
         super().replace_topic()
 
     def do_some(self, step: int) -> None:
-        """In between it may be killed, and another one goes on."""
+        """Do a part of the work. In between the process may be killed, and another one continues."""
         if self.chance.random() < 0.6:
             super().do_some(step)
             return

@@ -94,7 +94,7 @@ def built_tracer() -> Iterator[Path]:
 
 
 def traced(tracer: Path, directory: Path, seed: int, *how: str) -> Run:
-    """Of `crash_workload`. Leaves the trace in `directory`, which is its own."""
+    """Trace `crash_workload`. Leaves the trace in `directory`, which is its own."""
     events = trace_of(tracer, directory, "data0", "tests.support.crash_workload", str(seed), *how)
     offsets: dict[Partition, dict[int, int]] = defaultdict(dict)
     for event in events:
@@ -111,7 +111,7 @@ def note_offset(offsets: dict[Partition, dict[int, int]], what: str, *more: int)
 
 
 def trace_of(tracer: Path, directory: Path, root: str, program: str, *how: str) -> list[Event]:
-    """What that program does to `directory`/`root`; it is told of the directory first."""
+    """Return what that program does to `directory`/`root`; it is told of the directory first."""
     trace = directory / "trace"
     environment = {
         **os.environ,
@@ -174,7 +174,7 @@ def recovered(
 
 
 def wrong_aborted(directory: Path) -> str:
-    """Where what is said of aborted transactions is not what the batches say."""
+    """Return where the indexes of aborted transactions contradict the batches."""
     open_from: dict[int, int] = {}
     for base in segments_of(directory):
         wanted = []
@@ -196,7 +196,7 @@ def wrong_aborted(directory: Path) -> str:
 
 
 def recovered_both(directory: Path, syncs_of: Callable[[Path], Syncs] = lambda _: EACH_FILE) -> Found:
-    """Of two log directories, between which partitions were moving: each is in one of them."""
+    """Recover two log directories between which partitions were moving, each of them in one at the end."""
     there = [path for path in (directory / "data0", directory / "data1") if path.is_dir()]
     log_dirs = [LogDirectory(number, path, group=True, failed=False) for number, path in enumerate(there)]
     for log_dir in log_dirs:
@@ -218,7 +218,7 @@ Recover = Callable[[Path], Found]
 
 
 def was_there(run: Run, problem: str) -> bool:
-    """Whether it is one of the holes with which the run began."""
+    """Return True if it is one of the holes with which the run began."""
     place, _, base = problem.partition(HOLE)
     key = place.partition(" ")[0], place.rpartition("-")[2]
     return bool(base) and int(base) in run.holes.get((key[0], int(key[1])), {}).values()
@@ -227,7 +227,7 @@ def was_there(run: Run, problem: str) -> bool:
 def holes_in(
     found: dict[Partition, dict[int, tuple[int, int]]], directory: Path
 ) -> dict[Partition, dict[int, int]]:
-    """Of what was recovered there; also those that end where the last segment begins, with nothing in it."""
+    """Return the holes in what was recovered, also those at the beginning of an empty last segment."""
     holes: dict[Partition, dict[int, int]] = defaultdict(dict)
     for metadata in directory.rglob(names.PARTITION_METADATA):
         topic_id, parsed = read_topic_id(metadata.parent), names.parse_partition(metadata.parent.name)

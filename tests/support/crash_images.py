@@ -168,7 +168,7 @@ def _left_of(file: File, chance: random.Random, kind: str) -> bytes:
 
 
 def _scatter(content: bytearray, events: list[Event], chance: random.Random, unit: int) -> None:
-    """Each unit keeps what was written to it up to some write; which one is another one's matter."""
+    """Keep for each unit what was written to it up to some write, independently of other units."""
     lost: set[int] = set()
     how_likely = chance.choice((0.1, 0.5, 0.9))
     for event in events:

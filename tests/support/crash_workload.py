@@ -222,7 +222,7 @@ class Workload:
             self.boot()
 
     def snapshot(self) -> None:
-        """As it is done between rolls; also of what is not on disk yet."""
+        """Take a snapshot as it is done between rolls, also of what is not on disk yet."""
         for process in self.processes:
             for target in self.targets:
                 log = process.manager.logs.get(target.slot)

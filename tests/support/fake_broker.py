@@ -68,7 +68,7 @@ class FakeBroker(ThreadedServer):
         }
 
     def wait_for(self, key: ApiKey) -> None:
-        """Until such a request has come."""
+        """Wait until such a request has come."""
         with self._came:
             assert self._came.wait_for(lambda: key in [seen for seen, _ in self.requests], timeout=PATIENCE_S)
 
@@ -116,7 +116,7 @@ class FakeBroker(ThreadedServer):
         return codes.pop(0) if codes else ErrorCode.NONE
 
     def _fault(self, key: ApiKey) -> str:
-        """Of the next request of an API: "", "hang up", or "swallow" the answer."""
+        """Return the fault for the next request of an API: "", "hang up", or "swallow" the answer."""
         faults = self.faults.get(key)
         return faults.pop(0) if faults else ""
 

@@ -51,7 +51,7 @@ def finished(process: LogProcess, steps: Generator[None, None, T]) -> T:
 
 
 def lookups(scenario: Scenario, number: int) -> Iterator[Callable[[PartitionReader], Any]]:
-    """All that fetches, ListOffsets and OffsetForLeaderEpoch want of a partition."""
+    """Return all that fetches, ListOffsets and OffsetForLeaderEpoch find in a partition."""
     now = scenario.node.rig.partition(scenario.targets[number].slot)
     bound = Bound(now.high_watermark, now.high_watermark_segment, now.high_watermark_position)
 
@@ -69,7 +69,7 @@ def lookups(scenario: Scenario, number: int) -> Iterator[Callable[[PartitionRead
 
 
 def read(scenario: Scenario, fail: Callable[[], None]) -> None:
-    """What is found is the same, or an error of the disk."""
+    """Read everything, and check that it is the same, or an error of the disk."""
     process = scenario.node.process
     assert process is not None
     looks = [(number, look) for number in range(len(scenario.targets)) for look in lookups(scenario, number)]
@@ -96,7 +96,7 @@ def read(scenario: Scenario, fail: Callable[[], None]) -> None:
 
 
 def scrub(scenario: Scenario, fail: Callable[[], None]) -> None:
-    """What cannot be read is told; when it can be, nothing is damaged any more."""
+    """Scrub, and check that unreadable parts are reported, and no damage once they can be read."""
     rig = scenario.node.rig
     process = ScrubProcess(ProcessContext(SCRUBBER, rig.memory, rig.config))
     process.start()

@@ -143,7 +143,7 @@ class Client:
         return request
 
     def disconnected(self) -> None:
-        """Nobody knows whether the broker has answered."""
+        """Disconnect the client; nobody knows whether the broker has answered."""
         self.epoch = 0
 
     def take(self, response: FetchResponse) -> int:

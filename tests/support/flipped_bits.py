@@ -9,7 +9,7 @@ RECORDS = 3
 
 
 def flip(path: Path, at: int, mask: int = 0x10) -> None:
-    """As a disk does it: the file's times stay."""
+    """Flip a bit as a disk does it: the file's times stay."""
     times = path.stat()
     with path.open("r+b") as file:
         file.seek(at)

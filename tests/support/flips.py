@@ -149,7 +149,10 @@ def fill(broker: Broker, rounds: int) -> None:
 
 
 def transact(broker: Broker, rounds: int) -> None:
-    """Of two producers that take turns; every third transaction is aborted, the last ones stay open."""
+    """Write transactions of two producers in turn.
+
+    Every third one is aborted, and the last ones stay open.
+    """
     for number in range(rounds):
         producer, sequence = 7 + number % 2, number // 2
         broker.produce(bytes(of_transaction(producer, sequence)), partition=TRANSACTIONAL)
@@ -276,7 +279,7 @@ def read_committed(reader: PartitionReader, now: Partition, found: Read) -> None
 
 
 def committed_of(batch: Batch, waiting: list[AbortedTransaction], aborting: set[int]) -> list[Record]:
-    """As a client's fetcher tells them by what the response says of aborted transactions."""
+    """Return what is committed, by what the response says of aborted transactions, as a client does."""
     while waiting and waiting[0].first_offset <= batch.last_offset:
         aborting.add(waiting.pop(0).producer_id)
     producer = batch.header.producer_id
@@ -366,7 +369,7 @@ def trial(images: list[Image], seed: int, scratch: Path) -> str:
 
 
 def life(one: Flip, scratch: Path) -> tuple[Outcome, tuple[Segments, Segments], list[str]]:
-    """Of a broker on a flipped copy: what came of it, segments before and after, what was said."""
+    """Run a broker on a flipped copy. Returns the outcome, segments before and after, and the log."""
     work = scratch / "work"
     shutil.copytree(one.image.directory, work)
     try:

@@ -180,7 +180,7 @@ class ProcessorEnd:
         )
 
     def open_session(self, connection: int) -> None:
-        """As for a new connection, if it has none yet."""
+        """Make a session as for a new connection, if it has none yet."""
         channel = channel_of(connection)
         try:
             self.sessions.of(channel, connection)
@@ -386,7 +386,7 @@ class Rig:
         self.turn()
 
     def turn(self) -> None:
-        self.handler.round(0)
+        self.handler.run_once(0)
 
     def coordinator_dies(self) -> None:
         self.handler.coordinator_was_fenced = True
@@ -394,7 +394,7 @@ class Rig:
         self.handler.broker.coordinator.server_died()
 
     def no_successor_comes(self) -> None:
-        """Not as long as anybody waits for a coordinator."""
+        """Let so much time pass that nobody waits for a coordinator any more."""
         self.handler.broker.coordinator.expire(monotonic_ms() + SUCCESSOR_MS)
         self.turn()
 

@@ -57,7 +57,7 @@ def say(ready: Rig, call: Any, *errors: int, hold: int = 0) -> None:
 
 
 def append(ready: Rig) -> list[Any]:
-    """What the log worker was asked for; it has appended that."""
+    """Append what the log worker was asked for."""
     (job,) = ready.log.take()
     batches = ready.log.batches(job)
     ready.log.append(job)

@@ -49,7 +49,7 @@ def _has_broker(names: Mapping[str, object], wanted: Collection[str] | None) -> 
 
 
 def _is_given_one(item: pytest.Item) -> bool:
-    """Whether a fixture of the test returns a broker, going by its annotation."""
+    """Return True if a fixture of the test returns a broker, going by its annotation."""
     info = getattr(item, "_fixtureinfo", None)
     made_by = [defs[-1].func for defs in info.name2fixturedefs.values()] if info is not None else []
     return any(

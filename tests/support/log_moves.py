@@ -75,7 +75,7 @@ def started_again(made: Node, *, whole_broker: bool = True) -> tuple[LogProcess,
 
 
 def go_on(process: LogProcess) -> None:
-    """With what an earlier life has begun."""
+    """Continue with what an earlier life has begun."""
     process.replica_mover.resume(["t"])
     come_to_rest(process)
 

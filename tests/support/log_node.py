@@ -48,7 +48,7 @@ class Node:
         return self.process
 
     def succeed(self) -> LogProcess:
-        """Only the log process died: memory stays."""
+        """Start a successor. Only the log process died, so memory stays."""
         self.crash()
         self.rig.memory.reset_rings_of(LOG)
         self.rig.bind()

@@ -167,7 +167,7 @@ class Rig:
         return message
 
     def await_answer(self) -> calls.Message:
-        """From a forked process."""
+        """Wait for the answer of a forked process."""
         self.until(COORDINATOR, lambda: self.answer_ring.waiting() > 0)
         answer = self.take_answer()
         assert answer is not None
@@ -271,7 +271,7 @@ class Rig:
         return Reply(kind, request, results)
 
     def await_replies(self, count: int) -> list[Reply]:
-        """From a forked process."""
+        """Wait for replies of a forked process."""
         self.bell.ring()
         out = self.replies()
         while len(out) < count:
@@ -289,12 +289,15 @@ def ensure(partitions: int = 1, **configs: str) -> calls.EnsureTopic:
 
 
 def end_workers(process: LogProcess) -> None:
-    """As the end of a real process does it: its successor waits until no worker of its recovery is left."""
+    """Wait until no worker of its recovery is left, as the successor of a real process does."""
     process.recovery_scheduler._recovery.close()
 
 
 def end(process: LogProcess) -> None:
-    """As by a signal; its threads first: none may find another file under a number that it was given."""
+    """End as by a signal.
+
+    Threads end first: none may find another file under a number that it was given.
+    """
     end_workers(process)
     process.replica_mover.stop()
     process.replica_mover.close()
@@ -305,7 +308,7 @@ def end(process: LogProcess) -> None:
 
 
 def _close_files(process: LogProcess) -> None:
-    """What the end of a real process would close."""
+    """Close what the end of a real process would close."""
     end_workers(process)
     process.turn.close()
     for log in process.manager.logs.values():

@@ -25,7 +25,7 @@ class _Cached(ctypes.Structure):
 
 
 def unwritten_pages(path: Path, begin: int, count: int) -> int:
-    """In the page cache and not on the disk, of so many bytes of a file (Linux 6.5: cachestat)."""
+    """Return how many pages of a file are in the page cache and not on the disk (Linux 6.5: cachestat)."""
     libc, found = ctypes.CDLL(None, use_errno=True), _Cached()
     with path.open("rb") as file:
         wanted = _Range(begin, count)

@@ -43,7 +43,10 @@ class _HasFileno(Protocol):
 
 
 def is_readable(what: int | _HasFileno, timeout_s: float = 0.0) -> bool:
-    """Whether it has something within so many seconds; unlike select() for any number of open files."""
+    """Return True if it has something within so many seconds.
+
+    Unlike select(), this works for any number of open files.
+    """
     poll = select.poll()
     poll.register(what, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))

@@ -135,7 +135,7 @@ class Rig:
         return [r for r in self.taken(handler) if isinstance(r, Request) and r.kind == SlotKind.REQUEST]
 
     def await_requests(self, handler: int = 0) -> list[Request]:
-        """For frames larger than the socket buffers, which need several rounds between the two ends."""
+        """Wait for frames larger than the socket buffers, which need several rounds between the two ends."""
         for _ in range(5000):
             self.turn.turn(1)
             if found := self.requests_taken(handler):
@@ -151,7 +151,7 @@ class Rig:
     def answer(
         self, request: Request, payload: bytes, handler: int = 0, *, throttle_ms: int = 0, done_ns: int = 0
     ) -> int:
-        """As a handler does for an uncommon request: out of its own arena. Returns the block."""
+        """Answer as a handler does an uncommon request: out of its own arena. Returns the block."""
         arena = self.arenas[handler]
         block = arena.allocate(len(payload))
         arena.view(block, len(payload))[:] = payload
@@ -188,7 +188,7 @@ class Rig:
         )
 
     def answer_in_place(self, request: Request, payload: bytes) -> None:
-        """As the log process does for a common produce: in the request's own block."""
+        """Answer as the log process does a common produce: in the request's own block."""
         at = (request.length + 7) // 8 * 8
         self.request_arena.view(request.block, at + len(payload))[at:] = payload
         assert self.from_log.push(
@@ -271,7 +271,7 @@ def receive(client: socket.socket, count: int) -> bytes:
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Whether the broker has closed, with nothing left to read."""
+    """Return True if the broker has closed, with nothing left to read."""
     client.setblocking(False)
     try:
         return client.recv(1) == b""

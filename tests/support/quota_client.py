@@ -88,7 +88,7 @@ def peer(broker: Broker, client: str) -> Iterator[Peer]:
 
 
 def ask(broker: Broker, client: str, api_key: int, body: Message) -> Any:
-    """On a connection of its own."""
+    """Ask on a connection of its own."""
     with peer(broker, client) as one:
         return one.ask(api_key, body)
 

@@ -56,7 +56,7 @@ class TransactionalWriter(PartitionWriter):
     """Appends transactions, keeps `.txnindex` and snapshots as a broker does, and knows what is committed."""
 
     def begin(self) -> None:
-        """What a broker remembers; called before the first append."""
+        """Take note of what a broker remembers; called before the first append."""
         self.producers = Producers()
         self.ends: dict[int, Bound] = {}
         self.committed: list[int] = []
@@ -107,7 +107,7 @@ class TransactionalWriter(PartitionWriter):
 
     @property
     def index(self) -> Path:
-        """Of the active segment."""
+        """Return the index of the active segment."""
         return self.directory / segment_name(self.base, TXN_INDEX_SUFFIX)
 
     @property

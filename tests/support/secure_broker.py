@@ -174,7 +174,7 @@ class SecureBroker(Mpbroker):
 
     @contextmanager
     def connect_as(self, listener: str, context: ssl.SSLContext) -> Iterator[RawClient]:
-        """As whoever has this certificate."""
+        """Connect with this client's certificate."""
         with (
             socket.create_connection((HOST, self.ports[listener]), timeout=PATIENCE_S) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as secure,

@@ -10,7 +10,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.bulletins.announcer import Announcer
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
-from mpbroker.coordinator.runtime.partitions import PartitionState, TopicPartitions
+from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.services import Services
 from mpbroker.coordinator.waiting import Caller
 from mpbroker.ipc.append_job import NewBatch
@@ -71,7 +71,7 @@ class ServicesRig:
         """Let a coordinator's topic be there, with partitions that were read and are empty."""
         partitions.open(count)
         for partition in range(count):
-            partitions.set(partition, PartitionState.LOADED)
+            partitions.set(partition, LoadState.LOADED)
 
     def add_topic(self, name: str, partitions: int) -> None:
         topic = Topic(name, name.encode().ljust(16, b"-")[:16], partitions, {})

@@ -44,7 +44,7 @@ class SeveralRig(Rig):
         return process
 
     def job(self, batches: Any, **options: Any) -> int:
-        """All batches are for partitions of one worker."""
+        """Send a job whose batches are all for partitions of one worker."""
         target = batches[0][0]
         slot = target[0] if not isinstance(target, Partition) else 0
         self.use(slot % self.workers)

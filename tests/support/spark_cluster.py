@@ -28,7 +28,7 @@ EXECUTOR_MEMORY = "512m"
 
 
 def may_unshare() -> bool:
-    """Whether this process may make namespaces: it has to be root, and no sandbox may forbid it."""
+    """Return True if this process may make namespaces: as root, and if no sandbox forbids it."""
     tried = subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False
     )
@@ -161,7 +161,7 @@ def running_cluster(directory: Path, workers: Sequence[Sequence[str]]) -> Iterat
 
 
 def executor_settings() -> dict[str, str]:
-    """What a job of this checkout tells its executors, as a cluster without an installed package needs it."""
+    """Return the settings of executors for a cluster on which the package is not installed."""
     return {
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.executorEnv.PYSPARK_PYTHON": sys.executable,

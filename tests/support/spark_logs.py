@@ -177,7 +177,7 @@ class FakeBroker:
         self._table.write(slot, payload)
 
     def stop(self) -> None:
-        """As SIGKILL does it: the pointer stays and leads nowhere, the locks are nobody's."""
+        """Stop as SIGKILL does it: the pointer stays and leads nowhere, and the locks are nobody's."""
         self._remove()
         while self._locks:
             os.close(self._locks.pop())

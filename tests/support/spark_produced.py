@@ -40,7 +40,7 @@ def produce(broker: Broker, topic: str, numbers: range, codec: str = "none") -> 
 
 
 def records(broker: Broker, topic: str) -> list[Message]:
-    """All that are committed, partition after partition."""
+    """Return all committed records, partition after partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,

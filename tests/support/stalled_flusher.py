@@ -32,7 +32,7 @@ def other_threads() -> list[Path]:
 
 
 def is_asleep(task: Path) -> bool:
-    """Whether it waits for somebody, and not for the disk or a processor; or has ended just now."""
+    """Return True if it waits for somebody, and not for disk or CPU, or has ended just now."""
     try:
         text = (task / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -25,7 +25,7 @@ def test_moon() -> None:
 
 
 def run(directory: Path, *arguments: str) -> str:
-    """What pytest says of the soaks in the directory, and of one test that is none."""
+    """Return what pytest says of the soaks in the directory, and of one test that is none."""
     (directory / "test_soaks.py").write_text(SOAKS)
     (directory / "test_plain.py").write_text("def test_plain() -> None: pass\n")
     plugin = ("-p", "tests.support.forms", "-p", "no:cacheprovider", "--strict-markers", "-rP")

@@ -65,4 +65,4 @@ class ThreadedServer(ABC):
 
     @abstractmethod
     def talk(self, connection: socket.socket) -> None:
-        """Until nothing more is to be said; then the connection is closed."""
+        """Talk until nothing more is to be said, then close the connection."""

@@ -52,7 +52,7 @@ class KeyChanger:
         return bool(done)
 
     def changes(self, count: int, *, asks: bool) -> bytes:
-        """So many records with new keys; `asks` for the other side's too (RFC 8446, 4.6.3)."""
+        """Return so many records with new keys; `asks` for the other side's too (RFC 8446, 4.6.3)."""
         for _ in range(count):
             assert self._lib.SSL_key_update(self._tls, int(asks)) == 1
             assert self._lib.SSL_do_handshake(self._tls) == 1

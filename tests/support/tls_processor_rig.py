@@ -171,7 +171,7 @@ def log_in(rig: SecureRig, client: socket.socket, password: str = "secret") -> N
 
 
 def receive(rig: SecureRig, client: ssl.SSLSocket, size: int) -> bytes:
-    """What comes, while the broker goes on; session tickets come first and are no data."""
+    """Receive while the broker goes on. Session tickets come first and are no data."""
     received = bytearray()
 
     def came() -> bool:

@@ -130,7 +130,7 @@ class TransactionRig:
         self.log[batch.partition] += [(r.key, r.value) for r in iterate_records(batch.batch)]
 
     def write_markers(self) -> bool:
-        """Those that are on their way become durable."""
+        """Make the markers that are under way durable."""
         sending, self.sending = self.sending, []
         for marker, partitions, then in sending:
             self.markers.append((marker, partitions))
@@ -142,7 +142,7 @@ class TransactionRig:
             pass
 
     def decide(self) -> None:
-        """All records become durable, and no marker."""
+        """Make all records durable, and no marker."""
         while self.append_round():
             pass
 
@@ -169,7 +169,7 @@ class TransactionRig:
         return rig
 
     def write_record(self, value: TransactionValue, name: str = "x") -> None:
-        """As if it had always been there."""
+        """Write the record as if it had always been there."""
         self.log[self.coordinator.partitions.partition_for(name)].append(encode((name, value)))
         self.reload()
 
@@ -275,7 +275,7 @@ class TransactionRig:
         return self.answers[waiter]
 
     def check_offsets(self, producer: Producer, partition: int = 0, adds: bool = False) -> list[ErrorCode]:
-        """What is heard, once it is."""
+        """Return the list in which the answer will be."""
         heard: list[ErrorCode] = []
         checks = self.coordinator.add_partitions
         checks.check_offsets("x", batches.Producer(*producer), partition, adds, heard.append)

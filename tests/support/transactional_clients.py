@@ -54,7 +54,7 @@ class Transactional(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """All that was sent is acknowledged."""
+        """Wait until all that was sent is acknowledged."""
 
     @abstractmethod
     def offsets(self, group: str, topic: str, partition: int, offset: int) -> None: ...
@@ -67,7 +67,7 @@ class Transactional(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """At once, whatever is open."""
+        """Close at once, whatever is open."""
 
 
 Open = Callable[..., Transactional]

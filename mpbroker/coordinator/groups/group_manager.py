@@ -10,7 +10,7 @@ from mpbroker.coordinator.groups.group import Group, GroupState
 from mpbroker.coordinator.groups.offsets import Offsets
 from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import GroupValue
-from mpbroker.coordinator.runtime.partitions import PartitionState, TopicPartitions
+from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
@@ -89,7 +89,7 @@ class GroupMetadataManager:
                     self._rebalances.prepare(group, "more members than group.max.size allows")
         for name in names:
             self.groups[name] = Group(name)
-        self.partitions.set(partition, PartitionState.LOADED)
+        self.partitions.set(partition, LoadState.LOADED)
 
     def fail(self, partition: int) -> None:
         """Note that the partition cannot be read, and drop what was read of it."""
@@ -97,7 +97,7 @@ class GroupMetadataManager:
             if self.partitions.partition_for(name) == partition:
                 self._offsets.drop_group(name)
         self._offsets.drop_transactions(partition)
-        self.partitions.set(partition, PartitionState.OFFLINE)
+        self.partitions.set(partition, LoadState.OFFLINE)
 
     def unload(self) -> None:
         """Forget all that the topic says, and end all waits."""

@@ -8,7 +8,9 @@ from functools import lru_cache
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 
-class PartitionState(Enum):
+class LoadState(Enum):
+    """How far a partition of a coordinator's topic has been read (Kafka: CoordinatorState)."""
+
     LOADING = 0
     LOADED = 1
     OFFLINE = 2
@@ -18,7 +20,7 @@ class TopicPartitions:
     """`states`: None while it is not known whether there is a topic, empty while there is none."""
 
     def __init__(self) -> None:
-        self.states: list[PartitionState] | None = None
+        self.states: list[LoadState] | None = None
 
     @property
     def is_missing(self) -> bool:
@@ -27,26 +29,26 @@ class TopicPartitions:
 
     def open(self, count: int) -> None:
         """Note that the topic has this many partitions, and that none was read yet. 0: there is no topic."""
-        self.states = [PartitionState.LOADING] * count
+        self.states = [LoadState.LOADING] * count
 
     def close(self) -> None:
         """Note that nothing is known any more."""
         self.states = None
 
-    def set(self, partition: int, state: PartitionState) -> None:
+    def set(self, partition: int, state: LoadState) -> None:
         assert self.states is not None
         self.states[partition] = state
 
     def reopen(self, partition: int) -> bool:
         """Let an offline partition load once more. Returns False if it was not offline."""
-        if self.states is None or self.states[partition] is not PartitionState.OFFLINE:
+        if self.states is None or self.states[partition] is not LoadState.OFFLINE:
             return False
-        self.states[partition] = PartitionState.LOADING
+        self.states[partition] = LoadState.LOADING
         return True
 
     def is_loaded(self, partition: int) -> bool:
         known = self.states or []
-        return partition < len(known) and known[partition] is PartitionState.LOADED
+        return partition < len(known) and known[partition] is LoadState.LOADED
 
     def partition_for(self, name: str) -> int:
         """Return the partition that has the records of a group or transactional id."""
@@ -62,14 +64,14 @@ class TopicPartitions:
         if not self.states:
             return
         state = self.states[self.partition_for(name)]
-        if state is PartitionState.LOADING:
+        if state is LoadState.LOADING:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        if state is PartitionState.OFFLINE:
+        if state is LoadState.OFFLINE:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def check_none_is_loading(self) -> None:
         """Raise ApiError while a list of all names would be half a list that looks like a whole one."""
-        if self.states is None or PartitionState.LOADING in self.states:
+        if self.states is None or LoadState.LOADING in self.states:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 

@@ -1,8 +1,9 @@
-"""The end of a transaction: EndTxn, aborts that no producer asks for, markers, and the record that it is
-over.
+"""The end of a transaction, from the decision to the record that all its markers are written.
 
-(Kafka: TransactionCoordinator.endTransaction, TransactionMarkerChannelManager.) The client is answered when
-the decision is durable; markers follow, and the next transaction waits until all of them are durable.
+A client ends its transaction with EndTxn; the coordinator aborts one that was open for too long, or whose
+producer id gets another producer. The client is answered when the decision is durable. The markers follow,
+and the next transaction of the id waits until all of them are durable. (Kafka:
+TransactionCoordinator.endTransaction, TransactionMarkerChannelManager.)
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ class Markers(Protocol):
 
 
 class EndTxn:
-    """`holds` keeps markers back; see there."""
+    """Ends transactions: records the decision, answers the client, and has the markers written.
+
+    `holds` (marker_holds.py) delays the markers of a transaction while one of its batches is on its way into
+    the log.
+    """
 
     def __init__(
         self,
@@ -105,8 +110,7 @@ class EndTxn:
     # --- aborts that the producer did not ask for
 
     def fence(self, transaction: TransactionMetadata, expected: Producer | None, then: Then) -> None:
-        """Abort the transaction and bump its epoch; `then` hears when that is decided, or why it could not
-        be.
+        """Abort the transaction and bump its epoch. `then` is called with the outcome of the decision.
 
         `expected` is the producer that asks for this, None if the coordinator does.
         """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
-from mpbroker.coordinator.runtime.partitions import PartitionState, TopicPartitions
+from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.coordinator.runtime.requests import Then, Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock, Timers
 from mpbroker.coordinator.runtime.write_queue import WriteQueue
@@ -246,13 +246,13 @@ class TransactionStateManager:
             transaction.assume_verified()
             self.put(transaction)
         self.epochs[partition] = coordinator_epoch
-        self.partitions.set(partition, PartitionState.LOADED)
+        self.partitions.set(partition, LoadState.LOADED)
         return found
 
     def fail(self, partition: int) -> None:
         """Note that the partition cannot be read."""
         self._unload_partition(partition)
-        self.partitions.set(partition, PartitionState.OFFLINE)
+        self.partitions.set(partition, LoadState.OFFLINE)
 
     def _unload_partition(self, partition: int) -> None:
         if not self.partitions.is_loaded(partition):

@@ -79,7 +79,7 @@ class Quotas(Protocol):
     def charge_fetch(self, exchange: Exchange, response_bytes: int, /) -> Pause: ...
 
 
-class Host(Protocol):
+class ExchangeBroker(Protocol):
     """What an exchange needs of the broker. `tells_all()` is True while there is a request log."""
 
     @property
@@ -125,7 +125,7 @@ class Exchange:
         "temporary_bytes",
     )
 
-    def __init__(self, slot: Request, frame: memoryview, api: ServedApi, broker: Host) -> None:
+    def __init__(self, slot: Request, frame: memoryview, api: ServedApi, broker: ExchangeBroker) -> None:
         """`frame` is the request's frame with its size and header."""
         self.slot = slot
         self.client_id = ""
@@ -133,7 +133,7 @@ class Exchange:
         self._raw: bytes | None = None
         self._body: Any = None
         self.api = api
-        self.broker: Host = broker
+        self.broker: ExchangeBroker = broker
         self.done = False
         self.taken_ns = time.monotonic_ns()
         self.local_ns = 0

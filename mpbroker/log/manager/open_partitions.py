@@ -1,9 +1,9 @@
 """The partitions whose files are open: those that are appended to, up to a limit.
 
-A partition starts dormant, without open files, and wakes with its first append. When too many are awake,
+A partition starts dormant, without open files, and is opened by its first append. When too many are open,
 those without an append since the last look become dormant again, unless they have unsynced bytes: a file with
 unsynced bytes is never closed. Segments whose bytes are durable only in a commit journal are then synced, and
-commit rounds bypass the journals until fewer partitions are awake: synced segments can be closed.
+commit rounds bypass the journals until fewer partitions are open: synced segments can be closed.
 (Kafka holds every segment of every partition open.)
 
 Closing does not sync indexes, nor, without group commit, the segment: the kernel keeps their bytes, and
@@ -26,9 +26,9 @@ from mpbroker.log.partition.partition_log import PartitionLog
 FILES_OF_ONE = 3
 # For rings, journals, and files being replayed, rolled, prepared or synced behind the journals.
 FILES_OF_OTHERS = 1024
-# Partitions looked at in one call: each of them may have to stay awake.
+# Partitions looked at in one call: each of them may have to stay open.
 LOOKED_AT_ONCE = 64
-# Journals are used again when fewer than this share of the limit are awake.
+# Journals are used again when fewer than this share of the limit are open.
 FEW_SHARE = 0.75
 
 

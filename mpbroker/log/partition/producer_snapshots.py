@@ -62,7 +62,7 @@ def is_due(log: PartitionLog) -> bool:
 def submit_snapshot(log: PartitionLog, io_thread: IoThread) -> None:
     """Have the I/O thread write a snapshot of the present producers. Raises OSError."""
     state = log.state
-    # Meanwhile the partition may roll, rest or be deleted, and another one get its name.
+    # Meanwhile the partition may roll, become dormant or be deleted, and another one get its name.
     fds = [os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
     try:
         fds += [os.dup(fd) for fd in state.index_fds]

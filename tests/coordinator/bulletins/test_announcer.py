@@ -46,7 +46,7 @@ def test_processors_hear_of_the_first_and_the_last_quota_on_time(memory: SharedM
 
 
 def test_a_successor_tells_it_anew(memory: SharedMemory) -> None:
-    """Whatever its predecessor had told when it was killed."""
+    """Check that a successor announces everything, whatever its predecessor had announced."""
     state = MetadataState()
     state.quotas.change(ANN, REQUEST_PERCENTAGE, 5.0)
     for before, after in ((0, 1), (1, 0)):

@@ -128,7 +128,7 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule(client=clients)
     def go_on(self, client: Client) -> None:
-        """It asks what it has to ask next, or hears the answer."""
+        """Send the client's next request unless one is under way, and let it hear an answer."""
         if client.waiter is None:
             client.ask(self.rig)
         self.listen(client)
@@ -145,7 +145,7 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule(client=clients)
     def connection_breaks(self, client: Client) -> None:
-        """It never hears the answer and asks again."""
+        """Break the connection: the client never hears the answer, and asks again."""
         if client.waiter is not None:
             self.rig.coordinator.abandon(client.waiter)
             assert client.waiter in self.rig.answers or client.does == "heartbeat"
@@ -179,7 +179,7 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, 3), producer=st.integers(7, 9))
     def commits_in_a_transaction(self, partition: int, producer: int) -> None:
-        """What is committed only grows, so the later record is the larger one."""
+        """Commit a larger offset than before, so that the later record has the larger one."""
         offset = max(self.committed.get(partition, 0), *self.pending.get(partition, [0]), 0) + 1
         waiter = self.rig.commit_in_transaction(offset, (producer, 0), partition=partition)
         self.rig.settle()

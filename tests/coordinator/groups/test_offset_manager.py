@@ -64,7 +64,7 @@ def test_a_refused_append_was_never_believed(rig: GroupRig) -> None:
 def test_a_fault_of_ours_is_told_to_who_waits(
     rig: GroupRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also to clients, which would wait for their request's whole time; the others are served."""
+    """Check that clients hear of a bug at once, and not after their timeout, and that others are served."""
 
     def fail(*_: object) -> None:
         raise RuntimeError("nobody expects this")

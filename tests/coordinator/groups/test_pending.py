@@ -7,7 +7,10 @@ from mpbroker.coordinator.groups.records import OffsetKey, OffsetValue
 
 
 def test_a_key_in_many_transactions_is_looked_at_without_them() -> None:
-    """One client may have thousands open, and ask for thousands of keys."""
+    """Check that the cost is bounded.
+
+    A client may have thousands of transactions open, and ask for thousands of keys.
+    """
 
     class Unlooked(TransactionKey):
         def __hash__(self) -> int:

@@ -57,7 +57,7 @@ def test_what_is_written_is_read(entry: Entry) -> None:
 
 
 def test_the_bytes_are_kafkas() -> None:
-    """As Kafka's generated classes write them: values of versions 3 and 1."""
+    """Compare with what Kafka's generated classes write: values of versions 3 and 1."""
     key, value = encode((OffsetKey("g", "t", 2), OffsetValue(7, 1, "m", 5)))
     assert key == bytes.fromhex("0001 0001 67 0001 74 00000002")
     assert value == bytes.fromhex("0003 0000000000000007 00000001 0001 6d 0000000000000005")

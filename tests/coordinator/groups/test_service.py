@@ -177,7 +177,7 @@ def test_a_damaged_partition_makes_its_groups_unavailable_and_no_others(
 
 
 def test_a_long_log_is_read_in_pieces(party: CoordinatorParty) -> None:
-    """More than one piece of the file, and more than one batch in each."""
+    """Check it with more than one piece of the file, and more than one batch in each."""
     fake = party.tree.handlers[0]
     metadata = "m" * 4000
     sent = []

@@ -190,7 +190,7 @@ def test_a_fault_of_ours_is_told_to_the_producer(rig: GroupRig, monkeypatch: pyt
 
 
 def test_what_is_refused_is_refused_alone(rig: GroupRig) -> None:
-    """A producer that was fenced meanwhile, between two that were not."""
+    """Check that a fenced producer's offsets are refused between those of two that are not fenced."""
     waiters = [rig.commit(1), rig.commit_in_transaction(2), rig.commit(3, partition=1)]
     marker = rig.end(True)
     assert rig.append_round(ErrorCode.INVALID_PRODUCER_EPOCH, lambda place: place == 1)
@@ -241,7 +241,7 @@ def test_an_unreadable_partition_has_nothing_pending(rig: GroupRig) -> None:
 
 
 def test_a_stable_fetch_waits_for_what_is_under_way(rig: GroupRig) -> None:
-    """What it would have been told could be wrong by the time it hears it."""
+    """Check that the fetch waits: an answer at once could be wrong when it arrives."""
     rig.commit(1)
     rig.settle()
     rig.commit_in_transaction(2)
@@ -312,7 +312,7 @@ def test_an_open_transaction_keeps_offsets_and_group(is_commit: bool) -> None:
 
 
 def test_a_log_of_kafka_with_aborted_and_open_transactions() -> None:
-    """Also what its cleaner leaves: a batch without records, and a marker behind it."""
+    """Check it also with what Kafka's cleaner leaves: a batch without records, and a marker behind it."""
     rig = GroupRig()
     partition = rig.coordinator.partitions.partition_for("g")
     offsets = itertools.count()

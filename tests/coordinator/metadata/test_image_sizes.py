@@ -119,7 +119,7 @@ def test_names_of_quotas_have_a_bound() -> None:
 def test_a_create_beyond_the_bound_is_answered(
     make_tree: Callable[..., CoordinatorTree], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what there is goes on: the successor of the coordinator announces it all."""
+    """Check that the client is answered, and that a successor can still announce all existing topics."""
     monkeypatch.setattr(SharedMemory, "BULLETIN_BYTES", 4096 + 2 * 8192)
     tree = make_tree()
     tree.start()

@@ -32,7 +32,7 @@ RECORDS: list[MetadataRecord] = [
 
 
 def test_a_topic_record_byte_by_byte() -> None:
-    """Frame version 1, type 2, version 0; compact string, id, no tagged fields."""
+    """Compare bytes: frame version 1, type 2, version 0; compact string, id, no tagged fields."""
     assert encode_record(TopicRecord("foo", ID)) == b"\x01\x02\x00" + b"\x04foo" + ID + b"\x00"
 
 

@@ -208,7 +208,7 @@ def test_batches_may_lie_across_pieces(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_replay_stops_at_the_durable_end(tmp_path: Path) -> None:
-    """What lies behind is not there, even if it is damaged."""
+    """Check that bytes behind the durable end are ignored, even if they are damaged."""
     sizes, states = some_log(tmp_path)
     second = tmp_path / f"{METADATA_TOPIC}-0" / f"{states[2].next_offset:020}.log"
     second.write_bytes(second.read_bytes() + b"\xff" * 100)

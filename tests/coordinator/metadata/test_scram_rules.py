@@ -94,7 +94,7 @@ def test_a_log_that_contradicts_itself() -> None:
 
 
 def test_records_have_kafkas_form() -> None:
-    """Frame version 1, type 11, version 0; compact strings and bytes, no tagged fields."""
+    """Compare bytes: frame version 1, type 11, version 0; compact strings and bytes, no tagged fields."""
     record = UserScramCredentialRecord("ann", 2, b"ab", b"c", b"d", 4096)
     assert encode_record(record) == b"\x01\x0b\0\x04ann\x02\x03ab\x02c\x02d\0\0\x10\0\0"
     assert encode_record(RemoveUserScramCredentialRecord("ann", 2)) == b"\x01\x16\0\x04ann\x02\0"
@@ -140,7 +140,7 @@ def test_processors_are_told() -> None:
 
 
 def test_all_credentials_together_fit_into_a_bulletin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is durable has to be announced by every coordinator that comes after."""
+    """Check the bound: every later coordinator must be able to announce what is durable."""
     monkeypatch.setattr("mpbroker.coordinator.metadata.scram_rules.CREDENTIALS_BYTES_MAX", 4000)
     state = MetadataState()
     assert call(state, AlterScram([large("a", 1000), large("b", 1000)])) == [("a", 0), ("b", 0)]
@@ -150,7 +150,7 @@ def test_all_credentials_together_fit_into_a_bulletin(monkeypatch: pytest.Monkey
 
 
 def test_a_base_that_is_too_large_waits_for_a_change(caplog: pytest.LogCaptureFixture) -> None:
-    """It was written before there was a limit: that ends no coordinator, and whoever waits is answered."""
+    """Check that a base from before the limit ends no coordinator, and that waiting clients are answered."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as public:
         memory = SharedMemory(Path(public) / "region", Sizes(partition_slots=64))
         block = memory.private.block("credentials")[: 4096 + 2 * 4096]

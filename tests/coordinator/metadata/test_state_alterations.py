@@ -227,7 +227,7 @@ def test_alterations_outlive_both_deaths(tree: CoordinatorTree) -> None:
 
 @pytest.mark.parametrize("step", ["taken", "written", "published", "ensuring"])
 def test_the_log_process_dies_on_the_way(tree: CoordinatorTree, step: str) -> None:
-    """Decided anew, or found in the log; answered once either way, and what is answered is so."""
+    """Check that an alteration is decided anew or found in the log, answered once, and true when answered."""
     tree.ask(CreateTopics([CreateTopic("a", 1)]))
     tree.log.dies_at = step
     altered_to(tree, ("retention.ms", SET, "8"))
@@ -402,7 +402,7 @@ def test_whoever_alters_a_broker_waits_for_the_supervisor(tree: CoordinatorTree)
 
 
 def test_a_coordinator_killed_before_it_tells_has_a_successor_who_does(tree: CoordinatorTree) -> None:
-    """The record is durable, the news is not out: what is in the log counts."""
+    """Kill a coordinator behind the durable record, and check that its successor announces the change."""
     assert told_to_the_supervisor(tree) == [BrokerSettings(0, {})]
     tree.handlers[0].call(AlterSettings([of_broker("", ("max.connections", SET, "5"))]))
     tree.until(tree.append_waits, pump_log=False)

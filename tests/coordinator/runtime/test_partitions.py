@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.runtime.partitions import PartitionState, TopicPartitions, java_hash
+from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions, java_hash
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 NAME = "g"
@@ -41,11 +41,11 @@ def test_a_name_is_asked_about_as_its_partition_is() -> None:
     own = java_hash(NAME) % 3
     assert partitions.partition_for(NAME) == own
     assert refusal(partitions) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    partitions.set(own, PartitionState.OFFLINE)
+    partitions.set(own, LoadState.OFFLINE)
     assert refusal(partitions) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert partitions.reopen(own)
     assert not partitions.reopen(own)
-    partitions.set(own, PartitionState.LOADED)
+    partitions.set(own, LoadState.LOADED)
     assert refusal(partitions) is ErrorCode.NONE
     assert partitions.is_loaded(own)
     with pytest.raises(ApiError):

@@ -170,7 +170,7 @@ def test_a_response_that_cannot_be_encoded_fails_its_request_alone(
 
 
 def test_a_protocol_that_a_member_names_twice_counts_once() -> None:
-    """A member that leaves must not find its group without a protocol: the coordinator has other groups."""
+    """Check that no group is without a protocol after a member leaves: this would end the coordinator."""
     rig = ServicesRig()
 
     def join(*protocols: str) -> int:

@@ -78,7 +78,7 @@ def test_offsets_are_in_the_partition_of_their_group() -> None:
 
 
 def test_a_transaction_does_not_grow_until_it_cannot_be_ended() -> None:
-    """The record of its end has to fit, too."""
+    """Check that there is always room for the record of its end, too."""
     rig = TransactionRig(message_max_bytes=1000)
     rig.topics["t"] = 10_000
     producer = rig.init()
@@ -120,7 +120,7 @@ def test_tv2_adds_what_there_is() -> None:
 def test_whom_handlers_let_through_ends_with_another_epoch_whatever_it_asks_for(
     is_restarted: bool, epoch: int
 ) -> None:
-    """Else what is late would open a transaction that nobody ends."""
+    """Check that the epoch is bumped: otherwise a late batch would open a transaction that nobody ends."""
     rig = TransactionRig()
     rig.init()
     rig.write_record(rig.value()._replace(producer_epoch=epoch - 1))
@@ -138,7 +138,7 @@ def test_whom_handlers_let_through_ends_with_another_epoch_whatever_it_asks_for(
 
 @pytest.mark.parametrize("adds", [True, False])
 def test_what_nobody_hears_of_is_not_held(adds: bool) -> None:
-    """The handler died meanwhile, or there was no memory for the answer."""
+    """Check that there is no hold if the handler died meanwhile, or there was no memory for the answer."""
     rig = TransactionRig()
     producer = rig.init() if adds else opened(rig)
     rig.is_heard = False

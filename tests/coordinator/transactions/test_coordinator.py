@@ -196,7 +196,7 @@ class TransactionModel(RuleBasedStateMachine):
         self.rig.open_holds.update(-abs(hold) for hold in holds)
 
     def lose(self, has_heard: bool) -> None:
-        """What is on its way may be in the log, though nobody has said so."""
+        """Lose the outcome of writes under way: they may be in the log."""
         if not has_heard:
             for batch in self.rig.queue.next_round():
                 self.rig.store(batch)
@@ -245,7 +245,7 @@ class TransactionModel(RuleBasedStateMachine):
                 self.heard(request, answer)
 
     def heard(self, request: Request, answer: Any) -> None:
-        """It went well."""
+        """Take note of an answer that is a success."""
         if request.kind == "init":
             self.began(request, answer)
         elif request.kind == "end":

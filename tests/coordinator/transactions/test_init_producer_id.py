@@ -57,7 +57,7 @@ def test_another_producer_has_the_next_epoch_and_fences_the_first() -> None:
 
 
 def test_a_producer_that_goes_on_says_who_it_is() -> None:
-    """KIP-360: the retry of a request whose answer was lost gets the same again."""
+    """Check that the retry of a request whose answer was lost gets the same answer (KIP-360)."""
     rig = TransactionRig()
     producer = rig.init()
     assert rig.init(producer) == (1000, 1)

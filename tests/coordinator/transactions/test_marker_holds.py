@@ -33,7 +33,7 @@ def test_a_marker_of_tv1_does_not_overtake_a_batch(commit: bool) -> None:
 
 
 def test_who_adds_as_tv2_does_may_end_as_tv1_does() -> None:
-    """Produce v12 and EndTxn v4: its epoch stays, so its batches must not be overtaken either."""
+    """Check that markers wait after Produce v12 with EndTxn v4, which leaves the epoch as it is."""
     rig = TransactionRig()
     producer = rig.init()
     hold = rig.check(producer, T0, adds=True).hold

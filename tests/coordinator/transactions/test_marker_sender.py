@@ -153,7 +153,7 @@ def test_a_partition_that_knows_of_a_later_life_is_left_as_it_is() -> None:
 
 
 def test_what_was_under_way_when_a_log_worker_died_is_nobodys() -> None:
-    """Who reads the log again sends it again; an answer from before is no answer to that."""
+    """Check that an answer from before the death is ignored: the coordinator sends the markers again."""
     around = Around()
     around.send("a", COMMITS, ("t", 0), (GROUP_TOPIC, 1))
     around.send("b", COMMITS, ("t", 1))

@@ -129,7 +129,7 @@ def test_whose_connection_is_gone_waits_no_more() -> None:
 
 
 def test_what_is_done_for_one_looks_at_no_other_id() -> None:
-    """There may be a hundred thousand, and as many connections that end, or partitions that are read."""
+    """Check that the cost is independent of other ids: there may be a hundred thousand of them."""
     rig = TransactionRig()
     opened(rig)
     waiter = rig.ask_init()

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from mpbroker.coordinator.runtime.partitions import PartitionState
+from mpbroker.coordinator.runtime.partitions import LoadState
 from mpbroker.coordinator.transactions.pending_step import Action, PendingStep
 from mpbroker.coordinator.transactions.transaction import LAST_EPOCH
 from mpbroker.protocol.errors import ErrorCode
@@ -107,7 +107,7 @@ def test_before_anything_is_known() -> None:
     assert code_of(rig.answers[rig.ask_init()]) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert rig.add((1, 0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     rig.coordinator.partitions.open(PARTITIONS)
-    assert rig.coordinator.partitions.states == [PartitionState.LOADING] * PARTITIONS
+    assert rig.coordinator.partitions.states == [LoadState.LOADING] * PARTITIONS
 
 
 @pytest.mark.parametrize("is_delayed", [False, True])

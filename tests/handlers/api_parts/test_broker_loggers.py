@@ -35,7 +35,7 @@ Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
 
 @pytest.fixture(name="ready")
 def _ready(rig: Rig) -> Iterator[Rig]:
-    """Its logger follows the words, as in a broker's processes."""
+    """Make a handler whose logger follows the shared words, as in a broker."""
     rig.publish()
     logger = logging.getLogger("mpbroker")
     kind, level = logger.__class__, logger.level
@@ -84,7 +84,7 @@ def test_levels_are_altered_and_described(ready: Rig) -> None:
 
 
 def test_requests_are_logged_at_debug(ready: Rig) -> None:
-    """The same switch that `mpbroker ctl request-log` turns."""
+    """Check that this is the same switch as that of `mpbroker ctl request-log`."""
     for level, on in (("TRACE", True), ("INFO", False), ("DEBUG", True)):
         assert alter(ready, (REQUESTS, SET, level)) == (0, None)
         assert (levels(ready)[REQUESTS], ready.handler.turn.tells_all) == (level, on)
@@ -119,7 +119,7 @@ def test_requests_are_logged_at_debug(ready: Rig) -> None:
 def test_levels_that_are_refused(
     ready: Rig, change: tuple[str, int, str | None], code: int, says: str
 ) -> None:
-    """All changes of a resource or none."""
+    """Check that all changes of a resource are made, or none."""
     refused, why = alter(ready, (REQUESTS, SET, "DEBUG"), change)
     assert refused == code
     assert says in (why or "")
@@ -133,7 +133,7 @@ def test_loggers_of_another_broker(ready: Rig, name: str) -> None:
 
 
 def test_levels_are_not_replaced_by_the_older_api(ready: Rig) -> None:
-    """It would put all that it does not name back; Kafka refuses it, too."""
+    """Check that AlterConfigs is refused, as in Kafka: it would reset all levels that it does not name."""
     resource = AlterConfigsRequest.AlterConfigsResource
     change = AlterConfigsRequest.AlterableConfig("root", "DEBUG")
     (result,) = ready.ask(ALTER, 2, AlterConfigsRequest([resource(LOGGER, "1", [change])])).responses
@@ -151,7 +151,7 @@ def test_levels_are_not_replaced_by_the_older_api(ready: Rig) -> None:
     ],
 )
 def test_kinds_without_settings(ready: Rig, kind: int, says: str) -> None:
-    """Kafka describes a group whether it is there or not; here it has nothing of its own."""
+    """Check that a group has no settings, whether it exists or not, as in Kafka."""
     wanted = [Altered(kind, "x", [Change("consumer.session.timeout.ms", SET, "1")])]
     (result,) = ready.ask(INCREMENTAL, 1, IncrementalAlterConfigsRequest(wanted)).responses
     assert result.error_code == INVALID_REQUEST
@@ -162,7 +162,7 @@ def test_kinds_without_settings(ready: Rig, kind: int, says: str) -> None:
 
 
 def test_other_processes_heed_a_level(broker: Mpbroker) -> None:
-    """A handler is told; a processor tells of each connection that goes, at DEBUG."""
+    """Set a level at a handler, and check that a processor then logs closed connections at DEBUG."""
 
     def come_and_go() -> bool:
         frames.advertised_apis(broker.address, timeout_s=5)

@@ -91,14 +91,14 @@ def await_answer(log: Logged) -> Any:
 
     def step() -> None:
         disk(log).go()
-        log.rig.handler.round(1000)
+        log.rig.handler.run_once(1000)
 
     until(log.rig.processor.from_handler.waiting, "an answer", step)
     return partition_of(answer(log, 12))
 
 
 def rounds_until_answered(log: Logged) -> None:
-    until(log.rig.processor.from_handler.waiting, "an answer", lambda: log.rig.handler.round(1000))
+    until(log.rig.processor.from_handler.waiting, "an answer", lambda: log.rig.handler.run_once(1000))
 
 
 def count(log: Logged, counter: Counter) -> int:
@@ -158,7 +158,7 @@ def test_the_turn_does_not_wait_for_an_index(log: Logged) -> None:
 
 
 def test_the_end_of_a_log_costs_one_look(log: Logged) -> None:
-    """What is appended behind a part that was found resident is believed to be so."""
+    """Check that what is appended behind a resident part counts as resident."""
     places = log.rig.handler.turn.places
     fast: list[int] = []
 
@@ -197,7 +197,7 @@ def test_what_is_there_does_not_wait_for_what_is_not(log: Logged) -> None:
     # It is brought all the same, for the fetch that comes next.
     disk(log).go()
     while disk(log):
-        log.rig.handler.round(1000)
+        log.rig.handler.run_once(1000)
     assert [reply.kind for reply in send(log, fetch(0))] != [SlotKind.PARKED]
 
 
@@ -221,7 +221,7 @@ def test_a_connection_that_closes_meanwhile(log: Logged) -> None:
     assert [reply.kind for reply in log.rig.processor.replies()] == [SlotKind.NOOP]
     disk(log).go()
     while disk(log):
-        log.rig.handler.round(1000)
+        log.rig.handler.run_once(1000)
     assert log.rig.processor.replies() == []
     assert log.rig.handler.open == {}
 
@@ -235,11 +235,11 @@ def test_a_handler_that_stops_answers_first(log: Logged) -> None:
 
 
 def test_patience_has_an_end(log: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that go again as fast as they come: then the handler reads them itself."""
+    """Check that the handler reads pages itself if they leave the cache as fast as they come."""
     monkeypatch.setattr(log_reader, "resident", lambda *_: False)
     assert [reply.kind for reply in send(log, fetch(0))] == [SlotKind.PARKED]
     disk(log).go()
-    log.rig.handler.round(1000)
+    log.rig.handler.run_once(1000)
     assert log.rig.processor.replies() == []
     monkeypatch.setattr(k01_fetch, "COLD_PATIENCE_MS", -1)
     assert len(bytes(await_answer(log).records)) > 0
@@ -413,7 +413,7 @@ def test_reads_that_are_too_many_wait_without_descriptors(
     fd = os.open(path, os.O_RDONLY)
 
     def ask(number: int) -> None:
-        """As a fetch does: when it is called it looks, and asks again if what it wants is not there."""
+        """Look as a fetch does when it is called, and ask again if what it wants is not in memory."""
         if number not in told:
             told.append(number)
             reads.bring(fd, number * 4096, 10, partial(ended.append, number))
@@ -479,7 +479,7 @@ def test_a_system_without_threads_or_descriptors_to_spare(
 def test_what_follows_is_brought_as_well(
     tmp_path: Path, has_room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind the back of who waits, whatever the kernel reads ahead, up to the end of the file."""
+    """Check that the file is read ahead to its end, whatever the kernel does, without delay for the fetch."""
 
     def refuse(*_: int) -> int:
         raise PermissionError(1, "Operation not permitted")
@@ -510,7 +510,7 @@ def test_what_follows_is_brought_as_well(
 def test_what_the_disk_cannot_give_is_an_error_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And asks the disk once. What can be read is served beside it, and afterwards."""
+    """Check that the disk is asked once, and that what can be read is served meanwhile and afterwards."""
     begins, works, real = threading.Event(), threading.Event(), Drain.pull
 
     def pull(drain: Drain, fd: int, position: int, count: int) -> int:
@@ -541,7 +541,7 @@ def test_what_the_disk_cannot_give_is_an_error_at_once(
 def test_a_disk_that_fails_is_not_taken_for_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inodes are numbered by file system: those of several log directories have the same numbers."""
+    """Check it with files that have the same inode number on different file systems."""
     (tmp_path / "file").write_bytes(bytes(100))
     bad, good = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY), os.open(tmp_path / "file", os.O_RDONLY)
     real = os.fstat
@@ -565,7 +565,7 @@ def test_a_disk_that_fails_is_not_taken_for_another_one(
 
 
 def test_a_disk_that_fails_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Who waits goes on, and is told when it asks again; who asks later asks the disk."""
+    """Check that the waiting fetch gets the error when it asks again, and that a later one asks the disk."""
     woken, told = os.eventfd(0), []
     reads = DiskPrefetch(lambda: os.eventfd_write(woken, 1))
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)

@@ -199,7 +199,7 @@ def test_errors_are_told_each_time_and_so_is_their_end(made: Logs) -> None:
 
 
 def test_who_got_records_comes_last(made: Logs) -> None:
-    """A limit that lets one batch through at a time serves all of them in turn."""
+    """Check that a limit of one batch at a time serves all partitions in turn."""
     sizes = [log.append() for log in made.partitions]
     session = begin(made, 1)
     request = go_on(session, 1, *(wanted(n, 0) for n in range(PARTITIONS)), max_bytes=sizes[0])
@@ -228,7 +228,7 @@ def test_a_topic_that_is_gone(made: Logs) -> None:
 
 
 def test_an_unknown_topic_does_not_hurry_the_others(made: Logs) -> None:
-    """Else its client would ask as fast as it can until it knows better."""
+    """Check that the fetch waits: otherwise its client would ask as fast as it can."""
     request = FetchRequest(session_epoch=0, min_bytes=1, max_wait_ms=60_000)
     request.topics = [
         FetchRequest.FetchTopic("", topic_id(9), [wanted(0, 0)]),
@@ -323,7 +323,10 @@ def test_a_successor_knows_no_session(made: Logs) -> None:
 
 
 def same(made: Logs, sessions: tuple[int, int], epoch: int, **fields: Any) -> bool:
-    """Whether the turn answered; asks it with one session and the slow path with the other one."""
+    """Return True if the turn answered.
+
+    Asks it with one session, and the slow path with the other one.
+    """
     frames = []
     for native, session in zip((False, True), sessions, strict=True):
         made.rig.handler.turn.fetch_is_fast = native
@@ -562,7 +565,7 @@ class World:
         self.made.rig.turn()
 
     def drain(self) -> None:
-        """Each gets its turn: a limit of one batch must not starve anybody."""
+        """Fetch until each partition had its turn: a limit of one batch must not starve any."""
         left = sum(log.end - self.client.positions[n] for n, log in enumerate(self.made.partitions))
         # The first ones may end in an error, and each other brings at least one batch of two records.
         for _ in range(4 + left // 2):

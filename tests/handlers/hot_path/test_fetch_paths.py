@@ -21,7 +21,7 @@ FETCH = 1
 
 @pytest.fixture(name="log")
 def _log(tmp_path: Path) -> Iterator[Logged]:
-    """What is to know of its segments, the turn knows."""
+    """Make a log whose segments the turn knows."""
     with two_segments(tmp_path) as log:
         for base in (0, 50):
             log.rig.handler.turn.places.learn(0, 5, base, bytes(log.directory / f"{base:020d}.log"))
@@ -145,7 +145,7 @@ def test_a_fetch_that_has_to_wait_is_parked_by_the_slow_path(log: Logged) -> Non
 
 
 def test_too_little_room_behind_the_request(log: Logged) -> None:
-    """A frame that fills its block to the last bytes leaves none for the answer."""
+    """Check it with a frame that fills its block and leaves no room for the answer."""
     request = fetch(0)
     answered = []
     for filling in range(1500, 1900, 10):
@@ -158,7 +158,7 @@ def test_too_little_room_behind_the_request(log: Logged) -> None:
 
 
 def test_a_request_that_comes_again_is_looked_up_anew(log: Logged, tmp_path: Path) -> None:
-    """Its processor has found that the file was replaced: what handler and turn have open is another one."""
+    """Check that handler and turn forget their open file if the processor found that it was replaced."""
     assert agree(log, 18, fetch(0))
     path = log.directory / f"{0:020d}.log"
     copy = tmp_path / "swapped"
@@ -179,7 +179,7 @@ def test_the_turn_learns_from_the_slow_path(log: Logged) -> None:
 
 
 def test_a_sequential_reader_stays_in_the_turn(log: Logged) -> None:
-    """Batch by batch over the roll, and on with what is appended meanwhile."""
+    """Check it batch by batch, over a roll, and with what is appended meanwhile."""
     for offset in range(0, 100, 10):
         assert agree(log, 18, fetch(offset, max_bytes=1))
     log.append()

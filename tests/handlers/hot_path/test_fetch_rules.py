@@ -50,7 +50,7 @@ def _log(tmp_path: Path) -> Iterator[Logged]:
 
 
 def abort(log: Logged, base: int, *entries: tuple[int, int, int, int]) -> None:
-    """What the transaction index of a segment says: producer, first and last offset, last stable offset."""
+    """Write the transaction index of a segment: producer, first and last offset, last stable offset."""
     packed = b"".join(TXN_ENTRY.pack(0, *entry) for entry in entries)
     (log.directory / f"{base:020d}.txnindex").write_bytes(packed)
     log.publish(aborted_end=entries[-1][2] + 1)
@@ -77,7 +77,7 @@ def test_aborted_transactions_are_told(log: Logged, version: int) -> None:
 
 
 def test_no_more_than_the_slice_needs(log: Logged) -> None:
-    """As far as the offset index tells: it has an entry for the fourth batch."""
+    """Check that the offset index limits the slice: it has an entry for the fourth batch."""
     third = sum(map(len, log.batches[:3]))
     (log.directory / f"{0:020d}.index").write_bytes(struct.pack(">ii", 39, third))
     abort(log, 0, (7, 3, 20, 21), (8, 41, 45, 30))
@@ -101,7 +101,7 @@ def test_the_turn_leaves_aborted_transactions_to_python(log: Logged) -> None:
 
 
 def test_a_transaction_that_is_aborted_while_it_is_looked_at(log: Logged) -> None:
-    """What a reader and the turn have learned before says nothing about markers that came later."""
+    """Check that markers that come later are seen, whatever reader and turn had cached before."""
     request = fetch(0, isolation_level=READ_COMMITTED)
     assert agree(log, 18, request)
     assert aborted(log, 0) == []
@@ -113,7 +113,7 @@ def test_a_transaction_that_is_aborted_while_it_is_looked_at(log: Logged) -> Non
 
 
 def test_nothing_is_read_with_a_corrupt_transaction_index(log: Logged) -> None:
-    """Records that were aborted would be taken for good."""
+    """Check that the fetch is refused: otherwise aborted records would look committed."""
     abort(log, 0, (7, 3, 20, 21))
     (log.directory / f"{0:020d}.txnindex").write_bytes(b"1234567")
     request = fetch(0, isolation_level=READ_COMMITTED)
@@ -211,7 +211,7 @@ def test_who_knows_an_old_leader_hears_of_the_new_one(log: Logged, version: int)
 
 
 def test_metadata_tells_the_epoch_that_fetch_checks(log: Logged) -> None:
-    """Of a directory that Kafka wrote, say; a client that was told another one would be refused for ever."""
+    """Check it with a directory that Kafka wrote: with another epoch, clients would be refused for ever."""
     log.publish(leader_epoch=5)
     asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=TOPIC.name)])
     (topic,) = log.rig.ask(ApiKey.METADATA, 12, asked).topics
@@ -255,7 +255,7 @@ def test_an_offset_inside_a_batch_is_paid_for_with_the_whole_batch(log: Logged) 
 
 
 def test_min_bytes_is_never_more_than_max_bytes(log: Logged) -> None:
-    """Who asks for less than he wants to wait for is answered."""
+    """Check that a client whose max_bytes is below its min_bytes is answered."""
     one = len(log.batches[0])
     request = fetch(90, min_bytes=1 << 20, max_bytes=one, wait_ms=60_000)
     assert lengths(ask(log, request)) == [one]
@@ -281,7 +281,7 @@ def test_min_bytes_counts_all_partitions(log: Logged) -> None:
     each=st.integers(0, 2000),
 )
 def test_the_limits_hold(log: Logged, first: int, second: int, max_bytes: int, each: int) -> None:
-    """But for one batch, and every answer begins with a whole one that has the offset."""
+    """Check the limits: only the first batch may exceed them, and it is whole and has the offset."""
     response = ask(log, two(first, second, max_bytes=max_bytes, each=each))
     sizes = lengths(response)
     one = len(log.batches[first // 10]) if first < 100 else len(log.batches[min(second // 10, 9)])
@@ -303,7 +303,7 @@ def named_often(times: int) -> FetchRequest:
 
 @pytest.mark.parametrize("version", [12, 13])
 def test_a_partition_that_is_named_again_and_again_is_answered_once(log: Logged, version: int) -> None:
-    """The last word counts; a short request must not cost the handler seconds, whenever something comes."""
+    """Check that the last entry counts, and that a short request does not cost the handler seconds."""
     answers = ask(log, named_often(1000), version).responses[0].partitions
     assert [one.partition_index for one in answers] == [0, 1, 2]
     assert [one.error_code for one in answers] == [0, 1, 3]
@@ -321,7 +321,7 @@ def test_more_partitions_than_any_broker_has_close_the_connection(log: Logged) -
 def test_others_are_served_while_many_partitions_are_searched(
     log: Logged, monkeypatch: pytest.MonkeyPatch, key: int
 ) -> None:
-    """What has to be read of each may lie on a disk."""
+    """Check that the search is done in pieces, since each partition may need the disk."""
     if key == LIST_OFFSETS:
         topic = ListOffsetsRequest.ListOffsetsTopic(
             "logged", [ListOffsetsRequest.ListOffsetsPartition(i, -1, T0 + 12) for i in (0, 1, 7)]

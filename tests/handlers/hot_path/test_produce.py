@@ -341,7 +341,10 @@ def test_acks_out_of_range(ready: Rig) -> None:
 def test_transactions_are_for_the_slow_path(
     ready: Rig, topics: dict[str, list[tuple[int, str]]], version: int
 ) -> None:
-    """Nobody's are refused; somebody's are for the coordinator, whatever else is in the request."""
+    """Check who answers.
+
+    Without a transactional id the batches are refused; with one, the coordinator checks them.
+    """
     case = Case(topics, version=version)
     how, frame, appended = produce(ready, case, native=True)
     _, response = decode_response_frame(PRODUCE, version, frame[4:])  # type: ignore[index]

@@ -108,7 +108,7 @@ def test_without_acks_there_are_no_bytes(ready: Rig, error: int, kind: SlotKind)
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_one_of_the_workers_dies(ready: Rig, codec: Codec) -> None:
-    """Nobody knows what it did; but while another one has the job nobody else may have its memory."""
+    """Check that the job's memory is not used again while another worker has the job."""
     ready.processor.send(produce(0, 1, codec=codec))
     found = jobs(ready)
     fence(ready, log_worker(1), alive=False, stage=LOG_FENCE_CLOSE)
@@ -175,7 +175,7 @@ def test_nothing_is_said_to_a_processor_that_died(ready: Rig) -> None:
 
 
 def test_many_at_once_are_told_apart(ready: Rig) -> None:
-    """More than there were places for at first, answered in another order than they came."""
+    """Check it with more jobs than the table had places at first, answered in another order."""
     for number in range(200):
         ready.processor.send(produce(number % 3, (number + 1) % 3), connection=number)
     ready.turn()
@@ -200,7 +200,7 @@ def test_a_stranger_returned_twice_is_dropped(ready: Rig) -> None:
 
 
 def test_records_are_deleted_by_the_workers_that_have_them(ready: Rig) -> None:
-    """A worker that is not there is no answer for its partitions, and none against the others'."""
+    """Check that a worker that is down gives errors for its own partitions only."""
     fence(ready, log_worker(2), alive=False, stage=LOG_FENCE_RESUME)
     partitions = [DeleteRecordsRequest.DeleteRecordsPartition(number, 0) for number in (0, 2)]
     request = DeleteRecordsRequest([DeleteRecordsRequest.DeleteRecordsTopic("t", partitions)], 1000)

@@ -103,7 +103,7 @@ def test_a_hold_ends_when_its_processor_dies_over_the_append(ready: Rig) -> None
 
 
 def fill(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Nothing fits into the arena for appends until that is called."""
+    """Fill the arena for appends until the returned function is called."""
     jobs = ready.handler.broker.log
     append_now = jobs._append
 
@@ -173,7 +173,7 @@ def test_the_end_of_a_hold_is_told_again_when_there_was_no_memory_for_it(
 
 
 def test_the_log_worker_dies_while_the_coordinator_is_asked(ready: Rig) -> None:
-    """The processors take the request for lost then, and its memory is somebody else's."""
+    """Check that the handler drops the request: the processors take it for lost and reuse its memory."""
     send(ready, TV1, request((0, batch())))
     call, _ = asked(ready)
     fence(ready, log_worker(0), alive=False, stage=LOG_FENCE_CLOSE)
@@ -189,7 +189,7 @@ def test_the_log_worker_dies_while_the_coordinator_is_asked(ready: Rig) -> None:
 
 
 def test_a_hold_lasts_until_a_dead_log_worker_has_a_successor() -> None:
-    """Another worker may still have its part of the request: a marker must not come in front of that."""
+    """Check that no marker comes before a part of the request that another worker may still have."""
     with rig(log_workers=2) as ready:
         ready.publish(TOPIC)
         held(ready, 0, 1)
@@ -222,7 +222,10 @@ def test_its_successor_is_asked_once_more(ready: Rig) -> None:
 
 
 def test_over_a_question_at_which_two_died_the_connection_is_closed(ready: Rig) -> None:
-    """Behind an error the client's next ones would overtake it: so all of the connection comes again."""
+    """Check that the connection is closed.
+
+    Behind an error the client's next batches would overtake this one.
+    """
     send(ready, TV2, request((0, batch())))
     asked(ready)
     fence(ready, COORDINATOR, alive=False)
@@ -250,7 +253,7 @@ def test_without_a_successor_the_connection_is_closed(ready: Rig, was_asked: boo
 
 
 def test_a_successor_hears_when_the_holds_of_before_are_over(ready: Rig) -> None:
-    """Until then it lets no transaction of TV1 end. The numbers of the dead mean nothing to it."""
+    """Check that it ends no transaction of TV1 before that, and ignores hold numbers of its predecessor."""
     assert ready.coordinator.holds_ended == 1
     held(ready)
     fence(ready, COORDINATOR, alive=False)
@@ -285,7 +288,7 @@ def test_what_is_over_before_there_is_a_successor_is_told_at_once(ready: Rig) ->
 
 
 def test_one_that_dies_before_it_has_heard_is_no_end_of_it(ready: Rig) -> None:
-    """Coordinator and log worker are dead at once: the holds are over when both have successors."""
+    """Kill coordinator and log worker at once, and check that holds are over when both have successors."""
     held(ready)
     fence(ready, COORDINATOR, alive=False)
     fence(ready, log_worker(0), alive=False, stage=LOG_FENCE_CLOSE)
@@ -306,7 +309,7 @@ def test_one_that_dies_before_it_has_heard_is_no_end_of_it(ready: Rig) -> None:
 
 
 def test_a_closed_connection_does_not_stop_the_append(ready: Rig) -> None:
-    """As for every Produce: its block is the handler's until the answer, which ends the lease."""
+    """Check that the handler keeps the block until the answer ends the lease, as for every Produce."""
     send(ready, TV1, request((0, batch())))
     call, _ = asked(ready)
     ready.processor.cancel(7)

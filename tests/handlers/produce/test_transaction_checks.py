@@ -96,7 +96,7 @@ TOLD = {
 @pytest.mark.parametrize("version", [3, 10, 11, 12, 13])
 @pytest.mark.parametrize("code", TOLD)
 def test_errors_as_the_version_knows_them(ready: Rig, code: ErrorCode, version: int) -> None:
-    """Of the partition, or of the whole question."""
+    """Check it for errors of a partition, and of the whole check."""
     whole = [] if code in transaction_checks.LOADING else [Failed(code, "")]
     for answer in (CheckedTransaction([code]), *whole):
         send(ready, version, request((0, batch())))
@@ -111,7 +111,7 @@ def test_errors_as_the_version_knows_them(ready: Rig, code: ErrorCode, version: 
 def test_a_coordinator_that_loads_is_asked_again(
     ready: Rig, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
-    """An error would let the client's next batches overtake this one."""
+    """Check that the batch waits: after an error the client's next batches would be out of order."""
     monkeypatch.setattr(transaction_checks, "ASK_AGAIN_MS", 60_000)
     questions = ready.handler.broker.transactions
     send(ready, TV2, request((0, batch())))
@@ -167,7 +167,7 @@ def test_nobody_asks_again_for_one_that_is_lost(ready: Rig, monkeypatch: pytest.
 
 
 def test_one_partition_does_not_suffer_from_another(ready: Rig) -> None:
-    """Neither from one that is not in the transaction, nor from a batch that is bad, or outside of it."""
+    """Check it beside partitions outside of the transaction, and beside batches that are bad."""
     broken = bytearray(batch())
     broken[-1] ^= 1
     outside = batch(transactional=False)
@@ -184,7 +184,7 @@ def test_one_partition_does_not_suffer_from_another(ready: Rig) -> None:
 @pytest.mark.parametrize("version", [3, 7, 12, 13])
 @pytest.mark.parametrize("acks", [-1, 0])
 def test_batches_of_nobodys_transaction_are_refused(ready: Rig, version: int, acks: int) -> None:
-    """All of the request, as in Kafka."""
+    """Check that the whole request is refused, as in Kafka."""
     both = request((0, batch()), (1, batch(transactional=False)), transactional_id=None, acks=acks)
     send(ready, version, both)
     if acks:
@@ -253,7 +253,7 @@ def test_what_was_granted_is_not_asked_for_again_in_that_epoch(ready: Rig) -> No
 
 
 def test_what_is_held_or_refused_is_asked_for_again(ready: Rig) -> None:
-    """A hold says that the end of the transaction may leave the epoch as it is."""
+    """Check that only verified partitions are remembered: a hold means that the epoch may stay."""
     for _ in range(2):
         assert grant(ready, (0, batch()), hold=HOLD) == [("t", 0)]
         assert ended(ready) == [HOLD]

@@ -37,7 +37,10 @@ def errors_of(broker: Broker, batch: Callable[..., bytearray], *versions: int) -
 
 @pytest.mark.parametrize("by_reference", [False, True])
 def test_batches_on_their_way_are_taken(rig, batch, by_reference: bool) -> None:  # type: ignore[no-untyped-def]
-    """But for those of a future that the log process does not know, or of before an anew check."""
+    """Check that batches checked under earlier settings are appended.
+
+    The exceptions are settings that the log process does not know yet, and those that need a new check.
+    """
     b = Broker(rig())
     b.process.turn.for_tests(by_reference=by_reference)
     assert errors_of(b, batch, 4, 5, 6) == [NOT_LEADER, 0, NOT_LEADER]
@@ -75,7 +78,7 @@ def test_a_smaller_segment_counts_from_the_next_batch_on(rig, batch) -> None:  #
 
 
 def test_new_partitions_beside_a_directory_that_failed(rig) -> None:  # type: ignore[no-untyped-def]
-    """Those from `new_from` on cannot have had records: they are made, whatever happened to the others."""
+    """Check that partitions from `new_from` on are made: they cannot have had records anywhere."""
     r: Rig = rig()
     (r.directory.parent / "other").mkdir()
     r.config = type(r.config)(log_dirs=(str(r.directory), str(r.directory.parent / "other")))
@@ -89,7 +92,7 @@ def test_new_partitions_beside_a_directory_that_failed(rig) -> None:  # type: ig
 
 @pytest.mark.parametrize("by_reference", [False, True])
 def test_what_is_larger_than_a_segment_is_refused(rig, batch, by_reference: bool) -> None:  # type: ignore[no-untyped-def]
-    """With Kafka's RECORD_LIST_TOO_LARGE; to the byte, and what comes behind it is taken."""
+    """Check RECORD_LIST_TOO_LARGE to the byte, and that later batches are appended."""
     small, large = bytes(batch(size=1_000_000)), bytes(batch(size=1_100_000))
     b = Broker(rig(), segment_bytes=str(len(large)), max_message_bytes="2000000")
     b.process.turn.for_tests(by_reference=by_reference)

@@ -28,7 +28,7 @@ def _stalled(rig: MakeRig) -> Iterator[Stalled]:
 def test_a_duplicate_waits_for_the_disk_as_long_as_the_original(
     stalled: Stalled, batch: Callable[..., bytes], by_reference: bool
 ) -> None:
-    """Its sender would take for kept what a power cut takes back."""
+    """Check that a duplicate is not acknowledged before the original is durable."""
     stalled.process.turn.for_tests(by_reference=by_reference)
     data = batch(2, producer=(9, 0, 0))
     stalled.stall()
@@ -93,7 +93,7 @@ def test_acks_1_does_not_wait(stalled: Stalled, batch: Callable[..., bytes]) -> 
 
 
 def test_a_sender_that_dies_while_its_produce_waits(stalled: Stalled, batch: Callable[..., bytes]) -> None:
-    """Its fence is not over before what it asked for is durable, or its time is up."""
+    """Check that its fence lasts until its produce is durable, or has timed out."""
     stalled.stall()
     stalled.rig.job([(stalled.targets[0], batch())], timeout_ms=50)
     stalled.process.work(0)

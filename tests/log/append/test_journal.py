@@ -81,7 +81,7 @@ def test_a_round_is_one_record_whatever_its_partitions(
 def test_a_torn_record_ends_the_replay(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    """Nothing of it was acknowledged, and the rest is."""
+    """Check that all records before it are replayed, and nothing of it: it was never acknowledged."""
     n = journaled()
     n.boot()
     fill(n, batch, partitions=1)
@@ -120,7 +120,7 @@ def test_a_replay_that_is_cut_short_is_done_again(
 def test_what_belongs_to_no_segment_is_left_out(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    """Deleted partitions, deleted and new ones of the same name, segments that retention took."""
+    """Check deleted partitions, recreated ones of the same name, and segments that retention deleted."""
     n = journaled()
     n.boot()
     fill(n, batch)
@@ -149,7 +149,10 @@ def test_what_another_broker_wrote_since_stays(
 
 
 def test_the_ring_goes_round(journaled: Callable[..., Journaled], batch: Callable[..., bytearray]) -> None:
-    """Many times its size in small rounds: segments are synced behind it, and the last lap is restored."""
+    """Write many times its size in small rounds.
+
+    Segments are synced behind the ring, and its last lap is restored.
+    """
     n = journaled()
     n.boot(log_journal_bytes=SMALL)
     assert n.process is not None
@@ -198,7 +201,7 @@ def test_much_for_one_file_goes_there_alone(
 def test_a_ring_that_is_full_holds_nobody_up(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    """One record may take a quarter of it: what does not fit is synced where it is."""
+    """Check that a round without room (a record may take a quarter) is synced in its segment."""
     n = journaled()
     n.boot(log_journal_bytes=SMALL)
     assert n.process is not None
@@ -258,7 +261,10 @@ def test_a_roll_while_the_journal_is_behind(
 def test_a_successor_goes_on_with_the_journal(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    """Only the process died: the segments are whole in the page cache, and may yet be lost from there."""
+    """Check it after the death of the process alone.
+
+    The segments are whole in the page cache, but may still be lost from there.
+    """
     n = journaled()
     n.boot()
     fill(n, batch)
@@ -302,7 +308,7 @@ def test_what_a_predecessor_wrote_is_kept_until_its_segments_are_synced(
 def test_what_rolled_is_synced_before_the_journal_is_released(
     rig: Callable[..., Rig], batch: Callable[..., bytearray]
 ) -> None:
-    """The old segment's sync belongs to the next round: until then the new one's says nothing of it."""
+    """Check that the new segment's records stay in the journal until a round has synced the old segment."""
     b = Stalled(rig)
     wait_for_io(b.process)
     b.process.manager.journals.use()
@@ -328,7 +334,7 @@ def test_what_rolled_is_synced_before_the_journal_is_released(
 
 
 def test_a_roll_with_nothing_behind_it(rig: Callable[..., Rig], batch: Callable[..., bytearray]) -> None:
-    """Retention rolls without an append: what is new is synced with the old segment."""
+    """Check that a new segment that retention rolled without an append is synced with the old one."""
     b = Stalled(rig)
     wait_for_io(b.process)
     b.process.manager.journals.use()
@@ -472,7 +478,7 @@ def test_no_room_to_restore_is_an_error_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
     at: str,
 ) -> None:
-    """Some file systems find out when they sync. The journal has it all: the next start does it again."""
+    """Check that the next start replays again; some file systems report a full disk only at the sync."""
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -543,7 +549,7 @@ def test_an_unfinished_journal_is_made_anew(
 def test_segments_above_the_journals_view(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    """Bulk that was synced by itself lies behind what the journal has."""
+    """Check that bytes that were synced in the segment itself, behind those of the journal, are kept."""
     n = journaled()
     n.boot(log_journal_direct_bytes=10_000)
     (target,) = n.open(ensure(1))

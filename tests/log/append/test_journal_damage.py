@@ -20,7 +20,7 @@ from tests.support.log_rig import Rig, ensure
 def filled(
     rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray]
 ) -> Callable[..., Journaled]:
-    """It runs, and has a round of ten records for each partition."""
+    """Start a broker that has a round of ten records for each partition."""
 
     def make(partitions: int = 1) -> Journaled:
         made = Journaled(rig, tmp_path)
@@ -33,7 +33,7 @@ def filled(
 
 @pytest.mark.parametrize("how", ["payload", "head of the record"])
 def test_a_damaged_record_is_not_taken_for_a_torn_one(filled: Callable[..., Journaled], how: str) -> None:
-    """Whole ones lie behind it: its round was finished, and what it has was acknowledged."""
+    """Check it if whole records follow: then its round was finished and acknowledged."""
     n = filled()
     had = n.power_cut()
     kept = n.path.read_bytes()
@@ -62,7 +62,7 @@ def test_a_successor_does_not_go_on_with_a_damaged_journal(filled: Callable[...,
 def test_a_damaged_head_does_not_bring_back_an_earlier_run(
     filled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    """The other head is of this run, too."""
+    """Check that the other head is of this run, too."""
     n = filled()
     n.crash()
     n.boot()
@@ -87,7 +87,7 @@ def test_a_damaged_head_does_not_bring_back_an_earlier_run(
 def test_a_flipped_bit_in_the_topic_id_does_not_cost_what_only_the_journal_has(
     filled: Callable[..., Journaled], at: int
 ) -> None:
-    """The partition stays offline until its file is mended, and the journal is empty by then."""
+    """Check that the records are there when the file is repaired, though the journal is empty by then."""
     n = filled(2)
     had = n.power_cut(2)
     path = n.dirs[0] / "t-0" / "partition.metadata"
@@ -124,7 +124,7 @@ def test_a_flipped_bit_in_the_epochs_does_not_cost_what_only_the_journal_has(
 def test_what_the_page_cache_has_and_the_device_does_not_comes_back(
     rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync of the segment failed: its pages are taken for written, and the broker alone is restarted."""
+    """Check it after a failed sync of the segment and a restart of the broker alone."""
     n = Journaled(rig, tmp_path)
     n.boot()
     fill(n, batch)

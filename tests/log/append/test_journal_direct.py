@@ -25,7 +25,7 @@ FULL = "/dev/full"
 
 @pytest.fixture
 def opened_directly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], int]], None]:
-    """Who opens a file past the page cache gets another one, or an error."""
+    """Have every open with O_DIRECT return another file, or raise an error."""
     really = os.open
 
     def instead(other: Callable[[], int]) -> None:
@@ -84,7 +84,7 @@ def test_rounds_write_past_the_page_cache(
 def test_who_reads_by_the_page_cache_sees_each_round(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    """Around the ring, so that what is read was something else before."""
+    """Check it around the ring, so that old contents of the blocks would be noticed."""
     n = journaled()
     n.boot(log_journal_bytes=SMALL)
     target = n.open(ensure(1))[0]
@@ -99,7 +99,7 @@ def test_who_reads_by_the_page_cache_sees_each_round(
 def test_what_came_past_the_page_cache_comes_back(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    """Records of all sizes, around the ring, heads with them."""
+    """Check it with records of all sizes, around the ring, and with heads between them."""
     n = journaled()
     n.boot(log_journal_bytes=SMALL)
     targets = n.open(ensure(3))
@@ -185,7 +185,7 @@ def test_a_full_disk_at_the_first_write_is_no_failure(
 def test_the_head_that_tries_says_the_same(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:
-    """Whichever of the two a start finds."""
+    """Check that a start finds the same state in either of the two heads."""
     n = journaled()
     n.boot()
     fill(n, batch)
@@ -206,7 +206,7 @@ def test_the_head_that_tries_says_the_same(
 def test_the_head_that_tries_is_synced_before_the_other_is_written_over(
     journaled: Callable[..., Journaled], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut could take both: the one that was not synced, and the one that was being written."""
+    """Check the order: a power cut could otherwise destroy both heads."""
 
     def fails(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -104,7 +104,7 @@ def die(made: Rig, batch: Batch, where: str) -> None:
 
 
 def succeed(made: Rig) -> Held:
-    """Only the log process died: memory stays."""
+    """Start a successor. Only the log process died, so memory stays."""
     made.memory.reset_rings_of(LOG)
     made.bind()
     return Held(lambda: made)
@@ -130,7 +130,7 @@ def marks(held: Held) -> list[int]:
     "where", ["in front of the record", "within the record", "behind the record", "behind the round"]
 )
 def test_killed_in_an_offered_round(rig: MakeRig, batch: Batch, where: str, over: tuple[int, int]) -> None:
-    """The successor goes on behind what is whole; what is not is written over, no replay ever finds it."""
+    """Check that the successor continues behind whole records, and that no replay finds what it overwrote."""
     made = rig()
     ended = ended_by(partial(die, made, batch, where))
     assert ended == (signal.SIGKILL if where == "behind the round" else signal.SIGSYS)

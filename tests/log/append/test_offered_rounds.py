@@ -44,7 +44,7 @@ class Held(Stalled):
         self.process.manager.journals.use()
 
     def append(self, data: bytes, partition: int = 0) -> None:
-        """It joins a round that is asked for or offered, and nothing is waited for."""
+        """Append to a round that is asked for or offered, without waiting for it."""
         self.rig.job([(self.targets[partition], data)])
         self.process.work(0)
 
@@ -148,7 +148,7 @@ def test_what_comes_meanwhile_joins_what_is_offered(held: Held, batch: Batch) ->
 
 
 def test_what_was_taken_is_not_added_to(held: Held, batch: Batch) -> None:
-    """The offer is gone and nobody has looked: what is appended then is for the round behind."""
+    """Check that what is appended after the flusher took the offer goes into the next round."""
     held.stall()
     held.append(batch(1))
     held.append(batch(1))
@@ -165,7 +165,7 @@ def test_what_was_taken_is_not_added_to(held: Held, batch: Batch) -> None:
 
 
 def test_nothing_is_taken_behind_a_round_that_failed(held: Held, batch: Batch) -> None:
-    """Its record would say that the round in front of it was finished."""
+    """Check it: the record would say that the round before it was finished."""
     held.append(batch(1), 1)
     settle(held.process)
     assert held.errors() == [0]
@@ -190,7 +190,7 @@ def test_nothing_is_taken_behind_a_round_that_failed(held: Held, batch: Batch) -
 
 
 def test_behind_a_round_that_found_no_room_the_next_is_put_together_anew(held: Held, batch: Batch) -> None:
-    """The record of the first is nowhere, and the next goes where that was to be."""
+    """Check that the next record goes where that of the round without room was to be."""
     held.append(batch(1))
     settle(held.process)
     assert held.errors() == [0]
@@ -210,7 +210,7 @@ def test_behind_a_round_that_found_no_room_the_next_is_put_together_anew(held: H
 
 
 def test_behind_a_head_that_is_in_flight_none_is_written(rig: MakeRig, batch: Batch) -> None:
-    """More is free by then: that is for a head behind it, which goes into the other place."""
+    """Check that space that becomes free meanwhile is for a later head, in the other place."""
     held = Held(partial(rig, log_journal_bytes=SMALL))
     for number in (0, 0, 1, 1):
         held.append(batch(1, size=10_000), number)
@@ -236,7 +236,7 @@ def test_behind_a_head_that_is_in_flight_none_is_written(rig: MakeRig, batch: Ba
 
 
 def test_a_roll_behind_what_is_offered(held: Held, batch: Batch) -> None:
-    """The old segment has its part in both rounds, and is closed behind the one that syncs it."""
+    """Check that the old segment, which has a part in both rounds, is closed behind the one that syncs it."""
     log = held.log()
     segment = log.directory / "00000000000000000000.log"
     held.stall()
@@ -255,7 +255,7 @@ def test_a_roll_behind_what_is_offered(held: Held, batch: Batch) -> None:
 
 
 def test_each_round_syncs_what_rolled_before_it(held: Held, batch: Batch) -> None:
-    """Of two under way, both with a segment that rolled: what fails in the second is the second one's."""
+    """Check that of two rounds with rolled segments, a failure in the second concerns the second only."""
     segments = [held.log(number).directory / "00000000000000000000.log" for number in (0, 1)]
     for number in (0, 1):
         held.append(batch(1), number)
@@ -290,7 +290,7 @@ def test_a_partition_goes_away_while_its_round_is_offered(held: Held, batch: Bat
 
 
 def test_a_partition_goes_away_when_its_round_was_taken(held: Held, batch: Batch) -> None:
-    """And nobody has looked: its round is one that is under way."""
+    """Check it before the log worker has looked: the round counts as under way."""
     held.stall()
     held.append(batch(1))
     held.append(batch(1), 1)
@@ -304,7 +304,7 @@ def test_a_partition_goes_away_when_its_round_was_taken(held: Held, batch: Batch
 
 
 def test_what_is_retired_behind_what_is_offered_waits_for_the_next(held: Held, batch: Batch) -> None:
-    """It is closed behind the round that syncs it, and neither of the two before."""
+    """Check that it is closed behind the round that syncs it, and not before."""
     segment = held.log(1).directory / "00000000000000000000.log"
     held.stall()
     held.append(batch(1))
@@ -346,7 +346,7 @@ def test_what_is_visible_stays_so(rig: MakeRig, batch: Batch, offered_bytes: int
 
 @each("seed", short=range(6), long=range(200))
 def test_whatever_is_answered_is_in_the_journal(rig: MakeRig, batch: Batch, seed: int) -> None:
-    """While the flusher takes rounds as fast as it can, and more is appended at every moment of that."""
+    """Check it while the flusher takes rounds as fast as it can, and more is appended all the time."""
     chance = random.Random(seed)
     b = Held(rig)
     ends: dict[int, int] = {}
@@ -375,7 +375,7 @@ def test_whatever_is_answered_is_in_the_journal(rig: MakeRig, batch: Batch, seed
 
 
 def test_a_round_does_not_take_the_marks_back_to_a_segment_that_went(rig: MakeRig, batch: Batch) -> None:
-    """All expired while it was under way: what is visible ends where the new segment begins."""
+    """Check that the marks stay in the new segment if all others expire during the round."""
     held = Held(partial(rig, log_retention_ms=1))
     held.append(batch(2))
     settle(held.process)

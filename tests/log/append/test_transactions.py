@@ -126,7 +126,7 @@ def test_held_back_until_the_earliest_has_ended(rig, batch, policy: str) -> None
 
 
 def test_a_marker_counts_only_once_it_is_durable(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    """What a commit round covers says what is stable after it, not what was appended meanwhile."""
+    """Check that a round publishes what is stable after its own batches, not after later appends."""
     b = Broker(rig())
     b.produce(batch())
     b.produce(data(7, 0))
@@ -289,7 +289,10 @@ def test_a_roll_takes_the_index_to_the_disk(rig, batch) -> None:  # type: ignore
 def test_a_marker_behind_which_the_next_transaction_is_not_found(
     rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """It is in the log: what passes is mended by who sends it again, a disk that fails is given up."""
+    """Check the errors: a passing one is repaired by a retry, a failing disk goes offline.
+
+    The marker is in the log.
+    """
     b = Broker(rig())
     for producer in (7, 8):
         b.produce(data(producer, 0))
@@ -337,7 +340,7 @@ def test_a_power_cut_in_the_round_of_a_roll(node: Callable[[], Node], is_there: 
 
 
 def test_zeros_that_a_power_cut_left_are_no_aborted_transaction(node: Callable[[], Node]) -> None:
-    """Up to a snapshot what was aborted is believed. There was nothing by then; what came had no time."""
+    """Check that zeros in the index are ignored, and the transaction behind the snapshot is found again."""
     n = node()
     process = n.boot()
     (target,) = n.open(ensure())
@@ -388,7 +391,7 @@ def test_half_an_entry_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("how", ["stop", "kill", "crash"])
 def test_a_coordinator_writes_without_sequences(rig: Callable[..., Rig], how: str) -> None:
-    """Of its batches only the epoch counts: none is a duplicate, or out of order, also after a start."""
+    """Check that only the epoch of its batches counts, also after a start: none is a duplicate."""
     r = rig()
     r.fork()
     (target,) = targets_of(r)
@@ -581,7 +584,7 @@ def _lose_behind(path: Path, synced: int, chance: random.Random) -> None:
 
 
 def test_a_corrupt_index_of_a_trusted_segment(rig, batch, caplog) -> None:  # type: ignore[no-untyped-def]
-    """The start goes on; who wants what is committed is told."""
+    """Check that the start succeeds, and that read_committed fetches get an error."""
     r = rig()
     r.fork()
     (target,) = targets_of(r)

@@ -118,7 +118,7 @@ def test_idempotent_producers(rig, batch) -> None:  # type: ignore[no-untyped-de
 
 
 def test_a_failed_sync_takes_the_directory_offline(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    """With a second log directory the broker has a reason to go on; the flusher's fd cannot be synced."""
+    """Check it with a second log directory that keeps the broker up; the flusher's fd cannot be synced."""
     first = rig()
     second = first.directory.parent / "second"
     second.mkdir()
@@ -296,7 +296,7 @@ def test_strays_are_set_aside(rig) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_a_full_round_leaves_nobody_behind(rig) -> None:  # type: ignore[no-untyped-def]
-    """Four handlers fill every round; the fifth has its turn in the second."""
+    """Let four handlers fill every round, and check that the fifth has its turn in the second round."""
     b = Broker(rig())
     slot = pack_produce(SlotKind.PRODUCE, 1, processor(0), 0, 0, 0, 0, 0, handler(0), handler(0), 0, 1)
     rings = [b.rig.memory.ring(handler(number), LOG) for number in range(5)]
@@ -311,7 +311,7 @@ def test_a_full_round_leaves_nobody_behind(rig) -> None:  # type: ignore[no-unty
 
 
 def test_out_of_memory_ends_the_process_instead_of_an_answer(rig) -> None:  # type: ignore[no-untyped-def]
-    """What finds a ring full is kept; dropped it would be an answer that never comes."""
+    """Check that the process ends rather than drop an answer that found its ring full."""
     b = Broker(rig())
     slot = pack_produce(SlotKind.PRODUCE, 1, processor(0), 0, 0, 0, 0, 0, handler(0), handler(0), 0, 1)
     pid = os.fork()

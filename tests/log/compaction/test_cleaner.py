@@ -51,7 +51,7 @@ def shown(records: list[Record]) -> str:
 
 
 def test_the_hash_is_siphash() -> None:
-    """Vectors of the reference implementation."""
+    """Compare with test vectors of the reference implementation."""
     key = bytes(range(16))
     assert siphash(b"", key).hex() == "a3817f04ba25a8e66df67214c7550293"
     assert siphash(b"\0", key).hex() == "da87c1d86b99af44347659119b22fc45"
@@ -148,7 +148,7 @@ def test_records_without_a_key_go(log: Segments) -> None:
 
 
 def test_the_last_batch_stays_with_or_without_records(log: Segments) -> None:
-    """The cleaned part ends where it ended."""
+    """Check that the cleaned part ends at the offset where it ended before."""
     log.append(pairs("a1"))
     log.append([(None, b"1"), (None, b"2")])
     log.roll()
@@ -228,7 +228,7 @@ def test_a_damaged_batch_ends_it(log: Segments) -> None:
 
 
 def test_it_is_synced_bit_by_bit(log: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An overlay does not pass write-back on."""
+    """Check that the copy is synced piece by piece, since an overlay does not pass write-back on."""
     log.append([(b"%d" % number, b"x" * 40_000) for number in range(5)])
     log.roll()
     synced: list[int] = []
@@ -279,7 +279,7 @@ def marker(log: Segments, kind: int, producer_id: int) -> None:
 
 
 def test_an_empty_control_batch_marks_nothing() -> None:
-    """It was kept for the last sequence number of its producer."""
+    """Check a batch that was kept only for the last sequence number of its producer."""
     empty = build_batch([], producer_id=5, producer_epoch=0, transactional=True, control=True)
     (batch,) = iterate_batches(empty)
     assert CleanedTransactions([AbortedTransaction(5, 0, 0, 1)]).marks_nothing(batch)
@@ -289,7 +289,10 @@ def test_an_empty_control_batch_marks_nothing() -> None:
 
 
 def test_a_disk_that_takes_a_part_at_a_time(log: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is nearly full: half an entry would make all of the segment unreadable for read_committed."""
+    """Check it with a nearly full disk.
+
+    Half an entry would make the whole segment unreadable for read_committed.
+    """
     log.append(pairs("a9 b9"), producer=(5, 0, 0), transactional=True)
     marker(log, ABORT, 5)
     log.append(pairs("z1"))
@@ -307,7 +310,7 @@ def test_a_disk_that_takes_a_part_at_a_time(log: Segments, monkeypatch: pytest.M
 def test_aborted_transactions_that_cannot_be_read_end_it(
     log: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From Python 3.14 on a file that cannot be looked at does not exist, as Path.exists has it."""
+    """Check it also with Path.exists false for such a file, as from Python 3.14 on."""
     log.append(pairs("a1"))
     log.append(pairs("a9"), producer=(5, 0, 0), transactional=True)
     marker(log, ABORT, 5)
@@ -364,7 +367,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_any_sequence_of_produces_and_cleanings(steps: list[tuple]) -> None:  # type: ignore[type-arg]
-    """Whoever reads from any offset to the end ends up with what the whole log says."""
+    """Check that a reader from any offset ends up with the same values as a reader of the whole log."""
     with tempfile.TemporaryDirectory() as name:
         log = Segments(Path(name))
         log.path(0).touch()
@@ -408,7 +411,7 @@ def check(log: Segments, produced: list[Record]) -> None:
 def test_a_disk_that_is_slow_to_begin_is_given_more_at_a_time(
     log: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not more than a buffer holds."""
+    """Check that pieces grow, up to the size of a buffer."""
     for key in range(64):
         log.append([(b"%d" % key, b"x" * (1 << 18))])
     log.roll()

@@ -26,7 +26,7 @@ def chosen(process: LogProcess, steps: Choosing) -> calls.Message:
 
 
 def test_what_a_dead_cleaner_asked_for_does_not_take_its_successors_task(rig: Callable[..., Rig]) -> None:
-    """Its question goes on in the log process, a step at a time, and may end last."""
+    """Check it with a question that the log process still answers, step by step, after the death."""
     settings = {"segment_bytes": "1048576", "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
     broker = Broker(rig(), **settings)
     for _ in range(4):

@@ -101,7 +101,7 @@ class Watched:
 def test_what_nobody_waits_for_is_cleaned_when_a_cpu_is_idle(
     context: ProcessContext, segments: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But files are changed by a thread that does not stand still in the middle of it."""
+    """Check that files are changed by a thread of usual priority, which does not stop in the middle."""
     process = Scripted(context, to_clean(segments))
     watched = Watched(monkeypatch)
     assert process.clean_one()
@@ -152,7 +152,7 @@ def test_an_order_to_stop_ends_it_in_either_thread(
 def test_nobody_waits_for_who_gets_no_cpu(
     context: ProcessContext, segments: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An order is followed while the thread that cleans stands still; what it does later changes nothing."""
+    """Check that orders are followed while the cleaning thread has no CPU, and that its late work is void."""
     process = Scripted(context, to_clean(segments))
     stands, goes_on = threading.Event(), threading.Event()
     clean_plain = cleaning.map_plain
@@ -194,7 +194,7 @@ def test_a_void_task_changes_no_file(context: ProcessContext, segments: Segments
 def test_a_disk_that_takes_long_is_no_cleaner_that_hangs(
     context: ProcessContext, segments: Segments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts as alive while a thread waits for the disk, and only then."""
+    """Check that the cleaner counts as alive while a thread waits for the disk, and only then."""
     process = Scripted(context, to_clean(segments))
     waits, looks, done = [True], [0], threading.Event()
     monkeypatch.setattr(cleaner_process, "MAX_SLEEP_MS", 1)

@@ -74,7 +74,7 @@ def test_a_sync_that_failed_is_not_tried_again(filled: Journaled, monkeypatch: p
 def test_without_recovery_points_all_is_written_back_but_what_was_compacted(
     filled: Journaled, content: bytes | None
 ) -> None:
-    """Whether they cannot be read or are gone."""
+    """Check it if the checkpoint cannot be read, and if it is gone."""
     filled.checkpoint()
     had = filled.power_cut(3)
     replace(filled.dirs[0] / names.RECOVERY_POINTS, content)

@@ -38,7 +38,7 @@ def taken_over(n: Journaled, file_system: Syncs | None = None) -> log_directory.
 
 
 def test_what_a_replay_has_brought_back_is_durable(filled: Callable[..., Journaled]) -> None:
-    """It was acknowledged, and the segments have it now; of one that is gone nothing is said."""
+    """Check it for segments that have the records now; a deleted one gets no durable end."""
     n = filled()
     n.power_cut(3)
     n.segment(2).unlink()
@@ -47,7 +47,7 @@ def test_what_a_replay_has_brought_back_is_durable(filled: Callable[..., Journal
 
 
 def test_the_last_round_may_not_have_been_finished(filled: Callable[..., Journaled]) -> None:
-    """Its record is written before the files are synced that it lacks, and may get on the device alone."""
+    """Check that the last record proves nothing: it may be on the device before the segments are synced."""
     n = filled(2)
     n.power_cut(2)
     log_dir = taken_over(n)
@@ -75,7 +75,7 @@ def test_a_successor_does_not_know_whether_its_predecessors_last_round_was_finis
 
 
 def test_durable_is_what_the_last_record_of_a_segment_says(filled: Callable[..., Journaled]) -> None:
-    """What was cut from the log after a sync that failed, and appended anew, was never acknowledged."""
+    """Check that records that were cut after a failed sync and appended anew do not count as acknowledged."""
     n = filled(1)
     n.power_cut()
     first, *_, last = records(n.path)

@@ -17,7 +17,7 @@ from tests.support.log_rig import ensure
 def test_the_mark_of_a_clean_stop_is_for_all_partitions(
     node: Callable[..., Node], batch: Callable[..., bytearray], never_opened: int
 ) -> None:
-    """Stopped while its topics were still to be opened: an ordinary torn tail is cut by the next start."""
+    """Stop before all topics are opened, and check that the next start still cuts a torn tail."""
     n = node()
     n.boot()
     for target in n.open(ensure(2)):
@@ -60,7 +60,7 @@ def test_a_successor_knows_which_directories_failed(
 def test_high_watermarks_written_without_group_commit_are_no_promise(
     node: Callable[..., Node], batch: Callable[..., bytearray], first: str
 ) -> None:
-    """The power cut took what was never synced."""
+    """Check it with a power cut that removes what was never synced."""
     n = node()
     n.boot(log_flush_policy=first)
     n.produce(n.open(ensure(1))[0], batch(), 5)

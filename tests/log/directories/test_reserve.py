@@ -137,7 +137,7 @@ def test_room_behind_the_end_of_a_file_is_not_seen(tmp_path: Path) -> None:
 
 
 def test_the_metadata_log_gets_its_room_again(writer: Callable[..., Any]) -> None:
-    """A write that failed is cut off, and with it all that was set aside."""
+    """Check that the reserve is made again after a failed write was cut off together with it."""
     log = writer().log
 
     def room() -> int:

@@ -15,7 +15,7 @@ from mpbroker.log.format import checkpoints
 def test_a_file_is_read_whole_and_in_few_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Put together of many pieces, each behind a copy of all before it, a large snapshot held up a start."""
+    """Check the number of pieces: a large snapshot read in many once held up a start."""
     path, data, asked = tmp_path / "file", random.Random(1).randbytes(size), []
     path.write_bytes(data)
     read = os.read

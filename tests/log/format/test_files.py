@@ -143,7 +143,7 @@ def test_foreign_directories_are_refused(tmp_path: Path) -> None:
 
 
 def test_links_count_as_what_they_lead_to(tmp_path: Path) -> None:
-    """A partition's directory may be a link; one that leads nowhere, or to itself, is none."""
+    """Check that a link to a partition's directory counts, and one to nothing or to itself does not."""
     elsewhere, log_dir = tmp_path / "elsewhere", tmp_path / "data"
     elsewhere.mkdir()
     log_dir.mkdir()
@@ -178,7 +178,7 @@ def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
-    """A disk that was not mounted leaves an empty directory; one may be left out of log.dirs by mistake."""
+    """Check it for a disk that is not mounted, and for one that was left out of log.dirs by mistake."""
     one, other, moved = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     one.mkdir()
     other.mkdir()
@@ -304,7 +304,7 @@ def test_what_could_not_be_written_whole_takes_no_room(tmp_path: Path, is_open: 
 def test_a_lock_that_was_taken_away_meanwhile_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who opened it before a refused start removed it would lock what nobody else can find."""
+    """Check that a new file is locked if a refused start has just removed the one that was opened."""
     refused = directory_layout.LogDirLocks(config_of(tmp_path / "data"))
     flock = fcntl.flock
 
@@ -344,7 +344,7 @@ def test_damaged_snapshots_are_refused() -> None:
 
 
 def test_index_entries_stand_where_kafka_puts_them(writer) -> None:  # type: ignore[no-untyped-def]
-    """Batches of 1024 bytes, interval 4096: 6, 11 and 16 get an entry, since 4096 is not more than it."""
+    """Check batches of 1024 bytes with interval 4096: 6, 11 and 16 have entries, as 4096 is not above it."""
     w = writer()
     value_bytes = next(size for size in range(900, 1024) if len_of(size) == 1024)
     for i in range(16):

@@ -27,7 +27,7 @@ def write(path: Path, *entries: tuple[int, int, int, int], version: int = 0, res
 
 
 def test_entries_are_kafkas(tmp_path: Path) -> None:
-    """34 bytes each, big-endian."""
+    """Check the layout: 34 bytes each, big-endian."""
     path = tmp_path / "0.txnindex"
     path.write_bytes(bytes.fromhex("000000000000000003e800000000000000050000000000000009000000000000000a"))
     assert read_aborted(path) == [AbortedTransaction(1000, 5, 9, 10)]
@@ -68,7 +68,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Entries], Entries]:
 
 @given(found=logs(), start=st.integers(0, 60), length=st.integers(1, 30))
 def test_none_is_missing(found: tuple[list[Entries], Entries], start: int, length: int) -> None:
-    """Each that has records in the range is told; more would do no harm, but none is told for nothing."""
+    """Check that the result has every transaction with records in the range, and no other."""
     indexes, entries = found
     end = start + length
     needed = [e for e in entries if e.last_offset >= start and e.first_offset < end]
@@ -76,7 +76,7 @@ def test_none_is_missing(found: tuple[list[Entries], Entries], start: int, lengt
 
 
 def test_what_cannot_be_replaced_stays(tmp_path: Path) -> None:
-    """A recovery has found one anew; those before its snapshot are nowhere else."""
+    """Check that the old index stays if a new one cannot be written: its first part is nowhere else."""
     path = tmp_path / f"{0:020d}.txnindex"
     first, second = AbortedTransaction(1, 0, 5, 6), AbortedTransaction(2, 6, 8, 9)
     replace_aborted(path, [first])

@@ -22,7 +22,7 @@ def _content() -> bytes:
 
 @pytest.fixture(name="fd")
 def _fd(tmp_path: Path, content: bytes) -> Iterator[int]:
-    """On the disk, and not in the page cache."""
+    """Open a file that is on the disk and not in the page cache."""
     path = tmp_path / "file"
     path.write_bytes(content)
     evict(path)

@@ -28,7 +28,7 @@ def _segment(tmp_path: Path) -> Path:
 
 
 def test_a_file_leaves_the_page_cache_step_by_step(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In between others get the CPU; who has it open reads on."""
+    """Check that others get the CPU in between, and that a process with the file open reads on."""
     fd = os.open(segment, os.O_RDONLY)
     before = os.pread(fd, SIZE, 0)
     if not resident(fd, 0, SIZE):
@@ -56,7 +56,7 @@ def test_what_is_gone_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_tree_goes_with_all_that_is_in_it(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no plain file of the partition is not opened."""
+    """Check that nothing but plain files of the partition is opened."""
     directory, rests = segment.parent, []
     (directory / "sub").mkdir()
     (directory / "sub" / "file").write_bytes(b"1")

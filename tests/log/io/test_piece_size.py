@@ -54,7 +54,7 @@ def test_it_begins_small() -> None:
 
 
 def test_another_disk_is_found_out() -> None:
-    """A cache in front of it is full, or the machine moved."""
+    """Check that the size adapts if a cache in front of the disk is full, or the machine has moved."""
     size = PieceSize(LEAST, MIB)
     assert max(sizes(size, disk(8e-3, 150e6))) == 512 * KIB
     assert max(sizes(size, disk(60e-6, 1e9))[-4 * ROUND :]) <= 128 * KIB
@@ -71,7 +71,7 @@ def test_some_that_waited_behind_others_change_nothing() -> None:
 
 
 def test_what_says_nothing() -> None:
-    """What was in memory, the end of a file, a batch that is larger."""
+    """Check that reads from memory, at the end of a file, or of one larger batch do not count."""
     size = PieceSize(LEAST, MIB)
     for _ in range(3 * ROUND):
         size.took(LEAST, 0.0)
@@ -82,7 +82,7 @@ def test_what_says_nothing() -> None:
 
 
 def test_a_size_that_nobody_needs_is_given_up() -> None:
-    """As what a buffer never has: else it would stay, with no more looks at the disk."""
+    """Check that a size that no buffer reaches is given up, and tried again later."""
     size, turning = PieceSize(LEAST, MIB), disk(8e-3, 150e6)
     assert max(sizes(size, turning)) == 512 * KIB
     given = []

@@ -101,7 +101,7 @@ def test_the_marks_of_a_move(tmp_path: Path, hidden: Hidden, mark: str) -> None:
 def test_a_start(
     node: Callable[..., Node], batch: Callable[..., bytearray], hidden: Hidden, name: str
 ) -> None:
-    """What is in the other directory is served, and nothing is made anew there."""
+    """Check that the other directory is served, and that nothing is made anew in the failed one."""
     made = node(2)
     _, targets = two_dirs(made)
     for target in targets:
@@ -122,7 +122,7 @@ def test_a_start(
 def test_a_successor_does_without_no_journal(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray], hidden: Hidden
 ) -> None:
-    """Only its predecessor's says what is not yet in a segment on disk."""
+    """Check that the directory goes offline: only the predecessor's journal has unsynced records."""
     made = journaled(2)
     made.boot()
     targets = made.open(ensure(4))
@@ -138,7 +138,7 @@ def test_a_successor_does_without_no_journal(
 def test_recovery_points_that_may_be_there(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray], hidden: Hidden
 ) -> None:
-    """Without any, all that the journal has would be written back, also over what was compacted since."""
+    """Check that unreadable recovery points are an error: a replay would overwrite compacted segments."""
     made = journaled(2)
     made.boot()
     for target in made.open(ensure(4)):
@@ -161,7 +161,7 @@ def test_a_recovery_does_not_believe_that_high_watermarks_are_none(tmp_path: Pat
 
 
 def test_aborted_transactions_are_not_replaced(tmp_path: Path, hidden: Hidden) -> None:
-    """Some of them are found nowhere else."""
+    """Check that an index that cannot be read is kept: some transactions are found nowhere else."""
     (tmp_path / segment_name(0)).touch()
     path = tmp_path / segment_name(0, names.TXN_INDEX_SUFFIX)
     path.write_bytes(packed([AbortedTransaction(5, 1, 2, 1)]))

@@ -20,7 +20,7 @@ def test_one_that_is_in_two_is_fatal_and_both_are_named(
     monkeypatch: pytest.MonkeyPatch,
     workers_of: str,
 ) -> None:
-    """Whoever opens the partitions of either: which of the two counts nobody can tell."""
+    """Check it for either order of opening, since nobody can tell which of the two counts."""
     n = node(2)
     n.boot()
     for target in n.open(ensure(6)):

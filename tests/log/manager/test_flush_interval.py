@@ -67,7 +67,7 @@ def test_acks_1_does_not_wait(lazy: Stalled, batch: Batch) -> None:
 
 
 def test_a_worker_dies_before_the_flush_is_over(rig: MakeRig, tmp_path: Path, batch: Batch) -> None:
-    """Nobody was answered: the successor has what was appended, shows it, and knows the retry."""
+    """Check that the successor shows what was appended and recognizes the retry; nobody was answered."""
     node = Node(rig, tmp_path)
     node.boot(log_flush_policy="os", log_flush_interval_messages=3)
     (target,) = node.open(ensure(1))
@@ -130,7 +130,7 @@ def test_what_is_to_be_flushed_keeps_its_files(rig: MakeRig, batch: Batch) -> No
 
 
 def test_one_that_is_paused_is_not_flushed(rig: MakeRig, batch: Batch) -> None:
-    """While a move is about to end, nothing of it may be under way where it was."""
+    """Check that nothing is under way in the old directory while a move is about to end."""
     b = Broker(rig(log_flush_policy="os"), **{"flush.ms": "0"})
     b.produce(batch())
     log_of(b).is_paused = True

@@ -81,7 +81,7 @@ def test_what_a_start_finds_rests(rig: Callable[..., object], batch: Callable[..
 
 
 def test_little_is_kept_of_it(rig: Callable[..., object], topic_config: Callable[..., TopicConfig]) -> None:
-    """By the log worker, of each of thousands."""
+    """Check the memory that the log worker keeps for each of thousands of partitions."""
     b = Broker(rig())  # type: ignore[arg-type]
     manager, topic_id = b.process.manager, TOPIC_ID[::-1]
     topic, config = calls.EnsureTopic("u", topic_id, []), topic_config()
@@ -111,7 +111,7 @@ def test_little_is_kept_of_it(rig: Callable[..., object], topic_config: Callable
 
 
 def test_nobody_else_gets_its_batches(rig: Callable[..., object], batch: Callable[..., bytearray]) -> None:
-    """Of another generation of its slot, of earlier settings, of a topic that is gone."""
+    """Check batches of another slot generation, of earlier settings, and of a deleted topic."""
     b = Broker(rig())  # type: ignore[arg-type]
     slot, generation, version = b.targets[0]
     at_rest(b)
@@ -170,7 +170,7 @@ def test_it_goes_offline_with_its_directory(
 def test_what_waits_for_others_is_answered(
     rig: Callable[..., object], batch: Callable[..., bytearray]
 ) -> None:
-    """A partition may rest while an answer that names it waits for another one."""
+    """Check that a partition may become dormant while an answer that names it waits for another one."""
     b = Broker(rig(), 2)  # type: ignore[arg-type]
     results = b.produce(bytes(batch()))
     at_rest(b)
@@ -185,7 +185,7 @@ def test_what_waits_for_others_is_answered(
 def test_it_does_not_rest_before_its_segment_is_synced(
     rig: Callable[..., object], batch: Callable[..., bytearray]
 ) -> None:
-    """Or nobody would ever say so, and a recovery would begin before what it has."""
+    """Check it: otherwise the recovery point would never cover what the partition has."""
     b = Broker(rig(), 2)  # type: ignore[arg-type]
     wait_for_io(b.process)
     b.process.manager.journals.use()
@@ -214,13 +214,16 @@ def test_the_same_is_said_of_one_that_was_made_and_of_one_that_was_found(
 
 @pytest.fixture
 def few_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a limit that leaves them to it; in a process of tests others have most of it."""
+    """Let 16 partitions be open.
+
+    A limit of file descriptors would not do: in a process of tests others have most of them.
+    """
     monkeypatch.setattr(open_partitions, "most_open", lambda _: 16)
 
 
 @contextmanager
 def few_files(more: int) -> Iterator[None]:
-    """So many more than are open."""
+    """Set a limit of so many files more than are open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = set(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208
     free = (number for number in range(soft) if number not in taken)
@@ -236,7 +239,7 @@ def few_files(more: int) -> Iterator[None]:
 def test_there_are_more_partitions_than_files_may_be_open(
     rig: Callable[..., object], batch: Callable[..., bytearray], policy: str
 ) -> None:
-    """Each gets its batches, again and again; nobody is refused, and the kernel refuses nothing."""
+    """Check that each gets its batches again and again, and that neither broker nor kernel refuses any."""
     r = rig(log_flush_policy=policy)
     with few_files(100):
         b = Broker(r, 60)  # type: ignore[arg-type]
@@ -258,7 +261,7 @@ def test_there_are_more_partitions_than_files_may_be_open(
 def test_too_few_files_for_one_round_are_told_as_such(
     rig: Callable[..., object], batch: Callable[..., bytearray], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who is refused tries again; no disk is full, and none has failed."""
+    """Check that the client may retry, and that neither a full nor a failed disk is reported."""
     caplog.set_level(logging.ERROR)
     r = rig()
     with few_files(90):

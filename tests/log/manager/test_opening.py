@@ -44,7 +44,7 @@ def test_damage_is_never_cut_however_often_the_broker_starts(
 def test_what_only_the_table_knew_of_a_damaged_partition_outlives_the_broker(
     node: Callable[..., Node], batch: Callable[..., bytearray]
 ) -> None:
-    """Acknowledged after the last checkpoint, found damaged by the successor."""
+    """Check records that were acknowledged after the last checkpoint, in a partition found damaged later."""
     n = node()
     n.boot()
     n.produce(n.open(ensure(1))[0], batch(), 5)

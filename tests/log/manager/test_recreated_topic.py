@@ -21,7 +21,7 @@ from tests.support.polling import PATIENCE_S, is_readable
 def test_a_recreated_topic_survives_a_crash(
     node: Callable[..., Node], batch: Callable[..., bytearray], whole_broker: bool
 ) -> None:
-    """The checkpoints of the old topic, with its larger offsets, are not those of the new one."""
+    """Check that the old topic's checkpoints, with larger offsets, are not used for the new one."""
     n = node()
     n.boot()
     n.produce(n.open(ensure(1))[0], batch(), 20)
@@ -76,7 +76,7 @@ def test_a_deletion_whose_checkpoint_was_not_written_does_not_hold_up_a_new_topi
 def test_recreated_while_the_old_one_is_still_open(
     node: Callable[..., Node], batch: Callable[..., bytearray]
 ) -> None:
-    """The removal comes later: until then nothing of the old log may get into the new one's directory."""
+    """Check that nothing of the old log gets into the new directory before the removal comes."""
     n = node()
     process = n.boot(log_segment_delete_delay_ms=0)
     (old,) = n.open(ensure(1, segment_bytes="1048576"))
@@ -96,7 +96,7 @@ def test_recreated_while_the_old_one_is_still_open(
 def test_a_topic_is_not_recreated_while_the_old_checkpoint_is_on_its_way(
     rig: Callable[..., Rig], tmp_path: Path, batch: Callable[..., bytearray], then: str
 ) -> None:
-    """A slow disk: the I/O thread has not written yet what names the topic that is deleted meanwhile."""
+    """Check it with a slow disk: the I/O thread has not yet written the lines of the deleted topic."""
     n = Node(rig, tmp_path)
     process = n.boot()
     n.produce(n.open(ensure(1))[0], batch(), 20)

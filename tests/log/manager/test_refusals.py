@@ -61,7 +61,7 @@ def test_it_is_over_when_something_was_appended_and_nothing_refused_for_a_while(
 def test_what_fits_into_the_last_bytes_is_not_the_end_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As what the coordinator writes."""
+    """Check that refusals end when all directories have room, not when a small write fits."""
     free = [ROOM_BYTES, ROOM_BYTES - 1]
     where = {tmp_path / name: number for number, name in enumerate("ab")}
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free[where[path]]))
@@ -110,7 +110,7 @@ def test_that_the_disk_is_full_is_told_and_that_it_is_over(
 def test_how_much_room_there_is_is_looked_at_when_something_is_refused(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`ctl status` says it beside the error."""
+    """Check that `ctl status` shows the free space beside the error."""
     made = node()
     process = made.boot()
     (target,) = made.open(ensure(1))

@@ -45,7 +45,7 @@ def test_a_topic_with_unreadable_metadata_can_be_deleted(node: Callable[..., Nod
 def test_a_late_removal_does_not_take_the_new_topics_directory(
     node: Callable[..., Node], batch: Callable[..., bytearray]
 ) -> None:
-    """The old partition was offline, its directory gone."""
+    """Check it if the old partition was offline and its directory gone."""
     n = node()
     n.boot()
     n.produce(n.open(ensure(1))[0], batch())

@@ -112,7 +112,7 @@ def test_a_slot_says_whose_it_is_also_after_a_death(make: Make, batch, workers: 
 
 
 def test_a_topic_made_anew_is_its_owners_alone(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
-    """Directory and checkpoints have the old topic's name, and whoever has them knows of both."""
+    """Check it though all workers know the old topic's directory and checkpoints, which have its name."""
     several = Several(make(3))
     produce(several, several.open(ensure(PARTITIONS)), batch(), 5)
     for process in several.processes:
@@ -264,7 +264,7 @@ def test_a_successor_goes_on_with_its_own_journal(make: Make, batch, victim: int
 
 
 def test_the_others_begin_when_the_first_one_has_taken_over(make: Make) -> None:
-    """It is killed before that, and its successor does it again: only then the others are ready."""
+    """Kill worker 0 before that, and check that the others wait until its successor has done it."""
     made = make(2)
     states, role = made.memory.words("states"), topology.log_worker(1)
     pid = os.fork()
@@ -298,7 +298,7 @@ def test_who_waits_for_the_first_one_stops_when_told(make: Make) -> None:
 
 @pytest.mark.parametrize("said", [False, True])
 def test_the_first_one_is_killed_right_at_its_word(make: Make, batch, said: bool) -> None:  # type: ignore[no-untyped-def]
-    """Before it its successor takes over once more, behind it there is nothing to be taken over."""
+    """Check that a successor takes over again before the word, and has nothing to take over behind it."""
     directory = left_by(make, batch, 2)
     sizes = lost(directory)
     made = make(2)
@@ -361,7 +361,7 @@ def test_checkpoints_have_the_lines_of_all(make: Make, batch) -> None:  # type: 
 
 
 def test_a_checkpoint_that_cannot_be_read_is_none_for_anybody(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
-    """At a start it is as if it were not there. Later that would forget what the others have written."""
+    """Check that a start ignores it, but a later write does not: it would lose the others' lines."""
     several = Several(make(2))
     targets = several.open(ensure(PARTITIONS))
     produce(several, targets, batch())
@@ -411,7 +411,7 @@ def test_whoever_is_killed_with_a_checkpoint_in_hand_keeps_nobody_waiting(tmp_pa
 
 
 def test_marks_without_group_commit_are_settled_for_all_before_anybody_writes(make: Make, batch) -> None:  # type: ignore[no-untyped-def]
-    """High watermarks of log.flush.policy=os need not be on disk: no worker's mark may vouch for them."""
+    """Check that no worker vouches for high watermarks of log.flush.policy=os, which need not be on disk."""
     several = Several(make(2, log_flush_policy="os"))
     targets = several.open(ensure(PARTITIONS))
     produce(several, targets, batch(), 3)

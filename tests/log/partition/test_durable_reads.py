@@ -87,7 +87,7 @@ def fill(writer, sizes: list[int]) -> tuple[Path, list[int]]:  # type: ignore[no
 def test_what_was_not_durable_is_found_on_the_device_or_not_at_all(  # type: ignore[no-untyped-def]
     writer, reopen, device: Device, durable: int, sizes: list[int], is_half_there: bool
 ) -> None:
-    """Readers would be shown what the next power cut takes back."""
+    """Check it: otherwise readers would be shown what the next power cut takes back."""
     directory, ends = fill(writer, sizes)
     path = directory / names.segment_name(0)
     device.lacks(path, (ends[durable] + ends[durable + 1]) // 2 if is_half_there else ends[durable])
@@ -135,7 +135,7 @@ def test_a_segment_that_the_device_lacks_takes_those_behind_it_along(  # type: i
 def test_a_partition_that_rested_costs_the_device_little(  # type: ignore[no-untyped-def]
     writer, reopen, device: Device, known: Known, is_at_once: bool, tmp_path: Path
 ) -> None:
-    """Its size and its names alone: a start that was killed may have changed them."""
+    """Check that only its size and names are synced: a killed start may have changed them."""
     directory, _ = fill(writer, [20] * 6)
     syncs = at_once(device, tmp_path / "other") if is_at_once else EACH_FILE
     device.synced.clear()
@@ -170,7 +170,7 @@ def test_nothing_is_believed_if_it_cannot_be_synced(  # type: ignore[no-untyped-
 def test_what_was_found_is_synced_once_all_is_written(  # type: ignore[no-untyped-def]
     writer, reopen, device: Device
 ) -> None:
-    """After a kill there are thousands of partitions, and each sync may wait for the device."""
+    """Check the number of syncs: after a kill there are thousands of partitions."""
     directory, _ = fill(writer, [400] * 6)
     indexes = [directory / names.segment_name(0, suffix) for suffix in (".index", ".timeindex")]
     again = reopen(directory, Known(clean=False, recovery_point=2, durable=4))
@@ -183,7 +183,7 @@ def test_what_was_found_is_synced_once_all_is_written(  # type: ignore[no-untype
 
 @pytest.mark.parametrize("position", [1, mmap.PAGESIZE + 1, (1 << 20) + 5, (1 << 20) + mmap.PAGESIZE - 1])
 def test_the_page_in_which_it_begins_is_read_anew_too(tmp_path: Path, position: int) -> None:
-    """Where the file system tells what is in the page cache. One piece of that may have many pages."""
+    """Check it where the file system says what is cached; one piece of the cache may have many pages."""
     path = tmp_path / "file"
     path.write_bytes(bytes(2 << 20))
     with path.open("rb") as file:
@@ -305,7 +305,7 @@ def test_what_all_were_synced_with_is_read_anew_too(  # type: ignore[no-untyped-
 def test_what_all_were_synced_with_is_not_synced_again(  # type: ignore[no-untyped-def]
     writer, reopen, device: Device, tmp_path: Path
 ) -> None:
-    """Nor is it called what it is not: its indexes are not on the device."""
+    """Check that its indexes, which are not on the device, are not reported as synced."""
     directory, _ = fill(writer, [20] * 6)
     known = Known(clean=False, recovery_point=2, durable=4)
     again = reopen(directory, known, at_once(device, tmp_path / "other"))
@@ -327,7 +327,7 @@ def test_much_that_was_checked_need_not_be_the_next_time(  # type: ignore[no-unt
 def test_who_takes_it_again_syncs_what_the_one_that_died_may_have_written(  # type: ignore[no-untyped-def]
     writer, topic_config, device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have cut the log, and the sync of everything was before that."""
+    """Check that it syncs by itself: the dead worker may have cut the log after the sync of everything."""
     directory, ends = fill(writer, [20] * 6)
     path = directory / names.segment_name(0)
     os.truncate(path, ends[5] + 70)

@@ -60,7 +60,7 @@ def stopped(writer: Make, time_of: Callable[[int], int] = rising) -> Path:
 
 
 def indexes_after(log: PartitionLog) -> list[bytes]:
-    """With what is appended now."""
+    """Append batches, close cleanly, and return the contents of the indexes."""
     w = Writer(log)
     for number in range(BATCHES):
         w.append(timestamp=T0 + 20_000 + number)
@@ -136,7 +136,7 @@ def test_indexes_of_an_empty_segment(
 def test_an_entry_of_kafka_that_is_of_several_batches(
     writer: Make, reopen: Callable[[Path, Known], PartitionLog], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those were appended at once: it names where the first begins, and the last offset of all."""
+    """Check an entry for batches that were appended at once: the position of the first, the last offset."""
     directory = stopped(writer)
     index = directory / segment_name(0, INDEX_SUFFIX)
     *_, before, last = read_offset_entries(index, 0)
@@ -151,7 +151,7 @@ def test_an_entry_of_kafka_that_is_of_several_batches(
 def test_entries_that_are_not_above_the_last_one_are_told(
     writer: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, with the segment's end."""
+    """Check that they are reported once, with the segment's end."""
     w = writer(**SETTINGS)
     for number in range(BATCHES):
         w.append(timestamp=rising(number))
@@ -191,7 +191,7 @@ def test_a_full_index_is_not_appended_to(writer: Make, caplog: pytest.LogCapture
 def test_damage_of_the_batch_is_not_blamed_on_the_index(
     writer: Make, reopen: Callable[[Path, Known], PartitionLog], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The partition is served as it was: but for that batch nothing is wrong."""
+    """Check that the partition is served, except for the damaged batch."""
     directory = stopped(writer)
     segment, index = (directory / segment_name(0, suffix) for suffix in (LOG_SUFFIX, TIME_INDEX_SUFFIX))
     position = read_offset_entries(directory / segment_name(0, INDEX_SUFFIX), 0)[-1][1]

@@ -69,7 +69,7 @@ def test_it_leaves_the_same_files(writer: Callable[..., Writer]) -> None:
 
 
 def test_a_name_that_is_taken(writer: Callable[..., Writer]) -> None:
-    """What is left of an earlier segment of that base is emptied, as ever."""
+    """Check that a leftover segment of the same base is emptied, as without prepared files."""
     w = writer()
     w.append()
     stale = w.log.directory / "00000000000000000001.timeindex"

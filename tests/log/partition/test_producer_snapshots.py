@@ -41,7 +41,7 @@ def snapshot(monkeypatch: pytest.MonkeyPatch) -> Callable[[PartitionLog], bool]:
 
 
 def reopened(directory: Path, config: TopicConfig, recovery_point: int) -> tuple[PartitionLog, int]:
-    """And how many bytes were checked."""
+    """Open the log again, and return it with the number of bytes that were checked."""
     checked: list[int] = []
     known = Known(clean=False, recovery_point=recovery_point, durable=recovery_point)
     log = load(directory, "t", 0, bytes(range(16)), config, known, str, checked.append)
@@ -104,7 +104,7 @@ def test_one_of_what_may_be_lost_does_not_count(
 def test_one_of_what_was_lost_is_gone_for_good(
     taken: Writer, topic_config: Callable[..., TopicConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if nothing else is new: a second power cut must not bring it back, behind other records."""
+    """Check that no second power cut brings a snapshot of lost records back, behind other records."""
     taken.log.close_files()
     path = taken.log.directory / names.segment_name(0)
     size = path.stat().st_size
@@ -149,7 +149,7 @@ def test_two_are_kept_and_those_of_segments(writer, snapshot) -> None:  # type: 
 def test_two_may_drop_the_same_one(  # type: ignore[no-untyped-def]
     writer, snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stop drops old ones while the I/O thread does: neither of them takes that for a disk that fails."""
+    """Let a stop and the I/O thread drop old snapshots at once, and check that this is no disk failure."""
     w = writer(segment_bytes="1048576")
     unlink = os.unlink
 

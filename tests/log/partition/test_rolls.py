@@ -41,7 +41,7 @@ def test_by_size_to_the_byte(writer: Callable[..., Writer]) -> None:
 
 
 def test_by_the_time_of_messages(writer: Callable[..., Writer]) -> None:
-    """Between the first batch of the segment and the one that comes, whatever the clock says."""
+    """Check that the time between the first batch and the next one counts, whatever the clock says."""
     w = writer(segment_ms=str(HOUR_MS))
     assert not rolls(w, T0 + 9 * HOUR_MS)
     w.append(timestamp=T0)
@@ -105,7 +105,7 @@ def test_what_is_not_compacted_waits(writer: Callable[..., Writer]) -> None:
 
 @pytest.mark.parametrize(("index_bytes", "entries"), [(47, 2), (48, 3), (60, 4), (4800, 399)])
 def test_a_full_index(writer: Callable[..., Writer], index_bytes: int, entries: int) -> None:
-    """The time index is: it keeps a place for the last entry of the segment."""
+    """Check it with a full time index, which keeps a place for the segment's last entry."""
     w = writer(segment_index_bytes=str(index_bytes), index_interval_bytes="0")
     w.append()
     for i in range(entries):
@@ -120,7 +120,7 @@ def test_a_full_index(writer: Callable[..., Writer], index_bytes: int, entries: 
 
 
 def test_a_full_offset_index(writer: Callable[..., Writer]) -> None:
-    """Of times that do not grow there are fewer entries."""
+    """Check it with timestamps that do not grow, so that the time index has fewer entries."""
     w = writer(segment_index_bytes="48", index_interval_bytes="0")
     for _ in range(7):
         assert not rolls(w)
@@ -140,7 +140,7 @@ def test_offsets_that_do_not_fit_behind_the_base(writer: Callable[..., Writer]) 
 
 @pytest.mark.parametrize("by_reference", [False, True])
 def test_an_index_that_holds_nothing(rig: Callable[..., Rig], by_reference: bool) -> None:
-    """A segment for each batch, and never one instead of an empty one."""
+    """Check that each batch gets a segment, and that no empty segment is replaced."""
     b = Broker(rig(), segment_index_bytes="4")
     b.process.turn.for_tests(by_reference=by_reference)
     for i in range(4):
@@ -153,7 +153,7 @@ def test_an_index_that_holds_nothing(rig: Callable[..., Rig], by_reference: bool
 
 
 def test_smaller_indexes_begin_with_the_next_segment(rig: Callable[..., Rig]) -> None:
-    """The active one keeps room for its last entry, which says how old the segment is."""
+    """Check that the active index keeps room for its last entry, which has the segment's age."""
     b = Broker(rig(), index_interval_bytes="0")
     for i in range(6):
         b.produce(bytes(make_batch(timestamp=T0 + i)))
@@ -169,7 +169,7 @@ def test_smaller_indexes_begin_with_the_next_segment(rig: Callable[..., Rig]) ->
 
 
 def test_a_full_disk_in_the_middle_of_a_snapshot_passes(rig: Callable[..., Rig]) -> None:
-    """Of many producers: a part of it still finds room."""
+    """Check it with many producers: a part of the snapshot still finds room."""
     b = Broker(rig(), segment_bytes="1048576")
     for producer in range(200):
         assert b.produce(make_batch(producer=(producer, 0, 0)))[0].error == 0

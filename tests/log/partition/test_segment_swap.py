@@ -109,7 +109,7 @@ def test_a_swap_leaves_the_new_segment_and_nothing_to_finish(tmp_path: Path) -> 
 def test_the_new_segment_takes_the_old_ones_place_by_the_documented_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another version may finish the swap, or find what is left of it."""
+    """Check the names, since another version may finish the swap or find its leftovers."""
     _, bases, _, _ = make_cleaned(tmp_path)
     renamed = []
     rename = os.rename
@@ -149,7 +149,7 @@ def test_killed_at_any_step_recovery_has_the_old_records_or_the_new(
 
 
 def recovered(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """What a reader finds after the next start, however often that is killed in between."""
+    """Return what a reader finds after the next start, however often that is killed in between."""
     for done in range(100):
         copy = directory.with_name(f"{directory.name}-again-{done}")
         shutil.rmtree(copy, ignore_errors=True)
@@ -191,7 +191,7 @@ def opened(directory: Path) -> tuple[str, ...]:
 
 
 def test_a_reader_finds_every_last_value_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From each offset, with what it had open before, and with nothing."""
+    """Check it from each offset, with files that were open before, and without."""
     log, bases, _, expected = make_cleaned(tmp_path)
     kept = PartitionReader(tmp_path)
     end = log.path(9).stat().st_size
@@ -278,7 +278,7 @@ def test_the_index_of_aborted_transactions_comes_along(tmp_path: Path) -> None:
 def test_a_swap_is_on_disk_before_a_recovery_finishes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed right behind its first step; then a power cut may keep what goes and lose that it had begun."""
+    """Check a kill behind its first step, and a power cut that keeps old files and loses the step."""
     _, bases, _, _ = make_cleaned(tmp_path)
     fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     begin_swap(fd, bases[0])

@@ -86,7 +86,7 @@ def test_offsets_by_time_are_exact(writer) -> None:  # type: ignore[no-untyped-d
 
 
 def test_the_largest_time_of_what_may_be_seen(writer) -> None:  # type: ignore[no-untyped-def]
-    """Time indexes are ahead of the bound: of what is not durable yet, or not committed."""
+    """Check that time index entries beyond the bound (not durable, not committed) are not used."""
     w = writer(index_interval_bytes="0")
     bounds = []
     for timestamp in (50, 10, 70, 20, 80, 30):

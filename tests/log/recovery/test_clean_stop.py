@@ -187,7 +187,7 @@ def test_a_stop_that_failed_for_one_partition_goes_on_with_the_others(
 def test_a_partition_on_another_file_system_is_synced_by_itself(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a link: a sync of the log directory's file system says nothing of it."""
+    """Check it with a link, since a sync of the log directory's file system does not cover it."""
     one, syncs = node("one", 2, batch()), Syncs()
     assert one.process is not None
     data = one.dirs[0]
@@ -221,7 +221,7 @@ def test_what_lies_on_another_file_system(tmp_path: Path) -> None:
 
 
 def test_what_is_synced_at_once() -> None:
-    """A file system that is not on a disk itself may not hear of what its disk could not write."""
+    """Check that this is done only by a file system that hears of failed writes of its disk."""
     assert FileSystem(Path("/dev/shm")).is_synced_at_once
     assert not FileSystem(Path("/proc")).is_synced_at_once
     FileSystem(Path("/dev/shm")).sync()

@@ -20,7 +20,7 @@ def test_it_takes_the_directory_with_it(
     batch: Callable[..., bytearray],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next sync says that all is well, and a successor would serve what may be nowhere on the disk."""
+    """Check it: the next sync would succeed, and a successor serve what may not be on disk."""
     n = Node(rig, tmp_path, 2)
     n.boot()
     targets = n.open(ensure(2))

@@ -54,7 +54,7 @@ def test_clean_stop_is_trusted_and_goes_on(writer, reopen) -> None:  # type: ign
 
 @pytest.mark.parametrize("batches", [0, 1, 40])
 def test_after_a_clean_stop_all_is_as_it_was(writer, reopen, batches: int) -> None:  # type: ignore[no-untyped-def]
-    """Also what the indexes end with: that is read from there alone."""
+    """Check also the ends of the indexes, which are read from there alone."""
     w = writer(index_interval_bytes="200")
     for i in range(batches):
         w.append(2, timestamp=T0 + 10 * i)
@@ -83,7 +83,7 @@ def test_a_segment_that_just_began_gets_its_name_on_disk(writer, reopen, monkeyp
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_what_is_whole_is_not_touched(writer, reopen, is_clean: bool) -> None:  # type: ignore[no-untyped-def]
-    """Of thousands of files a change of each, if only of its time, would have to go to the disk."""
+    """Check that not even the times of files change: thousands of changes would go to the disk."""
     w = writer(index_interval_bytes="200")
     for i in range(20):
         w.append(producer=(7, 0, i))
@@ -97,7 +97,7 @@ def test_what_is_whole_is_not_touched(writer, reopen, is_clean: bool) -> None:  
 
 @pytest.mark.parametrize("batches", [1, 20])
 def test_the_last_time_entry_of_a_stop_stays(writer, reopen, batches: int) -> None:  # type: ignore[no-untyped-def]
-    """A kill right after a start leaves what the stop before it wrote, which nothing needs to cut off."""
+    """Check that a kill right after a start leaves the entry that the stop before it wrote."""
     w = writer(index_interval_bytes="200")
     for i in range(batches):
         w.append(producer=(7, 0, i), timestamp=T0 + i)
@@ -112,7 +112,7 @@ def test_the_last_time_entry_of_a_stop_stays(writer, reopen, batches: int) -> No
 
 @pytest.mark.parametrize("at", [7, 11])
 def test_a_last_time_entry_that_no_stop_wrote_is_cut_off(writer, reopen, at: int) -> None:  # type: ignore[no-untyped-def]
-    """Its timestamp or its offset is another one."""
+    """Check it with another timestamp, and with another offset."""
     w = writer()
     for i in range(3):
         w.append(timestamp=T0 + i)
@@ -129,7 +129,7 @@ def test_a_last_time_entry_that_no_stop_wrote_is_cut_off(writer, reopen, at: int
 
 
 def test_a_time_entry_without_a_snapshot_of_the_same_end_is_cut_off(writer, reopen) -> None:  # type: ignore[no-untyped-def]
-    """Nobody knows that it is on the device."""
+    """Check it: nobody knows whether the entry is on the device."""
     w = writer()
     w.append(timestamp=T0)
     w.log.close_cleanly()
@@ -188,7 +188,7 @@ def test_every_truncation_is_cut_to_whole_batches(writer, reopen, tmp_path: Path
 
 # type: ignore[no-untyped-def]
 def test_every_flipped_bit_is_found(writer, reopen, tmp_path: Path, caplog) -> None:
-    """But in what no checksum covers: base offset, and leader epoch (see below)."""
+    """Check it except for what no checksum covers: base offset, and leader epoch (see below)."""
     caplog.set_level(logging.ERROR)
     source, ends = small_log(writer)
     data = (source / names.segment_name(0)).read_bytes()
@@ -224,7 +224,7 @@ def with_epochs(path: Path, epochs: list[int]) -> None:
 
 @pytest.mark.parametrize("durable", [0, 2])
 def test_epochs_that_were_not_written_down_are_those_of_the_batches(writer, reopen, durable: int) -> None:  # type: ignore[no-untyped-def]
-    """As a broker of a cluster leaves it that was killed: the next batch is not of an earlier epoch."""
+    """Check it as after a kill of a broker in a cluster: the next batch has no earlier epoch."""
     source, _ = small_log(writer)
     with_epochs(source / names.segment_name(0), [0, 0, 2, 5])
     again = reopen(source, Known(clean=False, recovery_point=durable, durable=durable))
@@ -239,7 +239,7 @@ def test_epochs_that_were_not_written_down_are_those_of_the_batches(writer, reop
     "known", [CLEAN, Known(clean=False, durable=4), Known(clean=False, recovery_point=4, durable=4)]
 )
 def test_a_wrong_leader_epoch_is_found(writer, reopen, epochs: list[int], offset: int, known: Known) -> None:  # type: ignore[no-untyped-def]
-    """No checksum covers it. Of what is looked at: all since the last entry of the index."""
+    """Check all batches since the last index entry, since no checksum covers the epoch."""
     source, _ = small_log(writer)
     path = source / names.segment_name(0)
     with_epochs(path, epochs)
@@ -252,7 +252,7 @@ def test_a_wrong_leader_epoch_is_found(writer, reopen, epochs: list[int], offset
 
 
 def test_an_epoch_that_goes_back_is_never_cut(writer, reopen) -> None:  # type: ignore[no-untyped-def]
-    """Its records are whole, and no torn write looks like that."""
+    """Check that such records are kept: they are whole, and no torn write looks like that."""
     source, _ = small_log(writer)
     path = source / names.segment_name(0)
     with_epochs(path, [3, 3, 2, 3])
@@ -268,7 +268,7 @@ def test_an_epoch_that_goes_back_is_never_cut(writer, reopen) -> None:  # type: 
 def test_epochs_that_cannot_be_read_or_believed_are_made_anew(  # type: ignore[no-untyped-def]
     writer, reopen, known: Known, text: str
 ) -> None:
-    """Of all segments, also where the last one is empty."""
+    """Check that they are made from all segments, also if the last one is empty."""
     w = writer(segment_bytes="1048576")
     for _ in range(30):
         w.append(size=100_000)
@@ -398,7 +398,7 @@ def old_messages(magic: int, first: int, count: int) -> bytes:
 def test_old_messages_are_refused_and_not_touched(  # type: ignore[no-untyped-def]
     writer, reopen, magic: int, has_leftover: bool, known: Known
 ) -> None:
-    """The first segment is of an old format, the second one goes on with record batches."""
+    """Check it with a first segment of an old format, and a second one of record batches."""
     w = writer()
     w.append(10)
     for fd in w.log.roll():
@@ -435,7 +435,7 @@ def test_an_old_message_behind_batches_is_no_torn_tail(writer, reopen, known: Kn
 
 
 def test_tools_tell_old_messages_from_damage(writer) -> None:  # type: ignore[no-untyped-def]
-    """A repair would drop them."""
+    """Check it: a repair would drop the messages."""
     w = writer()
     w.append(5)
     w.log.close_cleanly()

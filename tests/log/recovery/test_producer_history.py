@@ -39,7 +39,7 @@ def test_duplicates_of_the_second_to_fifth_last_batch_are_known(writer, topic_co
 
 @pytest.mark.parametrize("piece_bytes", [1, 500, 1 << 20])
 def test_each_producer_has_its_own_five(writer, topic_config, monkeypatch, piece_bytes: int) -> None:  # type: ignore[no-untyped-def]
-    """Some wrote last long ago, or in another segment, or too little; in between others wrote much."""
+    """Check producers that wrote long ago, in another segment, or little, between others that wrote much."""
     monkeypatch.setattr(recall_module, "PIECE_BYTES", piece_bytes)
     w = writer(segment_bytes="1048576", index_interval_bytes="4096")
     expected: dict[int, list[tuple[int, int]]] = {}

@@ -56,7 +56,7 @@ def inode(path: Path) -> int:
 def killed_behind(
     patch: pytest.MonkeyPatch, call: str, left: int, run: Callable[[], object], file: Path | None = None
 ) -> bool:
-    """Whether it was, right behind its call with that number, of those that are for the file."""
+    """Return True if it was killed behind its call with that number, of those for the file."""
     real = getattr(os, call)
     counted = inode(file) if file is not None else None
 
@@ -91,7 +91,7 @@ def with_torn_tail(writer) -> tuple[Path, list[int]]:  # type: ignore[no-untyped
 def test_the_next_start_syncs_what_was_cut_to_what_is_durable(  # type: ignore[no-untyped-def]
     writer, job_of, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing lies behind that, and stale bytes could come back behind what is appended next."""
+    """Check it, since stale bytes could come back behind what is appended next."""
     directory, ends = with_torn_tail(writer)
     path = directory / names.segment_name(0)
     job = job_of(directory, Known(clean=False, durable=5))
@@ -117,7 +117,7 @@ def test_so_does_the_worker_that_takes_it_again(  # type: ignore[no-untyped-def]
 
 
 def test_what_is_given_to_workers_once_more_was_perhaps_cut(writer, job_of) -> None:  # type: ignore[no-untyped-def]
-    """The first time it could not be opened for something that passes."""
+    """Check that a second try is marked: the first one, which a passing error ended, may have cut the log."""
     directory, _ = fill(writer, [20] * 6)
     pool = RecoveryPool(directory.parent)
     recovery = Recovery([pool])
@@ -137,7 +137,7 @@ def test_what_is_given_to_workers_once_more_was_perhaps_cut(writer, job_of) -> N
 def test_who_is_killed_at_a_torn_tail_leaves_no_segment_behind_it(  # type: ignore[no-untyped-def]
     writer, job_of, monkeypatch: pytest.MonkeyPatch, call: str, policy: str
 ) -> None:
-    """Where there may be holes, as in a compacted log, nothing would tell the next start of the cut."""
+    """Check it in a compacted log, whose gaps would hide the cut from the next start."""
     w = writer(segment_bytes="1048576")
     for _ in range(30):
         w.append(size=100_000)
@@ -167,7 +167,7 @@ def test_who_is_killed_at_a_torn_tail_leaves_no_segment_behind_it(  # type: igno
 def test_names_are_synced_where_there_is_no_room_for_a_snapshot(  # type: ignore[no-untyped-def]
     writer, job_of, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The round that would have made the name of the newest segment durable may never have come."""
+    """Check it if the round that makes the newest segment's name durable never came."""
     directory, _ = fill(writer, [20] * 6)
 
     def full(*_: object) -> int:
@@ -199,7 +199,7 @@ def node(rig: Callable[..., Rig], tmp_path: Path) -> Iterator[Callable[..., Node
 def test_a_partition_that_was_being_made_has_its_name_before_it_is_appended_to(
     node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
-    """Its maker was killed at the sync of the log directory."""
+    """Check it if its maker was killed at the sync of the log directory."""
     one = node(1)
     made = one.dirs[0] / "t-0"
     assert killed_behind(monkeypatch, "fsync", 0, lambda: one.open(ensure()), one.dirs[0])
@@ -221,7 +221,7 @@ def test_a_partition_that_was_being_made_has_its_name_before_it_is_appended_to(
 def test_a_partition_that_moved_has_its_name_before_the_one_that_it_left_goes(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who placed it was killed before the sync; without its name there it would be nowhere."""
+    """Check it after a kill before the sync: without its name the partition would be nowhere."""
     one = node(2)
     (target,) = one.open(ensure())
     assert one.produce(target, bytes(batch(1))) == [0]

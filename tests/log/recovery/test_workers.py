@@ -105,7 +105,7 @@ def test_what_workers_open_can_be_appended_to(log_dir: Path, recovery: Recovery,
 def test_of_a_long_start_a_survey_counts_what_is_to_be_checked(
     log_dir: Path, recovery: Recovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is behind the recovery points; a little with each report."""
+    """Check that each report counts a little more of what is behind the recovery points."""
     sizes = [(log_dir / f"t-{n}" / segment_name(0)).stat().st_size for n in range(PARTITIONS)]
     words = Words(memoryview(bytearray(progress.BYTES)))
     monkeypatch.setattr(scheduler, "SURVEY_S", 0)
@@ -181,7 +181,7 @@ def test_what_a_killed_worker_had_is_taken_again(  # type: ignore[no-untyped-def
 
 
 def test_what_few_there_are_both_workers_get(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
-    """Each may take minutes."""
+    """Check that few partitions are divided, since each may take minutes."""
     for number in range(8):
         recovery.submit(0, job(log_dir, number, topic_config()))
     recovery.hand_out()
@@ -190,7 +190,7 @@ def test_what_few_there_are_both_workers_get(log_dir: Path, recovery: Recovery, 
 
 
 def test_many_are_sent_together(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
-    """With the settings of their topic once."""
+    """Check that the settings of their topic are sent once."""
     sent: list[int] = []
     for worker in recovery.pools[0].workers:
         worker.channel = Spy(worker.channel, sent)  # type: ignore[assignment]
@@ -224,7 +224,7 @@ class Synced:
 
 
 def test_of_an_idle_partition_little_is_opened(log_dir: Path, topic_config, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """There may be ten thousand of them."""
+    """Check the number of open files, since there may be ten thousand such partitions."""
     w = Writer(PartitionLog.create(log_dir / "u-0", "u", 0, TOPIC_ID, topic_config()))
     w.append(producer=(7, 0, 0))
     w.log.close_cleanly()
@@ -285,7 +285,7 @@ def test_what_a_worker_that_hangs_had_is_taken_again(  # type: ignore[no-untyped
 
 
 def test_who_asks_again_gets_what_there_is(log_dir: Path, recovery: Recovery, topic_config) -> None:  # type: ignore[no-untyped-def]
-    """The coordinator may have died in between."""
+    """Check it for a coordinator that died in between."""
     for _ in range(2):
         recovery.submit(0, job(log_dir, 4, topic_config()))
     assert isinstance(results(recovery, [4])[4], RecoveredPartition)
@@ -321,7 +321,7 @@ def test_a_successor_waits_for_the_workers_of_the_one_before(log_dir: Path) -> N
 
 
 def test_workers_end_with_the_log_process(log_dir: Path) -> None:
-    """Killed, it says nothing to them: their kernel does."""
+    """Check that the kernel ends them if the log process is killed."""
     theirs, ours = os.pipe()
     pid = os.fork()
     if pid == 0:

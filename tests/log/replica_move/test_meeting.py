@@ -26,7 +26,7 @@ MakeBatch = Callable[..., bytearray]
 
 
 class Meeting(Node):
-    """Four partitions of which two may be awake, in two log directories."""
+    """Four partitions of which two may be open, in two log directories."""
 
     def __init__(self, rig: Callable[..., Rig], tmp_path: Path, batch: MakeBatch, seed: int = 0) -> None:
         super().__init__(rig, tmp_path, dirs=2)
@@ -141,7 +141,7 @@ class Meeting(Node):
             assert self.log(number).directory.parent == self.dirs[state.log_dir]
 
     def check_all_rest(self) -> None:
-        """Nothing keeps a partition awake for ever, and every record is where it was."""
+        """Check that nothing keeps a partition open for ever, and that every record is where it was."""
         self.arrive()
         settle(self.now)
         self.now.manager.journals.release()

@@ -36,7 +36,7 @@ from tests.support.log_rig import ensure
 
 
 def opened(made: Node) -> tuple[calls.EnsuredPartition, tuple[int, int, int]]:
-    """And its error, its end, its log directory."""
+    """Open the partition. Returns it, and (error, end, log directory)."""
     (target,) = made.open(ensure(segment_bytes=SEGMENT_BYTES))
     return target, (target.error, made.end_of(target), made.rig.partition(target.slot).log_dir)
 
@@ -76,7 +76,7 @@ def without_its_sync(future: Path, current: Path) -> None:
 def test_a_target_that_fails_in_the_last_step_does_not_have_the_partition(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch, on_disk: str
 ) -> None:
-    """Between the change of its name and the sync of that: whatever a start finds, the other one counts."""
+    """Check a failure between the rename and its sync: the next start takes the other directory."""
     made, process, target = filled_in(0, node, batch)
     move_where(process, 1, monkeypatch, place=without_its_sync)
     process._take_failures()
@@ -103,7 +103,7 @@ def test_a_target_that_fails_in_the_last_step_does_not_have_the_partition(
 def test_both_fail_in_the_last_step_and_the_next_start_chooses(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is appended to either until it is known which of them is the partition."""
+    """Check that nothing is appended before it is known which of the two is the partition."""
     made, process, target = filled_in(0, node, batch)
     move_where(process, 1, monkeypatch, place=without_its_sync, stay=broken)
     assert made.rig.partition(target.slot).flags & PartitionFlag.PARTITION_OFFLINE
@@ -130,7 +130,10 @@ def test_a_source_that_fails_in_the_last_step_is_not_needed(
 def test_a_segment_that_goes_while_it_is_copied_is_not_waited_for(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only where nothing was copied in between: with nothing to show for it there would be no end to it."""
+    """Check that the copy is tried again at once.
+
+    It waits only if nothing was copied in between, since there would be no end to it otherwise.
+    """
     made, process = started(node)
     target = filled(made, batch)
     monkeypatch.setattr("mpbroker.log.replica_move.replica_mover.TRY_AGAIN_S", 3600.0)
@@ -152,7 +155,7 @@ def test_a_segment_that_goes_while_it_is_copied_is_not_waited_for(
 def test_checkpoints_that_cannot_be_written_are_waited_for_however_much_was_copied(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full: each try would have it sync a pass in vain."""
+    """Check that the copier waits: on a full disk each try would sync a pass in vain."""
     made, process = started(node)
     target = filled(made, batch)
     passed, steps = replica_mover.ReplicaMover._passed, []

@@ -113,7 +113,7 @@ def test_a_clean_stop_on_the_way(
     monkeypatch: pytest.MonkeyPatch,
     is_paused: bool,
 ) -> None:
-    """What waits for the last moment is answered; what is not decided goes on at the next start."""
+    """Check that held produces are answered, and that an undecided move continues at the next start."""
     made, process = started(node)
     target = filled(made, batch)
     to = other(made, target)

@@ -39,7 +39,7 @@ class Clock:
 
 @pytest.fixture(name="clock")
 def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Each read, of a whole file, and each write has the disk at work for a quarter of a second."""
+    """Have each read of a file and each write keep the disk busy for a quarter of a second."""
     clock = Clock()
     read, write = background_io.read, background_io.write
 
@@ -100,7 +100,7 @@ def test_it_rests_as_long_as_the_disk_was_at_work(clock: Clock, log: Segments, c
 def test_a_disk_that_is_slow_to_begin_is_given_more_at_a_time(
     clock: Clock, log: Segments, copy: Copy
 ) -> None:
-    """It takes as long for whatever it is given."""
+    """Check that pieces grow if the disk takes the same time for any size."""
     for _ in range(16):
         log.append([(b"a", b"x" * (1 << 20))])
     copy.run(Wanted([], 0, log.path(0).stat().st_size, 17))
@@ -150,7 +150,7 @@ def test_who_rests_can_be_cancelled(clock: Clock, log: Segments, copy: Copy) -> 
 def test_a_copier_is_never_less_nice_than_its_broker(
     monkeypatch: pytest.MonkeyPatch, own: int, then: int
 ) -> None:
-    """It may not be, unless it is root's: then there would be no move at all."""
+    """Check the nice value: without root a lower one is refused, and the move would fail."""
     now = [own]
 
     def setpriority(_which: int, _who: int, niceness: int) -> None:
@@ -217,7 +217,7 @@ def _cache(monkeypatch: pytest.MonkeyPatch) -> PageCache:
 def test_what_a_full_disk_did_not_take_is_written_again(
     log: Segments, copy: Copy, cache: PageCache, monkeypatch: pytest.MonkeyPatch, fails_at: str
 ) -> None:
-    """Neither memory nor the next sync tells any more that it is not there."""
+    """Check it, since neither the page cache nor the next sync says that the bytes are missing."""
     monkeypatch.setattr(replica_copier.time, "sleep", lambda _: None)
     cache.fails_at = fails_at
     with pytest.raises(TargetFailed, match="No space left"):
@@ -231,7 +231,10 @@ def test_what_a_full_disk_did_not_take_is_written_again(
 def test_it_is_synced_bit_by_bit(
     log: Segments, copy: Copy, cache: PageCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An overlay does not pass write-back on. What was synced counts when the disk is full later."""
+    """Check that the copy is synced piece by piece.
+
+    An overlay does not pass write-back on, and what was synced counts when the disk is full later.
+    """
     monkeypatch.setattr(replica_copier, "SYNC_EVERY_BYTES", 100_000)
     monkeypatch.setattr(copy, "_reads", PieceSize(1000, 1000))
     monkeypatch.setattr(replica_copier.time, "sleep", lambda _: None)
@@ -284,7 +287,7 @@ def test_what_cannot_be_taken_back_is_final(
 def test_what_an_earlier_life_has_written_counts_as_the_device_has_it(
     log: Segments, copy: Copy, cache: PageCache
 ) -> None:
-    """It was killed, or its log directory offline, when the disk had not taken something."""
+    """Check it after a kill, or a failed log directory, when the disk had not taken all bytes."""
     copy.run(wanted(log))
     cache.lost = 100, log.path(0).stat().st_size
     again = Copy(log.directory, copy.future, NoLimit())

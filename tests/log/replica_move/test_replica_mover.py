@@ -71,7 +71,7 @@ def test_it_is_the_same_in_another_directory_and_goes_on_there(
 
 
 def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callable[..., bytearray]) -> None:
-    """Back and forth; what is asked for in the last moment waits, and is answered when that is over."""
+    """Move a partition back and forth, and check that held produces are answered at the end of each move."""
     made, process = started(node)
     target = filled(made, batch)
     sequence, came_late, places = 40, 0, set()
@@ -248,7 +248,7 @@ def test_producers_do_not_wait_for_a_target_that_is_slow(
 def test_what_is_about_to_get_another_name_is_not_taken_for_empty(
     node: Callable[..., Node], batch: Callable[..., bytearray]
 ) -> None:
-    """Segments of before the start are looked at by name, and what has none is very old."""
+    """Check that deletion skips segments during a swap: one without a name would seem very old."""
     made, _ = started(node)
     filled(made, batch)
     process, target = started_again(made)
@@ -267,7 +267,7 @@ def test_what_is_about_to_get_another_name_is_not_taken_for_empty(
 def test_a_topic_that_is_deleted_in_the_last_moment_is_gone(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And its slot of the table is another partition's by then."""
+    """Check it though its slot of the table is another partition's by then."""
     made, process = started(node)
     target = filled(made, batch, file_delete_delay_ms="0")
     place, reached, goes_on = future_replica.place, threading.Event(), threading.Event()

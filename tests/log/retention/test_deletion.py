@@ -201,7 +201,7 @@ def test_metadata_is_never_deleted(rig, batch) -> None:  # type: ignore[no-untyp
 
 
 def test_a_full_disk_does_not_keep_segments(rig, batch, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """The checkpoint cannot be written: deleting is what makes room for it."""
+    """Check that a checkpoint that cannot be written does not stop deletion, which makes room for it."""
     b = Broker(rig(), retention_ms="1000", file_delete_delay_ms="0", **SMALL)
     fill(b, batch, PER_SEGMENT, T0 - DAY_MS)
     fill(b, batch, 1)
@@ -465,7 +465,7 @@ def check_files(directory: Path) -> None:
 
 
 def test_a_death_after_records_were_deleted(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    """What was acknowledged stays deleted, with the table and without it."""
+    """Check that an acknowledged deletion holds, with the partition table and without it."""
     r = rig()
     fill_for_real(r, batch)
     r.fork()
@@ -485,7 +485,7 @@ def test_a_death_after_records_were_deleted(rig, batch) -> None:  # type: ignore
 
 
 def test_a_handler_dies_while_records_are_deleted_for_it(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    """They are, nobody is told, and nothing of it is left."""
+    """Check that the records are deleted, nobody is answered, and nothing is left of the call."""
     b = Broker(rig())
     fill(b, batch, 3)
     r, process = b.rig, b.process
@@ -533,7 +533,7 @@ def test_the_process_looks_by_itself(rig, batch) -> None:  # type: ignore[no-unt
 
 
 def test_the_log_ends_below_its_start(rig, batch) -> None:  # type: ignore[no-untyped-def]
-    """Without group commit the system may lose what was deleted before it was synced."""
+    """Check it: without group commit, the system may lose records that were deleted before their sync."""
     r = rig(log_flush_policy="os")
     fill_for_real(r, batch)
     (r.directory / ".kafka_cleanshutdown").unlink()

@@ -183,7 +183,7 @@ def test_what_is_about_a_file_that_is_no_more_is_forgotten(world: World, how: st
 def test_what_is_about_a_file_that_cannot_be_looked_at_stays(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk with damaged records may well lose more: its scrubber would die of it again and again."""
+    """Check that findings stay and the scrubber lives: a disk with damage may well lose more."""
     path = world.segments[1]
     flip(path, 100)
     world.scrub()
@@ -199,7 +199,7 @@ def test_what_is_about_a_file_that_cannot_be_looked_at_stays(
 def test_a_partition_that_does_not_say_which_one_it_is(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is not passed over without a word, and what is damaged in it stays refused."""
+    """Check that it is reported, and that its damage is still refused."""
     flip(world.segments[1], 100)
     world.scrub()
     with monkeypatch.context() as disk:
@@ -280,7 +280,7 @@ def test_passes_come_at_their_time(world: World, monkeypatch: pytest.MonkeyPatch
 def test_a_pass_is_told_from_its_first_moment_to_its_last(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while it counts what there is, and one that finds nothing."""
+    """Check it also while the pass counts its work, and if it finds nothing."""
     seen = []
     counting, ending = ScrubbedDir.partitions, ScrubProcess._end
 
@@ -312,7 +312,7 @@ def test_a_pass_is_told_from_its_first_moment_to_its_last(
 
 
 def test_what_was_asked_for_is_done_by_a_successor(world: World) -> None:
-    """Of several directories, too: all but the first one wait in memory while it is scrubbed."""
+    """Check it with several directories: all but the first wait in memory."""
     world.scrub()
     words = world.rig.memory.words("scrub_asked")
     words.store(ASKED, words.load(ASKED) + 1)

@@ -60,7 +60,7 @@ def test_a_whole_segment_has_no_damage(segment: tuple[Path, int, list[int]]) -> 
 @pytest.mark.parametrize("at", [8, 11, 16, 17, 23, 57, BATCH_HEADER_BYTES + 3])
 @pytest.mark.parametrize("batch", [0, 4, 9])
 def test_one_bit_costs_one_batch(segment: tuple[Path, int, list[int]], batch: int, at: int) -> None:
-    """Its length, magic, CRC, attributes, deltas, count and records."""
+    """Check a flipped bit of its length, magic, CRC, attributes, deltas, count and records."""
     path, end, starts = segment
     flip(path, starts[batch] + at)
     ends = [*starts[1:], path.stat().st_size]
@@ -88,7 +88,7 @@ def test_a_wrong_base_offset_is_found(segment: tuple[Path, int, list[int]], batc
 @pytest.mark.parametrize("bit", [0, 7, 30, 31])
 @pytest.mark.parametrize("batch", [0, 4, 9])
 def test_a_wrong_leader_epoch_is_found(segment: tuple[Path, int, list[int]], batch: int, bit: int) -> None:
-    """No CRC covers it either."""
+    """Check it, since no CRC covers the epoch either."""
     path, end, starts = segment
     behind = path.read_bytes()[: starts[1]]
     path.with_name(segment_name(end)).write_bytes(end.to_bytes(8, "big") + behind[8:])
@@ -126,7 +126,7 @@ def test_epochs_go_by_offsets(segment: tuple[Path, int, list[int]]) -> None:
 def test_the_epoch_of_the_batch_in_which_the_log_starts_is_known(
     segment: tuple[Path, int, list[int]], start: int
 ) -> None:
-    """It began before the checkpoint's first entry, which moves on with the log start offset."""
+    """Check a batch that begins before the first entry, which moves on with the log start offset."""
     path, end, starts = segment
     epochs = ((0, start),)
     assert scrubbed(path, end, epochs=epochs) == []
@@ -137,7 +137,7 @@ def test_the_epoch_of_the_batch_in_which_the_log_starts_is_known(
 
 
 def test_a_checkpoint_is_believed_for_a_batch_that_agrees(segment: tuple[Path, int, list[int]]) -> None:
-    """Not for one that it says nothing of: a flipped bit in it would be damage of all that lies behind."""
+    """Check that one without an agreeing batch is not: a flipped bit in it would make all batches damaged."""
     path, end, starts = segment
     behind = path.read_bytes()[: starts[1]]
     path.with_name(segment_name(end)).write_bytes(end.to_bytes(8, "big") + behind[8:])
@@ -222,7 +222,7 @@ def test_a_pass_goes_on_within_a_segment(segment: tuple[Path, int, list[int]]) -
 
 
 def test_hot_pages_stay_and_cold_ones_do_not_come(tmp_path: Path) -> None:
-    """Where the file system tells what is in the page cache."""
+    """Check it where the file system says what is in the page cache."""
     path = tmp_path / "file"
     path.write_bytes(bytes(8 << 18))
     evict(path)

@@ -205,7 +205,7 @@ def test_a_listener_that_waits_for_a_slot_does_not_hold_up_the_other(make: Make)
 
 
 def test_the_rate_of_one_listener_delays_only_its_own(make: Make) -> None:
-    """Ten at once are within one a second over Kafka's window."""
+    """Check it with ten connections at once, which are within one a second over Kafka's window."""
     world = make(listener_limits={"A": ListenerLimits(max_connection_creation_rate=1)})
     world.serve(*PROCESSORS)
     world.connect(0, 13)

@@ -118,7 +118,7 @@ def test_a_stop_closes_what_waits_to_be_closed(start: Start, stack: contextlib.E
 
 
 def test_those_that_wait_to_be_closed_keep_nobody_out(start: Start, stack: contextlib.ExitStack) -> None:
-    """An address with a rate could hold all descriptors of the acceptor by coming much too fast."""
+    """Check that an address that comes much too fast cannot hold all descriptors of the acceptor."""
     broker = start()
     quota(broker, "set", "connection_creation_rate=1", "--ip", LIMITED)
     assert served(broker, LIMITED, stack) == SERVED
@@ -135,7 +135,7 @@ def test_those_that_wait_to_be_closed_keep_nobody_out(start: Start, stack: conte
 
 
 def test_many_rates_and_acceptors_that_die_between_them(start: Start, stack: contextlib.ExitStack) -> None:
-    """What a successor reads is whole, whenever it begins."""
+    """Check that a successor reads a whole state, whenever it begins."""
     broker = start()
     for number in range(6):
         quota(broker, "set", f"connection_creation_rate={number + 1}", "--ip", LIMITED)

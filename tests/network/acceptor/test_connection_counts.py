@@ -80,7 +80,7 @@ def test_what_could_not_be_sent_leaves_nothing(memory: SharedMemory) -> None:
 
 
 def test_an_acceptor_killed_while_it_sends_is_mended_by_a_mark(memory: SharedMemory) -> None:
-    """It had noted a connection that nobody will ever get."""
+    """Check that a connection that was noted but never sent is not counted."""
     ledger = memory.connections(PROCESSOR)
     ledger.hand(0, HERE)
     counts = counts_of(memory)
@@ -147,7 +147,7 @@ def _kill(process: multiprocessing.process.BaseProcess) -> None:
 
 
 def _settle(memory: SharedMemory, counts: ConnectionCounts, outbox: socket.socket) -> None:
-    """As an acceptor does when a processor is there: a mark, and another look when it was taken."""
+    """Do what an acceptor does when a processor is there: set a mark, and look again when it was taken."""
     ledger = memory.connections(PROCESSOR)
     while ledger.outstanding() >= OUTSTANDING_MAX:
         counts.catch_up()
@@ -161,7 +161,7 @@ def _settle(memory: SharedMemory, counts: ConnectionCounts, outbox: socket.socke
 
 @pytest.mark.parametrize("seed", range(4))
 def test_counts_are_right_after_any_kill(memory: SharedMemory, seed: int) -> None:
-    """One side is killed while both work; then the counts of an old and of a new acceptor are the rows'."""
+    """Kill one side while both work, and check that old and new acceptors count what the rows have."""
     dice = random.Random(seed)
     context = multiprocessing.get_context("fork")
     outbox, inbox = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

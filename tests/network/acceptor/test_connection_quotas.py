@@ -127,7 +127,7 @@ def test_a_listener_that_is_gone_leaves_its_connections_counted() -> None:
 
 
 def test_the_rate_is_kafkas_for_a_steady_stream() -> None:
-    """10 a second for 20 s: the rate over the last 10 to 11 windows is 10."""
+    """Check 10 a second for 20 s: the rate over the last 10 to 11 windows is 10."""
     rate = WindowedRate(1000, windows=11, window_ms=WINDOW_MS)
     for tick in range(200):
         rate.record(1, tick * 100)
@@ -135,7 +135,10 @@ def test_the_rate_is_kafkas_for_a_steady_stream() -> None:
 
 
 def test_a_burst_is_measured_over_at_least_ten_windows() -> None:
-    """22 at once with a bound of 2 a second: 22 in 10 s are 2.2, a tenth too much for 10 s: capped to one."""
+    """Check 22 at once with a bound of 2 a second.
+
+    22 in 10 s are 2.2, a tenth too much for 10 s; the pause is capped to one.
+    """
     rate = WindowedRate(2, windows=11, window_ms=WINDOW_MS)
     for _ in range(20):
         rate.record(1, 0)
@@ -192,7 +195,7 @@ def test_what_the_rate_of_an_address_refuses_leaves_no_trace() -> None:
 
 
 def test_what_an_address_sends_to_the_brokers_own_listener_changes_no_rate_of_the_others() -> None:
-    """It was never in the broker's rate, so it is not taken out of it either."""
+    """Check that what was never added to the broker's rate is not subtracted from it either."""
     quotas = limited(broker=100)
     quotas.change_ip_rates({None: 1})
     for _ in range(20):
@@ -241,7 +244,7 @@ def test_rates_of_addresses_change_while_running() -> None:
 def test_no_rate_of_an_address_is_forgotten_while_it_counts(
     steps: list[tuple[int, bytes, float | None]],
 ) -> None:
-    """Against rates that are never forgotten."""
+    """Compare with rates that are never forgotten."""
     quotas, kept, now_ms, default = limited(), {}, 1e6, 0.1
     quotas.change_ip_rates({None: default, ADDRESSES[1]: 0.2})
     for passed_ms, address, other in steps:
@@ -263,7 +266,7 @@ def test_no_rate_of_an_address_is_forgotten_while_it_counts(
 
 
 def test_addresses_that_came_once_are_forgotten_a_few_at_a_time() -> None:
-    """One IPv6 network has more addresses than can be remembered; none may cost the next one anything."""
+    """Check that no connection pays for many: one IPv6 network has more addresses than can be remembered."""
     quotas = limited()
     quotas.change_ip_rates({None: 100})
     for number in range(1, 20_001):

@@ -111,7 +111,7 @@ def test_the_control_plane_answers_when_all_rings_are_full(start: Start, stack: 
 def test_the_control_plane_answers_when_everything_is_jammed_at_once(
     start: Start, stack: contextlib.ExitStack
 ) -> None:
-    """Every handler stands still, the rings to them are full, and then memory for requests ends."""
+    """Check it while every handler stands still, their rings are full, and request memory is used up."""
     sizes = {"socket_request_max_bytes": MIB, "queued_max_request_bytes": 8 * MIB}
     broker = start(*with_control_plane(queued_max_requests=5000, **sizes))
     scenarios.create_topic(broker, "full")
@@ -183,7 +183,7 @@ def test_without_a_control_plane_the_control_socket_answers(
 
 
 def test_the_control_plane_has_a_queue_of_its_own(start: Start, stack: contextlib.ExitStack) -> None:
-    """Twenty requests wait in it; what waits in the data plane does not count, nor does one more get in."""
+    """Check that 20 requests fit, that a further one does not, and that the data plane's do not count."""
     broker = start(*with_control_plane(queued_max_requests=5000))
     port = port_of(broker, "CONTROL")
     clients = [stack.enter_context(connect(broker)) for _ in range(100)]
@@ -215,7 +215,7 @@ def test_the_control_plane_has_processes_of_its_own(start: Start) -> None:
 
 
 def test_status_is_told_while_the_supervisor_waits_for_an_answer(start: Start) -> None:
-    """A handler that is stopped does not acknowledge that a processor died."""
+    """Check it while a stopped handler does not acknowledge the death of a processor."""
     broker = start()
     handlers, (processor,) = processes(broker, "handler"), processes(broker, "processor")[:1]
     for handler in handlers:

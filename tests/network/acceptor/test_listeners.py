@@ -208,7 +208,7 @@ def test_an_acceptor_that_cannot_start_fails_the_start(start: Start) -> None:
 
 
 def test_stopping_does_not_hang_on_an_acceptor_that_waits(start: Start) -> None:
-    """One connection has no slot, more wait in the backlog."""
+    """Check it with a connection that waits for a slot, and more in the backlog."""
     broker = start(*options(max_connections=1))
     clients = [connect(broker) for _ in range(5)]
     assert is_answered(clients[0])
@@ -272,7 +272,7 @@ def test_listeners_come_and_go_while_the_broker_runs(start: Start) -> None:
 
 
 def test_titles_follow_listeners_that_come_and_go(start: Start) -> None:
-    """The acceptor's of itself, a processor's with the first connection that it gets."""
+    """Check that the acceptor's title changes at once, and a processor's with its first connection."""
     broker = start("--processors", "1")
     (acceptor,), (processor,) = processes(broker, "acceptor"), processes(broker, "processor")
 
@@ -391,7 +391,7 @@ def test_a_port_is_shared_by_an_ipv4_listener_and_an_ipv6_one_that_comes_later(s
 
 
 def test_the_last_listener_is_not_protected(start: Start) -> None:
-    """The brokers' own may exceed max.connections while there is another one, and no longer."""
+    """Check that the inter-broker listener may exceed max.connections only while there is another one."""
     broker = start(
         "--listeners",
         f"PLAINTEXT://{HOST}:PORT,INSIDE://{HOST}:0",
@@ -421,7 +421,10 @@ def test_a_wildcard_advertises_the_address_that_the_client_connected_to(start: S
 
 
 def test_sockets_of_the_service_manager_are_served_and_outlive_the_broker(tmp_path: Path) -> None:
-    """As systemd starts a service with a .socket unit; connections wait while no broker runs."""
+    """Start the broker as systemd does with a .socket unit.
+
+    Connections wait while no broker runs.
+    """
     with socket.create_server((HOST, 0)) as listening:
         port = listening.getsockname()[1]
         broker = Mpbroker(tmp_path, flags=("--listeners", f"PLAINTEXT://{HOST}:{port}"))

@@ -44,7 +44,7 @@ def waiting(address: tuple[str, int]) -> socket.socket:
 
 
 def test_clients_wait_in_the_backlog_until_the_log_is_recovered(tmp_path: Path) -> None:
-    """Recovery takes as long as the test wants: it reads a checkpoint from a pipe."""
+    """Check it while recovery waits for a checkpoint that is a pipe, as long as the test wants."""
     with tempfile.TemporaryDirectory(prefix="mpbroker-notify-") as short:
         address = f"{short}/notify"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -150,7 +150,7 @@ def test_status_names_what_each_listener_advertises(start: Start) -> None:
     ],
 )
 def test_who_is_privileged(memory: SharedMemory, settings: dict[str, str], privileged: list[int]) -> None:
-    """From the configuration to what a handler sees of a connection."""
+    """Check it from the configuration to what a handler sees of a connection."""
     listeners = tuple(Listener(name, "PLAINTEXT", HOST, 9000 + n) for n, name in enumerate("ABC"))
     config = BrokerConfig(listeners=listeners, **settings)  # type: ignore[arg-type]
     role = topology.processor(0)

@@ -159,7 +159,7 @@ def test_nobody_spins_while_only_one_that_leaves_has_room(pool: Pool) -> None:
 
 
 def test_one_that_starts_gets_nothing_before_it_is_ready() -> None:
-    """Whoever gives it something meanwhile has it wait, or hear that there are no topics."""
+    """Check that it gets no requests: they would wait, or be told that there are no topics."""
     listeners = tuple(Listener(name, "PLAINTEXT", "127.0.0.1", 9000) for name in ("A", "B"))
     served = Served(BrokerConfig(listeners=listeners), handlers=2)
     clients = [served.connect() for _ in range(8)]
@@ -249,7 +249,7 @@ def test_a_full_fetch_that_comes_again_goes_to_who_made_its_session(pool: Pool, 
 
 
 def test_a_fetch_without_a_session_goes_to_anybody(pool: Pool) -> None:
-    """To whoever has the least to do, as all other requests."""
+    """Check that it goes to the handler with the least load, as all other requests do."""
     assert sorted(who_gets(pool, fetch(0, -1)) for _ in range(HANDLERS)) == [0, 1, 2]
 
 
@@ -261,7 +261,7 @@ def test_a_session_whose_keeper_is_gone(pool: Pool) -> None:
 
 
 def test_a_fetch_that_is_cut_short(pool: Pool) -> None:
-    """Says nothing of a session; its handler will say what is wrong with it."""
+    """Check that it counts as a fetch without a session: its handler answers with the error."""
     whole = fetch(first_id(2) + 5, 3)
     cut = whole[4:-1]
     who_gets(pool, struct.pack(">i", len(cut)) + cut)
@@ -269,7 +269,7 @@ def test_a_fetch_that_is_cut_short(pool: Pool) -> None:
 
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_large_request_that_its_handler_had_begun_is_not_given_to_another(taken: bool) -> None:
-    """It may be why that handler was killed as hanging; one that nobody has looked at goes to another."""
+    """Check that only a request that was not begun is: a begun one may be why the handler hung."""
     rig = Rig(handlers=2)
     client, bystander = rig.connect(), rig.connect()
     rig.memory.words("heavy").store(1, 1)

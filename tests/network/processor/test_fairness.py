@@ -98,7 +98,7 @@ def test_a_huge_request_leaves_room_for_small_ones_in_every_turn(rig: Rig) -> No
 def test_pipelined_requests_come_whole_in_order_and_one_at_a_time(
     rig: Rig, sizes: list[int], cuts: list[int]
 ) -> None:
-    """However the bytes are cut, and whatever stands behind a frame when it is whole."""
+    """Check it however the bytes are cut, and whatever follows a whole frame."""
     client = rig.connect()
     frames = [
         frame(METADATA, 1, i, struct.pack(">I", i) * (size // 4) + b"e" * (size % 4))

@@ -319,7 +319,7 @@ def test_who_sends_no_frame_is_guessed(reason: CloseReason, sent: bytes, guess: 
 def test_a_poll_that_fails_is_told_and_ends_the_processor(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A turn that only looked at its count would go round for ever, with a beating heart."""
+    """Check that the processor does not loop for ever with a turn counter that moves."""
     os.close(served.turn.poll_fd)
     with pytest.raises(OSError, match="Bad file descriptor"):
         served.processor._work(0)

@@ -151,7 +151,7 @@ def test_slow_writers_cost_what_they_hold_and_go_when_others_starve() -> None:
 
 
 def drip_until_served(rig: Rig, slow: list[socket.socket], chunk: bytes, correlation: int) -> list[int]:
-    """Each of the slow sends a chunk with every turn; the reasons of those that were closed."""
+    """Let each slow client send a chunk with every turn. Returns the reasons of those that were closed."""
     closed: list[int] = []
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
@@ -180,7 +180,7 @@ def test_a_byte_now_and_then_is_no_progress() -> None:
 
 
 def test_a_slow_writer_that_goes_on_is_left_alone() -> None:
-    """Twice what it has to move: 64 KiB of 2 MiB in the time after which a standstill ends a connection."""
+    """Check it with twice the required speed: 64 KiB of 2 MiB in the time that a connection has."""
     rig = Rig(memory_bytes=1 << 20, stall_ns=400_000_000)
     slow = rig.connect()
     whole = memoryview(frame(METADATA, 1, 7, bytes(2_000_000)))
@@ -220,7 +220,7 @@ def test_a_thousand_that_declare_much_do_not_keep_out_who_sends(declared: int, s
 
 
 def test_those_who_hold_all_memory_and_wait_for_more_go_on_one_by_one() -> None:
-    """Each holds the beginning of its request and waits for the rest, and nobody else has any."""
+    """Check it with requests that have begun, wait for the rest, and together hold all memory."""
     rig = Rig(memory_bytes=64 << 10, places=100)
     clients = [rig.connect() for _ in range(40)]
     for i, client in enumerate(clients):
@@ -271,7 +271,7 @@ def test_an_outage_is_counted_while_it_lasts() -> None:
 
 
 def test_who_waits_for_the_extent_does_not_keep_the_processor_awake() -> None:
-    """The limit has room, but the extent is cut into small blocks; it is tried when something was freed."""
+    """Check that it tries again only after a block was freed: the extent is cut into small blocks."""
     rig = Rig(queued_max=2000, memory_bytes=8 << 20, extent_bytes=8 << 20, places=1100)
     small = [rig.connect() for _ in range(1000)]
     for i, client in enumerate(small):
@@ -403,7 +403,7 @@ def test_the_limit_is_what_the_supervisor_says_now() -> None:
 
 @pytest.mark.parametrize("low", [False, True])
 def test_while_memory_is_low_sockets_are_served_in_any_order(low: bool) -> None:
-    """In the order of their descriptors the same would get the last of it again and again."""
+    """Check the random order: in the order of descriptors, the same ones would always get the last memory."""
     rig = Rig(memory_bytes=1 << 20)
     holder = rig.connect()
     if low:

@@ -34,7 +34,7 @@ def _secure(tmp_path: Path) -> Iterator[SecureRig]:
 
 
 def limit_time(rig: Rig, limited: bool = True) -> None:
-    """As the coordinator tells when the first quota is set, or the last one is gone."""
+    """Do what the coordinator does when the first quota is set, or the last one removed."""
     rig.memory.words("request_quotas").store(0, limited)
     rig.step(1)
 
@@ -141,7 +141,7 @@ def test_of_each_connection_its_own_time(rig: Rig) -> None:
 
 
 def test_a_request_that_is_asked_for_again_is_not_paid_for_twice(rig: Rig, tmp_path: Path) -> None:
-    """It was charged when it came; what it costs now is told with the next one."""
+    """Check that its second cost is charged with the connection's next request."""
     limit_time(rig)
     segment = tmp_path / "00000000000000000000.log"
     segment.write_bytes(b"x" * 100)

@@ -254,7 +254,7 @@ def random_stash(size: int) -> bytes:
 
 
 def in_a_large_block(rig: Rig, client: socket.socket) -> None:
-    """What the client sends next is received into a block as large as its last request."""
+    """Have the client's next bytes received into a block as large as its last request."""
     client.sendall(random_frame(1, 30_000))
     rig.step()
     handler = holder(rig)
@@ -349,7 +349,7 @@ def test_who_does_not_read_the_answer_to_one_goes_when_a_handler_has_no_room() -
 
 
 def test_no_request_that_can_be_parked_is_decoded_into_views() -> None:
-    """PARKED says that the block is not looked at any more: only records are views of it."""
+    """Check that only records are views of the block, which is not read after PARKED."""
     parkers = [key for key in ApiKey if key == ApiKey.FETCH or 8 <= key <= 16 or key in (42, 47)]
 
     def types(struct: StructType) -> Iterator[str]:

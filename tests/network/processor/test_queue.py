@@ -139,7 +139,7 @@ def test_returned_blocks_do_not_count_as_requests() -> None:
 
 
 def test_slots_that_are_no_requests_do_not_fill_the_queue() -> None:
-    """More of them than the ring has places, one after the other, without a request in between."""
+    """Check it with more of them in sequence than the ring has places, without a request in between."""
     rig = Rig()
     gone = rig.connect()
     gone.sendall(frame(METADATA, 1, 1))
@@ -166,7 +166,7 @@ def test_slots_that_are_no_requests_do_not_fill_the_queue() -> None:
 
 
 def test_a_handler_that_is_welcomed_once_more_keeps_what_it_has() -> None:
-    """A processor that began while it was starting may know it already, and have given it requests."""
+    """Check that requests that were sent before the welcome still count."""
     rig = Rig(queued_max=8)
     clients = [rig.connect() for _ in range(6)]
     for client in clients[:3]:

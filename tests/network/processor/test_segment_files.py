@@ -192,7 +192,7 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing(tmp_path: Path) -> Non
 
 
 def test_what_an_answer_needs_is_not_closed_while_its_other_files_are_opened(tmp_path: Path) -> None:
-    """Any answers that fit one by one: none waits, none is asked again, and no more is open than may be."""
+    """Check it with answers that fit one by one: none waits, none is asked again, and the limit holds."""
     most, dice = 12, random.Random(3)
     rig = Files(tmp_path, most=most)
     client = rig.connect()

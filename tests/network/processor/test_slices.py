@@ -46,7 +46,7 @@ def test_slices_of_segments_are_sent_from_the_files(rig: Rig, tmp_path: Path) ->
 
 
 def test_any_number_of_answers_waits_for_files(tmp_path: Path) -> None:
-    """All of a turn: as after a start, when no segment is open yet."""
+    """Check it for all answers of a turn, as after a start, when no segment is open yet."""
     segment = tmp_path / "s.log"
     segment.write_bytes(b"x" * 100)
     count, handlers = 1030, 2
@@ -125,7 +125,7 @@ def step_until(rig: Rig, holds: Callable[[], bool]) -> bool:
 
 
 def test_a_deleted_file_is_not_kept_open(rig: Rig, tmp_path: Path) -> None:
-    """Its space would stay taken for as long as nothing else needs the descriptor."""
+    """Check that it is closed even if nothing else needs the descriptor: open, it would take up space."""
     deleted, kept = tmp_path / "deleted.log", tmp_path / "kept.log"
     client = rig.connect()
     for path in (deleted, kept):

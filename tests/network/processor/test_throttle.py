@@ -150,7 +150,7 @@ def test_a_connection_that_closes_while_throttled_leaves_nothing(rig: Rig) -> No
 
 
 def test_a_second_answer_to_one_request_is_dropped(rig: Rig) -> None:
-    """With its throttle: the second names a request that was answered."""
+    """Check that its throttle is dropped, too."""
     client = rig.connect()
     client.sendall(frame(METADATA, 1, 1))
     rig.step()
@@ -182,7 +182,7 @@ def test_a_second_answer_to_one_request_is_dropped(rig: Rig) -> None:
 def test_an_event_that_cannot_come_closes_the_connection(
     monkeypatch: pytest.MonkeyPatch, state: MuteState, event: MuteEvent
 ) -> None:
-    """No order of events that a turn makes is impossible; so each of its steps is made so in turn."""
+    """Make each step of a turn impossible by itself, since a turn makes no impossible order of events."""
     row = list(mute.TABLE[state])
     row[event] = None
     monkeypatch.setitem(mute.TABLE, state, tuple(row))

@@ -34,7 +34,7 @@ CHAINED = Authority("somebody").sign("one of many", hosts=["x" * 60] * 20)
 
 
 def asking_context(directory: Path) -> ServerContext:
-    """Of a listener that asks its clients for a certificate, and has one itself."""
+    """Return the context of a listener that has a certificate, and asks its clients for one."""
     store = AUTHORITY.sign("broker").write(directory / "broker.pem")
     authority = AUTHORITY.write(directory / "ca.pem")
     return load_context(
@@ -95,7 +95,7 @@ def _hostile(tmp_path: Path) -> Iterator[Hostile]:
 
 
 def test_what_one_client_did_not_take_never_reaches_another(tmp_path: Path) -> None:
-    """A write that fails leaves its records in the buffer that all connections share."""
+    """Check it after a failed write, whose records stay in the buffer that all connections share."""
     gone, there = Pair(tmp_path), Pair(tmp_path)
     gone.client.close()
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
@@ -131,7 +131,7 @@ def test_a_byte_between_them_does_not_renew_the_share(hostile: Hostile) -> None:
 
 
 def test_a_byte_in_each_record_has_a_bounded_share(hostile: Hostile) -> None:
-    """Data all of it, and yet 22 bytes are received for each."""
+    """Check it with records of one byte of data, for each of which 22 bytes are received."""
     first = hostile.client.says(b"-")
     count = 2 * WASTED_BYTES_MAX // len(first)
     hostile.send(first + b"".join(hostile.client.says(b"-") for _ in range(count - 1)))
@@ -158,7 +158,7 @@ def test_who_reads_no_answers_of_tls_itself_is_cut_off(hostile: Hostile) -> None
 
 
 def test_who_reads_some_of_them_and_never_all_costs_no_more(hostile: Hostile) -> None:
-    """The bytes that are gone must not be kept with those that wait."""
+    """Check that bytes that were sent are not kept in the buffer with those that wait."""
     taken = 0
     while taken < 4 * UNREAD_BYTES_MAX:
         while hostile.pipe.held_bytes < UNREAD_BYTES_MAX // 2:
@@ -176,7 +176,7 @@ def test_who_reads_some_of_them_and_never_all_costs_no_more(hostile: Hostile) ->
 
 
 def test_a_new_handshake_on_an_old_connection_is_refused(tmp_path: Path) -> None:
-    """TLS 1.2's renegotiation: the client may go on as it was, but gets nothing of it."""
+    """Check that TLS 1.2's renegotiation is refused, and that the client may continue as before."""
     hostile = Hostile(tmp_path, TLS_1_2)
     hostile.shake()
     assert hostile.pipe.version == "TLSv1.2"
@@ -245,7 +245,7 @@ def test_a_handshake_in_records_of_one_byte_has_a_bounded_share(tmp_path: Path) 
 
 
 def test_who_will_send_nothing_more_is_still_answered(hostile: Hostile) -> None:
-    """Half closed: close_notify behind the request, then the end of the stream, and the client reads on."""
+    """Send close_notify behind the request and end the stream, and check that the answer arrives."""
     hostile.client.hears(hostile.takes())
     data = random.Random(1).randbytes(300_000)
     hostile.send(hostile.client.says(b"question") + hostile.client.goodbye())

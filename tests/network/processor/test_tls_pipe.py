@@ -63,7 +63,7 @@ def _pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def test_who_says_nothing_has_no_tls_yet(tmp_path: Path) -> None:
-    """And whoever asks the pipe for more than a handshake is told so."""
+    """Check that anything but a handshake raises an error before the first byte."""
     served, silent = socket.socketpair()
     with served, silent:
         served.setblocking(False)
@@ -107,7 +107,7 @@ def test_nothing_more_is_sent_before_the_last_is_written(pair: Pair) -> None:
 
 
 def test_what_came_too_early_is_kept(pair: Pair) -> None:
-    """Several records in one read of the socket, and a caller with little room."""
+    """Check it with several records in one read of the socket, and a caller with little room."""
     data = random.Random(1).randbytes(50_000)
     assert pair.client.send(data) == len(data)
     got = b""

@@ -81,7 +81,7 @@ def test_a_certificate_says_who_it_is(rig: SecureRig) -> None:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_resumed_session_is_still_hers(rig: SecureRig, version: ssl.TLSVersion) -> None:
-    """The second handshake shows no certificate: the ticket has it."""
+    """Check that the ticket keeps the principal: the second handshake shows no certificate."""
     context = rig.jane()
     context.maximum_version = version
     first = rig.handshake(context)
@@ -291,7 +291,7 @@ def test_a_handshake_that_fails_is_counted(rig: SecureRig) -> None:
 def test_who_does_not_trust_us_is_counted_though_it_is_gone(
     rig: SecureRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it has not read makes its close a reset, which comes together with its alert."""
+    """Check it with a close that becomes a reset, which arrives together with the client's alert."""
     caplog.set_level(logging.INFO)
     with pytest.raises(ssl.SSLCertVerificationError):
         rig.handshake(ssl.create_default_context())
@@ -313,7 +313,7 @@ def test_who_goes_in_the_middle_of_a_handshake_is_no_failure(rig: SecureRig) -> 
 
 @pytest.mark.parametrize("stage", ["shaking", "talking", "failed", "half a token"])
 def test_who_stops_half_way_expires_as_idle(rig: SecureRig, stage: str) -> None:
-    """What each begins before it is authenticated ends with connections.max.idle.ms, and leaves nothing."""
+    """Check that connections.max.idle.ms ends an unfinished handshake or login, and frees everything."""
     client = rig.meet(TLS if stage == "shaking" else SASL)
     if stage == "shaking":
         client.sendall(b"\x16\x03\x01\x02\x00\x01")
@@ -382,7 +382,7 @@ def test_a_re_authentication_that_fails_is_counted(short: SecureRig) -> None:
 
 
 def test_who_cannot_renew_and_comes_too_late_is_counted(short: SecureRig) -> None:
-    """A client with SaslAuthenticate v0 hears of no lifetime; its session ends all the same."""
+    """Check that the session of a client with SaslAuthenticate v0, which is told no lifetime, ends, too."""
     short.secure._wall_ms = lambda: time.time_ns() // 1_000_000 + 3_600_000
     client = short.meet(SASL)
     ask(short, client, ApiKey.SASL_HANDSHAKE, 1, SaslHandshakeRequest("PLAIN"))

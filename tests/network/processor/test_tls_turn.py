@@ -54,7 +54,7 @@ CHANGES = 5000
 
 
 def test_records_without_data_have_a_bounded_share(rig: SecureRig) -> None:
-    """Of changes of keys without end a few are looked at in a turn, and the rest later."""
+    """Check that a turn handles only a few of endless key updates."""
     plain = rig.meet(TLS)
     plain.setblocking(False)
     (peer,) = rig.secure._peers.values()
@@ -81,7 +81,7 @@ def test_records_without_data_have_a_bounded_share(rig: SecureRig) -> None:
 
 
 def test_a_client_that_asks_for_many_new_keys_and_hears_the_answers_is_served(rig: SecureRig) -> None:
-    """Also while it has had its share of the turn: what TLS answers goes out."""
+    """Check that TLS's own answers are sent even when the client has used its share of the turn."""
     plain = rig.meet(TLS)
     plain.setblocking(False)
     with contextlib.closing(KeyChanger(plain, rig.janes_store())) as client:
@@ -143,7 +143,7 @@ def push(rig: SecureRig, client: ssl.SSLSocket, data: bytes) -> int:
 
 
 def test_memory_that_is_used_up_mutes_and_what_is_freed_goes_to_who_waits(tmp_path: Path) -> None:
-    """Kafka's rule: the second request of 60 % is let in, the third waits."""
+    """Check Kafka's rule: of requests of 60 % each, the second is let in and the third waits."""
     size = POOL * 6 // 10
     with secure_rig(tmp_path, memory_bytes=POOL) as rig:
         clients = [rig.handshake() for _ in range(3)]
@@ -218,7 +218,7 @@ def whole_pair() -> tuple[socket.socket, socket.socket]:
 def test_what_is_written_at_once_fills_its_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, suite: str
 ) -> None:
-    """A little more than they hold, and each write would send one more of a few bytes."""
+    """Check the size of writes: with a little more, each would send another packet of a few bytes."""
     answer = answer_frame(1, os.urandom(1 << 20))
     with secure_rig(tmp_path, f"ssl.cipher.suites={suite}\n") as rig:
         monkeypatch.setattr(rig, "pair", whole_pair)
@@ -249,7 +249,7 @@ def test_what_is_written_at_once_fills_its_segments(
 
 
 def narrow_pair() -> tuple[socket.socket, socket.socket]:
-    """As of a Unix-domain listener: what is read makes room at once, and little of it."""
+    """Return a pair of sockets like a Unix-domain listener's: a read makes room at once, and little of it."""
     served, client = socket.socketpair()
     served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 10)
     served.setblocking(False)
@@ -257,7 +257,7 @@ def narrow_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def test_who_reads_slowly_is_not_idle(rig: SecureRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less than a chunk of the answer is gone each time, and yet it moves."""
+    """Check it with a client that reads less than a chunk of its answer at a time."""
     monkeypatch.setattr(rig, "pair", narrow_pair)
     client = rig.handshake()
     client.send(frame(METADATA, 1, 1))
@@ -280,7 +280,7 @@ def test_who_reads_slowly_is_not_idle(rig: SecureRig, monkeypatch: pytest.Monkey
 
 
 def test_what_was_sent_before_the_end_is_answered(rig: SecureRig) -> None:
-    """Half closed: two requests, close_notify and the end of the stream at once, and the client reads on."""
+    """Send two requests, close_notify and the end of the stream at once, and check for both answers."""
     plain = rig.meet(TLS)
     plain.setblocking(False)
     with contextlib.closing(KeyChanger(plain, rig.janes_store())) as client:
@@ -309,7 +309,7 @@ def test_what_was_sent_before_the_end_is_answered(rig: SecureRig) -> None:
 def test_alerts_end_the_connection_of_who_sends_them(
     rig: SecureRig, fatal: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the middle of a frame, whose memory is free again."""
+    """Check it in the middle of a frame, whose memory must be free again."""
     caplog.set_level(logging.INFO, "mpbroker")
     good, client = rig.handshake(), rig.handshake()
     client.send(frame(METADATA, 1, 1, bytes(100_000))[:50_000])
@@ -341,7 +341,7 @@ def wide_pair() -> tuple[socket.socket, socket.socket]:
 def test_a_huge_request_and_a_huge_answer_leave_room_for_others_in_every_turn(
     rig: SecureRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None of them waits for more than a share to be encrypted or decrypted."""
+    """Check that others wait for no more than one share of encryption or decryption."""
     monkeypatch.setattr(rig, "pair", wide_pair)
     reading, writing, *small = (rig.handshake() for _ in range(4))
     reading.send(frame(METADATA, 1, 1))

@@ -4,18 +4,18 @@ import java.io.Serializable;
 import java.util.Arrays;
 
 /**
- * Transactions that were aborted: what a producer wrote at offsets from the first to the last of one.
+ * Holds aborted transactions, each as a producer and the offsets from its first to its last record.
  *
- * <p>Sorted by producer and first offset, so that looking a batch up takes a logarithm of their number.
+ * <p>They are sorted by producer and first offset, so that looking up a batch takes logarithmic time.
  */
 final class AbortedRanges implements Serializable {
-  /** For readers that want aborted records, too. */
+  /** Stands for no ranges, in readers that return aborted records, too. */
   static final AbortedRanges NOT_WANTED = new AbortedRanges(new long[0][], false);
 
   private final long[][] ranges;
   private final boolean complete;
 
-  /** All of a range, as (producer id, first offset, last offset); it keeps and sorts the array. */
+  /** Takes over the array, whose rows are (producer id, first offset, last offset), and sorts it. */
   AbortedRanges(long[][] ranges) {
     this(ranges, true);
   }
@@ -25,19 +25,19 @@ final class AbortedRanges implements Serializable {
     this.complete = complete;
     Arrays.sort(ranges, AbortedRanges::compare);
     for (int i = 1; i < ranges.length; i++) {
-      // Where those of a producer overlap, the last one that begins before an offset decides for all.
+      // Ranges of one producer may overlap. The last one that begins before an offset decides for all.
       if (ranges[i - 1][0] == ranges[i][0]) {
         ranges[i][2] = Math.max(ranges[i][2], ranges[i - 1][2]);
       }
     }
   }
 
-  /** Whether a transaction that was aborted has to be one of them. */
+  /** Returns true if every aborted transaction of the range must be here. */
   boolean areComplete() {
     return complete;
   }
 
-  /** Whether what this producer wrote at this offset belongs to one of them. */
+  /** Returns true if the record of this producer at this offset is part of an aborted transaction. */
   boolean hold(long producerId, long offset) {
     int low = 0;
     int high = ranges.length;

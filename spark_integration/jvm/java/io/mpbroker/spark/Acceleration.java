@@ -13,19 +13,19 @@ import scala.runtime.AbstractPartialFunction;
 import scala.runtime.BoxedUnit;
 
 /**
- * Gives batch queries over the Python data source {@code mpbroker} to the reader in this jar. Set in {@code
- * spark.sql.extensions}.
+ * Has batch queries over the Python data source {@code mpbroker} read by the reader in this jar.
  *
- * <p>Spark refuses a JVM source that has the name of a Python one, so this takes no name: it replaces the
- * table of the Python source in analyzed plans. Streams and writes keep the Python source.
+ * <p>It is an entry of {@code spark.sql.extensions}. Spark refuses a JVM source that has the name of a Python
+ * one, so this source has no name: it replaces the table of the Python source in analyzed plans. Streams and
+ * writes keep the Python source.
  */
 public final class Acceleration extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
-  /** Made false for a single read, it leaves that read to Python. */
+  /** Names the option of a read that is false to leave that read to Python. */
   static final String OPTION = "accelerated";
 
   private static final String FORMAT = "mpbroker";
 
-  /** Throws IllegalStateException if this jar was built for another version of Spark. */
+  /** Registers the rule. Throws IllegalStateException if this jar was built for another version of Spark. */
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
     checkVersion(org.apache.spark.package$.MODULE$.SPARK_VERSION());
@@ -33,7 +33,7 @@ public final class Acceleration extends AbstractFunction1<SparkSessionExtensions
     return BoxedUnit.UNIT;
   }
 
-  /** Throws IllegalStateException if this jar was built for another version of Spark than is running. */
+  /** Checks the running version. Throws IllegalStateException if this jar was built for another one. */
   public static void checkVersion(String running) {
     String built = builtFor();
     if (!built.equals(running)) {
@@ -52,7 +52,7 @@ public final class Acceleration extends AbstractFunction1<SparkSessionExtensions
     }
   }
 
-  /** Puts a {@link LogTable} in the place of each table of the Python source that a batch query reads. */
+  /** Replaces each table of the Python source that a batch query reads by a {@link LogTable}. */
   private static final class ReplaceTables extends Rule<LogicalPlan> {
     @Override
     public LogicalPlan apply(LogicalPlan plan) {
@@ -63,7 +63,7 @@ public final class Acceleration extends AbstractFunction1<SparkSessionExtensions
   private static final class Replacement extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
     @Override
     public boolean isDefinedAt(LogicalPlan plan) {
-      // Relations of streams are of other classes, and a relation that is written to is no child.
+      // Relations of streams have other classes, and a relation that is written to is no child of a plan.
       return plan instanceof DataSourceV2Relation relation
           && relation.table() instanceof PythonTable table
           && table.name().equals(FORMAT)

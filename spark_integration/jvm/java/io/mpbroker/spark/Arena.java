@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.unsafe.Platform;
 
-/** Memory for the unpacked records of a columnar batch, which columns point into. */
+/** Owns the memory for the unpacked records of a columnar batch. Columns point into it. */
 final class Arena implements AutoCloseable {
   private static final long CHUNK_BYTES = 4 << 20;
 
@@ -14,7 +14,7 @@ final class Arena implements AutoCloseable {
   private long used;
   private long total;
 
-  /** Copies the bytes; they stay where they are until `reset`. */
+  /** Copies the bytes and returns their address, which is valid until `reset`. */
   long add(byte[] source, int bytes) {
     while (current < chunks.size() && used + bytes > sizes.get(current)) {
       current++;
@@ -33,7 +33,7 @@ final class Arena implements AutoCloseable {
     return address;
   }
 
-  /** The bytes that were added since `reset`. */
+  /** Returns the number of bytes that were added since `reset`. */
   long total() {
     return total;
   }

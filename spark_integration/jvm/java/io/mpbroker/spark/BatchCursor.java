@@ -7,7 +7,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.zip.CRC32C;
 
-/** Goes over the batches of a range whose records a reader gets, in windows of the files. */
+/** Walks over the batches of a range that have records for the reader, in windows of the files. */
 final class BatchCursor implements Closeable {
   private final LogRange range;
   private final Manifest.Rules rules;
@@ -28,10 +28,10 @@ final class BatchCursor implements Closeable {
   }
 
   /**
-   * Finds the next batch that has records of the range; null at the end.
+   * Finds the next batch that has records of the range. Returns null at the end.
    *
-   * <p>Also null, with `isAtEnd` false, if `holds` (addresses of the window are in use) and the window would
-   * have to move: the caller hands on what it has and asks again.
+   * <p>If `holds`, addresses of the window are in use. Then this returns null, with `isAtEnd` false, where
+   * the window would have to move: the caller hands on what it has and asks again.
    */
   BatchHeader next(boolean holds) throws IOException {
     if (header != null) {
@@ -58,7 +58,7 @@ final class BatchCursor implements Closeable {
       } else if (!reach(found.length(), holds)) {
         return null;
       } else {
-        // A flipped bit must not hide a batch.
+        // The CRC is checked first, so that a flipped bit cannot hide a batch.
         check(found);
         boolean hidden = found.isHidden(range);
         if (transactions.concerns(found)) {
@@ -77,17 +77,17 @@ final class BatchCursor implements Closeable {
     return file == null;
   }
 
-  /** Where the records of the batch lie. */
+  /** Returns the address of the batch's records. */
   long address() {
     return window.address(position + BatchHeader.BYTES);
   }
 
-  /** The records of the batch, as they are stored. */
+  /** Returns the records of the batch, as they are stored. */
   ByteBuffer records() {
     return window.slice(position + BatchHeader.BYTES, header.length() - BatchHeader.BYTES);
   }
 
-  /** Says where the batch is. */
+  /** Returns an error that names the batch's file and position. */
   CorruptLog corrupt(String reason) {
     return new CorruptLog(
         file.path() + " is damaged at position " + position + ": " + reason + ", in " + range);
@@ -108,7 +108,7 @@ final class BatchCursor implements Closeable {
     return file != null;
   }
 
-  /** Whether so many bytes at the position are in the window, after the window has moved if it may. */
+  /** Returns true if the window has so many bytes at the position. Moves it for this unless `holds`. */
   private boolean reach(int bytes, boolean holds) throws IOException {
     if (window.holds(position, bytes)) {
       return true;

@@ -4,7 +4,7 @@ import io.mpbroker.spark.Failures.Malformed;
 import java.nio.ByteBuffer;
 import java.util.zip.CRC32C;
 
-/** The header of a record batch of magic 2 (Kafka: DefaultRecordBatch); numbers are big-endian. */
+/** Holds the header of a record batch of magic 2 (Kafka: DefaultRecordBatch); numbers are big-endian. */
 record BatchHeader(
     long baseOffset,
     int length,
@@ -16,7 +16,7 @@ record BatchHeader(
     long producerId,
     int count) {
 
-  /** Its size. What follows are the records, compressed as one stream if there is a codec. */
+  /** The size of the header. The records follow it, compressed as one stream if there is a codec. */
   static final int BYTES = 61;
 
   static final String BAD_CRC = "its CRC does not match";
@@ -64,14 +64,14 @@ record BatchHeader(
     return baseOffset + lastOffsetDelta;
   }
 
-  /** Whether the CRC is that of the batch, which the buffer holds. */
+  /** Returns true if the CRC fits the batch in the buffer. */
   boolean matches(ByteBuffer batch, CRC32C sum) {
     sum.reset();
     sum.update(batch.slice(CRC_COVERS_FROM, length - CRC_COVERS_FROM));
     return (int) sum.getValue() == crc;
   }
 
-  /** Whether it has a record for each of its offsets, as it was produced; compaction leaves fewer. */
+  /** Returns true if the batch has a record for each of its offsets. Compaction leaves fewer. */
   boolean isFull() {
     return count == lastOffsetDelta + 1 && count > 0;
   }
@@ -92,7 +92,7 @@ record BatchHeader(
     return (attributes & TRANSACTIONAL_BIT) != 0;
   }
 
-  /** Whether readers of the range get no record of it: a marker, or written in an aborted transaction. */
+  /** Returns true if readers of the range get none of its records: a marker, or an aborted batch. */
   boolean isHidden(LogRange range) {
     return isControl() || isTransactional() && range.aborted().hold(producerId, baseOffset);
   }

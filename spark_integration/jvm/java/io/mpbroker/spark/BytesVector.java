@@ -9,7 +9,7 @@ import org.apache.spark.sql.vectorized.ColumnarMap;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** Keys or values where they lie in memory: copied only when a query asks for them. */
+/** Holds the addresses of keys or values, which are copied only when a query asks for them. */
 final class BytesVector extends ColumnVector {
   private long[] addresses;
   private int[] lengths;
@@ -32,7 +32,7 @@ final class BytesVector extends ColumnVector {
     }
   }
 
-  /** A negative length is null. */
+  /** Sets the address and length of a row's bytes. A negative length means null. */
   void put(int row, long address, int length) {
     addresses[row] = address;
     lengths[row] = length;

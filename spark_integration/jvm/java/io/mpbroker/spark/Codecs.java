@@ -13,19 +13,19 @@ import org.xerial.snappy.Snappy;
 
 /** Unpacks the records of a batch with the libraries that Spark brings (Kafka: common/compress). */
 final class Codecs {
-  /** What a batch may unpack to; more is an error, as in Python. */
+  /** The most bytes that a batch may unpack to. More is an error, as in Python. */
   private static final int LIMIT_BYTES = 100 << 20;
 
   private static final byte[] XERIAL = {(byte) 0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
   private static final int XERIAL_HEADER_BYTES = 16;
   private static final String[] NAMES = {"none", "gzip", "snappy", "lz4", "zstd"};
 
-  /** Kept between batches, so that it grows only to the largest. */
+  /** The unpacked bytes. The array is kept between batches and grows to the size of the largest. */
   private byte[] unpacked = new byte[1 << 20];
 
   private int size;
 
-  /** What the stream holds is then in {@link #bytes}, from 0 to {@link #size}. */
+  /** Unpacks the stream into {@link #bytes}, from 0 to {@link #size}. */
   void unpack(int codec, ByteBuffer packed) throws Malformed {
     if (codec >= NAMES.length) {
       throw new Malformed("its compression codec is not known");
@@ -42,7 +42,7 @@ final class Codecs {
         }
       }
     } catch (IOException | RuntimeException error) {
-      // The libraries throw both kinds for bytes that they cannot read.
+      // The libraries throw exceptions of both kinds for bytes that they cannot read.
       throw new Malformed(NAMES[codec] + ": " + error.getMessage());
     }
   }
@@ -74,7 +74,7 @@ final class Codecs {
     }
   }
 
-  /** In the framing of snappy-java, or a bare block, which some clients send. */
+  /** Unpacks snappy in the framing of snappy-java, or a bare block, which some clients send. */
   private void snappy(byte[] source) throws IOException {
     byte[] magic = Arrays.copyOf(source, XERIAL.length);
     boolean framed = Arrays.equals(magic, XERIAL);

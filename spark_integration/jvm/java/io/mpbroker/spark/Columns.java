@@ -13,9 +13,9 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.Platform;
 import org.apache.spark.unsafe.types.UTF8String;
 
-/** The wanted columns while they are filled; one that is not wanted is null. */
+/** Holds the wanted columns while they are filled. A column that is not wanted is null. */
 final class Columns implements AutoCloseable {
-  /** Rows of a columnar batch, but a larger log batch stays whole. */
+  /** The rows of a columnar batch. A log batch with more rows is not divided. */
   static final int ROWS = 16 << 10;
 
   final BytesVector key;
@@ -45,7 +45,7 @@ final class Columns implements AutoCloseable {
     batch = new ColumnarBatch(vectors);
   }
 
-  /** Makes room for so many rows in all. */
+  /** Makes room for this number of rows in total. */
   void reserve(int rows) {
     if (rows <= capacity) {
       return;
@@ -80,7 +80,7 @@ final class Columns implements AutoCloseable {
     headers.putArray(row, headers.arrayData().getElementsAppended(), count);
   }
 
-  /** Adds one of them. Keys of clients need not be UTF-8: what is none becomes U+FFFD, as in Python. */
+  /** Adds a header. Bytes of its key that are not UTF-8 become U+FFFD, as in Python. */
   void addHeader(long keyAddress, int keyBytes, long valueAddress, int valueBytes) {
     WritableColumnVector entries = headers.arrayData();
     entries.appendStruct(false);
@@ -95,7 +95,7 @@ final class Columns implements AutoCloseable {
     }
   }
 
-  /** The rows as Spark takes them. Throws CorruptLog if a column has a null that the schema forbids. */
+  /** Returns the rows as a Spark batch. Throws CorruptLog for a null that the schema forbids. */
   ColumnarBatch finish(int rows) {
     for (int i = 0; i < schema.size(); i++) {
       StructField field = schema.apply(i);

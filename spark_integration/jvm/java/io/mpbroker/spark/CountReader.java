@@ -12,11 +12,11 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * Counts the records of a range: one row with their number.
+ * Counts the records of a range, and returns one row with their number.
  *
- * <p>The header of a batch says how many it has: of one that lies within the range and has a record for each
- * of its offsets nothing else is read, nor is its CRC checked. All others, cut by an edge of the range or
- * compacted, are read as for any query.
+ * <p>The header of a batch has the number of its records. If the whole batch is in the range and has a record
+ * for each of its offsets, nothing else of it is read, and its CRC is not checked. Other batches, which are
+ * cut by an edge of the range or compacted, are read as for any query.
  */
 final class CountReader implements PartitionReader<InternalRow> {
   private final LogRange range;
@@ -80,7 +80,7 @@ final class CountReader implements PartitionReader<InternalRow> {
     }
   }
 
-  /** A flipped bit must not hide a batch. */
+  /** Checks the CRC of a batch, so that a flipped bit cannot hide it, and notes a marker. */
   private void check(BatchHeader header, HeaderReader headers, long position) throws IOException {
     boolean isMarker = header.isControl() && transactions.concerns(header);
     if (!rules.checkCrcs() && !isMarker) {
@@ -100,7 +100,7 @@ final class CountReader implements PartitionReader<InternalRow> {
     }
   }
 
-  /** Neighbours become one, so that a compacted segment is read in one go. */
+  /** Adds a piece. Adjacent pieces become one, so that a compacted segment is read in one go. */
   private static void add(List<Piece> pieces, Piece next) {
     Piece last = pieces.isEmpty() ? null : pieces.get(pieces.size() - 1);
     if (last != null && last.end() == next.position()) {

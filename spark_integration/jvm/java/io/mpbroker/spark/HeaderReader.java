@@ -7,7 +7,7 @@ import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Path;
 
-/** Reads batch headers of a file, and of large batches nothing else. */
+/** Reads the batch headers of a file. It reads nothing else of large batches. */
 final class HeaderReader {
   private static final int CHUNK_BYTES = 8 << 10;
 
@@ -19,7 +19,7 @@ final class HeaderReader {
   private long chunkFrom;
   private long chunkTo;
 
-  /** Of the bytes before `end`. */
+  /** Reads headers of the bytes before `end`. */
   HeaderReader(FileChannel channel, Path path, long end, LogRange range) {
     this.channel = channel;
     this.path = path;
@@ -27,7 +27,7 @@ final class HeaderReader {
     this.range = range;
   }
 
-  /** Throws CorruptLog if there is no batch at the position. */
+  /** Returns the header at the position. Throws CorruptLog if there is no batch. */
   BatchHeader at(long position) throws IOException {
     if (position < chunkFrom || position + BatchHeader.BYTES > chunkTo) {
       fill(position);
@@ -42,11 +42,11 @@ final class HeaderReader {
     }
   }
 
-  /** All bytes of a batch. Throws CorruptLog if the file does not have them. */
+  /** Returns all bytes of a batch. Throws CorruptLog if the file does not have them. */
   ByteBuffer whole(long position, int length) throws IOException {
     ByteBuffer batch = ByteBuffer.allocate(length);
     while (batch.hasRemaining() && channel.read(batch, position + batch.position()) >= 0) {
-      // A read may give less than was asked for.
+      // A read may return fewer bytes than were asked for.
     }
     if (batch.hasRemaining()) {
       throw corrupt(position, "the batch is cut off");
@@ -62,7 +62,7 @@ final class HeaderReader {
     chunk.clear().limit((int) Math.min(CHUNK_BYTES, end - position));
     chunkFrom = position;
     while (chunk.hasRemaining() && channel.read(chunk, position + chunk.position()) >= 0) {
-      // A read may give less than was asked for.
+      // A read may return fewer bytes than were asked for.
     }
     chunkTo = position + chunk.position();
     chunk.limit(chunk.position());

@@ -5,12 +5,12 @@ import java.util.List;
 import org.apache.spark.sql.connector.read.InputPartition;
 
 /**
- * What one task reads: offsets [start, end) of a partition, and the bytes in which its plan found them.
+ * Says what one task reads: offsets [start, end) of a partition, and the bytes where its plan found them.
  *
- * <p>{@code clusterId} and {@code nodeId} tell whose log directory it is. {@code places} are the directories
- * in which the partition may be, the planned one first. {@code first} is the first offset that its files
- * could have. {@code aborted} holds the aborted transactions that the range may have records of, if those
- * are not wanted.
+ * <p>{@code clusterId} and {@code nodeId} name the broker that owns the log directory. {@code places} are the
+ * directories in which the partition may be, the planned one first. {@code first} is the first offset that
+ * its files could have. {@code aborted} has the aborted transactions of which the range may have records, if
+ * the reader must leave these out.
  */
 record LogRange(
     String topic,
@@ -26,12 +26,12 @@ record LogRange(
     AbortedRanges aborted)
     implements InputPartition {
 
-  /** A range of no partition. */
+  /** Stands for a range of no partition. */
   static final LogRange NOTHING =
       new LogRange("", 0, 0, 0, null, "", "", new ArrayList<>(), 0, new ArrayList<>(),
           AbortedRanges.NOT_WANTED);
 
-  /** The same range, out of these bytes. */
+  /** Returns the same range, read from these bytes. */
   LogRange within(Piece piece) {
     ArrayList<Piece> only = new ArrayList<>(List.of(piece));
     return new LogRange(

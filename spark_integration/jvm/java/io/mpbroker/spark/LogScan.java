@@ -18,7 +18,7 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** A planned batch scan: a task per range of the manifest. */
+/** Executes a planned batch scan, with a task for each range of the manifest. */
 final class LogScan implements Scan, Batch, SupportsReportStatistics {
   private static final Set<String> STORED = Set.of("key", "value", "headers");
 
@@ -52,7 +52,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     return this;
   }
 
-  /** A count over no task would have no row, where SQL wants 0: then there is a task over nothing. */
+  /** Returns the tasks. A count without ranges gets a task over nothing, since SQL wants a row with 0. */
   @Override
   public InputPartition[] planInputPartitions() {
     if (counts && manifest.tasks().isEmpty()) {
@@ -71,7 +71,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
     return counts ? ColumnarSupportMode.UNSUPPORTED : ColumnarSupportMode.SUPPORTED;
   }
 
-  /** Offsets count rows from above. The stored bytes are those of keys, values and headers together. */
+  /** Estimates rows by offsets, which is an upper bound, and bytes by those of keys, values and headers. */
   @Override
   public Statistics estimateStatistics() {
     List<LogRange> tasks = manifest.tasks();
@@ -89,7 +89,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
   private record Estimate(OptionalLong sizeInBytes, OptionalLong numRows) implements Statistics {}
 
-  /** Travels to the tasks. */
+  /** Makes the readers. It is serialized and sent to the tasks. */
   private record Readers(Manifest.Rules rules, StructType schema, boolean counts, long limit)
       implements PartitionReaderFactory {
 

@@ -10,7 +10,7 @@ import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 
-/** Takes from Spark what a scan need not read: columns, records behind a limit, all of them for a count. */
+/** Accepts from Spark what makes a scan read less: wanted columns, a limit, or a count. */
 final class LogScanBuilder
     implements SupportsPushDownRequiredColumns, SupportsPushDownAggregates, SupportsPushDownLimit {
   private final Manifest manifest;
@@ -28,7 +28,7 @@ final class LogScanBuilder
     schema = required;
   }
 
-  /** Takes COUNT(*) over everything, which each task answers for its range; Spark adds them up. */
+  /** Accepts COUNT(*) without grouping. Each task counts its range, and Spark adds the counts up. */
   @Override
   public boolean pushAggregation(Aggregation aggregation) {
     AggregateFunc[] functions = aggregation.aggregateExpressions();
@@ -41,7 +41,7 @@ final class LogScanBuilder
     return true;
   }
 
-  /** Each task ends when it has so many rows; Spark still cuts what they give together. */
+  /** Accepts a limit. Each task ends when it has so many rows; Spark still cuts their sum. */
   @Override
   public boolean pushLimit(int rows) {
     limit = rows;

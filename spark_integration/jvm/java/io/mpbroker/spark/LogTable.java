@@ -12,7 +12,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A table of the Python source whose batch scans are read here if its files are on this host. */
+/** Replaces a table of the Python source, and reads its batch scans if its files are on this host. */
 final class LogTable implements Table, SupportsRead {
   private final PythonTable python;
 

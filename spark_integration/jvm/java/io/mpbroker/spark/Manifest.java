@@ -8,12 +8,12 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * What Python planned for a query: its tasks, and the rules that all of them read by.
+ * Holds the plan that Python made for a query: its tasks, and the rules for all of them.
  *
- * <p>{@code declined}: why Python has to read it, null if this reader can.
+ * <p>{@code declined} says why Python has to read, and is null if this reader can.
  */
 record Manifest(List<LogRange> tasks, Rules rules, String declined) {
-  /** The options of the source that tasks need. {@code lossAdvice} ends the text of each DataLoss. */
+  /** Holds the options that tasks need. {@code lossAdvice} is the last part of each DataLoss's text. */
   record Rules(boolean failOnDataLoss, boolean checkCrcs, String lossAdvice) implements Serializable {}
 
   static Manifest parse(byte[] json) throws IOException {
@@ -53,7 +53,7 @@ record Manifest(List<LogRange> tasks, Rules rules, String declined) {
         aborted(task.get("aborted")));
   }
 
-  /** Null for readers that want aborted records, too. */
+  /** Reads the aborted transactions; the node is null for readers that return aborted records, too. */
   private static AbortedRanges aborted(JsonNode found) {
     if (found.isNull()) {
       return AbortedRanges.NOT_WANTED;

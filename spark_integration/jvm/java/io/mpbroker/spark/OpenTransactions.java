@@ -6,9 +6,10 @@ import java.util.HashSet;
 import java.util.Set;
 
 /**
- * Which producers wrote records that were handed out since the last marker of theirs.
+ * Remembers the producers whose records were handed out since their last marker.
  *
- * <p>An abort marker behind such records is an error: the index of aborted transactions has missed one.
+ * <p>An abort marker behind such records is an error: the transaction is missing from the index of aborted
+ * transactions.
  */
 final class OpenTransactions {
   private static final int ABORT = 0;
@@ -22,19 +23,19 @@ final class OpenTransactions {
     this.range = range;
   }
 
-  /** Whether {@link #see} wants to know of the batch, and of a marker its bytes. */
+  /** Returns true if the batch has to be reported here; a marker with its bytes. */
   boolean concerns(BatchHeader header) {
     return header.isTransactional() && range.aborted().areComplete();
   }
 
-  /** Of a batch that has records for readers of the range. */
+  /** Notes a batch that has records for readers of the range. */
   void handOut(BatchHeader header) {
     if (header.count() > 0) {
       handedOut.add(header.producerId());
     }
   }
 
-  /** Of a control batch, which the buffer holds. Throws Malformed if it aborts what was handed out. */
+  /** Notes the control batch in the buffer. Throws Malformed if it aborts records that were handed out. */
   void end(BatchHeader header, ByteBuffer batch) throws Malformed {
     int kind = kind(header, batch);
     if (kind == ABORT && handedOut.contains(header.producerId())) {
@@ -47,7 +48,7 @@ final class OpenTransactions {
     }
   }
 
-  /** The type in the key of the marker (Kafka: ControlRecordType); -1 if the cleaner has emptied it. */
+  /** Returns the type in the marker's key (Kafka: ControlRecordType); -1 if the cleaner has emptied it. */
   private static int kind(BatchHeader header, ByteBuffer batch) {
     if (header.codec() != 0 || header.count() == 0) {
       return -1;

@@ -17,8 +17,9 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Asks Python for the plan of a query, in a worker of the kind that Spark itself starts for Python sources
- * and keeps for the next query.
+ * Asks Python for the plan of a query.
+ *
+ * <p>It uses a worker of the kind that Spark itself starts for Python sources, and keeps for the next query.
  */
 final class Planner extends PythonPlannerRunner<Manifest> {
   private final byte[] request;
@@ -28,10 +29,10 @@ final class Planner extends PythonPlannerRunner<Manifest> {
     this.request = request;
   }
 
-  /** Throws what Spark throws if the planning of a Python source fails. */
+  /** Plans a query. Throws what Spark throws if the planning of a Python source fails. */
   static Manifest plan(CaseInsensitiveStringMap options, StructType schema) {
     SparkSession session = SparkSession.active();
-    // Of the source only the environment is used: which Python, and where its modules are.
+    // Only the environment of the source is used: which Python it is, and where its modules are.
     PythonFunction environment =
         session.sessionState().dataSourceManager().lookupDataSource("mpbroker").dataSourceCls();
     Planner planner = new Planner(environment, request(options, schema, Hosts.executorsAreHere(session)));
@@ -81,7 +82,7 @@ final class Planner extends PythonPlannerRunner<Manifest> {
     }
   }
 
-  /** Scala's exceptions are not declared; Java lets one pass only so. */
+  /** Throws an exception that Scala does not declare, which Java allows only in this way. */
   @SuppressWarnings("unchecked")
   private static <E extends Throwable> RuntimeException sneaky(Throwable error) throws E {
     throw (E) error;

@@ -6,10 +6,10 @@ import org.apache.spark.unsafe.Platform;
 /**
  * Decodes the records of one batch after the other into columns (Kafka: DefaultRecord).
  *
- * <p>Works on addresses. Nothing is read outside of the bytes that it is given, whatever they say.
+ * <p>It works on addresses, and never reads outside of the bytes that it is given, whatever they contain.
  */
 final class RecordDecoder {
-  /** Length, attributes, four numbers and a count of headers. */
+  /** The size of a record of length, attributes, four numbers and a count of headers, a byte each. */
   static final int SMALLEST_RECORD_BYTES = 7;
 
   private static final String BAD_FIELD = "a field of the record is malformed or reaches beyond its end";
@@ -20,14 +20,14 @@ final class RecordDecoder {
   private long at;
   private long stop;
 
-  /** Of records with offsets in [low, high). */
+  /** Decodes the records with offsets in [low, high), and skips the others. */
   RecordDecoder(Columns columns, long low, long high) {
     this.columns = columns;
     this.low = low;
     this.high = high;
   }
 
-  /** Appends the records at [address, address + bytes) from this row on; gives the number of rows then. */
+  /** Appends the records at [address, address + bytes) from this row on. Returns the new number of rows. */
   int decode(BatchHeader header, long address, long bytes, int row) throws Malformed {
     if (header.count() < 0 || header.count() > bytes / SMALLEST_RECORD_BYTES) {
       throw new Malformed("the record's length does not fit");
@@ -125,7 +125,7 @@ final class RecordDecoder {
     }
   }
 
-  /** Reads a varint (5 bytes at most) or varlong (10). Nearly all take one to three. */
+  /** Reads a varint (5 bytes at most) or varlong (10). Nearly all of them have one to three bytes. */
   private long number(int maxBytes) throws Malformed {
     if (at >= stop) {
       throw new Malformed(BAD_FIELD);

@@ -6,9 +6,9 @@ import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** Reads the records of a range as columnar batches. What a batch points to is there until the next one. */
+/** Reads the records of a range as columnar batches. A batch is valid until the next one is read. */
 final class RecordReader implements PartitionReader<ColumnarBatch> {
-  /** Unpacked records of one columnar batch, but a larger log batch stays whole. */
+  /** The most unpacked bytes of one columnar batch. A larger log batch is not divided. */
   private static final long UNPACKED_BYTES = 16 << 20;
 
   private final BatchCursor cursor;
@@ -21,7 +21,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
   private ColumnarBatch batch;
   private long seen;
 
-  /** Of the columns in the schema; ends after about so many rows. */
+  /** Reads the columns of the schema, and ends after about `limit` rows. */
   RecordReader(LogRange range, Manifest.Rules rules, StructType schema, long limit) throws IOException {
     this.limit = limit;
     cursor = new BatchCursor(range, rules);
@@ -34,7 +34,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
     arena.reset();
     columns.reset();
     int rows = 0;
-    // A batch may have no record of the range, a columnar one may not be empty.
+    // A log batch may have no record of the range, but a columnar batch must not be empty.
     while (rows == 0 && seen < limit) {
       rows = fill();
       if (rows == 0 && cursor.isAtEnd()) {
@@ -49,7 +49,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
     return true;
   }
 
-  /** Takes log batches until the columnar one is large enough or a window has to move. */
+  /** Decodes log batches until the columnar batch is large enough or the window has to move. */
   private int fill() throws IOException {
     int rows = 0;
     while (seen + rows < limit) {

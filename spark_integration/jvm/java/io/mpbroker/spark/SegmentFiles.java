@@ -18,8 +18,9 @@ import java.util.TreeSet;
 /**
  * Opens the segment files of a range one after the other, as Python's read_local does.
  *
- * <p>Between plan and task retention may take files, the cleaner may replace them, and the partition may move
- * to another log directory. What is left is then looked for again; what cannot be found is data loss.
+ * <p>Between plan and task, retention may delete files, the cleaner may replace them, and the partition may
+ * move to another log directory. The remaining offsets are then looked for again. Offsets that cannot be
+ * found are data loss.
  */
 final class SegmentFiles implements Closeable {
   private static final int TRIES = 100;
@@ -33,7 +34,7 @@ final class SegmentFiles implements Closeable {
   private int tries;
   private Opened current;
 
-  /** A segment file that is open, and which bytes of it are wanted. */
+  /** Holds an open segment file, and which of its bytes are wanted. */
   record Opened(Path path, FileChannel channel, Piece piece) {}
 
   SegmentFiles(LogRange range, Manifest.Rules rules) throws IOException {
@@ -52,7 +53,7 @@ final class SegmentFiles implements Closeable {
     begin();
   }
 
-  /** The next file, the one before is closed; null after the last. Throws DataLoss, CorruptLog. */
+  /** Closes the present file and opens the next; null after the last. Throws DataLoss, CorruptLog. */
   Opened next() throws IOException {
     close();
     while (!rest.isEmpty()) {
@@ -67,7 +68,7 @@ final class SegmentFiles implements Closeable {
         }
         close();
       } catch (NoSuchFileException error) {
-        // Looked for again below, as if it had been replaced.
+        // The file is looked for again below, as if it had been replaced.
       }
       start = Math.max(start, piece.base());
       if (++tries > TRIES) {
@@ -88,7 +89,7 @@ final class SegmentFiles implements Closeable {
     }
   }
 
-  /** Uses the plan if its directory is still that of the topic. */
+  /** Uses the planned pieces if the planned directory still belongs to the topic. */
   private void begin() throws IOException {
     directory = find();
     if (directory == null) {
@@ -108,7 +109,7 @@ final class SegmentFiles implements Closeable {
     }
   }
 
-  /** Where the partition is now; null if its loss was reported and is accepted. */
+  /** Returns where the partition is now; null if its loss was reported and is accepted. */
   private Path find() throws IOException {
     for (String place : range.places()) {
       Path candidate = Path.of(place);
@@ -123,7 +124,7 @@ final class SegmentFiles implements Closeable {
     return null;
   }
 
-  /** Another broker's directory may be at the same path on another host. */
+  /** Checks the broker, since another host may have another broker's directory at the same path. */
   private boolean isOfTheBroker(Path metadata) throws IOException {
     if (!Files.isRegularFile(metadata)) {
       return false;
@@ -132,7 +133,7 @@ final class SegmentFiles implements Closeable {
     try (var text = Files.newBufferedReader(metadata)) {
       given.load(text);
     }
-    // Kafka of before KRaft calls it broker.id.
+    // Before KRaft, Kafka calls it broker.id.
     String nodeId = given.getProperty("node.id", given.getProperty("broker.id", ""));
     return given.getProperty("cluster.id", "").equals(range.clusterId()) && nodeId.equals(range.nodeId());
   }
@@ -145,7 +146,7 @@ final class SegmentFiles implements Closeable {
     return range.topicId() != null && Files.readAllLines(metadata).contains("topic_id: " + range.topicId());
   }
 
-  /** The bytes that hold [start, end) now. A walk over the headers finds them: this is rare. */
+  /** Finds the bytes that have [start, end) now, by a walk over the headers: this is rare. */
   private List<Piece> pieces() throws IOException {
     TreeSet<Long> bases = bases();
     List<Piece> found = new ArrayList<>();
@@ -183,7 +184,7 @@ final class SegmentFiles implements Closeable {
     return bases;
   }
 
-  /** From the first batch that reaches `start` to the last that begins before `until`. */
+  /** Finds the batches from the first that reaches `start` to the last that begins before `until`. */
   private Piece walk(long base, long until) throws IOException {
     Path path = directory.resolve(segmentName(base));
     try (FileChannel channel = FileChannel.open(path, StandardOpenOption.READ)) {

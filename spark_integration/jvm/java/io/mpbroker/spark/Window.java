@@ -9,13 +9,13 @@ import org.apache.spark.storage.StorageUtils;
 import sun.nio.ch.DirectBuffer;
 
 /**
- * A part of a segment file: its bytes [from, to), in memory that the next part takes again.
+ * Holds a part of a segment file, its bytes [from, to), in memory that is used again for the next part.
  *
- * <p>Read and not mapped: a bad disk or a shorter file is an exception here, where a fault in a mapping might
- * end the process. As long as what is read fits the cache of a core, this costs no more CPU.
+ * <p>The bytes are read and not mapped. So a bad disk or a shorter file causes an exception, where a fault in
+ * a mapping might end the process. This costs no more CPU as long as the bytes fit the cache of a core.
  */
 final class Window implements Closeable {
-  /** Fits the second-level cache of a core. Only a larger batch needs more. */
+  /** The usual size, which fits the second-level cache of a core. Only a larger batch needs more. */
   static final int BYTES = 512 << 10;
 
   private final LogRange range;
@@ -32,9 +32,9 @@ final class Window implements Closeable {
   }
 
   /**
-   * Moves to a position: at least so many bytes, and what fits of those before `end`.
+   * Moves to a position, and reads at least so many bytes, and as many as fit of those before `end`.
    *
-   * <p>Throws CorruptLog if the file does not have them any more, SourceUnavailable if its disk fails.
+   * <p>Throws CorruptLog if the file no longer has them, SourceUnavailable if its disk fails.
    */
   void move(SegmentFiles.Opened file, long position, int least, long end) throws IOException {
     int wanted = (int) Math.min(end - position, Math.max(least, BYTES));
@@ -63,7 +63,7 @@ final class Window implements Closeable {
     to = position + wanted;
   }
 
-  /** Forgets what it has: another file comes. */
+  /** Forgets all bytes, because another file comes. */
   void clear() {
     to = from;
   }
@@ -82,7 +82,7 @@ final class Window implements Closeable {
     StorageUtils.dispose(bytes);
   }
 
-  /** The bytes from the position on that are here go to the front. */
+  /** Moves the bytes from the position on that are already here to the front. */
   private void keep(long position) {
     bytes.clear();
     if (position >= from && position < to) {
