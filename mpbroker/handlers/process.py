@@ -493,6 +493,8 @@ class Handler:
             self.broker.fetches.expire_all()
             self.broker.forwarding.release()
             self.run_once(LEAVING_SLEEP_MS)
+        for slot in self.produces.take_waiting():
+            self.broker.answers.close(slot)
         for exchange in list(self.open):
             exchange.close()
         self.broker.waiting.give_up()

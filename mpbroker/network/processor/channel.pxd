@@ -114,4 +114,5 @@ cdef struct Channel:
     uint8_t window_first
     uint8_t window_count
     uint8_t window_owed         # of these, requests that are not answered yet
+    uint8_t window_closes       # a handler has closed the connection: nothing behind that is begun
     uint8_t window_waiting      # of these, requests that wait for the channel's handler

@@ -38,7 +38,7 @@ cdef void take_answer(ChannelTurn *t, ReplySlot *a) noexcept nogil:
     answered(t, &c.request)
     c.request.dequeued_ns = t.clock_ns
     if c.state == ChannelState.CHANNEL_CLOSED:
-        if a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS:
+        if (a.kind == SlotKind.SEND or a.kind == SlotKind.SEND_PARTS) and t.late_count < t.channel_places:
             note(c, &t.late[t.late_count], 0, c.request.api_key)
             t.late_count += 1
         c.request.answer = a[0]
@@ -244,8 +244,11 @@ cdef void dispatch(ChannelTurn *t) noexcept nogil:
         given = 0
         while t.fifo_head != t.fifo_tail and given < BATCH_REQUESTS_MAX:
             tag = t.fifo[t.fifo_head & (FIFO_PLACES - 1)]
-            e = &t.entries[tag & ~<uint32_t>ENTRY_TAG] if tag & ENTRY_TAG else NULL
-            c = &t.channels[tag if e == NULL else e.channel]
+            c = &t.channels[tag & ~<uint32_t>ENTRY_TAG]
+            e = next_of_window(t, c) if tag & ENTRY_TAG else NULL
+            if tag & ENTRY_TAG and e == NULL:
+                t.fifo_head += 1
+                continue
             if e == NULL:
                 heavy = c.state == ChannelState.CHANNEL_WAITING and is_heavy(&c.request)
             else:

@@ -45,7 +45,7 @@ cdef void mend_window(ChannelTurn *t, Channel *c, uint32_t number, uint64_t take
         if not is_closed:
             t.next_request += 1
             e.request.number = t.next_request
-            enqueue_entry(t, <uint32_t>(e - t.entries))
+            enqueue_entry(t, c)
         else:
             # forget_entry may free the place, and with it the window that is walked.
             if c.window_owed == 1:

@@ -178,9 +178,12 @@ cdef int frame_whole(ChannelTurn *t, Channel *c) noexcept nogil:
     return 1
 
 cdef bint take_size(ChannelTurn *t, Channel *c, const uint8_t *frame) noexcept nogil:
-    """Read the size of a frame. False: it is impossible, and the channel is closed."""
+    """Read the size of a frame. False: it is impossible, and the channel is closed, or barred before that."""
     cdef int32_t size = <int32_t>be32(frame)
     if size < 0 or <uint32_t>size > t.frame_bytes_max:
+        if c.window_count:
+            c.barred = 1        # closed when the requests before it are answered
+            return False
         close_channel(t, c, CloseReason.CLOSED_FRAME_SIZE, size)
         return False
     c.request.needed = <uint32_t>size + 4
@@ -297,7 +300,7 @@ cdef void read_channel(ChannelTurn *t, Channel *c) noexcept nogil:
 
 cdef bint may_receive(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether the next bytes may be read, or looked at, now."""
-    if t.stopping or not (c.readable or c.stash or c.received):
+    if t.stopping or c.window_closes or not (c.readable or c.stash or c.received):
         return False
     if c.secure == NEGOTIATING:
         mark(t, c)
@@ -316,7 +319,7 @@ cdef int next_frame(ChannelTurn *t, Channel *c) noexcept nogil:
     if not c.barred:
         return find_block(t, c)
     c.barred = 0
-    return frame_whole(t, c)
+    return frame_whole(t, c) if c.request.needed else find_block(t, c)
 
 cdef void receive(ChannelTurn *t, Channel *c) noexcept nogil:
     """Receive until nothing more may be read, the socket is empty, the share is used up, or an error."""

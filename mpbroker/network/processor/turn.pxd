@@ -18,7 +18,7 @@ cdef enum:
     MUTE_TABLE_BYTES = 30       # states times events of mute.py
     FIFO_PLACES = 65536         # a power of two; at least one for each channel and window entry there can be
     WINDOW_ENTRIES = 32768      # requests in windows of all channels together
-    ENTRY_TAG = 1 << 31         # in the FIFO: the rest is the number of a window entry, not of a channel
+    ENTRY_TAG = 1 << 31         # in the FIFO: stands for a request of the channel's window
     API_KEYS = 128
 
 # The APIs that the turn treats differently: all that it knows of them (ApiKey, checked at import).
@@ -123,7 +123,7 @@ cdef struct ChannelTurn:
     uint32_t *timers            # heap of throttled channels, from 1
     uint32_t timer_count
     uint8_t mute_table[MUTE_TABLE_BYTES]
-    uint32_t *fifo              # requests that wait for a handler: channels, or window entries with ENTRY_TAG
+    uint32_t *fifo              # requests that wait for a handler: channels, with ENTRY_TAG for their windows
     uint64_t fifo_head
     uint64_t fifo_tail
     uint64_t untaken            # requests given to handlers that have not taken them

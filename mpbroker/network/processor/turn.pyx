@@ -581,11 +581,9 @@ cdef class ProcessorTurn:
         return None
 
     def close_parked(self) -> None:
-        """Close the connections with a parked request: a stop waits for no long poll."""
+        """Close the connections whose one request is parked: a stop waits for no long poll."""
         cdef uint32_t i
         for i in range(self.t.channels_used):
-            if window_has_parked(self.t, &self.t.channels[i]):
-                close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
             if self.t.channels[i].state == ChannelState.CHANNEL_WAITING and self.t.channels[i].request.parked:
                 close_channel(self.t, &self.t.channels[i], CloseReason.CLOSED_STOPPING, 0)
         publish(self.t)

@@ -15,9 +15,13 @@ cdef inline bint window_is_full(ChannelTurn *t, Channel *c) noexcept nogil:
     return c.window_count != 0 and c.window_count >= t.window_most
 
 cdef bint may_enter_window(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Return whether the whole request, whose header is parsed, may be under way beside others."""
+    """Return whether the whole request, whose header is parsed, may be under way beside others.
+
+    Handlers keep the order of produces. A heavy commit would be overtaken by those behind it.
+    """
     return (
         t.window_most > 1 and c.secure == 0 and t.in_window[c.request.api_key]
+        and (c.request.api_key == Api.API_PRODUCE or c.request.needed < HEAVY_BYTES)
         and c.window_count < t.window_most
         and (t.free_entry_count != 0 or t.entries_used < WINDOW_ENTRIES)
     )
@@ -38,15 +42,27 @@ cdef void enter_window(ChannelTurn *t, Channel *c) noexcept nogil:
     c.window[(c.window_first + c.window_count) % WINDOW_MOST] = place
     c.window_count += 1
     c.window_owed += 1
+    c.request.number = 0        # an answer that names it is not the channel's
     c.request.block = 0
     c.request.kept = NULL
     c.request.needed = 0
     c.received = 0
-    enqueue_entry(t, place)
+    enqueue_entry(t, c)
 
-cdef inline void enqueue_entry(ChannelTurn *t, uint32_t place) noexcept nogil:
-    t.fifo[t.fifo_tail & (FIFO_PLACES - 1)] = <uint32_t>ENTRY_TAG | place
+cdef inline void enqueue_entry(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Queue the window's oldest request that is not handed over, whichever that is when its turn comes."""
+    t.fifo[t.fifo_tail & (FIFO_PLACES - 1)] = <uint32_t>ENTRY_TAG | c.index
     t.fifo_tail += 1
+
+cdef WindowEntry *next_of_window(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Return the oldest entry that the FIFO stands for; NULL: there is none."""
+    cdef uint32_t i
+    cdef WindowEntry *e
+    for i in range(c.window_count):
+        e = entry_at(t, c, i)
+        if not e.answered and not e.waiting and e.request.handler == NO_HANDLER:
+            return e
+    return NULL
 
 cdef void leave_window(ChannelTurn *t, Channel *c) noexcept nogil:
     """Give up the oldest entry. Its block is free already."""
@@ -99,7 +115,7 @@ cdef void release_waiting(ChannelTurn *t, Channel *c) noexcept nogil:
         e = entry_at(t, c, i)
         if e.waiting:
             e.waiting = 0
-            enqueue_entry(t, <uint32_t>(e - t.entries))
+            enqueue_entry(t, c)
     c.window_waiting = 0
 
 
@@ -133,6 +149,8 @@ cdef void take_entry_answer(ChannelTurn *t, Channel *c, WindowEntry *e, ReplySlo
         return
     e.answered = 1
     c.window_owed -= 1
+    if a.kind == SlotKind.CLOSE:
+        c.window_closes = 1
     if a.throttle_ms and a.kind != SlotKind.CLOSE and not start_throttle(t, c, a):
         close_channel(t, c, CloseReason.CLOSED_ILLEGAL_STATE, c.mute)
         return
@@ -277,13 +295,6 @@ cdef void window_is_empty(ChannelTurn *t, Channel *c) noexcept nogil:
 cdef inline void read_again(ChannelTurn *t, Channel *c) noexcept nogil:
     if c.readable or c.stash or c.received:
         defer(t, c, True)
-
-cdef bint window_has_parked(ChannelTurn *t, Channel *c) noexcept nogil:
-    cdef uint32_t i
-    for i in range(c.window_count):
-        if entry_at(t, c, i).request.parked:
-            return True
-    return False
 
 cdef inline bint window_holds_answers(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether the client has not read the answer that is next."""

@@ -320,6 +320,75 @@ def test_who_reads_nothing_keeps_no_memory_from_others() -> None:
         rig.close()
 
 
+def test_a_heavy_commit_is_alone(rig: Rig) -> None:
+    """Commits behind it would overtake it in its handler."""
+    client = send(rig, frame(ApiKey.OFFSET_COMMIT, 3, 1, bytes(300_000)))
+    (heavy,) = taken(rig) or rig.await_requests(0)
+    send(rig, frame(ApiKey.OFFSET_COMMIT, 3, 2), client)
+    assert taken(rig) == []
+    rig.answer(heavy, answer_frame(1))
+    rig.step()
+    assert numbers(taken(rig)) == [2]
+
+
+@pytest.mark.parametrize("size", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_impossible_size_closes_behind_the_answers_before_it(rig: Rig, size: bytes, at_once: bool) -> None:
+    client = send(rig, produces(1) + (size if at_once else b""))
+    (first,) = taken(rig)
+    if not at_once:
+        send(rig, size, client)
+    assert not is_closed(client)
+    rig.answer(first, answer_frame(1))
+    rig.step()
+    assert receive(client, 8) == answer_frame(1)
+    assert is_closed(client)
+    nothing_left(rig)
+
+
+def test_behind_a_request_that_closes_nothing_is_begun(rig: Rig) -> None:
+    client = send(rig, produces(1, 2))
+    first, second = taken(rig)
+    rig.answer_kind(second, SlotKind.CLOSE)
+    rig.step()
+    send(rig, produces(3), client)
+    assert taken(rig) == []
+    rig.answer(first, answer_frame(1))
+    rig.step()
+    assert taken(rig) == []
+    assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_BY_HANDLER]
+
+
+def test_requests_that_are_queued_anew_do_not_fall_behind_later_ones() -> None:
+    rig = Rig(handlers=1, window=WINDOW)
+    try:
+        client = send(rig, produces(1, 2))
+        rig.turn.leave_handler(0)
+        send(rig, produces(3), client)
+        rig.turn.fence_handler(0)
+        rig.step()
+        rig.turn.welcome_handler(0)
+        rig.step()
+        seen = numbers(rig.requests_taken(0))
+        assert seen[-3:] == [1, 2, 3]
+    finally:
+        rig.close()
+
+
+def test_a_second_answer_frees_no_place_that_others_need(rig: Rig) -> None:
+    client = send(rig, frame(ApiKey.HEARTBEAT, 3, 1) + produces(2))
+    heartbeat, produce = taken(rig)
+    rig.turn.fence_log()
+    rig.step()
+    assert is_closed(client)
+    rig.answer_kind(produce, SlotKind.CLOSE)
+    rig.step()
+    rig.turn.closed()
+    assert rig.in_use_bytes() > 0, "the heartbeat's block is still lent"
+    rig.answer(heartbeat, answer_frame(1))
+    nothing_left(rig)
+
+
 APIS = st.sampled_from([PRODUCE, PRODUCE, PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT, METADATA])
 
 
