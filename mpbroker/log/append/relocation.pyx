@@ -32,7 +32,16 @@ def pause_job(AppendTurn turn) -> None:
 
 
 def resume_jobs(AppendTurn turn) -> None:
-    """Take the paused jobs before anything else."""
+    """Take the paused jobs before anything else, in the order in which they came.
+
+    Jobs that were retried and paused again are older than those that are still to be retried.
+    """
+    cdef PausedJob first
+    cdef int32_t i
+    for i in range(turn.paused.retrying):
+        first = turn.paused.jobs[0]
+        memmove(turn.paused.jobs, turn.paused.jobs + 1, (turn.paused.count - 1) * sizeof(PausedJob))
+        turn.paused.jobs[turn.paused.count - 1] = first
     turn.paused.retrying = turn.paused.count
 
 

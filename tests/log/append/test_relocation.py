@@ -74,3 +74,24 @@ def test_the_order_holds_if_a_job_has_to_wait_again(two: Broker, batch: Callable
     pause(two, 1, False)
     assert answered(two) == jobs
     assert (end(two, 0), end(two, 1)) == (2, 2)
+
+
+def test_the_order_holds_if_more_may_go_on_in_the_middle(two: Broker, batch: Callable[..., bytes]) -> None:
+    """Let the second partition go on when the first job was retried and the second was not yet."""
+    first, second = two.targets
+    pause(two, 0, True)
+    pause(two, 1, True)
+    jobs = [
+        two.rig.job([(first, batch(1)), (second, batch(1))], connection=CONNECTION),
+        two.rig.job([(second, batch(1))], connection=CONNECTION),
+    ]
+    assert answered(two) == []
+    pause(two, 0, False)
+    for _ in range(20):
+        if end(two, 0):
+            break
+        two.process.work(0)
+    log: PartitionLog = two.process.manager.logs[second[0]]
+    log.is_paused = False
+    resume_jobs(two.process.turn)
+    assert answered(two) == jobs
