@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from ops.bench import maven
 from ops.bench.brokers import Broker, Kafka, Mpbroker
@@ -72,10 +72,23 @@ def committing(broker: Broker, **settings: object) -> Consumer:
     return Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, **settings})
 
 
+def find_coordinator(consumer: Consumer) -> None:
+    """Commit once. The first group of a broker makes a topic, and its coordinator has to load that."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1)], asynchronous=False)
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
 def synchronous_commits(broker: Broker, scale: float) -> float:
     """Return commits a second of a consumer that waits for each."""
     consumer, count = committing(broker), int(SYNCHRONOUS_COMMITS * scale)
-    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1)], asynchronous=False)
+    find_coordinator(consumer)
     began = time.monotonic()
     for offset in range(count):
         consumer.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
@@ -91,7 +104,7 @@ def asynchronous_commits(broker: Broker, scale: float) -> float:
         committing(broker, on_commit=lambda error, _: errors.append(error)),
         int(COMMITS * scale),
     )
-    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1)], asynchronous=False)
+    find_coordinator(consumer)
     errors.clear()
     began = time.monotonic()
     for offset in range(count):
