@@ -1,4 +1,4 @@
-"""What stock clients get, beside Apache Kafka: `python -m ops.bench.clients`.
+"""Measure stock clients beside Apache Kafka: `python -m ops.bench.clients`.
 
 One client at a time, with the defaults of its library where a row does not say otherwise: Kafka's own
 producer (five requests in flight on one connection), and consumers of librdkafka that commit as they go. Each

@@ -1,4 +1,4 @@
-"""What copiers say of a broker is true: none of their own faults looks like one of its."""
+"""Copiers blame a broker for none of their own faults."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> _Source:
 
 @pytest.mark.parametrize("raised", [None, Refused("in time")])
 def test_nothing_of_a_copier_stays_connected(source: _Source, raised: Exception | None) -> None:
-    """Else its connections look like some that the broker has forgotten to close."""
+    """Check that its connections are closed: others would be taken for the broker's leaks."""
     copier, writer = _copier(raised)
     copier.run()
     assert (source.is_closed, writer.is_closed, copier.zombie) == (True, True, None)

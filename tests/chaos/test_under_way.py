@@ -44,7 +44,7 @@ def test_nobody_is_connected() -> None:
 
 
 def test_a_broker_that_is_being_started_again(tmp_path: Path) -> None:
-    """It may be, when a client gives up: that must not hide why."""
+    """Check that a description which fails does not hide why a client gave up."""
     (line,) = processes(tmp_path / "public")
     assert line.startswith("no broker serves at this moment: ")
 

@@ -1,4 +1,4 @@
-"""What is under way between clients and a broker, for messages of failures: where requests are, since when.
+"""Requests under way between clients and a broker, for messages of failures: where they are, since when.
 
 Seen from outside, so that a broker which hangs can be asked, too: the kernel knows what each connection has
 sent last and what nobody has read, the counters of the processes know what waits where.
@@ -73,7 +73,7 @@ def _asked(port: int) -> Iterator[tuple[int, str]]:
 
 
 def _unread(port: int) -> Iterator[tuple[int, int, int]]:
-    """Of each connection, the client's port and the bytes that the broker and the client have not read.
+    """Return for each connection the client's port and the bytes that broker and client have not read.
 
     The kernel's table has a line for each end: addresses as hexadecimal digits, and the bytes to send and to
     read.

@@ -66,8 +66,9 @@ def partitions_of(home: Path) -> list[Path]:
 def after_power_cuts(
     kafka: Adopting, tracer: Path, scratch: Path, seed: int, *, cuts: int, steps: int
 ) -> None:
-    """So many cuts of the power under a workload of so many steps. Each is recovered, half of them are closed
-    cleanly then.
+    """Cut the power so many times under a workload of so many steps.
+
+    Recover after each cut, and close half of the logs cleanly then.
     """
     scratch.mkdir()
     chance = random.Random(seed)

@@ -19,7 +19,7 @@ def test_a_class_comes_from_the_archive() -> None:
 
 
 def test_a_file_that_is_no_archive_is_passed_over(tmp_path: Path) -> None:
-    """Without a word: what tools print is read."""
+    """Check that the JVM prints nothing of it: what tools print is read."""
     (tmp_path / "bad").write_bytes(b"no archive" * 1000)
     command = java_command(TOOL, "--version")
     expected = run(command)

@@ -45,7 +45,7 @@ class _Grant:
 
 @dataclass
 class _Swap:
-    """One swap, in the I/O thread. It is void, and nothing touched, if the new segment is missing."""
+    """Swap one segment, in the I/O thread. Touch nothing if the new segment is missing."""
 
     fd: int
     bases: list[int]

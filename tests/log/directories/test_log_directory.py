@@ -1,4 +1,4 @@
-"""What log directories say after a crash or a failed disk: clean stops, failures, what was durable."""
+"""Log directories after a crash or a failed disk: clean stops, failures, durable offsets."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def fill(broker: Broker, batch: Callable[..., bytearray], count: int, timestamp:
 
 
 def look(broker: Broker, now_ms: int = T0) -> None:
-    """One look at all partitions, up to the end of what it has given to the I/O thread."""
+    """Look once at all partitions, and wait for what that gave to the I/O thread."""
     process = broker.process
     process.turn.for_tests(fixed_now_ms=now_ms)
     for _ in process.deletion.looking():

@@ -56,6 +56,16 @@ def nothing_left(rig: Rig) -> None:
     assert rig.in_use_bytes() == 0
 
 
+def closes_behind(rig: Rig, client: socket.socket, request: Request) -> None:
+    """Assert that the connection closes when the request, and not before it, is answered."""
+    assert not is_closed(client)
+    rig.answer(request, answer_frame(1))
+    rig.step()
+    assert receive(client, 8) == answer_frame(1)
+    assert is_closed(client)
+    nothing_left(rig)
+
+
 def test_answers_are_written_in_the_order_of_the_requests(rig: Rig) -> None:
     client = send(rig, produces(1, 2, 3))
     first, second, third = taken(rig)
@@ -190,12 +200,7 @@ def test_a_client_that_has_sent_all_gets_all(rig: Rig) -> None:
 def test_a_bad_frame_closes_behind_the_answers_before_it(rig: Rig) -> None:
     client = send(rig, produces(1) + frame(999, 0, 2))
     (first,) = taken(rig)
-    assert not is_closed(client)
-    rig.answer(first, answer_frame(1))
-    rig.step()
-    assert receive(client, 8) == answer_frame(1)
-    assert is_closed(client)
-    nothing_left(rig)
+    closes_behind(rig, client, first)
 
 
 def test_a_throttle_stops_reading_and_not_the_window(rig: Rig) -> None:
@@ -338,12 +343,7 @@ def test_an_impossible_size_closes_behind_the_answers_before_it(rig: Rig, size: 
     (first,) = taken(rig)
     if not at_once:
         send(rig, size, client)
-    assert not is_closed(client)
-    rig.answer(first, answer_frame(1))
-    rig.step()
-    assert receive(client, 8) == answer_frame(1)
-    assert is_closed(client)
-    nothing_left(rig)
+    closes_behind(rig, client, first)
 
 
 def test_behind_a_request_that_closes_nothing_is_begun(rig: Rig) -> None:
