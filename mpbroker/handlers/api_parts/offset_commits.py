@@ -6,12 +6,14 @@ does not hold up heartbeats in the coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
-from typing import Protocol
+from collections.abc import Callable, Sequence, Sized
+from typing import Any, Protocol
 
+from mpbroker.handlers.api_parts.allowed_topics import forward_allowed
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import Message
 
 # Size of an offset's record without the names of its group and topic.
 SMALLEST_RECORD_BYTES = 40
@@ -24,13 +26,20 @@ class OfTopic(Protocol):
     def partitions(self) -> Sized: ...
 
 
-def pass_on_commit(exchange: ApiExchange) -> None:
-    """Pass a commit on to the coordinator, unless it is too much for one batch."""
+def pass_on_commit(
+    exchange: ApiExchange,
+    refused: Callable[[Any, ErrorCode], Any],
+    response: Callable[[list[Any]], Message],
+) -> None:
+    """Pass a commit on to the coordinator, unless it is too much for one batch.
+
+    `refused` and `response` are for topics that the client may not read: see `forward_allowed`.
+    """
     most_bytes = exchange.broker.config.message_max_bytes
     small = min(NAMED_MAX, most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES)
     # Short requests are not decoded.
     if len(exchange.raw_body()) <= small or not is_refused(exchange, exchange.body.topics, most_bytes):
-        exchange.broker.forwarding.pass_on(exchange)
+        forward_allowed(exchange, refused, response, lambda: exchange.broker.forwarding.pass_on(exchange))
 
 
 def is_refused(exchange: ApiExchange, topics: Sequence[OfTopic], most_bytes: int) -> bool:

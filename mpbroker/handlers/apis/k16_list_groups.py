@@ -5,14 +5,25 @@
 
 from __future__ import annotations
 
+from mpbroker.handlers.api_parts.visible_lists import list_visible
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.permissions import DESCRIBE_CLUSTER, DESCRIBE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 
 
 @api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", is_forwarded=True)
 def handle(exchange: ApiExchange) -> None:
     """Lists groups, by state or type."""
-    exchange.broker.forwarding.pass_on(
-        exchange, lambda request: len(request.states_filter) + len(request.types_filter)
-    )
+    if exchange.broker.authorization.allows_cluster(exchange, DESCRIBE_CLUSTER, is_told=False):
+        exchange.broker.forwarding.pass_on(
+            exchange, lambda request: len(request.states_filter) + len(request.types_filter)
+        )
+    else:
+        list_visible(
+            exchange,
+            len(exchange.body.states_filter) + len(exchange.body.types_filter),
+            "groups",
+            DESCRIBE_GROUP,
+            lambda group: group.group_id,
+        )

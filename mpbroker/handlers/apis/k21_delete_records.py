@@ -14,6 +14,7 @@ from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.metadata import Topic
+from mpbroker.handlers.requests.permissions import DELETE_TOPIC
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import DeleteBefore, DeletedRecords, DeleteRecords
 from mpbroker.protocol.api_keys import ApiKey
@@ -88,8 +89,9 @@ def handle(exchange: ApiExchange) -> DeleteRecordsResponse | None:
     wanted: list[tuple[DeleteBefore, Result]] = []
     for named in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(named.name)
+        may = exchange.allows(DELETE_TOPIC, named.name)
         for one in named.partitions:
-            found = checked(exchange, topic, one)
+            found = checked(exchange, topic, one) if may else DELETE_TOPIC.denied
             if isinstance(found, ErrorCode):
                 results.append(refused(one, found))
                 continue

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from mpbroker.handlers.requests.answers import NO_PAUSE, Answers, Pause, Timing
+from mpbroker.handlers.requests.authorization import Authorization
+from mpbroker.handlers.requests.permissions import Need
 from mpbroker.handlers.requests.request_log import describe
 from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
@@ -98,6 +100,8 @@ class ExchangeBroker(Protocol):
     def listener(self) -> Callable[[int], AddedListener]: ...
     @property
     def whose(self) -> Callable[[Request, Session | None], str]: ...
+    @property
+    def authorization(self) -> Authorization: ...
 
 
 class Exchange:
@@ -201,6 +205,10 @@ class Exchange:
             self._session = self.broker.session(self.slot)
         return self._session
 
+    def allows(self, need: Need, name: str) -> bool:
+        """Return True if the client may do that to the resource of this name."""
+        return self.broker.authorization.allows(self, need, name)
+
     def account(self, *, strict: bool) -> Account:
         """Return whose quota pays for topics that this request makes and deletes."""
         return Account(self.session.principal_name, self.client_id, strict)
@@ -215,6 +223,13 @@ class Exchange:
         self.local_ns = time.monotonic_ns()
 
     def _run(self) -> None:
+        if self.broker.authorization.is_on:
+            if self.api.is_forwarded:
+                # Kept, because it is passed on as it came.
+                self.raw_body()
+            if refusal := self.broker.authorization.refusal(self, self.body):
+                self.fail(refusal)
+                return
         response = self.api.handle(self)
         if response is not None:
             self.reply(response)
