@@ -1,4 +1,4 @@
-"""Topics, quotas and access control entries: the coordinator publishes a base and deltas, handlers hold all."""
+"""Topics, quotas and access control entries, from the coordinator to every handler: a base, then deltas."""
 
 from __future__ import annotations
 

@@ -149,6 +149,17 @@ class AclFilter(NamedTuple):
         if self.permission not in {*map(int, Permission)} - {0}:
             raise BadAcl(entry)
 
+    @property
+    def is_exact(self) -> bool:
+        """True if the filter leaves no field open, so that it matches one entry at most."""
+        return (
+            self.resource_type > ResourceType.ANY
+            and None not in (self.resource_name, self.principal, self.host)
+            and self.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+            and self.operation > Operation.ANY
+            and self.permission > Permission.ANY
+        )
+
     def matches(self, acl: Acl) -> bool:
         """Return True if the entry is one of those asked for."""
         return (
@@ -196,6 +207,11 @@ def check_principal(principal: str) -> None:
     """Check that the text has the form `Type:name`. Raises BadAcl."""
     if ":" not in principal:
         raise BadAcl(f"expected a string in format principalType:principalName but got {principal}")
+
+
+def kafka_word(number: IntEnum) -> str:
+    """Return the name of a number as Kafka's tools write it: `DescribeConfigs`."""
+    return "".join(part.capitalize() for part in number.name.split("_"))
 
 
 def _named(numbers: type[IntEnum], number: int) -> str:

@@ -1,4 +1,4 @@
-"""Decisions by access control lists: Kafka's rules one by one, and all together against a naive reading of them."""
+"""Decisions by access control lists: rule by rule, and all together against a naive reading of them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def test_resources_without_an_entry() -> None:
 
 
 def test_super_users_may_do_everything() -> None:
-    authorizer = with_entries(entry(operation=ALL, permission=DENY, principal="User:*"), super_users=["User:ann"])
+    authorizer = with_entries(
+        entry(operation=ALL, permission=DENY, principal="User:*"), super_users=["User:ann"]
+    )
     assert may(authorizer)
     assert not may(authorizer, who=Client("User:bob", "10.0.0.1"))
     assert super_users_in(" User:CN=a,O=b ; User:ann;; ") == ["User:CN=a,O=b", "User:ann"]

@@ -18,6 +18,8 @@ from mpbroker.security.acls import Acl, AclFilter, BadAcl, check_new
 
 ENTRIES_PER_REQUEST_MAX: Final = 10_000
 """Entries that one request may create or delete (Kafka: MAX_RECORDS_PER_USER_OP)."""
+WALKS_PER_REQUEST_MAX: Final = 100
+"""Filters of a request that are compared with all entries, which takes the coordinator some ms each."""
 NAME_BYTES_MAX: Final = 1024
 """The longest principal and the longest host of an entry, in bytes.
 
@@ -92,10 +94,18 @@ def _check_lengths(acl: Acl) -> None:
             raise BadAcl(f"The {what} of an access control entry may have at most {NAME_BYTES_MAX} bytes")
 
 
+def _matching(acls: AclTable, asked: AclFilter) -> list[Acl]:
+    if asked.is_exact:
+        exact = Acl(*asked)  # type: ignore[arg-type]
+        return [exact] if exact in acls else []
+    return [acl for acl in acls if asked.matches(acl)]
+
+
 def delete(acls: AclTable, call: DeleteAcls) -> tuple[DeletedAcls, list[RemoveAccessControlEntryRecord]]:
     """Return the answer, one result per filter, and the records that make it true. Changes nothing."""
     answer = DeletedAcls([])
     removed: dict[bytes, None] = {}
+    walks = 0
     for image in call.filters:
         asked = AclFilter(*image)
         try:
@@ -103,7 +113,12 @@ def delete(acls: AclTable, call: DeleteAcls) -> tuple[DeletedAcls, list[RemoveAc
         except BadAcl as error:
             answer.results.append(DeletedAclsOfFilter(ErrorCode.INVALID_REQUEST, str(error)))
             continue
-        found = [acl for acl in acls if asked.matches(acl)]
+        walks += not asked.is_exact
+        if walks > WALKS_PER_REQUEST_MAX and not asked.is_exact:
+            text = f"A request may have {WALKS_PER_REQUEST_MAX} filters that leave a field open"
+            answer.results.append(DeletedAclsOfFilter(ErrorCode.POLICY_VIOLATION, text))
+            continue
+        found = _matching(acls, asked)
         if len(removed) + len(found) > ENTRIES_PER_REQUEST_MAX:
             text = f"Cannot remove more than {ENTRIES_PER_REQUEST_MAX} acls in a single delete operation."
             answer.results.append(DeletedAclsOfFilter(ErrorCode.POLICY_VIOLATION, text))

@@ -114,10 +114,10 @@ def copy_of(group: AskedGroup, topics: list[AskedTopic]) -> AskedGroup:
 class Parts:
     """A request in parts: the next ones to ask, and the response so far."""
 
-    def __init__(self, request: OffsetFetchRequest) -> None:
+    def __init__(self, groups: list[AskedGroup], *, require_stable: bool) -> None:
         self.response = OffsetFetchResponse()
-        self._require_stable = request.require_stable
-        self._left = [(n, *one) for n, group in enumerate(request.groups) for one in slices(group)]
+        self._require_stable = require_stable
+        self._left = [(n, *one) for n, group in enumerate(groups) for one in slices(group)]
         self._left.reverse()
         self._asked: list[int] = []
 
@@ -175,25 +175,27 @@ def readable(exchange: ApiExchange, group: AskedGroup) -> tuple[AskedGroup, list
 
 
 class Refused:
-    """What the client may not see of the groups in a request, and how that gets into the response."""
+    """What the client may not see of the groups in a request, and how that gets into the response.
+
+    `groups` is the rest, which is to be asked for.
+    """
 
     def __init__(self, exchange: ApiExchange) -> None:
         self._exchange = exchange
         self._names = [group.group_id for group in exchange.body.groups]
         self._denied = {name for name in self._names if not exchange.allows(DESCRIBE_GROUP, name)}
         self._topics: dict[str, list[OfGroup]] = {}
-        asked = []
+        self.groups: list[AskedGroup] = []
         for group in exchange.body.groups:
             if group.group_id in self._denied:
                 continue
             visible, self._topics[group.group_id] = readable(exchange, group)
-            asked.append(visible)
-        exchange.body.groups = asked
+            self.groups.append(visible)
 
     def add_to(self, response: OffsetFetchResponse) -> OffsetFetchResponse:
         """Add the refusals to a response about what was asked for, in the order of the request."""
         found = {group.group_id: group for group in response.groups}
-        all_asked = {group.group_id for group in self._exchange.body.groups if group.topics is None}
+        all_asked = {group.group_id for group in self.groups if group.topics is None}
         for name, group in found.items():
             if name in all_asked:
                 group.topics = [topic for topic in group.topics if self._is_visible(topic)]
@@ -236,15 +238,15 @@ def handle(exchange: ApiExchange) -> OffsetFetchResponse | None:
         ]
     if exchange.names_too_many(named_in(request.groups), PARTITIONS_MAX):
         return None
-    refused = Refused(exchange) if exchange.broker.authorization.is_on else None
-    if not request.groups and refused is not None:
+    refused = Refused(exchange)
+    if request.groups and not refused.groups:
         return shaped(exchange, refused.add_to(OffsetFetchResponse()))
-    parts = Parts(request)
+    parts = Parts(refused.groups, require_stable=request.require_stable)
     exchange.broker.forwarding.forward_in_parts(
         exchange,
         max(exchange.version, FIRST_VERSION_WITH_GROUPS),
         parts.next(),
         parts.following,
-        lambda: shaped(exchange, refused.add_to(parts.response) if refused is not None else parts.response),
+        lambda: shaped(exchange, refused.add_to(parts.response)),
     )
     return None

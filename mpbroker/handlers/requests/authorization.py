@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
 from mpbroker.handlers.requests.metadata import Topic
-from mpbroker.handlers.requests.permissions import NAMED_BY, RULES, Need
+from mpbroker.handlers.requests.permissions import RULES, Need, name_in
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.protocol.api_keys import ApiKey
@@ -84,13 +84,13 @@ class Authorization:
         verdict = self._authorizer.authorize(client, need.operation, need.resource_type, name)
         if is_told and not verdict.is_allowed:
             AUDIT.info(
-                "%s from %s is denied %s %r by %s: %s",
+                "%s from %s is denied %s %r for %s: %s",
                 client.principal,
                 client.host,
                 need,
                 name[:NAME_LENGTH_MAX],
-                verdict.rule if isinstance(verdict.rule, Acl) else verdict.rule.value,
                 ApiKey(asking.slot.api_key).name,
+                verdict.rule if isinstance(verdict.rule, Acl) else verdict.rule.value,
             )
         if len(name) <= NAME_LENGTH_MAX:
             if len(self._remembered) >= REMEMBERED_MAX:
@@ -134,14 +134,14 @@ class Authorization:
 
     def refusal(self, asking: Asking, body: object) -> ErrorCode | None:
         """Return the error for a client that lacks a need of the whole request, None if it may go on."""
-        rule = RULES[ApiKey(asking.slot.api_key)]
+        key = ApiKey(asking.slot.api_key)
+        rule = RULES[key]
         if not rule.whole or self._authorizer is None:
             return None
         if rule.instead is not None and self.allows_cluster(asking, rule.instead, is_told=False):
             return None
         for need in rule.whole:
-            field = NAMED_BY.get(need.resource_type)
-            name = CLUSTER_NAME if field is None else getattr(body, field)
+            name = name_in(body, key, need.resource_type)
             if name is not None and not self.allows(asking, need, name):
                 return need.denied
         return None

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.security.acls import Operation, ResourceType
+from mpbroker.security.acls import CLUSTER_NAME, Operation, ResourceType, kafka_word
 
 
 class Need(NamedTuple):
@@ -26,8 +26,7 @@ class Need(NamedTuple):
 
     def __str__(self) -> str:
         """Write it as Kafka's documentation does: `Read Topic`."""
-        words = f"{self.operation.name} {self.resource_type.name}".replace("_", " ").split(" ")
-        return " ".join(word.capitalize() for word in words).replace("Transactional Id", "TransactionalId")
+        return f"{kafka_word(self.operation)} {kafka_word(self.resource_type)}"
 
 
 class Rule(NamedTuple):
@@ -53,7 +52,7 @@ DENIED: Final = {
 }
 
 # The field of a request that names the resource of a need of the whole request.
-NAMED_BY: Final = {ResourceType.GROUP: "group_id", ResourceType.TRANSACTIONAL_ID: "transactional_id"}
+_FIELDS: Final = {ResourceType.GROUP: "group_id", ResourceType.TRANSACTIONAL_ID: "transactional_id"}
 
 _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
 _CLUSTER, _TRANSACTION = ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID
@@ -166,3 +165,14 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(whole=(READ_GROUP,)),
     ApiKey.LIST_CONFIG_RESOURCES: Rule(whole=(DESCRIBE_CLUSTER_CONFIGS,)),
 }
+
+
+def name_in(body: object, key: ApiKey, kind: ResourceType) -> str | None:
+    """Return the name of the resource that a need of the whole request is about; None if it names none."""
+    if kind == ResourceType.CLUSTER:
+        return CLUSTER_NAME
+    field = _FIELDS[kind]
+    if key == ApiKey.ADD_PARTITIONS_TO_TXN:
+        field = f"v3_and_below_{field}"
+    name: str | None = getattr(body, field)
+    return name

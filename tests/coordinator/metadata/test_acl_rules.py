@@ -1,4 +1,4 @@
-"""Access control entries in the coordinator: what is refused, what records say, and what handlers are told."""
+"""Access control entries in the coordinator: what is refused, what records say, what handlers are told."""
 
 from __future__ import annotations
 
@@ -132,3 +132,15 @@ def test_a_draft_leaves_the_state_alone() -> None:
     log.create(ORDERS)
     log.state.draft().apply_all([RemoveAccessControlEntryRecord(log.state.acls[Acl(*ORDERS)])])
     assert len(log.state.acls) == len(log.state.acls_by_id) == 1
+
+
+def test_filters_with_open_fields_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acl_rules, "WALKS_PER_REQUEST_MAX", 1)
+    log = Log()
+    bob = ORDERS._replace(principal="User:bob")
+    log.create(ORDERS, bob)
+    open_ones = [EVERYTHING._replace(principal=name) for name in ("User:ann", "User:bob")]
+    answer = log.delete(*open_ones, AclFilterImage(*bob), AclFilterImage(*bob._replace(operation=4)))
+    assert [one.error for one in answer.results] == [0, ErrorCode.POLICY_VIOLATION, 0, 0]
+    assert [one.acls for one in answer.results] == [[ORDERS], [], [bob], []]
+    assert log.state.acls == {}
