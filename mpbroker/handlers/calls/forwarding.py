@@ -27,6 +27,40 @@ NAMES_AT_ONCE = 500
 WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
 
+class _Parts:
+    """A request that is forwarded in parts, one after the other.
+
+    Calls are made with bound methods. Two functions that name each other would be a cycle that keeps the
+    request until a collection.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[Exchange, int, bytes, Callable[[ForwardedResponse], None]], None],
+        exchange: Exchange,
+        version: int,
+        following: Callable[[Any], Message | None],
+        then: Callable[[], Message],
+    ) -> None:
+        self._forward = forward
+        self._exchange = exchange
+        self._version = version
+        self._following = following
+        self._then = then
+
+    def ask(self, request: Message) -> None:
+        body = encode_bytes(encode_request(self._exchange.slot.api_key, self._version, request))
+        self._forward(self._exchange, self._version, body, self._answered)
+
+    def _answered(self, answer: ForwardedResponse) -> None:
+        response, _ = decode_response(self._exchange.slot.api_key, self._version, answer.body)
+        request = self._following(response)
+        if request is None:
+            self._exchange.reply(self._then())
+        else:
+            self.ask(request)
+
+
 class Forwarding:
     """Requests that the coordinator has, by connection, with the numbers of their calls."""
 
@@ -100,19 +134,7 @@ class Forwarding:
         `following` gets each response and returns the next request, or None at the end; then `then` makes the
         answer.
         """
-        key = exchange.slot.api_key
-
-        def answered(answer: ForwardedResponse) -> None:
-            request = following(decode_response(key, version, answer.body)[0])
-            if request is None:
-                exchange.reply(then())
-            else:
-                forward(request)
-
-        def forward(request: Message) -> None:
-            self._forward(exchange, version, encode_bytes(encode_request(key, version, request)), answered)
-
-        forward(first)
+        _Parts(self._forward, exchange, version, following, then).ask(first)
 
     # ---- on its way
 

@@ -426,6 +426,8 @@ class Exchange:
         if self.done:
             return False
         self.done = True
-        if self.on_end is not None:
-            self.on_end()
+        # Forgotten, as it knows the exchange: without a cycle all memory of a request ends with its answer.
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()
         return True
