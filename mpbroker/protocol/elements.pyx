@@ -1,8 +1,8 @@
 """Count what a message has, before anything is built of it.
 
-A walk over the bytes takes some nanoseconds for each element of an array, where decoding takes a microsecond or
-two, so a message can be refused, or decoded in pieces, for what it has. A walker is a table of numbers that
-`element_program.py` makes of the schema; only this file and that one know its form:
+A walk over the bytes takes some nanoseconds for each element of an array, decoding a microsecond or two. So a
+message can be refused, or decoded in pieces, for what it has. The walk follows a program, a table of numbers
+that `element_program.py` makes of the schema; only this file and that one know its form:
 
     END
     FIXED, bytes
@@ -14,7 +14,8 @@ two, so a message can be refused, or decoded in pieces, for what it has. A walke
     ARRAY, skip, …, END             int32 count; `skip` leads behind the END
     COMPACT_ARRAY, skip, …, END     unsigned varint of count + 1
     NULLABLE, skip, …, END          int8, negative for null
-    TAGS, skip, (tag + 1, skip, …, END)*, END    unsigned varint of their number, then tag, size and bytes of each
+    TAGS, skip, (tag + 1, skip, …, END)*, END
+                                    unsigned varint of their number, then tag, size and bytes of each
 
 Bytes that do not fit end the walk: the decoder says what is wrong with them, after no more elements than were
 counted.

@@ -37,6 +37,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
     "a rule that several modules keep together": (
         *("cli/parts", "coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
         *(
+            "handlers/bounds",
             "handlers/heavy",
             "handlers/request_memory",
             "log/append/altered_settings",
