@@ -36,7 +36,13 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
     ),
     "a rule that several modules keep together": (
         *("cli/parts", "coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
-        *("handlers/heavy", "log/append/altered_settings", "log/append/delayed_produce"),
+        *(
+            "handlers/bounds",
+            "handlers/heavy",
+            "handlers/request_memory",
+            "log/append/altered_settings",
+            "log/append/delayed_produce",
+        ),
         *("log/append/offered_rounds", "log/append/transactions", "log/append/writeback"),
         *("handlers/produce/pipelined", "log/format/files", "log/manager/several_workers"),
         *(

@@ -10,6 +10,8 @@ KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
@@ -25,6 +27,11 @@ NO_SHARE_GROUPS = (
 )
 
 
+def keys_of(exchange: ApiExchange) -> Iterable[str]:
+    """Return each key of the request once."""
+    return dict.fromkeys(exchange.body.coordinator_keys)
+
+
 def found(exchange: ApiExchange) -> FindCoordinatorResponse:
     address = exchange.broker.advertised(exchange.slot)
     node = exchange.broker.metadata.node_id
@@ -33,7 +40,7 @@ def found(exchange: ApiExchange) -> FindCoordinatorResponse:
     return FindCoordinatorResponse(
         coordinators=[
             FindCoordinatorResponse.Coordinator(key, node, address.host, address.port)
-            for key in exchange.body.coordinator_keys
+            for key in keys_of(exchange)
         ]
     )
 
@@ -46,7 +53,7 @@ def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> FindCoordin
     return FindCoordinatorResponse(
         coordinators=[
             FindCoordinatorResponse.Coordinator(key, NO_NODE, "", -1, code, message)
-            for key in exchange.body.coordinator_keys
+            for key in keys_of(exchange)
         ]
     )
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import FEW_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
-@api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", is_forwarded=True)
+@api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", is_forwarded=True, elements_max=FEW_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Lists groups, by state or type."""
-    exchange.broker.forwarding.pass_on(
-        exchange, lambda request: len(request.states_filter) + len(request.types_filter)
-    )
+    exchange.broker.forwarding.pass_on(exchange)

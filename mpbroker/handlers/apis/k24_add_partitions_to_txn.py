@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from mpbroker.protocol.messages import AddPartitionsToTxnResponse
 
 
 def failed(exchange: ApiExchange, code: ErrorCode) -> AddPartitionsToTxnResponse:
@@ -29,12 +30,15 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> AddPartitionsToTxnResponse
     )
 
 
-def named(request: AddPartitionsToTxnRequest) -> int:
-    topics = request.v3_and_below_topics
-    return len(topics) + sum(len(topic.partitions) for topic in topics)
-
-
-@api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, name="AddPartitionsToTxn", failed=failed, is_forwarded=True)
+@api(
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    0,
+    3,
+    name="AddPartitionsToTxn",
+    failed=failed,
+    is_forwarded=True,
+    elements_max=PARTITIONS_MAX,
+)
 def handle(exchange: ApiExchange) -> None:
     """Makes partitions part of a transaction."""
-    exchange.broker.forwarding.pass_on(exchange, named)
+    exchange.broker.forwarding.pass_on(exchange)

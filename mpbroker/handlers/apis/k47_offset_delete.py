@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.messages import OffsetDeleteRequest
 
 
-def named(request: OffsetDeleteRequest) -> int:
-    return len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
-
-
-@api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True)
+@api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True, elements_max=PARTITIONS_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Deletes committed offsets of topics that the group is not subscribed to."""
-    exchange.broker.forwarding.pass_on(exchange, named)
+    exchange.broker.forwarding.pass_on(exchange)

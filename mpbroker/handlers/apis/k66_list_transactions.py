@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import FEW_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
-@api(ApiKey.LIST_TRANSACTIONS, 0, 2, name="ListTransactions", is_forwarded=True)
+@api(ApiKey.LIST_TRANSACTIONS, 0, 2, name="ListTransactions", is_forwarded=True, elements_max=FEW_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Lists transactional ids, by state, producer, duration or pattern."""
-    exchange.broker.forwarding.pass_on(
-        exchange, lambda request: len(request.state_filters) + len(request.producer_id_filters)
-    )
+    exchange.broker.forwarding.pass_on(exchange)
