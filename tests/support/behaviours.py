@@ -26,7 +26,13 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("network/acceptor/control_plane", "network/acceptor/listeners", "network/acceptor/reload"),
         *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),
         *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
-        *("security/foreign_logins", "security/identities", "security/quotas", "security/real_clients"),
+        *(
+            "security/attacks",
+            "security/foreign_logins",
+            "security/identities",
+            "security/quotas",
+            "security/real_clients",
+        ),
         *("security/reload", "security/secrets", "supervisor/altered", "supervisor/serve"),
     ),
     "APIs of a kind, each of which is a module": (
