@@ -176,7 +176,8 @@ class Region:
     def attach(cls, path: Path, magic: bytes, layout_version: int, *, writable: bool = False) -> Region:
         """Map a public region, read-only unless `writable`. Raises LayoutMismatch, RegionUnavailable."""
         try:
-            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
+            flags = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | flags)
         except OSError as error:
             raise RegionUnavailable(
                 error.errno, f"cannot open {path}: {os.strerror(error.errno or 0)}"

@@ -15,16 +15,23 @@ import msgspec
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, read_pointer
+from shm.ownership import UntrustedPath, check_path
 
 REPLY_BYTES_MAX = 1 << 20
 TIMEOUT_SECONDS = 10.0
 
 
 class ControlClient:
-    """A client of one broker's supervisor. Each request is a connection of its own, so none can go stale."""
+    """A client of one broker's supervisor. Each request is a connection of its own, so none can go stale.
 
-    def __init__(self, runtime_dir: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    `owner`: the uid of the broker; None: that of the runtime directory, which was named.
+    """
+
+    def __init__(
+        self, runtime_dir: Path, timeout_seconds: float = TIMEOUT_SECONDS, *, owner: int | None = None
+    ) -> None:
         self.path = runtime_dir / CONTROL_NAME
+        self._owner = owner
         self.timeout_seconds = timeout_seconds
 
     @classmethod
@@ -52,10 +59,25 @@ class ControlClient:
                 f"no broker is running on {directory.absolute()} (it has no {POINTER_NAME}); "
                 "name its data directory with --log-dirs, or set MPBROKER_RUNTIME_DIR"
             )
-        return cls(Path(pointer.runtime_dir))
+        return cls(Path(pointer.runtime_dir), owner=path.stat().st_uid)
+
+    def checked(self, name: str) -> Path:
+        """Return the path of a file in the runtime directory, after a check that it is the broker's.
+
+        Raises CliError: another user could have put it there.
+        """
+        path = self.path.with_name(name)
+        try:
+            check_path(path, self.path.parent.stat().st_uid if self._owner is None else self._owner)
+        except UntrustedPath as error:
+            raise CliError(f"{path} may not be the broker's: {error}") from error
+        except OSError:
+            pass  # its user reports what is missing
+        return path
 
     def call(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Send a command and return the supervisor's reply. Raises CliError."""
+        self.checked(CONTROL_NAME)
         request = msgspec.json.encode({"command": command, **arguments})
         try:
             packet = self._exchange(request)

@@ -6,6 +6,7 @@ from typing import Any
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.output import print_document, print_groups, print_json
+from mpbroker.protocol.printable import printable
 
 # A worker that leaves waits for slow clients to take what it has for them, as long as the supervisor lets it.
 RESIZE_TIMEOUT_SECONDS = 120.0
@@ -136,7 +137,9 @@ def short(processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def last_errors(processes: list[dict[str, Any]]) -> list[str]:
     """Return a line for each process that has had an error; a table would be as wide as the longest."""
     said = [(process["name"], process.get("last_error", "").strip()) for process in processes]
-    return [f"last error of {name}: {error.splitlines()[-1].strip()}" for name, error in said if error]
+    return [
+        f"last error of {name}: {printable(error.splitlines()[-1].strip())}" for name, error in said if error
+    ]
 
 
 def _show_listener(what: str, reply: dict[str, Any], *, as_json: bool) -> None:

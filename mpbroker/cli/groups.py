@@ -16,6 +16,7 @@ from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import LATEST
+from mpbroker.protocol.printable import printable
 
 # Kafka's protocol of consumers. Assignments of other members (Connect's workers) have formats of their own.
 CONSUMER = "consumer"
@@ -70,7 +71,7 @@ def describe(where: Where, names: list[str], *, with_members: bool, as_json: boo
         rows = [[row[name] for name in PARTITIONS.values()] for row in document["partitions"]]
         print_table(list(PARTITIONS), rows, title=title)
         if idle := [one["member"] for one in document["members"] if not one["partitions"]]:
-            print(f"without a partition: {', '.join(idle)}")
+            print(printable(f"without a partition: {', '.join(idle)}"))
 
 
 def _row_of_member(member: dict[str, Any]) -> list[Any]:

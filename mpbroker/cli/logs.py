@@ -28,6 +28,7 @@ from mpbroker.inspection.findings import Finding, Severity
 from mpbroker.inspection.partition import Partition, check, log_bytes
 from mpbroker.inspection.segment import Seen
 from mpbroker.ipc.process import FatalError
+from mpbroker.protocol.printable import printable
 
 
 def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
@@ -58,19 +59,13 @@ def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
             if as_json:
                 sys.stdout.buffer.write(msgspec.json.encode({"file": str(file), **entry}) + b"\n")
             else:
-                sys.stdout.write("  " + "  ".join(f"{k}: {_printable(v)}" for k, v in entry.items()) + "\n")
+                sys.stdout.write(
+                    "  " + "  ".join(f"{k}: {printable(str(v))}" for k, v in entry.items()) + "\n"
+                )
     except dumping.Unreadable as error:
         raise CliError(str(error)) from error
     except dumping.NotAFile as error:
         raise CliError(str(error), USAGE_ERROR) from error
-
-
-def _printable(value: Any) -> str:
-    """Escape a text, so that nothing in a record moves a terminal's cursor or ends a line."""
-    text = str(value)
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def verify(paths: list[Path], *, as_json: bool) -> None:

@@ -32,6 +32,7 @@ from mpbroker.cli.spark import spark_app
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ClientError, ConfigError
 from mpbroker.config.version import VERSION
+from mpbroker.protocol.printable import printable
 
 app = App(
     name="mpbroker",
@@ -536,5 +537,5 @@ def _exit_code(call: Callable[[], object]) -> int:
 
 def _say(text: str, code: int) -> int:
     for line in text.splitlines():
-        print(f"mpbroker: {line}", file=sys.stderr)
+        print(f"mpbroker: {printable(line)}", file=sys.stderr)
     return code

@@ -18,7 +18,7 @@ from shm.region import LayoutMismatch, Region, RegionUnavailable
 def show(
     log_dirs: str | None, patterns: list[str], interval_s: float, file: Path | None, *, as_json: bool
 ) -> None:
-    public = _attach(file or ControlClient.find(log_dirs).path.with_name(PUBLIC_NAME))
+    public = _attach(file.resolve() if file else ControlClient.find(log_dirs).checked(PUBLIC_NAME))
     before = None
     if interval_s > 0 and public.owner_is_alive():
         before = snapshot.take(public)

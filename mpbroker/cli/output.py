@@ -1,15 +1,25 @@
-"""Tables for people and JSON for programs. Rich colours tables on a terminal only."""
+"""Tables for people and JSON for programs. Rich colours tables on a terminal only.
 
+Names in them are what clients have chosen: they reach a terminal without control characters.
+"""
+
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from mpbroker.protocol.printable import printable
+
+# JSON escapes those below a space; terminals obey these too.
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
 
 def print_json(value: Any) -> None:
     """Print one document, indented. Its keys are as stable as the command."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    sys.stdout.write(_UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n")
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -30,6 +40,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     is_terminal = console.is_terminal
@@ -37,7 +48,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
         console = Console(width=10_000)
     texts = [list(row) for row in rows]
     table = Table(
-        title=title,
+        title=None if title is None else Text(printable(title)),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -49,7 +60,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
         numeric = bool(texts) and all(isinstance(row[index], (int, float)) for row in texts)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in texts:
-        table.add_row(*(_text(cell) for cell in row))
+        table.add_row(*(Text(_text(cell)) for cell in row))
     if is_terminal:
         console.print(table)
         return
@@ -63,7 +74,7 @@ def print_groups(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """Print each name on a line of its own and its members below: long names fit any terminal."""
     for name, members in groups:
         width = max(map(len, members), default=0)
-        sys.stdout.write(f"{name}\n")
+        sys.stdout.write(f"{printable(name)}\n")
         sys.stdout.writelines(f"  {key:<{width}}  {_text(value)}\n" for key, value in members.items())
 
 
@@ -93,5 +104,5 @@ def _text(cell: Any) -> str:
     if isinstance(cell, (list, tuple)):
         return ", ".join(_text(part) for part in cell)
     if isinstance(cell, dict):
-        return ", ".join(f"{name}={_text(part)}" for name, part in cell.items())
-    return str(cell)
+        return ", ".join(f"{printable(str(name))}={_text(part)}" for name, part in cell.items())
+    return printable(str(cell))

@@ -21,7 +21,7 @@ from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
 from mpbroker.log.append.journal import JournalDamaged, JournalFile, worker_of
-from mpbroker.log.directories.directory_layout import lock_log_dirs
+from mpbroker.log.directories.directory_layout import lock_log_dirs, restricted_new_files
 from mpbroker.log.format.checkpoints import fsync_directory, read_offsets, write_offsets
 from mpbroker.log.format.names import (
     HIGH_WATERMARKS,
@@ -102,7 +102,8 @@ def locked(partition: Path) -> Iterator[None]:
         raise CannotRepair(f"a broker has {home} open. Stop it first")
     fds = lock_log_dirs(BrokerConfig(log_dirs=(str(home),)))
     try:
-        yield
+        with restricted_new_files():
+            yield
     finally:
         for fd in fds:
             os.close(fd)

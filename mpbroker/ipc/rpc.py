@@ -128,11 +128,14 @@ class RpcServer:
         self._push = push
 
     def message_of(self, call: Call) -> Message | None:
-        """Copy the message of a CALL. Return None, after logging it, if its block is another by now."""
+        """Copy the message of a CALL. If its block is another by now, fail the call and return None."""
         arena = self._arena_of(call.owner)
         if arena.check(call.block, call.generation):
             return decode(bytes(arena.view(call.block, call.length)))
-        log.error("call %d of %s names a stale block; it is dropped", call.request, name_of(call.owner))
+        log.error("call %d of %s names a stale block", call.request, name_of(call.owner))
+        self.answer(
+            call.owner, call.request, Failed(NO_ANSWER, "the call's block was stale"), call.connection
+        )
         return None
 
     def answer(self, client: int, number: int, answer: Message, connection: int = 0) -> bool:

@@ -6,11 +6,17 @@ bodies only: headers and frames are in headers.py.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 from mpbroker.protocol import schema
 from mpbroker.protocol.api_keys import valid_versions
-from mpbroker.protocol.decoder import Decoder, compile_decoder
+from mpbroker.protocol.decoder import (
+    Decoder,
+    DecoderInPieces,
+    compile_decoder,
+    compile_decoder_in_pieces,
+)
 from mpbroker.protocol.encoder import Encoder, compile_encoder
 from mpbroker.protocol.messages import DATAS, REQUESTS, RESPONSES, Message
 from mpbroker.protocol.wire import Buffer, UnsupportedVersion
@@ -19,6 +25,7 @@ __all__ = [
     "data_key",
     "decode_data",
     "decode_request",
+    "decode_request_in_pieces",
     "decode_response",
     "encode_bytes",
     "encode_data",
@@ -34,6 +41,7 @@ _CLASSES: dict[schema.Kind, dict[int, type[Message]]] = {
     "data": DATAS,
 }
 _request_decoders: dict[tuple[int, int], Decoder] = {}
+_request_decoders_in_pieces: dict[tuple[int, int], DecoderInPieces] = {}
 _response_decoders: dict[tuple[int, int], Decoder] = {}
 _data_decoders: dict[tuple[int, int], Decoder] = {}
 _decoders: dict[schema.Kind, dict[tuple[int, int], Decoder]] = {
@@ -90,6 +98,21 @@ def decode_request(api_key: int, api_version: int, buf: Buffer, pos: int = 0) ->
     decode = _request_decoders.get((api_key, api_version))
     if decode is None:
         decode = _new_decoder("request", api_key, api_version)
+    return decode(buf, pos)
+
+
+def decode_request_in_pieces(
+    api_key: int, api_version: int, buf: Buffer, pos: int = 0
+) -> Generator[None, None, tuple[Any, int]]:
+    """Decode a request like `decode_request`, with a pause after each piece; its value is the result.
+
+    `buf` must stay as it is meanwhile.
+    """
+    decode = _request_decoders_in_pieces.get((api_key, api_version))
+    if decode is None:
+        message = _schema_of("request", api_key, api_version)
+        decode = compile_decoder_in_pieces(message, api_version, REQUESTS[api_key])
+        _request_decoders_in_pieces[api_key, api_version] = decode
     return decode(buf, pos)
 
 

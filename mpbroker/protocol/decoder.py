@@ -3,11 +3,14 @@
 Bounds: values of fixed size fail in `unpack_from`, single bytes in the subscript. Slices may run over the
 end, but positions only grow, so the one check of the final position finds that. An array's count is checked
 against the bytes that are left before anything is built.
+
+A decoder in pieces is a generator. It pauses after each `ELEMENTS_AT_ONCE` elements of an array, so that a
+process that serves others can do so while it decodes a long message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
 from struct import Struct
 from struct import error as struct_error
@@ -27,9 +30,13 @@ from mpbroker.protocol.wire import (
     wrong_tag_size,
 )
 
-__all__ = ["Decoder", "compile_decoder"]
+__all__ = ["ELEMENTS_AT_ONCE", "Decoder", "DecoderInPieces", "compile_decoder", "compile_decoder_in_pieces"]
 
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
+DecoderInPieces: TypeAlias = Callable[[Buffer, int], Generator[None, None, tuple[Any, int]]]
+
+# Structs or strings of an array that are decoded before a pause: some milliseconds. A power of two.
+ELEMENTS_AT_ONCE = 1024
 
 # Python reads bytes faster than views, so a frame up to this size is copied first (its records are still a
 # view of the original). A message without records is copied up to any size that clients sensibly send.
@@ -76,14 +83,15 @@ RUNTIME: dict[str, Any] = {
 
 
 class _DecoderWriter(FunctionWriter):
-    """Writes a decoder.
+    """Writes a decoder, or one that decodes in pieces if it `pauses`.
 
     `view` means that the source is a memoryview, whose slices cannot decode themselves.
     """
 
-    def __init__(self, message: Message, version: int, cls: type, view: bool) -> None:
+    def __init__(self, message: Message, version: int, cls: type, view: bool, pauses: bool) -> None:
         super().__init__(message, version, cls)
         self.view = view
+        self.pauses = pauses
         self.names.update(RUNTIME)
         self._pending: list[tuple[str, str]] = []
 
@@ -164,6 +172,8 @@ class _DecoderWriter(FunctionWriter):
                 with self.block(f"for _ in range({n}):"):
                     element = self.value(f, nullable=False)
                     self.put(f"{a}.append({element})")
+                    if self.pauses:
+                        self.put(f"if not len({a}) & {ELEMENTS_AT_ONCE - 1}: yield")
         self.put(f"else: {self.nothing(f, a, self.is_nullable(f))}")
         return a
 
@@ -213,16 +223,27 @@ def _has_records(struct: StructType, version: int) -> bool:
 
 
 def compile_decoder(message: Message, version: int, cls: type, view: bool = False) -> Decoder:
-    writer = _DecoderWriter(message, version, cls, view)
+    return _compiled(message, version, cls, view=view, pauses=False)
+
+
+def compile_decoder_in_pieces(
+    message: Message, version: int, cls: type, view: bool = False
+) -> DecoderInPieces:
+    return _compiled(message, version, cls, view=view, pauses=True)
+
+
+def _compiled(message: Message, version: int, cls: type, *, view: bool, pauses: bool) -> Callable[..., Any]:
+    writer = _DecoderWriter(message, version, cls, view, pauses)
     has_records = _has_records(message, version)
     if has_records:
         writer.put("records = b if b.__class__ is memoryview else memoryview(b)")
     if not view:
-        view_decoder = cache(lambda: compile_decoder(message, version, cls, view=True))
+        view_decoder = cache(lambda: _compiled(message, version, cls, view=True, pauses=pauses))
         writer.names["view_decoder"] = view_decoder
         limit = COPY_LIMIT if has_records else COPY_LIMIT_WITHOUT_RECORDS
         with writer.block("if b.__class__ is not bytes:"):
-            writer.put(f"if len(b) > {limit}: return view_decoder()(b, p)", "b = bytes(b)")
+            decode = "(yield from view_decoder()(b, p))" if pauses else "view_decoder()(b, p)"
+            writer.put(f"if len(b) > {limit}: return {decode}", "b = bytes(b)")
     writer.put("end = len(b)")
     with writer.block("try:"):
         result = writer.struct(message)
@@ -232,5 +253,8 @@ def compile_decoder(message: Message, version: int, cls: type, view: bool = Fals
         writer.put(f"raise MalformedMessage('{what}: cut off') from e")
     with writer.block("except REFUSED as e:"):
         writer.put(f"raise MalformedMessage(f'{what}: {{e}}') from e")
-    writer.put(f"if p > end: raise MalformedMessage('{what}: cut off')", "return result, p")
+    writer.put(f"if p > end: raise MalformedMessage('{what}: cut off')")
+    if pauses:
+        writer.put("if False: yield")
+    writer.put("return result, p")
     return writer.compile("def decode(b, p):", "decode")

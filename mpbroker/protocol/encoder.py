@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Any, NoReturn, TypeAlias
 
 from mpbroker.protocol.compiler import FunctionWriter
+from mpbroker.protocol.printable import error_text
 from mpbroker.protocol.schema import Field, Message, StructType
 from mpbroker.protocol.wire import MAX_STRING, UVARINTS, Buffer, RecordsSlice, uvarint
 
@@ -63,6 +64,7 @@ def too_long(size: int) -> NoReturn:
 RUNTIME: dict[str, Any] = {
     "RecordsSlice": RecordsSlice,
     "UV": UVARINTS,
+    "error_text": error_text,
     "put_tags": put_tags,
     "string_length": string_length,
     "too_long": too_long,
@@ -206,7 +208,8 @@ class _EncoderWriter(FunctionWriter):
         """Write a string, bytes or records."""
         n = self.variable()
         if f.type == "string":
-            self.put(f"{x} = {x}.encode()", f"{n} = len({x})")
+            text = f"error_text({x})" if f.name == "error_message" else x
+            self.put(f"{x} = {text}.encode()", f"{n} = len({x})")
             if not self.flexible:
                 self.put(f"if {n} > {MAX_STRING}: too_long({n})")
         else:

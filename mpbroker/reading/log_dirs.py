@@ -25,6 +25,7 @@ from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, read_pointer
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC
 from mpbroker.log.format.names import ALL_DIRS, LOCK, META_PROPERTIES, MOVED, STAYED
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
+from shm.ownership import UntrustedPath, check_path
 from shm.region import LayoutMismatch, Region
 
 START_PATIENCE_S: Final = 5.0
@@ -234,11 +235,16 @@ def _broker_of(log_dir: Path) -> RunningBroker:
             START_PATIENCE_S,
         )
     try:
+        check_path(runtime_dir / PUBLIC_NAME, (log_dir / POINTER_NAME).stat().st_uid)
         # Taken now, so that another broker in its place is noticed: this one then counts as ended.
         inode = (runtime_dir / PUBLIC_NAME).stat().st_ino
         region = Region.attach(runtime_dir / PUBLIC_NAME, PUBLIC_MAGIC, LAYOUT_VERSION)
     except LayoutMismatch as error:
         raise FilesUnavailable(f"{error}, {_FETCH_INSTEAD}") from error
+    except UntrustedPath as error:
+        raise FilesUnavailable(
+            f"{runtime_dir} may not be that of the broker of {log_dir}: {error}, {_FETCH_INSTEAD}"
+        ) from error
     except OSError as error:
         if error.errno == errno.ENOENT:
             raise _NotNow(f"{error}: the broker of {log_dir} is starting", START_PATIENCE_S) from error

@@ -123,7 +123,7 @@ def _child_main(
         context.fatal(error.status)
         code = ExitCode.FATAL
     except BaseException:
-        context.log.critical("the %s process fails:\n%s", child.name, traceback.format_exc())
+        context.log.critical("the %s process fails", child.name, exc_info=True)
         context.counters.set_last_error(traceback.format_exc(limit=-2))
     finally:
         sys.stderr.flush()

@@ -1,6 +1,7 @@
 """One log line format for all processes: time, level, process, message.
 
-It goes to stderr, for systemd and terminals.
+It goes to stderr, for systemd and terminals. Messages quote what clients have sent, so nothing in one ends
+the line or reaches a terminal as an escape sequence.
 """
 
 from __future__ import annotations
@@ -8,12 +9,16 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from mpbroker.protocol.printable import printable, shortened
 from shm.word import Words
 
 LEVEL_VARIABLE = "MPBROKER_LOG_LEVEL"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+# A request has names of up to 32,767 bytes, and many of them.
+MESSAGE_LENGTH_MAX = 16_384
 
 _name = "supervisor"
 
@@ -22,6 +27,19 @@ class _Prefix(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         record.process_name = _name
         return True
+
+
+class _Formatter(logging.Formatter):
+    """Writes each record in one line. The lines of its traceback follow, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = printable(shortened(record.message, MESSAGE_LENGTH_MAX))
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Indent all lines: an exception may quote a text with a line break and what looks like a line."""
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  {printable(shortened(line, MESSAGE_LENGTH_MAX))}" for line in lines)
 
 
 def wanted_level(environment: Mapping[str, str]) -> str:
@@ -36,7 +54,7 @@ def configure(level: str = "INFO") -> None:
     """Set up logging. Call it once, before the first fork."""
     out = logging.StreamHandler(sys.stderr)
     out.addFilter(_Prefix())
-    out.setFormatter(logging.Formatter("%(asctime)s %(levelname)s [%(process_name)s] %(message)s"))
+    out.setFormatter(_Formatter("%(asctime)s %(levelname)s [%(process_name)s] %(message)s"))
     root = logging.getLogger("mpbroker")
     root.handlers[:] = [out]
     root.setLevel(level)

@@ -30,7 +30,14 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log import process as log_process
 from mpbroker.log.compaction import cleaner_process
-from mpbroker.log.directories.directory_layout import LogDirLocks, check_log_dirs, name_log_dirs, remove_empty
+from mpbroker.log.directories.directory_layout import (
+    LogDirLocks,
+    check_log_dirs,
+    name_log_dirs,
+    remove_empty,
+    restricted_new_files,
+    warn_of_open_modes,
+)
 from mpbroker.log.scrub import scrub_process
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
@@ -108,9 +115,10 @@ def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
     logs.configure(logs.wanted_level(os.environ))
     setproctitle.setproctitle("mpbroker: supervisor")
     try:
-        supervisor = Supervisor(config, read_again)
-        logs.follow(supervisor.memory.words("log_level"))
-        return supervisor.run()
+        with restricted_new_files():
+            supervisor = Supervisor(config, read_again)
+            logs.follow(supervisor.memory.words("log_level"))
+            return supervisor.run()
     except FatalError as error:
         log.error("%s", error)
         return error.status
@@ -323,6 +331,7 @@ class Supervisor:
                 "log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the "
                 "machine: they are in the page cache only"
             )
+        warn_of_open_modes(self.config)
         if any(uses_tls(listener.protocol) for listener in self.config.listeners):
             log.info("%s", library.description())
         log.info(

@@ -25,7 +25,11 @@ from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.inspection.directory import is_locked
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.directory_layout import lock_log_dirs, write_clean_shutdown
+from mpbroker.log.directories.directory_layout import (
+    lock_log_dirs,
+    restricted_new_files,
+    write_clean_shutdown,
+)
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import (
@@ -106,7 +110,8 @@ def _locked(paths: Sequence[Path]) -> Iterator[None]:
             )
     fds = lock_log_dirs(BrokerConfig(log_dirs=tuple(map(str, paths))))
     try:
-        yield
+        with restricted_new_files():
+            yield
     finally:
         for fd in fds:
             os.close(fd)

@@ -14,7 +14,13 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import PATH_BYTES_MAX
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.directories.directory_layout import LOCK_POLL_S, READERS_PATIENCE_S, make_directory
+from mpbroker.log.directories.directory_layout import (
+    LOCK_POLL_S,
+    READERS_PATIENCE_S,
+    make_directory,
+    remove_empty,
+)
+from shm.ownership import UntrustedPath, check_path
 from shm.region import refuse_disk
 
 RETRY_S = 2.0
@@ -54,10 +60,13 @@ def make(config: BrokerConfig) -> tuple[Path, list[Path]]:
             f"cannot make the runtime directory {directory}: {error.strerror}. "
             "Name another in MPBROKER_RUNTIME_DIR"
         ) from error
-    if directory.stat().st_uid != os.getuid():
+    try:
+        check_path(directory, os.getuid())
+    except UntrustedPath as error:
+        remove_empty(made)
         raise FatalError(
-            f"the runtime directory {directory} belongs to another user. Name another in MPBROKER_RUNTIME_DIR"
-        )
+            f"the runtime directory {directory} is not safe: {error}. Or name another in MPBROKER_RUNTIME_DIR"
+        ) from error
     return directory, made
 
 
@@ -66,7 +75,7 @@ def claim(directory: Path) -> int:
 
     Two brokers in one directory would take each other's region and socket away.
     """
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     give_up_at = time.monotonic() + READERS_PATIENCE_S
     while True:
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mpbroker.cli import ctl, scrub
+from mpbroker.cli import ctl, metrics, scrub
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
@@ -60,6 +60,17 @@ def supervisor(runtime_dir: Path) -> Iterator[FakeSupervisor]:
     fake = FakeSupervisor(runtime_dir)
     yield fake
     fake.close()
+
+
+def test_a_socket_that_another_user_can_replace(supervisor: FakeSupervisor, runtime_dir: Path) -> None:
+    """Such a user would answer in the broker's place."""
+    (runtime_dir / "public").touch()
+    runtime_dir.chmod(0o777)
+    with pytest.raises(CliError, match=r"may not be the broker's: .*/run can be written by all users"):
+        ctl.status(None, as_json=True)
+    with pytest.raises(CliError, match="public may not be the broker's"):
+        metrics.show(None, [], 0, None, as_json=True)
+    assert supervisor.requests == []
 
 
 def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,12 +127,17 @@ def test_a_stale_answer_ends_the_call(pair: Pair) -> None:
     assert pair.lent() == 0
 
 
-def test_a_stale_call_is_dropped(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stale_call_fails(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """A call that nobody answers would keep its request, and what waits behind it, for ever."""
     pair.call(FindToClean())
     call = unpack_call(pair.to_server[0])
-    pair.client.server_died()
+    pair.of_client.end(call.block, call.generation)
     assert pair.server.message_of(call) is None
     assert "names a stale block" in caplog.text
+    pair.hear()
+    ((failed,),) = (pair.heard,)
+    assert isinstance(failed, Failed)
+    assert (failed.error, failed.message) == (NO_ANSWER, "the call's block was stale")
 
 
 def test_an_answer_to_what_was_not_asked_gives_its_block_back(

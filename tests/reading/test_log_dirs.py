@@ -193,6 +193,28 @@ def test_from_another_namespace_of_processes(log_dir: Path, fake_broker: FakeBro
     assert done.stdout == "30\n"
 
 
+def test_a_region_that_another_user_can_replace(log_dir: Path, fake_broker: FakeBroker) -> None:
+    """Its numbers would be theirs, and so would be what is read."""
+    writer = PartitionWriter(log_dir, "t")
+    fill(writer, 3)
+    fake_broker.publish(writer)
+    fake_broker.runtime_dir.chmod(0o777)
+    with pytest.raises(
+        FilesUnavailable, match=r"may not be that of the broker .* can be written by all users"
+    ):
+        read(log_dir)
+    fake_broker.runtime_dir.chmod(0o750)
+    assert read(log_dir) == list(range(30))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_region_of_another_user(log_dir: Path, fake_broker: FakeBroker) -> None:
+    fill(PartitionWriter(log_dir, "t"), 3)
+    os.chown(fake_broker.runtime_dir / "public", 65_534, 65_534)
+    with pytest.raises(FilesUnavailable, match=r"public belongs to user 65534, not to user 0"):
+        read(log_dir)
+
+
 def test_a_broker_whose_region_is_not_here(log_dir: Path, fake_broker: FakeBroker) -> None:
     """A container without its /dev/shm sees the lock, and must not go by the checkpoint."""
     fill(PartitionWriter(log_dir, "t"), 3)

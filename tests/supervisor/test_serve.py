@@ -7,7 +7,9 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -201,6 +203,52 @@ def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path, why: str) -> Non
     assert (code, ("in use" if why == "port" else "not on a tmpfs") in said) == (FAILED, True), said
     assert not new.parent.exists()
     assert not (tmp_path / "disk").exists()
+
+
+def test_a_runtime_directory_below_one_that_others_may_write(tmp_path: Path) -> None:
+    """Another user could rename it, and put a region of their own in its place."""
+    above = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    try:
+        above.chmod(0o777)
+        code, said = refused(tmp_path, runtime_dir=str(above / "runtime"))
+        assert code == FAILED
+        assert f"{above} can be written by all users (mode 0777), who can replace what is below it" in said
+        assert not any(above.iterdir())
+        (above / "runtime").symlink_to(tmp_path)
+        code, said = refused(tmp_path, runtime_dir=str(above / "runtime"))
+        assert (code, "is on" in said or "is a symbolic link" in said) == (FAILED, True), said
+    finally:
+        shutil.rmtree(above)
+
+
+def test_nobody_else_may_read_what_a_broker_writes(tmp_path: Path) -> None:
+    """Directories have mode 0750 and files 0640, whatever the umask is."""
+    running = Mpbroker(tmp_path / "broker")
+    new = tmp_path / "broker" / "new"
+    running.flags = ("--log-dirs", f"{running.log_dir},{new}", "-o", "offsets.topic.num.partitions=2")
+    before = os.umask(0)
+    try:
+        running.start()
+        create_topic(running.bootstrap, "topic", 4)
+        confluent_write(running.bootstrap, "topic", sample_records(4, 10, 1), "none")
+        modes = modes_below(running.log_dir, new, running.runtime_dir)
+        assert running.stop() == 0
+        modes |= modes_below(running.log_dir, new)
+    finally:
+        os.umask(before)
+        running.kill()
+    # The tests have made it, and a hole in the way of others is told.
+    assert modes.pop(running.log_dir) == 0o777
+    assert f"other users may write {running.log_dir} (mode 0777). Run chmod -R g-w,o= " in running.output()
+    assert f"users may read {new}" not in running.output()
+    sockets = {running.runtime_dir / "control.sock": 0o600}
+    assert {path: mode for path, mode in modes.items() if mode not in (0o750, 0o640)} == sockets
+    assert {0o750, 0o640} <= set(modes.values())
+
+
+def modes_below(*directories: Path) -> dict[Path, int]:
+    paths = [path for directory in directories for path in (directory, *directory.rglob("*"))]
+    return {path: stat.S_IMODE(path.lstat().st_mode) for path in paths}
 
 
 def test_a_runtime_directory_with_too_long_a_name(tmp_path: Path) -> None:

@@ -26,7 +26,13 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("network/acceptor/control_plane", "network/acceptor/listeners", "network/acceptor/reload"),
         *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),
         *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
-        *("security/foreign_logins", "security/identities", "security/quotas", "security/real_clients"),
+        *(
+            "security/attacks",
+            "security/foreign_logins",
+            "security/identities",
+            "security/quotas",
+            "security/real_clients",
+        ),
         *("security/reload", "security/secrets", "supervisor/altered", "supervisor/serve"),
     ),
     "APIs of a kind, each of which is a module": (
@@ -36,7 +42,13 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
     ),
     "a rule that several modules keep together": (
         *("cli/parts", "coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
-        *("handlers/heavy", "log/append/altered_settings", "log/append/delayed_produce"),
+        *(
+            "handlers/bounds",
+            "handlers/heavy",
+            "handlers/request_memory",
+            "log/append/altered_settings",
+            "log/append/delayed_produce",
+        ),
         *("log/append/offered_rounds", "log/append/transactions", "log/append/writeback"),
         *("handlers/produce/pipelined", "log/format/files", "log/manager/several_workers"),
         *(

@@ -89,6 +89,7 @@ class GroupCoordinator:
         # The rest of what a Shard has.
         self.unload = manager.unload
         self.abandon = rebalances.abandon
+        self.withdraw = rebalances.withdraw
         self.waiters = rebalances.waiters
 
     def topic_loaded(self) -> None:

@@ -108,7 +108,7 @@ class DeleteGroups:
                 if keys:
                     self._offset_manager.expire(group.group_id, keys)
             elif group.state is GroupState.EMPTY and not self._is_awaited(group):
-                log.info("group %s: empty and without offsets, it is deleted", group.group_id)
+                log.info("group %.255s: empty and without offsets, it is deleted", group.group_id)
                 self._bury(group, lambda _error: None)
             elif keys:
                 self._offset_manager.expire(group.group_id, keys)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
@@ -26,6 +26,12 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """Name and metadata of each protocol that a member supports, the best liked first."""
 
 CONSUMER_PROTOCOL: Final = "consumer"
+# Topics of a member's subscription that are read, and of all members together. If there are more, the group
+# counts as subscribed to every topic: none of its offsets expires or is deleted by mistake.
+SUBSCRIPTION_MAX: Final = 10_000
+SUBSCRIBED_MAX: Final = 100_000
+NAMES_SHOWN_MAX: Final = 10
+NAME_SHOWN_MAX: Final = 255
 NO_MEMBER: Final = ""
 
 log = logging.getLogger("mpbroker")
@@ -206,15 +212,22 @@ class Group:
         self._supported = +self._supported
 
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
+        """Return the member of that id. Raises ApiError, and logs it if the id is fenced."""
+        try:
+            return self.member(member_id, instance_id)
+        except ApiError as error:
+            if error.code is ErrorCode.FENCED_INSTANCE_ID:
+                group_id, names = self.group_id, shown([member_id, instance_id or ""])
+                log.info("group %.255s: a member and instance are fenced: %s", group_id, names)
+            raise
+
+    def member(self, member_id: str, instance_id: str | None) -> Member:
         """Return the member of that id. Raises ApiError."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             if known != member_id:
-                log.info(
-                    "group %s: %s is fenced, %s is instance %s", self.group_id, member_id, known, instance_id
-                )
                 raise ApiError(ErrorCode.FENCED_INSTANCE_ID)
         member = self.members.get(member_id)
         if member is None:
@@ -242,7 +255,7 @@ class Group:
         joined = next((m.member_id for m in self.members.values() if m.awaits_join is not None), None)
         if joined is None:
             return False
-        log.info("group %s: leader %s did not rejoin, %s leads", self.group_id, self.leader, joined)
+        log.info("group %.255s: leader %s did not rejoin, %s leads", self.group_id, self.leader, joined)
         self.leader = joined
         return True
 
@@ -266,8 +279,9 @@ class Group:
         return max(votes, key=lambda name: votes[name])
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics of the members' subscriptions, None if these are not of Kafka's consumer
-        protocol.
+        """Return the topics of the members' subscriptions.
+
+        None if these are not of Kafka's consumer protocol, or too many to be read.
         """
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
@@ -275,12 +289,19 @@ class Group:
             return frozenset()
         if self.protocol is None:
             return None
+        topics: set[str] = set()
+        read = 0
         try:
-            topics = [topics_in(member.metadata(self.protocol)) for member in self.members.values()]
+            for member in self.members.values():
+                named = topics_in(member.metadata(self.protocol))
+                read += len(named)
+                if read > SUBSCRIBED_MAX:
+                    raise MalformedMessage(f"the members name more than {SUBSCRIBED_MAX} topics")
+                topics.update(named)
         except (MalformedMessage, UnicodeDecodeError) as error:
-            log.info("group %s: a subscription cannot be read: %s", self.group_id, error)
+            log.info("group %.255s: a subscription cannot be read: %s", self.group_id, error)
             return None
-        return frozenset().union(*topics)
+        return frozenset(topics)
 
     def is_subscribed_to(self, topic: str) -> bool:
         if self.subscribed is None:
@@ -313,6 +334,13 @@ class Group:
         ]
 
 
+def shown(names: Sequence[str]) -> str:
+    """Return the names for a log message: clients choose how many there are, and how long they are."""
+    text = ", ".join(f"{name:.{NAME_SHOWN_MAX}}" for name in names[:NAMES_SHOWN_MAX])
+    more = len(names) - NAMES_SHOWN_MAX
+    return f"{text} and {more} more" if more > 0 else text
+
+
 def topics_in(subscription: bytes) -> list[str]:
     """Return the topics of a ConsumerProtocolSubscription. All versions begin as version 0 does.
 
@@ -325,6 +353,8 @@ def topics_in(subscription: bytes) -> list[str]:
     count = int.from_bytes(subscription[2:6], signed=True)
     if len(subscription) < at or count < 0:
         raise MalformedMessage("a subscription is cut off")
+    if count > SUBSCRIPTION_MAX:
+        raise MalformedMessage(f"it says {count} topics, more than {SUBSCRIPTION_MAX}")
     for _ in range(count):
         head = subscription[at : at + 2]
         length = int.from_bytes(head, signed=True)

@@ -187,7 +187,11 @@ class JoinGroup:
         """Give an instance that was started anew the place of its former self, which is fenced."""
         old_id, old_leader = member.member_id, group.leader
         log.info(
-            "group %s: instance %s was %s and is %s now", group.group_id, member.instance_id, old_id, new_id
+            "group %.255s: instance %s was %s and is %s now",
+            group.group_id,
+            member.instance_id,
+            old_id,
+            new_id,
         )
         rebalances, request = self._rebalances, join.request
         rebalances.end_join(member, refused_join(old_id, ErrorCode.FENCED_INSTANCE_ID))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState
+from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, shown
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.runtime.requests import RequestContext
@@ -78,7 +78,8 @@ class Members:
 
         Raises ApiError if the group cannot be asked; errors of a member are in its result.
         """
-        asked = request.members
+        # Each once: a request may name the same member very often.
+        asked = list({(m.member_id, m.group_instance_id): m for m in request.members}.values())
         results = [LeaveGroupResponse.MemberResponse(m.member_id, m.group_instance_id) for m in asked]
         try:
             group = self._manager.live(request.group_id)
@@ -94,9 +95,14 @@ class Members:
             except ApiError as error:
                 result.error_code = error.code
         gone = [r.member_id or f"instance {r.group_instance_id}" for r in results if not r.error_code]
-        if gone and group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self._rebalances.rebalance_or_complete(group, f"{', '.join(gone)} left")
-        elif gone:
+        if not gone:
+            return LeaveGroupResponse(members=results)
+        # One line: a request may remove very many members.
+        names, reason = shown(gone), shown([asked[0].reason or "not provided"])
+        log.info("group %.255s: %s left (%s)", group.group_id, names, reason)
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self._rebalances.rebalance_or_complete(group, f"{names} left")
+        else:
             self._rebalances.complete_join_phase_if_due(group)
         return LeaveGroupResponse(members=results)
 
@@ -109,7 +115,4 @@ class Members:
             self._rebalances.expect_no_more(group, member_id)
             group.remove(member_id)
             return
-        member = group.check_member(member_id, instance_id)
-        reason = identity.reason or "not provided"
-        log.info("group %s: %s leaves (%s)", group.group_id, member_id, reason)
-        self._rebalances.remove(group, member)
+        self._rebalances.remove(group, group.member(member_id, instance_id))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member
+from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member, shown
 from mpbroker.coordinator.groups.records import Entry, GroupKey
 from mpbroker.coordinator.runtime.requests import Waiter, response_error
 from mpbroker.coordinator.runtime.timers import Clock, Timers
@@ -108,6 +108,22 @@ class Rebalances:
         else:
             self.remove_and_update(group, member, f"the connection of {member.member_id} is closed")
 
+    def withdraw(self, waiter: Waiter) -> None:
+        """Forget the wait of a request that failed, and is answered with its error.
+
+        Its member has its session's time to ask again.
+        """
+        found = self._waiting.pop(waiter, None)
+        if found is None:
+            return
+        group, member = found
+        if member.awaits_join == waiter:
+            member.awaits_join = None
+        if member.awaits_sync == waiter:
+            member.awaits_sync = None
+        if group.members.get(member.member_id) is member:
+            self.keep_alive(group, member)
+
     def end_waits(self, group: Group, error: ErrorCode) -> None:
         """End all waits of the group with an error that clients retry. A join phase begins its time anew."""
         patience_ms = 0
@@ -150,14 +166,14 @@ class Rebalances:
 
     def _expire_member(self, group: Group, member_id: str) -> None:
         if member_id in group.pending_joins:
-            log.info("group %s: %s was given an id and did not join", group.group_id, member_id)
+            log.info("group %.255s: %s was given an id and did not join", group.group_id, member_id)
             group.remove(member_id)
             self.complete_join_if_all_are_there(group)
             return
         member = group.members.get(member_id)
         if member is None or member.is_alive_without_heartbeats:
             return
-        log.info("group %s: the session of %s has expired, it is removed", group.group_id, member_id)
+        log.info("group %.255s: the session of %s has expired, it is removed", group.group_id, member_id)
         self.remove_and_update(group, member, f"the session of {member_id} has expired")
 
     def remove_and_update(self, group: Group, member: Member, reason: str) -> None:
@@ -190,7 +206,7 @@ class Rebalances:
         self._timers.cancel(("sync", group.group_id))
         is_first = group.state is GroupState.EMPTY
         log.info(
-            "group %s: preparing to rebalance from %s, generation %d (%s)",
+            "group %.255s: preparing to rebalance from %s, generation %d (%s)",
             group.group_id,
             group.state.value,
             group.generation,
@@ -249,20 +265,23 @@ class Rebalances:
         self._timers.cancel(("join", group.group_id))
         for member in list(group.members.values()):
             if member.awaits_join is None and member.instance_id is None:
-                log.info("group %s: %s did not rejoin and is removed", group.group_id, member.member_id)
+                log.info("group %.255s: %s did not rejoin and is removed", group.group_id, member.member_id)
                 self.remove(group, member)
         if group.members and not group.elect_leader_who_joined():
-            log.info("group %s: nobody rejoined, waiting until the sessions expire", group.group_id)
+            log.info("group %.255s: nobody rejoined, waiting until the sessions expire", group.group_id)
             self._end_join_after(group)
             return
         group.member_joined_meanwhile = False
         group.next_generation(self._clock.wall_ms())
         if not group.members:
-            log.info("group %s: empty in generation %d", group.group_id, group.generation)
+            log.info("group %.255s: empty in generation %d", group.group_id, group.generation)
             self._write_empty(group)
             return
         log.info(
-            "group %s: generation %d has %d member(s)", group.group_id, group.generation, len(group.members)
+            "group %.255s: generation %d has %d member(s)",
+            group.group_id,
+            group.generation,
+            len(group.members),
         )
         for member in list(group.members.values()):
             group.pending_syncs.add(member.member_id)
@@ -294,7 +313,7 @@ class Rebalances:
 
         def written(error: ErrorCode) -> None:
             if error:
-                log.warning("group %s: that it is empty was not written: %s", group.group_id, error.name)
+                log.warning("group %.255s: that it is empty was not written: %s", group.group_id, error.name)
 
         self._queue.append(group.group_id, [self.entry(group, {})], written)
 
@@ -321,7 +340,7 @@ class Rebalances:
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
                 return
             if error:
-                log.warning("group %s: its assignment was not written: %s", group.group_id, error.name)
+                log.warning("group %.255s: its assignment was not written: %s", group.group_id, error.name)
                 self.reset_assignment(group, response_error(error))
                 self.rebalance_or_complete(group, f"the assignment was not written: {error.name}")
                 return
@@ -353,6 +372,6 @@ class Rebalances:
             return
         for member in late:
             self.remove(group, member)
-        names = ", ".join(member.member_id for member in late)
-        log.info("group %s: no SyncGroup came from %s", group.group_id, names)
+        names = shown([member.member_id for member in late])
+        log.info("group %.255s: no SyncGroup came from %s", group.group_id, names)
         self.prepare(group, f"no SyncGroup came from {names}")

@@ -148,7 +148,7 @@ class TxnOffsetCommit:
         except ApiError as refused:
             self._answers.answer(commit.waiter, commit.settle(refused.code))
         except Exception:
-            log.exception("group %s: a commit in a transaction failed", commit.request.group_id)
+            log.exception("group %.255s: a commit in a transaction failed", commit.request.group_id)
             self._answers.fail(commit.waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _check_again(self, commit: _Commit) -> Group:

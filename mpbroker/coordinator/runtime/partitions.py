@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from functools import lru_cache
 
+from mpbroker.coordinator.runtime.java_hash import java_hash
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 
@@ -73,15 +73,3 @@ class TopicPartitions:
         """Raise ApiError while a list of all names would be half a list that looks like a whole one."""
         if self.states is None or LoadState.LOADING in self.states:
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-
-
-@lru_cache(maxsize=4096)
-def java_hash(text: str) -> int:
-    """Return Utils.abs(text.hashCode()), as Kafka computes it."""
-    value = 0
-    data = text.encode("utf-16-le", "surrogatepass")
-    for at in range(0, len(data), 2):
-        value = (31 * value + int.from_bytes(data[at : at + 2], "little")) & 0xFFFFFFFF
-    if value == 1 << 31:
-        return 0
-    return value if value < 1 << 31 else (1 << 32) - value

@@ -62,6 +62,9 @@ class Shard(Protocol):
     def abandon(self, waiter: Waiter) -> None:
         """End the wait of a request whose client is gone. What it has changed stays."""
 
+    def withdraw(self, waiter: Waiter) -> None:
+        """Forget the wait of a request that failed after it had begun to wait, if there is one."""
+
     def waiters(self) -> list[Waiter]:
         """Return the requests that wait for others."""
 
@@ -92,10 +95,15 @@ class CoordinatorRuntime:
         except MALFORMED as error:
             self._envelopes.refuse(waiter, str(error))
         except ApiError as error:
-            self._envelopes.fail(waiter, error.code)
+            self._fail(waiter, error.code)
         except Exception:
             log.exception("a forwarded request failed: API key %d", request.api_key)
-            self._envelopes.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _fail(self, waiter: Waiter, error: ErrorCode) -> None:
+        """Answer a request that failed, once: it may have begun to wait for others before."""
+        self._shard.withdraw(waiter)
+        self._envelopes.fail(waiter, error)
 
     def _hold(self, waiter: Waiter, request: ForwardedRequest) -> None:
         if not self._held:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.runtime.batches import Producer
-from mpbroker.coordinator.runtime.partitions import java_hash
+from mpbroker.coordinator.runtime.java_hash import java_hash
 from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Then, Waiter
 from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.coordinator.runtime.topic_index import TopicIndex

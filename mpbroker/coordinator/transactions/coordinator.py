@@ -78,6 +78,7 @@ class TransactionCoordinator:
         # The rest of what a Shard has. Holds outlive `unload`.
         self.unload = self.state.unload
         self.abandon = self.state.abandon
+        self.withdraw = self.state.withdraw
         self.waiters = self.state.waiters
         self._set_sweep()
         self._set_expiry()

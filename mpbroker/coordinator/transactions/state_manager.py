@@ -145,6 +145,9 @@ class TransactionStateManager:
         for step in [step for step in self._waiting if step.waiter == waiter]:
             self._give_up(step, ErrorCode.NETWORK_EXCEPTION)
 
+    def withdraw(self, waiter: Waiter) -> None:
+        """Do nothing: a step that waits is the last that its request does, and cannot fail it."""
+
     # --- steps
 
     def append(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.ipc import calls
@@ -53,33 +53,58 @@ def ask_workers(
     done: Callable[[], None],
 ) -> None:
     """Ask like `ask_owners`, where `worker_of` finds the log worker because there may be no slot."""
-    clients = exchange.broker.log_calls
-    by_worker: dict[int, list[tuple[Wanted, Result]]] = {}
-    for one, result in wanted:
-        by_worker.setdefault(worker_of(one), []).append((one, result))
-    missing = len(by_worker)
+    _Questions(exchange, wanted, worker_of, question_of, take, done).ask_all()
 
-    def ask(worker: int, left: list[tuple[Wanted, Result]]) -> None:
-        question = question_of([one for one, _ in left[:AT_ONCE]])
-        then = exchange.later(partial(answered, worker, left))
-        clients[worker].call(question, then, exchange.slot.connection)
 
-    def answered(worker: int, pairs: list[tuple[Wanted, Result]], answer: calls.Message) -> None:
-        nonlocal missing
-        if exchange.done:
+class _Questions(Generic[Wanted, Result]):
+    """The questions of one request.
+
+    Calls are made with bound methods. Two functions that name each other would be a cycle that keeps the
+    request until a collection.
+    """
+
+    def __init__(
+        self,
+        exchange: ApiExchange,
+        wanted: Sequence[tuple[Wanted, Result]],
+        worker_of: Callable[[Wanted], int],
+        question_of: Callable[[list[Wanted]], calls.Message],
+        take: Callable[[list[Result], calls.Message], None],
+        done: Callable[[], None],
+    ) -> None:
+        self._exchange = exchange
+        self._question_of: Callable[[list[Wanted]], calls.Message] = question_of
+        self._take = take
+        self._done = done
+        # What is left to ask, by worker.
+        self._left: dict[int, list[tuple[Wanted, Result]]] = {}
+        for one, result in wanted:
+            self._left.setdefault(worker_of(one), []).append((one, result))
+
+    def ask_all(self) -> None:
+        for worker in list(self._left):
+            self._ask(worker)
+
+    def _ask(self, worker: int) -> None:
+        exchange = self._exchange
+        question = self._question_of([one for one, _ in self._left[worker][:AT_ONCE]])
+        then = exchange.later(partial(self._answered, worker))
+        exchange.broker.log_calls[worker].call(question, then, exchange.slot.connection)
+
+    def _answered(self, worker: int, answer: calls.Message) -> None:
+        if self._exchange.done:
             return
+        pairs = self._left[worker]
         # If the worker has failed, the rest of its partitions gets no answer either.
         now = pairs if isinstance(answer, Failed) else pairs[:AT_ONCE]
-        take([result for _, result in now], answer)
+        self._take([result for _, result in now], answer)
         if len(now) < len(pairs):
-            ask(worker, pairs[AT_ONCE:])
+            self._left[worker] = pairs[AT_ONCE:]
+            self._ask(worker)
             return
-        missing -= 1
-        if not missing:
-            done()
-
-    for worker, pairs in by_worker.items():
-        ask(worker, pairs)
+        del self._left[worker]
+        if not self._left:
+            self._done()
 
 
 def ask_all(

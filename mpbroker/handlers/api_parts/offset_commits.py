@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from mpbroker.handlers.api_parts.allowed_topics import forward_allowed
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 
@@ -36,18 +35,15 @@ def pass_on_commit(
     `refused` and `response` are for topics that the client may not read: see `forward_allowed`.
     """
     most_bytes = exchange.broker.config.message_max_bytes
-    small = min(NAMED_MAX, most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES)
-    # Short requests are not decoded.
-    if len(exchange.raw_body()) <= small or not is_refused(exchange, exchange.body.topics, most_bytes):
+    raw = exchange.raw_body()
+    # Requests that are surely small enough are not decoded.
+    may_be_large = len(raw) > most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES
+    if may_be_large and is_too_large(exchange.body.topics, most_bytes):
+        exchange.fail(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    else:
         forward_allowed(exchange, refused, response, lambda: exchange.broker.forwarding.pass_on(exchange))
 
 
-def is_refused(exchange: ApiExchange, topics: Sequence[OfTopic], most_bytes: int) -> bool:
-    """Return True, having answered the request or closed its connection, if it is too much for one commit."""
-    if exchange.names_too_many(len(topics)):
-        return True
+def is_too_large(topics: Sequence[OfTopic], most_bytes: int) -> bool:
     named = sum(len(topic.partitions) for topic in topics)
-    if named * SMALLEST_RECORD_BYTES > most_bytes:
-        exchange.fail(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-        return True
-    return False
+    return named * SMALLEST_RECORD_BYTES > most_bytes

@@ -9,15 +9,11 @@ from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.permissions import Need
 
 
-def list_visible(
-    exchange: ApiExchange, named: int, field: str, need: Need, name_of: Callable[[Any], str]
-) -> None:
+def list_visible(exchange: ApiExchange, field: str, need: Need, name_of: Callable[[Any], str]) -> None:
     """Forward a request for a list, and answer with the items whose names the client may see.
 
-    `named` is the number of things that the request names, `field` the response's field with the list.
+    `field` is the response's field with the list.
     """
-    if exchange.names_too_many(named):
-        return
     answers: list[Any] = []
 
     def visible() -> Any:

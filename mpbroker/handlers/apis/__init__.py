@@ -14,6 +14,7 @@ from pkgutil import iter_modules
 from typing import Any, TypeAlias
 
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.errors import ErrorCode
@@ -29,6 +30,7 @@ class Api:
 
     `advertised_from` is below `oldest` where clients want to see versions that are then refused.
     `is_forwarded`: the coordinator decodes the request; here it is decoded only if something goes wrong.
+    `elements_max`: the most elements that the arrays of one request may have in all.
     """
 
     key: ApiKey
@@ -40,6 +42,7 @@ class Api:
     handle: Handle
     failed: Failed
     is_forwarded: bool = False
+    elements_max: int = NAMED_MAX
 
     def serves(self, version: int) -> bool:
         return self.oldest <= version <= self.latest
@@ -57,6 +60,7 @@ def api(
     failed: Failed | None = None,
     advertised_from: int | None = None,
     is_forwarded: bool = False,
+    elements_max: int = NAMED_MAX,
 ) -> Callable[[Handle], Handle]:
     """Register a function for versions of an API.
 
@@ -69,8 +73,9 @@ def api(
             raise ValueError(f"{name} and {_registered[key].name} both claim API key {key}")
         first = oldest if advertised_from is None else advertised_from
         summary = " ".join((handle.__doc__ or "").split("\n\n")[0].split())
+        whole = failed or _one_error(key)
         _registered[key] = Api(
-            key, name, oldest, latest, first, summary, handle, failed or _one_error(key), is_forwarded
+            key, name, oldest, latest, first, summary, handle, whole, is_forwarded, elements_max
         )
         return handle
 

@@ -2,7 +2,8 @@
 
 Without topics all offsets are meant (v2). `require_stable` (v7, KIP-447) waits for commits under way. Deleted
 topics have no id: v10 leaves them out if all are asked for. Long lists go to the coordinator a part at a
-time, so that heartbeats do not wait for all of them. (Kafka: KafkaApis.handleOffsetFetchRequest,
+time, so that heartbeats do not wait for all of them. Each group is answered once, however often it is named.
+(Kafka: KafkaApis.handleOffsetFetchRequest,
 OffsetMetadataManager.fetchOffsets; KIP-709 for v8.)
 """
 
@@ -22,9 +23,9 @@ FIRST_VERSION_WITH_GROUP_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 NO_OFFSET = NO_EPOCH = -1
-# Partitions that one request may ask for, and those asked for at once: some ms of the coordinator's work.
-PARTITIONS_MAX = 1_000_000
+# Partitions and bytes of names asked for at once: some ms of the coordinator's work.
 PARTITIONS_AT_ONCE = 20_000
+NAME_BYTES_AS_PARTITION = 64
 # Assumed number of a group's partitions if all are asked for; nobody knows it.
 ALL_COUNT_AS = 1_000
 
@@ -89,7 +90,7 @@ def slices(group: AskedGroup) -> Iterator[tuple[AskedGroup, int]]:
         yield group, ALL_COUNT_AS
         return
     topics: list[AskedTopic] = []
-    size = 1
+    first = size = size_of(group.group_id)
     for topic in group.topics:
         at = 0
         while True:
@@ -97,17 +98,41 @@ def slices(group: AskedGroup) -> Iterator[tuple[AskedGroup, int]]:
             some = topic.partition_indexes[at : at + room]
             topics.append(AskedTopic(topic.name, topic.topic_id, some))
             at += len(some)
-            size += 1 + len(some)
+            size += size_of(topic.name) + len(some)
             if size >= PARTITIONS_AT_ONCE:
                 yield copy_of(group, topics), size
-                topics, size = [], 1
+                topics, size = [], first
             if at >= len(topic.partition_indexes):
                 break
     if topics or not group.topics:
         yield copy_of(group, topics), size
 
 
-def copy_of(group: AskedGroup, topics: list[AskedTopic]) -> AskedGroup:
+def size_of(name: str) -> int:
+    return 1 + len(name) // NAME_BYTES_AS_PARTITION
+
+
+def each_once(groups: list[AskedGroup]) -> list[AskedGroup]:
+    """Return each group once, with each of its topics and partitions once, or with all that it has."""
+    topics: dict[str, dict[tuple[str, bytes], dict[int, None]] | None] = {}
+    for group in groups:
+        if group.topics is None:
+            topics[group.group_id] = None
+        elif (named := topics.setdefault(group.group_id, {})) is not None:
+            for topic in group.topics:
+                indexes = dict.fromkeys(topic.partition_indexes)
+                named.setdefault((topic.name, topic.topic_id), {}).update(indexes)
+    return [
+        copy_of(
+            group, None if named is None else [AskedTopic(*key, [*indexes]) for key, indexes in named.items()]
+        )
+        for group, named in zip(
+            {group.group_id: group for group in groups}.values(), topics.values(), strict=True
+        )
+    ]
+
+
+def copy_of(group: AskedGroup, topics: list[AskedTopic] | None) -> AskedGroup:
     return AskedGroup(group.group_id, group.member_id, group.member_epoch, topics)
 
 
@@ -213,10 +238,6 @@ class Refused:
         return name is None or allows(self._exchange, DESCRIBE_TOPIC, name, is_told=False)
 
 
-def named_in(groups: list[AskedGroup]) -> int:
-    return len(groups) + sum(1 + len(topic.partition_indexes) for g in groups for topic in g.topics or ())
-
-
 @api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed)
 def handle(exchange: ApiExchange) -> OffsetFetchResponse | None:
     """The committed offsets of groups."""
@@ -236,8 +257,7 @@ def handle(exchange: ApiExchange) -> OffsetFetchResponse | None:
                 ],
             )
         ]
-    if exchange.names_too_many(named_in(request.groups), PARTITIONS_MAX):
-        return None
+    request.groups = each_once(request.groups)
     refused = Refused(exchange)
     if request.groups and not refused.groups:
         return shaped(exchange, refused.add_to(OffsetFetchResponse()))

@@ -10,6 +10,8 @@ KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TRANSACTION, Need
@@ -27,6 +29,11 @@ NO_SHARE_GROUPS = (
 )
 
 
+def keys_of(exchange: ApiExchange) -> Iterable[str]:
+    """Return each key of the request once."""
+    return dict.fromkeys(exchange.body.coordinator_keys)
+
+
 def found(exchange: ApiExchange, need: Need) -> FindCoordinatorResponse:
     address = exchange.broker.advertised(exchange.slot)
     node = exchange.broker.metadata.node_id
@@ -39,7 +46,7 @@ def found(exchange: ApiExchange, need: Need) -> FindCoordinatorResponse:
             FindCoordinatorResponse.Coordinator(key, node, address.host, address.port)
             if exchange.allows(need, key)
             else refused_key(key, need.denied, need.denied.message)
-            for key in exchange.body.coordinator_keys
+            for key in keys_of(exchange)
         ]
     )
 
@@ -54,7 +61,7 @@ def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> FindCoordin
             error_code=code, error_message=message, node_id=NO_NODE, host="", port=-1
         )
     return FindCoordinatorResponse(
-        coordinators=[refused_key(key, code, message) for key in exchange.body.coordinator_keys]
+        coordinators=[refused_key(key, code, message) for key in keys_of(exchange)]
     )
 
 

@@ -7,18 +7,28 @@ and KIP-814.)
 
 from __future__ import annotations
 
+from mpbroker.handlers.api_parts.group_sizes import is_too_large
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import JoinGroupResponse
+from mpbroker.protocol.version_rules import in_version
+
+# Protocols of one member; clients have two or three.
+PROTOCOLS_MAX = 1_000
 
 
 def failed(exchange: ApiExchange, code: ErrorCode) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=code, member_id=exchange.body.member_id)
 
 
-@api(ApiKey.JOIN_GROUP, 0, 9, name="JoinGroup", failed=failed, is_forwarded=True)
+@api(ApiKey.JOIN_GROUP, 0, 9, name="JoinGroup", failed=failed, is_forwarded=True, elements_max=PROTOCOLS_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Makes the client a member of a group, and waits for the group's next generation."""
-    exchange.broker.forwarding.pass_on(exchange, lambda request: len(request.protocols))
+    if is_too_large(exchange):
+        # Without the member id, for which all of it would be decoded.
+        response = JoinGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE)
+        exchange.reply(in_version(ApiKey.JOIN_GROUP, exchange.version, response))
+        return
+    exchange.broker.forwarding.pass_on(exchange)

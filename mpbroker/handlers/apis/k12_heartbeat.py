@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import FEW_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
-@api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", is_forwarded=True)
+@api(ApiKey.HEARTBEAT, 0, 4, name="Heartbeat", is_forwarded=True, elements_max=FEW_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Keeps a member's session alive and tells it of rebalances."""
     exchange.broker.forwarding.pass_on(exchange)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import MEMBERS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
-@api(ApiKey.LEAVE_GROUP, 0, 5, name="LeaveGroup", is_forwarded=True)
+@api(ApiKey.LEAVE_GROUP, 0, 5, name="LeaveGroup", is_forwarded=True, elements_max=MEMBERS_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Takes members out of a group."""
-    exchange.broker.forwarding.pass_on(exchange, lambda request: len(request.members))
+    exchange.broker.forwarding.pass_on(exchange)

@@ -6,12 +6,18 @@ Members wait for the leader, and for the assignment to be durable. From v5 on th
 
 from __future__ import annotations
 
+from mpbroker.handlers.api_parts.group_sizes import is_too_large
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import MEMBERS_MAX
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
 
 
-@api(ApiKey.SYNC_GROUP, 0, 5, name="SyncGroup", is_forwarded=True)
+@api(ApiKey.SYNC_GROUP, 0, 5, name="SyncGroup", is_forwarded=True, elements_max=MEMBERS_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Takes the leader's assignment and gives each member its own."""
-    exchange.broker.forwarding.pass_on(exchange, lambda request: len(request.assignments))
+    if is_too_large(exchange):
+        exchange.fail(ErrorCode.MESSAGE_TOO_LARGE)
+        return
+    exchange.broker.forwarding.pass_on(exchange)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import FEW_MAX
 from mpbroker.handlers.requests.permissions import IDEMPOTENT_WRITE
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -39,7 +40,15 @@ def taken(exchange: ApiExchange, found: int | None) -> None:
         exchange.reply(InitProducerIdResponse(producer_id=found, producer_epoch=0))
 
 
-@api(ApiKey.INIT_PRODUCER_ID, 0, 5, name="InitProducerId", failed=failed, is_forwarded=True)
+@api(
+    ApiKey.INIT_PRODUCER_ID,
+    0,
+    5,
+    name="InitProducerId",
+    failed=failed,
+    is_forwarded=True,
+    elements_max=FEW_MAX,
+)
 def handle(exchange: ApiExchange) -> InitProducerIdResponse | None:
     """The id of an idempotent producer; id and epoch of a transactional one."""
     exchange.raw_body()  # kept because a transactional producer's request is passed on as it came

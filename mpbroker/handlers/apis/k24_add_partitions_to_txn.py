@@ -12,10 +12,11 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.handlers.requests.permissions import WRITE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from mpbroker.protocol.messages import AddPartitionsToTxnResponse
 
 Partition: TypeAlias = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 
@@ -42,12 +43,15 @@ def response_of(exchange: ApiExchange, code_of: Callable[[str], ErrorCode]) -> A
     )
 
 
-def named(request: AddPartitionsToTxnRequest) -> int:
-    topics = request.v3_and_below_topics
-    return len(topics) + sum(len(topic.partitions) for topic in topics)
-
-
-@api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, name="AddPartitionsToTxn", failed=failed, is_forwarded=True)
+@api(
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    0,
+    3,
+    name="AddPartitionsToTxn",
+    failed=failed,
+    is_forwarded=True,
+    elements_max=PARTITIONS_MAX,
+)
 def handle(exchange: ApiExchange) -> AddPartitionsToTxnResponse | None:
     """Makes partitions part of a transaction."""
     authorization = exchange.broker.authorization
@@ -61,5 +65,5 @@ def handle(exchange: ApiExchange) -> AddPartitionsToTxnResponse | None:
                 exchange,
                 lambda name: WRITE_TOPIC.denied if name in wrong else ErrorCode.OPERATION_NOT_ATTEMPTED,
             )
-    exchange.broker.forwarding.pass_on(exchange, named)
+    exchange.broker.forwarding.pass_on(exchange)
     return None

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import FEW_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
-@api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, name="AddOffsetsToTxn", is_forwarded=True)
+@api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, name="AddOffsetsToTxn", is_forwarded=True, elements_max=FEW_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Makes the offsets of a group part of a transaction."""
     exchange.broker.forwarding.pass_on(exchange)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import FEW_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
-@api(ApiKey.END_TXN, 0, 5, name="EndTxn", is_forwarded=True)
+@api(ApiKey.END_TXN, 0, 5, name="EndTxn", is_forwarded=True, elements_max=FEW_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Commits or aborts a transaction, durably before it answers."""
     exchange.broker.forwarding.pass_on(exchange)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.allowed_topics import forward_allowed
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
@@ -27,16 +28,12 @@ def refused(topic: OffsetDeleteRequest.OffsetDeleteRequestTopic, code: ErrorCode
     )
 
 
-def named(request: OffsetDeleteRequest) -> int:
-    return len(request.topics) + sum(len(topic.partitions) for topic in request.topics)
-
-
-@api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True)
+@api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True, elements_max=PARTITIONS_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Deletes committed offsets of topics that the group is not subscribed to."""
     forward_allowed(
         exchange,
         refused,
         lambda topics: OffsetDeleteResponse(topics=topics),
-        lambda: exchange.broker.forwarding.pass_on(exchange, named),
+        lambda: exchange.broker.forwarding.pass_on(exchange),
     )

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import PartitionProducers, Producers, TellProducers
@@ -61,7 +62,7 @@ def told(asked: list[Result], answer: calls.Message) -> None:
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-@api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, name="DescribeProducers", failed=failed)
+@api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, name="DescribeProducers", failed=failed, elements_max=PARTITIONS_MAX)
 def handle(exchange: ApiExchange) -> DescribeProducersResponse | None:
     """The producers that a partition remembers, with their open transactions."""
     response = response_of(exchange, ErrorCode.NONE)

@@ -3,8 +3,7 @@
 A handler passes a request on as its client sent it, and gets back the response as it is sent. While the
 coordinator has the request it is parked: it counts as nobody's load, and the end of its connection is
 noticed. A JoinGroup may be away for minutes. Requests on which the coordinator would work for long do not
-reach it at once: a request may name no more than `exchange.NAMED_MAX` things, and some are asked a part at a
-time.
+reach it at once: what a request may name is bounded by its API, and some are asked a part at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from mpbroker.handlers.calls.patient_client import PatientClient
-from mpbroker.handlers.requests.exchange import NAMED_MAX, Exchange
+from mpbroker.handlers.requests.exchange import Exchange
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
 from mpbroker.protocol.api_keys import ApiKey
@@ -23,8 +22,45 @@ from mpbroker.protocol.messages import Message
 
 # Groups or transactional ids asked for at once: one request about many must not hold up all heartbeats.
 NAMES_AT_ONCE = 500
+NAME_BYTES_AT_ONCE = 256 << 10
 # APIs whose requests wait for other members.
 WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+
+
+class _Parts:
+    """A request that is forwarded in parts, one after the other.
+
+    Calls are made with bound methods. Two functions that name each other would be a cycle that keeps the
+    request until a collection.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[Exchange, int, bytes, Callable[[ForwardedResponse], None]], None],
+        exchange: Exchange,
+        version: int,
+        following: Callable[[Any], Message | None],
+        then: Callable[[], Message],
+    ) -> None:
+        self._forward = forward
+        self._exchange = exchange
+        self._version = version
+        self._following = following
+        self._then = then
+
+    def ask(self, request: Message) -> None:
+        body = encode_bytes(encode_request(self._exchange.slot.api_key, self._version, request))
+        self._forward(self._exchange, self._version, body, self._answered)
+
+    def _answered(self, answer: ForwardedResponse) -> None:
+        if self._exchange.answers_too_much(len(answer.body)):
+            return
+        response, _ = decode_response(self._exchange.slot.api_key, self._version, answer.body)
+        request = self._following(response)
+        if request is None:
+            self._exchange.reply(self._then())
+        else:
+            self.ask(request)
 
 
 class Forwarding:
@@ -39,22 +75,12 @@ class Forwarding:
 
     # ---- as it came
 
-    def pass_on(self, exchange: Exchange, named: Callable[[Any], int] | None = None) -> None:
-        """Pass a request on as it came, unless it names too much.
-
-        `named` counts what it names. Each name takes at least a byte, so short requests are not looked into.
-        A long one is decoded here, and the coordinator gets it without unknown tagged fields, of which there
-        may be millions.
-        """
-        body = exchange.raw_body()
-        if len(body) > NAMED_MAX:
-            if named is not None and exchange.names_too_many(named(exchange.body)):
-                return
-            body = encode_bytes(encode_request(exchange.slot.api_key, exchange.version, exchange.body))
+    def pass_on(self, exchange: Exchange) -> None:
+        """Pass a request on as it came."""
         self._forward(
             exchange,
             exchange.version,
-            body,
+            exchange.raw_body(),
             lambda answer: exchange.reply_encoded(answer.body, answer.errors),
         )
 
@@ -74,17 +100,17 @@ class Forwarding:
         makes the answer from all results.
         """
         left = list(dict.fromkeys(names))
-        if exchange.names_too_many(len(left)):
-            return
+        longest = max(map(len, left), default=0) or 1
+        at_once = max(1, min(NAMES_AT_ONCE, NAME_BYTES_AT_ONCE // longest))
         results: list[Any] = []
 
         def following(response: Any) -> Message | None:
             found = results_of(response)
             results.extend(found)
             del left[: len(found)]
-            return request(left[:NAMES_AT_ONCE]) if left else None
+            return request(left[:at_once]) if left else None
 
-        first = request(left[:NAMES_AT_ONCE])
+        first = request(left[:at_once])
         self.forward_in_parts(exchange, exchange.version, first, following, lambda: then(results))
 
     def forward_in_parts(
@@ -100,19 +126,7 @@ class Forwarding:
         `following` gets each response and returns the next request, or None at the end; then `then` makes the
         answer.
         """
-        key = exchange.slot.api_key
-
-        def answered(answer: ForwardedResponse) -> None:
-            request = following(decode_response(key, version, answer.body)[0])
-            if request is None:
-                exchange.reply(then())
-            else:
-                forward(request)
-
-        def forward(request: Message) -> None:
-            self._forward(exchange, version, encode_bytes(encode_request(key, version, request)), answered)
-
-        forward(first)
+        _Parts(self._forward, exchange, version, following, then).ask(first)
 
     # ---- on its way
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mpbroker.handlers.requests.purgatory import Purgatory, Watch
+from mpbroker.handlers.requests.purgatory import Operation, Purgatory, Watch
 from mpbroker.ipc.calls import Abandon, Failed, Message
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.rpc import RpcClient, Then
@@ -33,24 +33,30 @@ def nothing() -> None:
 
 
 class _Deadline:
-    """A call under way whose client waits until a deadline. `then` is called once."""
+    """A call under way whose client waits until a deadline. `then` is called once, and forgotten."""
 
-    __slots__ = ("answer", "expired", "then")
+    __slots__ = ("_expired", "_then", "answer")
 
     def __init__(self, then: Then, expired: Callable[[], None]) -> None:
-        self.then = then
-        self.expired = expired
+        self._then: Then | None = then
+        self._expired = expired
         self.answer: Message | None = None
 
     def try_complete(self) -> bool:
         if self.answer is None:
             return False
-        self.then(self.answer)
+        self._end(self.answer)
         return True
 
     def expire(self) -> None:
-        self.expired()
-        self.then(Failed(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT.message))
+        self._expired()
+        self._end(Failed(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT.message))
+
+    def _end(self, answer: Message) -> None:
+        """Call `then`. The server may answer much later; what `then` knows of the request is gone by then."""
+        then, self._then = self._then, None
+        assert then is not None
+        then(answer)
 
 
 @dataclass(frozen=True)
@@ -91,8 +97,8 @@ class PatientClient:
         self._rebind = rebind
         self._counters = counters
         self._successor_ms = successor_ms
-        self._purgatory: Purgatory[_Deadline | int] = Purgatory()
-        self._unsent: dict[int, tuple[_Unsent, Watch[_Deadline | int]]] = {}
+        self._purgatory: Purgatory[int, Operation] = Purgatory()
+        self._unsent: dict[int, tuple[_Unsent, Watch[int, Operation]]] = {}
         # Calls under way whose clients were told that they took too long.
         self._too_late = 0
         self.server_is_up = True
@@ -144,26 +150,27 @@ class PatientClient:
     def _send(
         self, message: Message, then: Then, connection: int, deadline_ms: int, number: int | None = None
     ) -> int:
-        ends = then if deadline_ms == NEVER_MS else self._with_deadline(then, deadline_ms)
+        number = self.client.new_number() if number is None else number
+        ends = then if deadline_ms == NEVER_MS else self._with_deadline(number, then, deadline_ms)
         try:
-            number = self.client.call(message, ends, connection, number)
+            self.client.call(message, ends, connection, number)
         except ArenaFull as error:
             ends(Failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no memory for the call: {error}"))
             number = 0
         self._count()
         return number
 
-    def _with_deadline(self, then: Then, deadline_ms: int) -> Then:
+    def _with_deadline(self, number: int, then: Then, deadline_ms: int) -> Then:
         def expired() -> None:
             self._too_late += 1
 
         call = _Deadline(then, expired)
-        watch = self._purgatory.watch(call, (call,), deadline_ms)
+        watch = self._purgatory.watch(call, (number,), deadline_ms)
         assert watch is not None, "it has not been asked yet"
 
         def ends(answer: Message) -> None:
             call.answer = answer
-            if not self._purgatory.check(call):
+            if not self._purgatory.check(number):
                 self._too_late -= 1
 
         return ends

@@ -53,9 +53,9 @@ class Fetches:
         self._marks = marks
         self._waiter = waiter
         self._counters = counters
-        self._purgatory: Purgatory[int] = Purgatory(self._mark, self._unmark, purge_interval)
+        self._purgatory: Purgatory[int, ParkedFetch] = Purgatory(self._mark, self._unmark, purge_interval)
         self._seen: dict[int, int] = {}
-        self._by_connection: dict[int, tuple[ParkedFetch, Watch[int]]] = {}
+        self._by_connection: dict[int, Watch[int, ParkedFetch]] = {}
         # Overwrite the counts of a predecessor.
         self._count()
 
@@ -70,7 +70,7 @@ class Fetches:
         if watch is None:
             return
         # A fetch has its connection for itself, so an entry with its id belongs to a past one.
-        self._by_connection[fetch.slot.connection] = fetch, watch
+        self._by_connection[fetch.slot.connection] = watch
         self._count()
         parked()
 
@@ -102,8 +102,8 @@ class Fetches:
     def expire_all(self) -> None:
         """Answer all fetches with what there is, but for those that wait for the disk: the process stops."""
         waiting, self._by_connection = self._by_connection, {}
-        for fetch, watch in waiting.values():
-            if self._purgatory.cancel(watch):
+        for watch in waiting.values():
+            if (fetch := self._purgatory.cancel(watch)) is not None:
                 fetch.expire()
         self._count()
 
@@ -112,17 +112,18 @@ class Fetches:
 
     def cancel(self, connection: int) -> None:
         """Cancel the fetch of a closed connection, which ends the lease of its request."""
-        found = self._by_connection.pop(connection, None)
-        if found is not None and self._purgatory.cancel(found[1]):
-            found[0].cancel()
+        watch = self._by_connection.pop(connection, None)
+        if watch is not None and (fetch := self._purgatory.cancel(watch)) is not None:
+            fetch.cancel()
             self._count()
 
     def forget_processor(self, processor: int) -> None:
-        for connection, (fetch, _) in list(self._by_connection.items()):
-            if fetch.slot.processor == processor:
-                _, watch = self._by_connection.pop(connection)
-                if self._purgatory.cancel(watch):
-                    fetch.drop()
+        for connection, watch in list(self._by_connection.items()):
+            fetch = watch.operation
+            if fetch is not None and fetch.slot.processor == processor:
+                del self._by_connection[connection]
+                self._purgatory.cancel(watch)
+                fetch.drop()
         self._count()
 
     def _count(self) -> None:
@@ -134,7 +135,7 @@ class Fetches:
         self._count()
         if len(self._by_connection) <= 2 * len(self._purgatory) + MOST_ENDED:
             return
-        ended = [connection for connection, (_, watch) in self._by_connection.items() if watch.ended]
+        ended = [connection for connection, watch in self._by_connection.items() if watch.has_ended]
         for connection in ended:
             del self._by_connection[connection]
 

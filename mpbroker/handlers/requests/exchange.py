@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from mpbroker.handlers.requests.answers import NO_PAUSE, Answers, Pause, Timing
@@ -22,21 +22,34 @@ from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
-from mpbroker.protocol.codec import decode_request, decode_response
+from mpbroker.protocol.codec import decode_request, decode_request_in_pieces, decode_response
+from mpbroker.protocol.element_program import count_elements
 from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.headers import encode_response_frame, frame_response
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_version
-from mpbroker.protocol.wire import MalformedMessage
+from mpbroker.protocol.wire import Buffer, MalformedMessage, RecordsSlice
 from shm.arena import ArenaFull
 from shm.counters import CounterPage
 
 log = logging.getLogger("mpbroker")
 
-# Names that one request may have if all of it occupies a process that serves everybody. No broker has as many
-# groups or partitions, and no group as many members. An administrator's client asks for all groups at once.
+# Elements that the arrays of one request may have in all, its tagged fields included. They are counted before
+# the request is decoded. No broker has as many groups or partitions. An administrator's client asks for all
+# groups at once.
 NAMED_MAX = 100_000
+# The same of APIs about partitions, of which a broker has fewer; about members of one group; and of those
+# without a long list.
+PARTITIONS_MAX = 20_000
+MEMBERS_MAX = 10_000
+FEW_MAX = 1_000
+# Shorter bodies are not looked into: each element takes at least a byte.
+LOOKED_INTO_BYTES = 1_000
+# A request with more elements is decoded in pieces, between other work.
+DECODED_AT_ONCE = 10_000
+# The most bytes of one response, without the records that a processor sends from files.
+RESPONSE_BYTES_MAX = 32 << 20
 
 # Items that may need a disk read, or have a long answer, done before the handler looks at its other work.
 SEARCHED_AT_ONCE = 32
@@ -65,6 +78,8 @@ class ServedApi(Protocol):
     def name(self) -> str: ...
     @property
     def is_forwarded(self) -> bool: ...
+    @property
+    def elements_max(self) -> int: ...
     @property
     def handle(self) -> Callable[[Any], Message | None]: ...
     @property
@@ -108,6 +123,7 @@ class Exchange:
     """A request, the broker around it, and the ways to end it. APIs get it as `broker.ApiExchange`."""
 
     __slots__ = (
+        "_answer_bytes",
         "_at_work_since_ns",
         "_body",
         "_frame",
@@ -120,6 +136,7 @@ class Exchange:
         "client_id",
         "conversion_ns",
         "done",
+        "elements",
         "local_ns",
         "on_end",
         "pieces",
@@ -149,10 +166,17 @@ class Exchange:
         self._session: Session | None = None
         self._at_work_since_ns = self._worked_ns = 0
         self._pause: Pause | None = None
+        # Elements of the request's arrays, 0 if it is too short for many.
+        self.elements = 0
+        self._answer_bytes = 0
 
     @property
     def version(self) -> int:
         return self.slot.api_version
+
+    @property
+    def body_bytes(self) -> int:
+        return self.slot.length - self.slot.body
 
     @property
     def body(self) -> Any:
@@ -182,14 +206,24 @@ class Exchange:
         return self._raw
 
     def can_be_served(self) -> bool:
-        """Read what every request needs. If that is malformed, close the connection and return False."""
+        """Read what every request needs. If that is malformed, or too much, close and return False."""
         assert self._frame is not None
         try:
             self.client_id = client_id_of(self._frame)
-            return self.api.is_forwarded or self.body is not None
+            if self.body_bytes > LOOKED_INTO_BYTES:
+                key, at, most = self.slot.api_key, self.slot.body, self.api.elements_max
+                self.elements = count_elements(key, self.version, self._frame, at, most)
+                if self.names_too_many(self.elements, most):
+                    return False
+            return self.api.is_forwarded or self.is_long or self.body is not None
         except (UnreadableBody, UnicodeDecodeError) as error:
             self.refuse(str(error))
             return False
+
+    @property
+    def is_long(self) -> bool:
+        """True if decoding the request would keep others waiting."""
+        return self.elements > DECODED_AT_ONCE
 
     @property
     def timing(self) -> Timing:
@@ -223,6 +257,26 @@ class Exchange:
         self.local_ns = time.monotonic_ns()
 
     def _run(self) -> None:
+        if self.is_long and (not self.api.is_forwarded or self.broker.authorization.is_on):
+            self.takes_long = True
+            self.work_off(self._read_and_handle())
+        else:
+            self._handle()
+
+    def _read_and_handle(self) -> Generator[None]:
+        frame, at = self._frame, self.slot.body
+        if self.api.is_forwarded:
+            frame, at = memoryview(self.raw_body()), 0
+        assert frame is not None
+        try:
+            pieces = decode_request_in_pieces(self.slot.api_key, self.version, frame, at)
+            self._body, _ = yield from pieces
+        except (MalformedMessage, UnicodeDecodeError) as error:
+            raise UnreadableBody(str(error)) from error
+        self._frame = None
+        self._handle()
+
+    def _handle(self) -> None:
         if self.broker.authorization.is_on:
             if self.api.is_forwarded:
                 # Kept, because it is passed on as it came.
@@ -239,12 +293,22 @@ class Exchange:
         if named <= most:
             return False
         log.warning(
-            "%s names %d of what it is about, more than %d: its connection is closed. Ask for fewer at once",
+            "%s names more than %d of what it is about: its connection is closed. Ask for fewer at once",
             self,
-            named,
             most,
         )
         self.close()
+        return True
+
+    def answers_too_much(self, more_bytes: int) -> bool:
+        """Return True, and fail the request, if its answer has grown too long with so many bytes more."""
+        self._answer_bytes += more_bytes
+        if self._answer_bytes <= RESPONSE_BYTES_MAX:
+            return False
+        log.warning(
+            "%s: its answer would have more than %d bytes. Ask for fewer at once", self, RESPONSE_BYTES_MAX
+        )
+        self.fail(ErrorCode.INVALID_REQUEST)
         return True
 
     def work_off(self, pieces: Iterator[None]) -> None:
@@ -279,8 +343,10 @@ class Exchange:
         return self.pieces is not None
 
     def _work(self) -> None:
-        assert self.pieces is not None
-        if next(self.pieces, self) is self:
+        pieces = self.pieces
+        assert pieces is not None
+        # The last piece of the decoding begins what the API does in pieces.
+        if next(pieces, self) is self and self.pieces is pieces:
             self.pieces = None
 
     def later(self, then: Callable[[T], None]) -> Callable[[T], None]:
@@ -351,6 +417,8 @@ class Exchange:
             response.throttle_time_ms = pause.ms
         # Ended only when it is sent: a response that cannot be encoded still becomes an error.
         frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
+        if self._is_too_long(frame):
+            return
         self.broker.answers.send(self.slot, frame, pause, self.timing, self.told(response))
         self.count_errors(error_counts(response))
         self._end()
@@ -362,10 +430,26 @@ class Exchange:
         pause = self.charge()
         slot = self.slot
         frame = frame_response(slot.api_key, self.version, slot.correlation, body, pause.ms)
+        if self._is_too_long([frame]):
+            return
         told = self.told(bytes(frame[-len(body) :]) if self.broker.tells_all() else b"")
         self.broker.answers.send(slot, [frame], pause, self.timing, told)
         self.count_errors(errors)
         self._end()
+
+    def _is_too_long(self, frame: Sequence[Buffer | RecordsSlice]) -> bool:
+        """Return True, having failed the request, if its response is longer than any may be.
+
+        The response that says so is short, or the connection is closed.
+        """
+        size = sum(len(segment) for segment in frame if not isinstance(segment, RecordsSlice))
+        if size <= RESPONSE_BYTES_MAX:
+            return False
+        if self._answer_bytes > RESPONSE_BYTES_MAX:
+            self.close()
+            return True
+        self._answer_bytes = 0
+        return self.answers_too_much(size)
 
     def told(self, response: Message | bytes | None) -> bytes:
         """Describe the exchange for the request log while that is on. A failure to do so harms no request.
@@ -441,6 +525,8 @@ class Exchange:
         if self.done:
             return False
         self.done = True
-        if self.on_end is not None:
-            self.on_end()
+        # Forgotten, as it knows the exchange: without a cycle all memory of a request ends with its answer.
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()
         return True

@@ -2,10 +2,10 @@
 
 Each operation ends exactly once: completed because a key it watches was checked, expired at its deadline, or
 cancelled. An operation that ends leaves the lists of all its keys at once, so no ended operation is watched
-(Kafka finds those when more than `purge.interval.requests` have gathered). Only its timer stays, and timers
-are what is purged at that interval here. Deadlines are exact to the millisecond in one heap, not in Kafka's
-hierarchical wheel: a handler has few timers. (Kafka: DelayedOperation, DelayedOperationPurgatory,
-SystemTimer.)
+(Kafka finds those when more than `purge.interval.requests` have gathered). Only its timer stays, which has
+forgotten the operation, and timers are what is purged at that interval here. Deadlines are exact to the
+millisecond in one heap, not in Kafka's hierarchical wheel: a handler has few timers. (Kafka:
+DelayedOperation, DelayedOperationPurgatory, SystemTimer.)
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+Op = TypeVar("Op", bound="Operation")
 
 # The heap is rebuilt when more than this many of its entries, and more than half of them, belong to
 # operations that have ended. (fetch.purgatory.purge.interval.requests)
@@ -34,19 +35,22 @@ class Operation(Protocol):
     def expire(self) -> None: ...
 
 
-class Watch(Generic[K]):
-    """An operation that waits, with its keys and its deadline."""
+class Watch(Generic[K, Op]):
+    """An operation that waits, with its keys and its deadline. `operation` is None when it has ended."""
 
-    __slots__ = ("deadline_ms", "ended", "keys", "operation")
+    __slots__ = ("deadline_ms", "keys", "operation")
 
-    def __init__(self, operation: Operation, keys: tuple[K, ...], deadline_ms: int) -> None:
-        self.operation = operation
+    def __init__(self, operation: Op, keys: tuple[K, ...], deadline_ms: int) -> None:
+        self.operation: Op | None = operation
         self.keys = keys
         self.deadline_ms = deadline_ms
-        self.ended = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.operation is None
 
 
-class Purgatory(Generic[K]):
+class Purgatory(Generic[K, Op]):
     """Operations that wait for keys.
 
     `on_first(key)` is called before the first operation that waits for a key is tried again, `on_last(key)`
@@ -62,8 +66,8 @@ class Purgatory(Generic[K]):
         self._on_first = on_first
         self._on_last = on_last
         # Dicts as ordered sets: the operation that has waited longest is tried first.
-        self._by_key: dict[K, dict[Watch[K], None]] = {}
-        self._timers: list[tuple[int, int, Watch[K]]] = []
+        self._by_key: dict[K, dict[Watch[K, Op], None]] = {}
+        self._timers: list[tuple[int, int, Watch[K, Op]]] = []
         self._order = itertools.count()
         self._purge_interval = purge_interval
         self._alive = 0
@@ -77,7 +81,7 @@ class Purgatory(Generic[K]):
     def watched(self) -> list[K]:
         return list(self._by_key)
 
-    def watch(self, operation: Operation, keys: Iterable[K], deadline_ms: int) -> Watch[K] | None:
+    def watch(self, operation: Op, keys: Iterable[K], deadline_ms: int) -> Watch[K, Op] | None:
         """Park the operation, or return None if it could be completed at once.
 
         It is tried again after all its keys are watched: an event between the two tries would be missed
@@ -104,37 +108,35 @@ class Purgatory(Generic[K]):
         """Try all operations that wait for any of the keys, each once; return how many were completed."""
         completed = 0
         for watch in dict.fromkeys(watch for key in keys for watch in self._by_key.get(key, ())):
-            if not watch.ended and watch.operation.try_complete():
+            if watch.operation is not None and watch.operation.try_complete():
                 self._end(watch)
                 completed += 1
         return completed
 
-    def cancel(self, watch: Watch[K]) -> bool:
-        """Forget the operation without completing it; return False if it had ended."""
-        if watch.ended:
-            return False
-        self._end(watch)
-        return True
+    def cancel(self, watch: Watch[K, Op]) -> Op | None:
+        """Forget the operation without completing it. Return it, or None if it had ended."""
+        return None if watch.operation is None else self._end(watch)
 
     def expire(self, now_ms: int) -> int:
         """Expire the operations that are due; return how many."""
         expired = 0
-        while self._timers and (self._timers[0][2].ended or self._timers[0][0] <= now_ms):
+        while self._timers and (self._timers[0][2].has_ended or self._timers[0][0] <= now_ms):
             watch = heapq.heappop(self._timers)[2]
-            if not watch.ended:
-                self._end(watch)
-                watch.operation.expire()
+            if not watch.has_ended:
+                self._end(watch).expire()
                 expired += 1
         return expired
 
     def next_deadline_ms(self) -> int | None:
         """Return the next deadline, None if nothing waits."""
-        while self._timers and self._timers[0][2].ended:
+        while self._timers and self._timers[0][2].has_ended:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
-    def _end(self, watch: Watch[K]) -> None:
-        watch.ended = True
+    def _end(self, watch: Watch[K, Op]) -> Op:
+        """End the wait; return its operation, which the watch forgets."""
+        operation, watch.operation = watch.operation, None
+        assert operation is not None
         self._alive -= 1
         self.entries -= len(watch.keys)
         for key in watch.keys:
@@ -143,7 +145,9 @@ class Purgatory(Generic[K]):
             if not watchers:
                 del self._by_key[key]
                 self._on_last(key)
+        watch.keys = ()
         dead = len(self._timers) - self._alive
         if dead > self._purge_interval and dead > self._alive:
-            self._timers = [timer for timer in self._timers if not timer[2].ended]
+            self._timers = [timer for timer in self._timers if not timer[2].has_ended]
             heapq.heapify(self._timers)
+        return operation

@@ -11,7 +11,10 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
+import shlex
+import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,6 +66,10 @@ _OUR_FILES = frozenset(
 LOCK_PATIENCE_S, LOCK_POLL_S = 3.0, 0.02
 # How long to wait for one with a known holder: readers of the directory briefly test whether a broker has it.
 READERS_PATIENCE_S = 0.2
+# Directories of mode 0750 and files of mode 0640.
+UMASK = 0o027
+
+log = logging.getLogger("mpbroker")
 
 
 @dataclass(frozen=True)
@@ -172,6 +179,35 @@ def _is_there(fd: int, lock: Path) -> bool:
         return os.path.samestat(os.fstat(fd), lock.stat())
     except FileNotFoundError:
         return False
+
+
+@contextlib.contextmanager
+def restricted_new_files() -> Iterator[None]:
+    """Create directories with mode 0750 and files with 0640 meanwhile, whatever the umask is.
+
+    SCRAM credentials and records are nobody's but the broker's; members of its group may read (Spark).
+    """
+    before = os.umask(UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def warn_of_open_modes(config: BrokerConfig) -> None:
+    """Tell of log directories that other users may read or write, as older ones are, and what to do."""
+    for directory in map(Path, config.log_dirs):
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(directory.stat().st_mode)
+            if mode & UMASK:
+                may = "write" if mode & 0o022 else "read"
+                log.warning(
+                    "log.dirs: other users may %s %s (mode %04o). Run chmod -R g-w,o= %s",
+                    may,
+                    directory,
+                    mode,
+                    shlex.quote(str(directory)),
+                )
 
 
 def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.coordinator.groups.records import OffsetKey, OffsetValue
-from mpbroker.coordinator.runtime.partitions import java_hash
+from mpbroker.coordinator.runtime.java_hash import java_hash
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     ListGroupsRequest,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import JoinGroupRequest
 from tests.support.group_rig import REBALANCE_MS, GroupRig, code_of
+from tests.support.services_rig import ServicesRig
 
 DELAY_MS = 3000
 
@@ -51,6 +53,31 @@ def test_the_protocol_is_one_that_all_support_and_most_like(rig: GroupRig) -> No
     waiters = [rig.new_member(protocols=protocols)[1] for protocols in wishes]
     rig.later(REBALANCE_MS)
     assert {rig.joined(waiter).protocol_name for waiter in waiters} == {"b"}
+
+
+def test_a_protocol_that_is_named_twice_is_one_vote(rig: GroupRig) -> None:
+    waiters = [rig.new_member(protocols=protocols)[1] for protocols in [("a", "a", "b"), ("b", "b"), ("b",)]]
+    rig.later(REBALANCE_MS)
+    assert {rig.joined(waiter).protocol_name for waiter in waiters} == {"b"}
+
+
+def test_a_join_that_fails_after_it_began_to_wait_is_answered_once() -> None:
+    rig = ServicesRig()
+    coordinator = rig.services.groups.coordinator
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    coordinator.rebalances.rebalance_or_complete, whole = broken, coordinator.rebalances.rebalance_or_complete
+    protocols = [JoinGroupRequest.JoinGroupRequestProtocol("range", b"")]
+    request = JoinGroupRequest("g", 10_000, 60_000, protocol_type="consumer", protocols=protocols)
+    failed = rig.send(request, 3)
+    assert rig.heard(failed) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert coordinator.rebalances.waiting == 0
+    coordinator.rebalances.rebalance_or_complete = whole
+    # Its member counts until its session ends; nobody is answered for it once more.
+    for member in list(coordinator.manager.groups["g"].members.values()):
+        coordinator.rebalances.remove(coordinator.manager.groups["g"], member)
 
 
 def test_a_member_without_a_common_protocol_is_refused(rig: GroupRig) -> None:

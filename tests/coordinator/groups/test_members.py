@@ -7,6 +7,7 @@ import pytest
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     HeartbeatRequest,
+    LeaveGroupRequest,
     SyncGroupRequest,
 )
 from tests.support.group_rig import GroupRig, code_of
@@ -81,3 +82,25 @@ def test_wrong_generations_and_members(rig: GroupRig) -> None:
     assert error_of(rig, wrong) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert code_of(rig.now(SyncGroupRequest("nowhere", 1, "m"))) is ErrorCode.UNKNOWN_MEMBER_ID
     assert code_of(rig.now(HeartbeatRequest("", 1, "m"))) is ErrorCode.INVALID_GROUP_ID
+
+
+def test_members_that_leave_are_logged_in_bounds(rig: GroupRig, caplog: pytest.LogCaptureFixture) -> None:
+    """A request of some kilobytes once made hundreds of megabytes of log: a line with all names for each."""
+    caplog.set_level("INFO")
+    long = "g" * 30_000
+    member_id = static_member(rig, long)
+    identities = [LeaveGroupRequest.MemberIdentity(str(n), "i", "r" * 20_000) for n in range(500)]
+    caplog.clear()
+    response = rig.now(LeaveGroupRequest(long, members=[*identities, *identities]))
+    assert [m.error_code for m in response.members] == [ErrorCode.FENCED_INSTANCE_ID] * 500
+    response = rig.now(
+        LeaveGroupRequest(long, members=[LeaveGroupRequest.MemberIdentity(member_id, "i", "r" * 9000)])
+    )
+    assert [m.error_code for m in response.members] == [ErrorCode.NONE]
+    assert len(caplog.text) < 10_000
+
+
+def static_member(rig: GroupRig, group: str) -> str:
+    waiter = rig.join(group=group, instance="i")
+    rig.later(DELAY_MS)
+    return rig.joined(waiter).member_id

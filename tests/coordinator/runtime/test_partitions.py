@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions, java_hash
+from mpbroker.coordinator.runtime.java_hash import java_hash
+from mpbroker.coordinator.runtime.partitions import LoadState, TopicPartitions
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
 NAME = "g"

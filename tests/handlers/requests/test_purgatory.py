@@ -38,8 +38,8 @@ class Model(RuleBasedStateMachine):
         self.levels = dict.fromkeys(KEYS, 0)
         self.now_ms = 0
         self.marked: set[int] = set()
-        self.purgatory: Purgatory[int] = Purgatory(self.marked.add, self.marked.remove)
-        self.waiting: list[tuple[Wait, Watch[int]]] = []
+        self.purgatory: Purgatory[int, Wait] = Purgatory(self.marked.add, self.marked.remove)
+        self.waiting: list[tuple[Wait, Watch[int, Wait]]] = []
         self.ended: list[Wait] = []
 
     @rule(
@@ -110,7 +110,7 @@ def test_what_happens_between_the_two_looks_is_not_missed() -> None:
     def moved(_key: int) -> None:
         levels[1] = 1
 
-    purgatory: Purgatory[int] = Purgatory(on_first=moved)
+    purgatory: Purgatory[int, Wait] = Purgatory(on_first=moved)
     assert purgatory.watch(wait, [1], 100) is None
     assert wait.ended == ["completed"]
     assert len(purgatory) == 0
@@ -120,7 +120,7 @@ def test_what_happens_between_the_two_looks_is_not_missed() -> None:
 @pytest.mark.parametrize("interval", [1, 10, PURGE_INTERVAL])
 def test_timers_of_ended_operations_are_purged(interval: int) -> None:
     levels = {1: 0}
-    purgatory: Purgatory[int] = Purgatory(purge_interval=interval)
+    purgatory: Purgatory[int, Wait] = Purgatory(purge_interval=interval)
     for _ in range(3 * interval):
         watch = purgatory.watch(Wait(levels, [1], 1), [1], 10**9)
         assert watch is not None
@@ -130,7 +130,7 @@ def test_timers_of_ended_operations_are_purged(interval: int) -> None:
 
 
 def test_expiry_is_exact_to_the_millisecond() -> None:
-    purgatory: Purgatory[int] = Purgatory()
+    purgatory: Purgatory[int, Wait] = Purgatory()
     wait = Wait({1: 0}, [1], 1)
     purgatory.watch(wait, [1], 1000)
     assert purgatory.expire(999) == 0

@@ -1,0 +1,70 @@
+"""Makes the table by which `elements.pyx` counts what a message has, from the schema."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from functools import cache
+from typing import Final
+
+from mpbroker.protocol import elements, schema
+from mpbroker.protocol.schema import FIXED_SIZE, Field, StructType
+from mpbroker.protocol.wire import Buffer
+
+END, FIXED, SHORT_SIZED, INT_SIZED, COMPACT_SIZED, NUMBERS, COMPACT_NUMBERS = range(7)
+ARRAY, COMPACT_ARRAY, NULLABLE, TAGS = range(7, 11)
+ALL: Final = 1 << 62
+
+
+def count_elements(api_key: int, version: int, buf: Buffer, pos: int, most: int = ALL) -> int:
+    """Count the elements of all arrays and the tagged fields of a request, without decoding it.
+
+    The count stops when it is more than `most`. Bytes that are no such request are counted as far as they are
+    one.
+    """
+    return elements.count(_program_of(api_key, version), buf, pos, most)
+
+
+@cache
+def _program_of(api_key: int, version: int) -> array[int]:
+    message = schema.message_for("request", api_key)
+    assert message is not None
+    return array("i", _Writer(version, flexible=version in message.flexible).struct(message))
+
+
+class _Writer:
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        self._version = version
+        self._flexible = flexible
+
+    def struct(self, struct: StructType) -> list[int]:
+        plain, tagged = struct.at(self._version)
+        ops = [op for field in plain for op in self._field(field)]
+        if self._flexible:
+            known = [op for f in tagged for op in _block(f.tag + 1, self._field(f))]
+            ops += _block(TAGS, [*known, END], ends=False)
+        return [*ops, END]
+
+    def _field(self, field: Field) -> list[int]:
+        if field.is_array and field.fixed_format is not None:
+            return [COMPACT_NUMBERS if self._flexible else NUMBERS, FIXED_SIZE[field.fixed_format]]
+        if field.is_array:
+            return _block(COMPACT_ARRAY if self._flexible else ARRAY, self._value(field))
+        if field.struct is not None and self._version in field.nullable:
+            return _block(NULLABLE, self._value(field))
+        return self._value(field)
+
+    def _value(self, field: Field) -> list[int]:
+        """Return the operations of one value."""
+        if field.fixed_format is not None:
+            return [FIXED, FIXED_SIZE[field.fixed_format]]
+        if field.struct is not None:
+            return self.struct(field.struct)[:-1]
+        if self._flexible:
+            return [COMPACT_SIZED]
+        return [SHORT_SIZED if field.type == "string" else INT_SIZED]
+
+
+def _block(op: int, inner: Iterable[int], *, ends: bool = True) -> list[int]:
+    body = [*inner, END] if ends else [*inner]
+    return [op, len(body) + 2, *body]

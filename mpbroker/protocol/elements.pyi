@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def count(program: Buffer, data: Buffer, at: int, most: int) -> int: ...

@@ -1,0 +1,29 @@
+"""Text that clients have chosen, made fit for logs, terminals and error messages.
+
+A name may have line breaks, which would forge lines of a log, and escape sequences, which a terminal obeys.
+"""
+
+from __future__ import annotations
+
+# More than any text of the broker's own.
+ERROR_TEXT_LENGTH_MAX = 2000
+
+
+def printable(text: str) -> str:
+    """Write each character that is not printable as Python writes it in a literal: `\\n`, `\\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def shortened(text: str, length_max: int) -> str:
+    """Leave out the middle of a text of more than `length_max` characters, and say how much it was."""
+    if len(text) <= length_max:
+        return text
+    half = length_max // 2
+    return f"{text[:half]}… ({len(text) - 2 * half} characters left out) …{text[-half:]}"
+
+
+def error_text(text: str) -> str:
+    """Return an error message of a response without its middle: it may quote names of up to 32,767 bytes."""
+    return shortened(text, ERROR_TEXT_LENGTH_MAX)

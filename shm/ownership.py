@@ -1,0 +1,85 @@
+"""Checks that nobody else could have put a file or directory where this program looks for it.
+
+In a directory that all may write, such as /dev/shm, any user can make a name first.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+from pathlib import Path
+
+_ALL_USERS = ["0", "0", str((1 << 32) - 1)]
+
+
+class UntrustedPath(Exception):
+    """Another user than the expected one could put something else in the path's place."""
+
+
+def check_path(path: Path, owner: int) -> None:
+    """Check that only `owner` (a uid) and root can replace `path` or what is above it.
+
+    Raises UntrustedPath: `path` is a symbolic link or not the owner's, group or others may write it, or
+    somebody else can rename a directory above it. Raises OSError.
+    """
+    path = path.absolute()
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise UntrustedPath(f"{path} is a symbolic link. Name what it points to")
+    if status.st_uid != owner:
+        raise UntrustedPath(f"{path} belongs to {_user(status.st_uid)}, not to {_user(owner)}")
+    if status.st_mode & 0o022:
+        raise UntrustedPath(
+            f"{path} can be written by {_others(status)} ({_mode(status)}). Run chmod go-w {path}"
+        )
+    for directory in path.parents:
+        _check_directory(directory, owner)
+
+
+def _check_directory(directory: Path, owner: int) -> None:
+    """Check a directory above the path. One with the sticky bit lets users rename only what is theirs."""
+    status = directory.lstat()
+    if status.st_uid not in (0, owner) and not _is_unmapped(status.st_uid):
+        raise UntrustedPath(
+            f"{directory} belongs to {_user(status.st_uid)}, who can replace what is below it"
+        )
+    if stat.S_ISLNK(status.st_mode):
+        check_directories(directory.resolve(), owner)
+    elif status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        who = f"{_others(status)} ({_mode(status)})"
+        raise UntrustedPath(
+            f"{directory} can be written by {who}, who can replace what is below it. "
+            f"Run chmod go-w {directory}"
+        )
+
+
+def check_directories(directory: Path, owner: int) -> None:
+    """Check a directory and all above it. Raises UntrustedPath, OSError."""
+    for each in (directory, *directory.parents):
+        _check_directory(each, owner)
+
+
+@functools.cache
+def _overflow_uid() -> int | None:
+    """Return the uid that stands for users of the host, in a user namespace that has not all of them."""
+    if Path("/proc/self/uid_map").read_text().split() == _ALL_USERS:
+        return None
+    return int(Path("/proc/sys/kernel/overflowuid").read_text())
+
+
+def _is_unmapped(uid: int) -> bool:
+    """Tell whether the owner is a user outside of this user namespace, as root of the host may be."""
+    return uid == _overflow_uid()
+
+
+def _user(uid: int) -> str:
+    return f"user {uid}"
+
+
+def _others(status: os.stat_result) -> str:
+    return "all users" if status.st_mode & stat.S_IWOTH else f"group {status.st_gid}"
+
+
+def _mode(status: os.stat_result) -> str:
+    return f"mode {stat.S_IMODE(status.st_mode):04o}"

@@ -1,0 +1,180 @@
+"""What clients of one connection each can make a broker keep, do, log and answer has bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import (
+    AlterReplicaLogDirsRequest,
+    DeleteRecordsRequest,
+    DescribeProducersRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    Message,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from ops.bench.brokers import Mpbroker
+from tests.support.group_rig import subscription
+from tests.support.real_brokers import create_topic, served, with_settings
+from tests.support.socket_client import SocketClient, own_bytes, pids_of
+
+PARTITIONS = 100
+MEGABYTE = 1 << 20
+
+Protocol = JoinGroupRequest.JoinGroupRequestProtocol
+Group = OffsetFetchRequest.OffsetFetchRequestGroup
+
+
+@pytest.fixture(name="shared", scope="module")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
+    made = Mpbroker(tmp_path_factory.mktemp("broker"))
+    with served(with_settings(made, {"group.initial.rebalance.delay.ms": "0"})) as broker:
+        create_topic(broker.bootstrap, "t", PARTITIONS)
+        yield broker
+
+
+def join(*protocols: Protocol, group: str = "g", member_id: str = "", session_ms: int = 10_000) -> Message:
+    request = JoinGroupRequest(group, session_ms, 60_000, member_id, protocol_type="consumer")
+    request.protocols = list(protocols)
+    return request
+
+
+def commit_of_all(client: SocketClient, group: str) -> None:
+    partitions = [OffsetCommitRequest.OffsetCommitRequestPartition(n, 5) for n in range(PARTITIONS)]
+    topic = OffsetCommitRequest.OffsetCommitRequestTopic("t", partitions=partitions)
+    answer = client.ask(ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(group, topics=[topic]))
+    assert {p.error_code for p in answer.topics[0].partitions} == {0}
+
+
+def test_large_joins_leave_nothing_behind(shared: Mpbroker) -> None:
+    """Check what took a handler to 2.3 GB: joins of 40 MB, each answered at once."""
+    processes = [*pids_of(shared, "handler "), *pids_of(shared, "coordinator")]
+    before = sum(map(own_bytes, processes))
+    large = join(Protocol("range", bytes(40 * MEGABYTE)), session_ms=1)
+    with SocketClient(shared) as client:
+        for _ in range(5):
+            answer = client.ask(ApiKey.JOIN_GROUP, 9, large)
+            assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert sum(map(own_bytes, processes)) - before < 40 * MEGABYTE
+
+
+def test_a_large_assignment_is_refused(shared: Mpbroker) -> None:
+    assignment = SyncGroupRequest.SyncGroupRequestAssignment("m", bytes(2 * MEGABYTE))
+    request = SyncGroupRequest("g", 1, "m", assignments=[assignment], protocol_type="c", protocol_name="r")
+    with SocketClient(shared) as client:
+        assert client.ask(ApiKey.SYNC_GROUP, 5, request).error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_protocol_that_is_named_twice_breaks_no_group(shared: Mpbroker) -> None:
+    metadata = subscription("t")
+    twice = join(Protocol("a", metadata), Protocol("a", metadata), Protocol("b", metadata), group="twice")
+    with SocketClient(shared) as client:
+        answer = client.ask(ApiKey.JOIN_GROUP, 3, twice)
+        assert (answer.error_code, answer.protocol_name) == (0, "a")
+        left = client.ask(ApiKey.LEAVE_GROUP, 0, LeaveGroupRequest("twice", answer.member_id))
+        assert left.error_code == 0
+
+
+def test_members_that_leave_fill_no_log(shared: Mpbroker) -> None:
+    name = "n" * 32_000
+    static = join(Protocol("a", b""), group=name)
+    static.group_instance_id = "i"
+    with SocketClient(shared) as client:
+        assert client.ask(ApiKey.JOIN_GROUP, 5, static).error_code == 0
+        before = len(shared.output())
+        members = [LeaveGroupRequest.MemberIdentity(str(n), "i") for n in range(5000)]
+        answer = client.ask(ApiKey.LEAVE_GROUP, 5, LeaveGroupRequest(name, members=members))
+        assert {one.error_code for one in answer.members} == {ErrorCode.FENCED_INSTANCE_ID}
+    assert len(shared.output()) - before < 10_000
+
+
+def test_a_group_is_answered_once_however_often_it_is_named(shared: Mpbroker) -> None:
+    topics = [OffsetFetchRequest.OffsetFetchRequestTopics("t", partition_indexes=[*range(PARTITIONS)])]
+    with SocketClient(shared) as client:
+        commit_of_all(client, "named")
+        client.send(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=[Group("named", topics=None)]))
+        once = client.receive()
+        for groups in (
+            [Group("named", topics=None)] * 400,
+            [Group("named", topics=topics), Group("named", topics=None), Group("named", topics=[])],
+        ):
+            client.send(ApiKey.OFFSET_FETCH, 8, OffsetFetchRequest(groups=groups))
+            assert client.receive() == once
+
+
+def test_a_coordinator_is_found_once_for_each_key(shared: Mpbroker) -> None:
+    with SocketClient(shared) as client:
+        request = FindCoordinatorRequest(coordinator_keys=["g", "h"] * 30_000)
+        client.send(ApiKey.FIND_COORDINATOR, 6, request)
+        assert len(client.receive()) < 200
+
+
+def many(count: int, make: Callable[[int], Message]) -> list[Message]:
+    return [make(n) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "make"),
+    [
+        (
+            ApiKey.DESCRIBE_PRODUCERS,
+            0,
+            lambda n: DescribeProducersRequest([DescribeProducersRequest.TopicRequest("t", [*range(n)])]),
+        ),
+        (
+            ApiKey.DELETE_RECORDS,
+            2,
+            lambda n: DeleteRecordsRequest(
+                [
+                    DeleteRecordsRequest.DeleteRecordsTopic(
+                        "t", [DeleteRecordsRequest.DeleteRecordsPartition(i, 1) for i in range(n)]
+                    )
+                ]
+            ),
+        ),
+        (
+            ApiKey.ALTER_REPLICA_LOG_DIRS,
+            2,
+            lambda n: AlterReplicaLogDirsRequest(
+                [
+                    AlterReplicaLogDirsRequest.AlterReplicaLogDir(
+                        "/nowhere", [AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic("t", [*range(n)])]
+                    )
+                ]
+            ),
+        ),
+        (ApiKey.LIST_GROUPS, 5, lambda n: ListGroupsRequest([""] * n)),
+        (ApiKey.FIND_COORDINATOR, 6, lambda n: FindCoordinatorRequest(coordinator_keys=[""] * n)),
+        (ApiKey.METADATA, 13, lambda n: MetadataRequest([MetadataRequest.MetadataRequestTopic()] * n)),
+        (ApiKey.JOIN_GROUP, 9, lambda n: join(*[Protocol("p", b"")] * n)),
+    ],
+)
+def test_a_request_that_names_too_much_closes_its_connection(
+    shared: Mpbroker, key: ApiKey, version: int, make: Callable[[int], Message]
+) -> None:
+    """Check it with so much of each that it is refused by its bytes: none of it is decoded."""
+    before = [own_bytes(pid) for pid in pids_of(shared, "handler ")]
+    with SocketClient(shared) as client:
+        assert client.is_closed_by(key, version, make(200_000))
+    grown = [own_bytes(pid) - size for pid, size in zip(pids_of(shared, "handler "), before, strict=True)]
+    assert max(grown) < 4 * MEGABYTE
+    with SocketClient(shared) as client:
+        assert client.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m")).error_code
+
+
+def test_a_long_request_is_served_in_pieces(shared: Mpbroker) -> None:
+    """Check a request that is decoded in pieces: what it names is answered all the same."""
+    names = [MetadataRequest.MetadataRequestTopic(name=f"no.{n}") for n in range(50_000)]
+    with SocketClient(shared) as client:
+        answer = client.ask(ApiKey.METADATA, 9, MetadataRequest(names, allow_auto_topic_creation=False))
+    assert len(answer.topics) == 50_000
