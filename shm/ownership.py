@@ -49,7 +49,8 @@ def _check_directory(directory: Path, owner: int) -> None:
     elif status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
         who = f"{_others(status)} ({_mode(status)})"
         raise UntrustedPath(
-            f"{directory} can be written by {who}, who can replace what is below it. Run chmod go-w {directory}"
+            f"{directory} can be written by {who}, who can replace what is below it. "
+            f"Run chmod go-w {directory}"
         )
 
 

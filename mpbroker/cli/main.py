@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli import standard_output
+from mpbroker.cli.acl import acl_app
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, of_file
 from mpbroker.cli.flags import (
@@ -52,6 +53,7 @@ app.add_typer(group_app, name="group")
 app.add_typer(log_app, name="log")
 app.add_typer(user_app, name="user")
 app.add_typer(quota_app, name="quota")
+app.add_typer(acl_app, name="acl")
 app.add_typer(ctl_app, name="ctl")
 app.add_typer(spark_app, name="spark")
 app.add_typer(doctor_app, name="doctor")

@@ -29,6 +29,7 @@ DEFAULT_LOG_DIR = "./data"
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLEANUP_POLICIES = ("compact", "delete")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 FLUSH_POLICIES = ("group", "os")
 # A request lies in one block of at most 1 GiB, with its size in front and room for its answer behind it.
 LARGEST_REQUEST_BYTES = (1 << 30) - (1 << 16) - 128
@@ -56,6 +57,21 @@ def fit_the_memory(most: int, count: int) -> str:
         f"Value must be no more than {most}: here it is a number of processes, none of which waits for a "
         "client, so that one per CPU is enough; leave the key out for what fits this machine"
     )
+
+
+def _is_authorizer(name: str) -> str:
+    """Refuse authorizers but the built one. Return the problem, or ""."""
+    if name in ("", STANDARD_AUTHORIZER):
+        return ""
+    return f"Java plug-ins cannot be loaded; the only authorizer is {STANDARD_AUTHORIZER}"
+
+
+def _are_principals(text: str) -> str:
+    """Refuse super users that are not `Type:name`. Return the problem, or ""."""
+    wrong = [one.strip() for one in text.split(";") if one.strip() and ":" not in one]
+    if not wrong:
+        return ""
+    return f"{wrong[0]} has not the form Type:name, as in User:admin; semicolons stand between principals"
 
 
 def _default_listeners() -> tuple[Listener, ...]:
@@ -124,6 +140,27 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
             "Let a replica that is behind become leader; a single node never has one.",
             pending=_NO_ELECTION,
         ),
+    ] = False
+
+    # permissions
+    authorizer_class_name: Annotated[
+        str,
+        Key(
+            STRING,
+            f"{STANDARD_AUTHORIZER}: clients may do what access control lists allow; empty: everything.",
+            check=_is_authorizer,
+        ),
+    ] = ""
+    super_users: Annotated[
+        str,
+        Key(
+            STRING,
+            "Principals that may do everything, as User:name with semicolons between them.",
+            check=_are_principals,
+        ),
+    ] = ""
+    allow_everyone_if_no_acl_found: Annotated[
+        bool, Key(BOOLEAN, "Whether a resource that no access control list is about is open to everybody.")
     ] = False
 
     # processes

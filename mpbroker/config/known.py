@@ -20,7 +20,6 @@ from mpbroker.config.broker import BROKER_KEYS
 ALIASES = {"log.dir": "log.dirs", "broker.id": "node.id"}
 HANDLED = ("controller.listener.names", "process.roles")
 
-_SECURITY = "authorization is not built yet"
 _NOT_OURS = "TLS and SASL here have no such setting"
 _PLUGINS = "Java plug-ins cannot be loaded"
 REFUSED: dict[str, str] = {
@@ -28,9 +27,6 @@ REFUSED: dict[str, str] = {
     "sasl.": _NOT_OURS,
     "security.": _NOT_OURS,
     "listener.name.": "this setting cannot be given for a single listener",
-    "authorizer.class.name": _SECURITY,
-    "super.users": _SECURITY,
-    "allow.everyone.if.no.acl.found": _SECURITY,
     "principal.builder.class": _PLUGINS,
     "delegation.token.": "delegation tokens are not built",
     "client.quota.callback.class": _PLUGINS,

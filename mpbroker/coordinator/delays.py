@@ -27,6 +27,7 @@ ROUND, CALLS = "round", "calls"
 # The kinds of news, in an operator's words.
 _NEWS = {
     Awaited.QUOTAS: "quotas",
+    Awaited.ACLS: "access control entries",
     Awaited.CREDENTIALS: "credentials",
     Awaited.RATES: "rates of addresses",
 }

@@ -485,6 +485,10 @@ class Coordinator:
                 if addresses := limited(decision.quotas):
                     missing.add(token := (Awaited.RATES, by_call))
                     self._limits.changed(addresses, partial(self._waiting.settle, {token}))
+            if decision.acls:
+                missing.add(token := (Awaited.ACLS, by_call))
+                self._announcer.acls_changed(decision.acls)
+                self._announcer.then(partial(self._waiting.settle, {token}))
             if decision.credentials:
                 missing.add(token := (Awaited.CREDENTIALS, by_call))
                 self._credentials.changed(decision.credentials, partial(self._waiting.settle, {token}))

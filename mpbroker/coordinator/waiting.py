@@ -37,7 +37,8 @@ class Awaited(StrEnum):
 
     USABLE = "usable"  # handlers know where the partitions of a topic are; named by its id
     GONE = "gone"  # the partitions of a topic are removed; named by its id
-    QUOTAS = "quotas"  # told to handlers; named by the call, as are the next two
+    QUOTAS = "quotas"  # told to handlers; named by the call, as are the next three
+    ACLS = "acls"  # told to handlers
     CREDENTIALS = "credentials"  # told to processors
     RATES = "rates"  # rates of addresses, told to acceptors
     SETTINGS = "settings"  # the supervisor has followed the settings of brokers; named by their version

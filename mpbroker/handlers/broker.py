@@ -18,6 +18,7 @@ from mpbroker.handlers.fetch.partition_readers import Readers
 from mpbroker.handlers.produce.slow_appends import Jobs
 from mpbroker.handlers.produce.transaction_checks import TransactionChecks
 from mpbroker.handlers.requests.answers import Answers
+from mpbroker.handlers.requests.authorization import Authorization
 from mpbroker.handlers.requests.exchange import Exchange, ServedApi
 from mpbroker.handlers.requests.metadata import Metadata, Topic
 from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
@@ -69,6 +70,7 @@ class Broker:
     listener: Callable[[int], AddedListener]
     whose: Callable[[Request, Session | None], str]
     throttling: Throttling
+    authorization: Authorization
     log_levels: LogLevels
     wall_clock_ms: Callable[[], int] = wall_ms
     monotonic_ms: Callable[[], int] = monotonic_ms

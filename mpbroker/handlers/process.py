@@ -100,6 +100,7 @@ class Handler:
         self.working: Exchange | None = None
         self.next_files_look_ms = 0
         self.is_ready = False
+        self.acls_version = 0
         # Numbers of log workers that died and have no welcomed successor yet.
         self.fenced_logs: set[int] = set()
         self.coordinator_was_fenced = False
@@ -237,6 +238,9 @@ class Handler:
         if news:
             self.broker.metadata.apply(news)
             self.broker.throttling.refresh()
+            if self.broker.metadata.acls_version != self.acls_version:
+                self.acls_version = self.broker.metadata.acls_version
+                self.broker.authorization.refresh()
             # A topic that came or went concerns the fetches that wait for it.
             self.broker.fetches.look_at_all()
         if not self.is_ready and self.broker.metadata.version >= 0:

@@ -20,6 +20,7 @@ from mpbroker.handlers.produce.marker_holds import MarkerHolds
 from mpbroker.handlers.produce.slow_appends import Jobs
 from mpbroker.handlers.produce.transaction_checks import TransactionChecks
 from mpbroker.handlers.requests.answers import Answers
+from mpbroker.handlers.requests.authorization import Authorization
 from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
 from mpbroker.handlers.requests.throttling import Throttling
@@ -99,6 +100,7 @@ def make_broker(
         throttling=Throttling(
             config, metadata, turn.clients, turn.meters, memory.quota_secret, context.session
         ),
+        authorization=Authorization(metadata.authorizer, turn.topics),
         log_levels=LogLevels(memory),
     )
 

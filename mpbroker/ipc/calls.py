@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from mpbroker.ipc.acls import AclFilterImage, AclImage
 from mpbroker.ipc.credentials import ScramImage
 
 
@@ -287,6 +288,32 @@ class ScramUsers(Struct, tag="scram_users"):
     users: list[ScramUser]
 
 
+class CreateAcls(Struct, tag="create_acls"):
+    """handler -> coordinator: entries to create; answered by AlteredResources, a result for each."""
+
+    acls: list[AclImage]
+
+
+class DeleteAcls(Struct, tag="delete_acls"):
+    """handler -> coordinator: delete the entries that these filters match; answered by DeletedAcls."""
+
+    filters: list[AclFilterImage]
+
+
+class DeletedAclsOfFilter(Struct):
+    """What a filter of DeleteAcls has deleted, or why it has not."""
+
+    error: int = 0
+    message: str | None = None
+    acls: list[AclImage] = []
+
+
+class DeletedAcls(Struct, tag="deleted_acls"):
+    """The answer to DeleteAcls: a result for each filter, in their order."""
+
+    results: list[DeletedAclsOfFilter]
+
+
 class EnsureTopic(Struct, tag="ensure_topic"):
     """coordinator -> log: open or create these partitions. Idempotent; answered when they take appends.
 
@@ -528,6 +555,9 @@ Message = (
     | AlterScram
     | DescribeScram
     | ScramUsers
+    | CreateAcls
+    | DeleteAcls
+    | DeletedAcls
     | EnsureTopic
     | EnsuredTopic
     | RemoveTopic

@@ -1,4 +1,4 @@
-"""Topics and quotas, published by the coordinator and held by every handler: a base, and deltas after it."""
+"""Topics, quotas and access control entries, from the coordinator to every handler: a base, then deltas."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
+
+from mpbroker.ipc.acls import AclImage
 
 # The slot of `__cluster_metadata-0` in the partition table.
 METADATA_SLOT = 0
@@ -85,15 +87,18 @@ class MetadataBase(Struct, tag="base"):
     node_id: int
     topics: list[TopicImage]
     quotas: list[QuotaImage] = []
+    acls: list[AclImage] = []
 
 
 class MetadataDelta(Struct, tag="delta"):
-    """Changes up to `version`: topics and quotas to put, and ids of topics that are gone."""
+    """Changes up to `version`: what to put, the ids of topics that are gone, and entries that are gone."""
 
     version: int
     changed: list[TopicImage] = []
     removed: list[bytes] = []
     quotas: list[QuotaImage] = []
+    acls: list[AclImage] = []
+    removed_acls: list[AclImage] = []
 
 
 MetadataNews = MetadataBase | MetadataDelta

@@ -3267,6 +3267,25 @@ class ProducerIdsRecord(Message):
     next_producer_id: int = 0
 
 
+class AccessControlEntryRecord(Message):
+    """Data 18, v0, flexible from v0."""
+
+    id: bytes = ZERO_UUID
+    resource_type: int = 0
+    resource_name: str = ""
+    pattern_type: int = 0
+    principal: str = ""
+    host: str = ""
+    operation: int = 0
+    permission_type: int = 0
+
+
+class RemoveAccessControlEntryRecord(Message):
+    """Data 19, v0, flexible from v0."""
+
+    id: bytes = ZERO_UUID
+
+
 class RemoveUserScramCredentialRecord(Message):
     """Data 22, v0, flexible from v0."""
 
@@ -3469,5 +3488,7 @@ DATAS: dict[int, type[Message]] = {
     12: FeatureLevelRecord,
     14: ClientQuotaRecord,
     15: ProducerIdsRecord,
+    18: AccessControlEntryRecord,
+    19: RemoveAccessControlEntryRecord,
     22: RemoveUserScramCredentialRecord,
 }

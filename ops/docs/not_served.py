@@ -47,12 +47,6 @@ AMONG_BROKERS = frozenset(
 
 NOT_SERVED = (
     NotServed(
-        (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS),
-        "ACLs",
-        "`kafka-acls.sh`",
-        "TLS or SASL on the listener: who is in may do everything",
-    ),
-    NotServed(
         (
             ApiKey.CREATE_DELEGATION_TOKEN,
             ApiKey.RENEW_DELEGATION_TOKEN,

@@ -124,7 +124,11 @@ def test_a_step_goes_from_the_number_that_was_accepted_last() -> None:
         ("listener.name.a.num.io.threads", False, "cannot be given for a single listener"),
         ("log.cleaner.threads", False, "in the file neither: log.cleaner.threads: one process compacts all"),
         ("background.threads", False, "[background.threads]. They have no effect here, in the file neither"),
-        ("authorizer.class.name", False, "authorizer.class.name: authorization is not built yet"),
+        (
+            "authorizer.class.name",
+            False,
+            "Change them in the broker's properties file",
+        ),
         ("my.own.password", False, "keeps no passwords"),
         ("my.own.key", False, "Unknown broker config name: my.own.key"),
     ],

@@ -108,7 +108,8 @@ def test_every_problem_is_named_with_file_and_line(tmp_path: Path) -> None:
         ("ssl.keystore.password=changeit", "a command line can be read by everybody"),
         ("listener.name.x.plain.sasl.jaas.config=a", "a command line can be read by everybody"),
         ("connection.failed.authentication.delay.ms=600000", "must be below connections.max.idle.ms"),
-        ("authorizer.class.name=kafka.Foo", "authorization"),
+        ("authorizer.class.name=kafka.Foo", "the only authorizer is org.apache.kafka.metadata"),
+        ("super.users=ann", "ann has not the form Type:name"),
         ("completely.unlike.anything=1", "unknown setting completely.unlike.anything"),
     ],
 )

@@ -15,23 +15,25 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import pytest
 
+from mpbroker.config.broker import STANDARD_AUTHORIZER
 from mpbroker.handlers.apis import all_apis
 from mpbroker.log.format.names import FUTURE_SUFFIX, renamed
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
-from mpbroker.protocol.messages import REQUESTS, Message
+from mpbroker.protocol.messages import REQUESTS
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.support import faulty_broker as faults
+from tests.support.filled_requests import filled
 from tests.support.forwarded_requests import errors_in
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import served
@@ -46,6 +48,7 @@ WHOM = ("owners", "workers", "all", "coordinator")
 COMMAND = (
     f"{shlex.quote(sys.executable)} -m tests.support.faulty_broker serve --listeners PLAINTEXT://{HOST}:{{port}}"
     " --log-dirs {log_dir} --processors 1 --handlers 2"
+    f" -o authorizer.class.name={STANDARD_AUTHORIZER} -o super.users=User:ANONYMOUS"
 )
 
 
@@ -53,23 +56,6 @@ COMMAND = (
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
     with served(Mpbroker(tmp_path_factory.mktemp("broker"), template=COMMAND)) as made:
         yield made
-
-
-def filled(cls: type[Message]) -> Message:
-    """A message with one entry in each of its lists, so that its error response has places for the error."""
-    made = cls()
-    for name, hint in get_type_hints(cls, vars(m)).items():
-        inner = next((each for each in (hint, *get_args(hint)) if get_origin(each) is list), None)
-        if inner is None:
-            continue
-        (of,) = get_args(inner)
-        if isinstance(of, type) and issubclass(of, Message):
-            setattr(made, name, [filled(of)])
-        elif of is str:
-            setattr(made, name, ["x"])
-        elif of is int:
-            setattr(made, name, [0])
-    return made
 
 
 def request_of(key: int, client_id: str, body: Any = None) -> bytes:
@@ -192,6 +178,12 @@ ASK_OTHERS: dict[int, Any] = {
     ApiKey.WRITE_TXN_MARKERS: m.WriteTxnMarkersRequest([MARKER]),
     ApiKey.DESCRIBE_PRODUCERS: m.DescribeProducersRequest(
         [m.DescribeProducersRequest.TopicRequest("plain", [0])]
+    ),
+    ApiKey.CREATE_ACLS: m.CreateAclsRequest(
+        [m.CreateAclsRequest.AclCreation(2, "plain", 3, "User:ann", "*", 3, 3)]
+    ),
+    ApiKey.DELETE_ACLS: m.DeleteAclsRequest(
+        [m.DeleteAclsRequest.DeleteAclsFilter(2, "other", 3, None, None, 1, 1)]
     ),
     ApiKey.ALTER_CONFIGS: m.AlterConfigsRequest([m.AlterConfigsRequest.AlterConfigsResource(2, "plain")]),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: m.IncrementalAlterConfigsRequest([OF_TOPIC]),

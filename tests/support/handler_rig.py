@@ -19,6 +19,7 @@ from mpbroker.handlers.calls.patient_client import SUCCESSOR_MS
 from mpbroker.handlers.process import Handler
 from mpbroker.handlers.requests.metadata import Metadata
 from mpbroker.ipc import calls, slots, topology
+from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, PartitionImage, Places, QuotaImage, TopicImage
 from mpbroker.ipc.process import SETTINGS_CHANGED, ProcessContext, pack_fence
@@ -79,8 +80,13 @@ def topic_image(
     )
 
 
-def base(*topics: TopicImage, version: int = 1, quotas: Sequence[QuotaImage] = ()) -> bytes:
-    return msgspec.msgpack.encode(MetadataBase(version, CLUSTER, 1, list(topics), list(quotas)))
+def base(
+    *topics: TopicImage,
+    version: int = 1,
+    quotas: Sequence[QuotaImage] = (),
+    acls: Sequence[AclImage] = (),
+) -> bytes:
+    return msgspec.msgpack.encode(MetadataBase(version, CLUSTER, 1, list(topics), list(quotas), list(acls)))
 
 
 def delta(
@@ -88,8 +94,12 @@ def delta(
     version: int = 2,
     removed: tuple[bytes, ...] = (),
     quotas: Sequence[QuotaImage] = (),
+    acls: Sequence[AclImage] = (),
+    removed_acls: Sequence[AclImage] = (),
 ) -> bytes:
-    return msgspec.msgpack.encode(MetadataDelta(version, list(topics), list(removed), list(quotas)))
+    return msgspec.msgpack.encode(
+        MetadataDelta(version, list(topics), list(removed), list(quotas), list(acls), list(removed_acls))
+    )
 
 
 def partition_payload(topic: TopicImage, number: int = 0, **changes: Any) -> bytes:
@@ -377,12 +387,12 @@ class Rig:
     def metadata(self) -> Metadata:
         return self.handler.broker.metadata
 
-    def publish(self, *topics: TopicImage) -> None:
+    def publish(self, *topics: TopicImage, acls: Sequence[AclImage] = ()) -> None:
         """A first base; each partition is live and empty."""
         for topic in topics:
             for partition in topic.partitions.values():
                 self.table.write(partition.slot, partition_payload(topic, partition.partition))
-        self.bulletin.publish_base(base(*topics))
+        self.bulletin.publish_base(base(*topics, acls=acls))
         self.turn()
 
     def turn(self) -> None:

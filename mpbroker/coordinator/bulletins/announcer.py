@@ -1,7 +1,7 @@
-"""Announces topics and quotas to the handlers, in a bulletin.
+"""Announces topics, quotas and access control entries to the handlers, in a bulletin.
 
-The bulletin says which topics can be used, in which slots, and who has which quotas. A word in shared memory
-tells the processors whether anybody has a quota on request time.
+The bulletin says which topics can be used, in which slots, who has which quotas, and who may do what. A word
+in shared memory tells the processors whether anybody has a quota on request time.
 
 A change is announced when it is durable and the log process serves it. An action that may only happen after
 all handlers can see a change is queued with `then` and runs after the message is out.
@@ -13,10 +13,12 @@ from collections.abc import Callable
 
 from mpbroker.coordinator.bulletins.bulletin_writer import BulletinWriter, Written
 from mpbroker.coordinator.metadata.state import MetadataState, Topic
+from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.bulletin import BulletinPublisher
 from mpbroker.ipc.metadata import MetadataBase, MetadataDelta, Places, QuotaImage, TopicImage
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 from mpbroker.quotas.entities import REQUEST_PERCENTAGE, Entity
+from mpbroker.security.acls import Acl
 from shm.word import Words
 
 
@@ -40,10 +42,11 @@ class Announcer:
         self._changed: set[bytes] = set()
         self._removed: list[bytes] = []
         self._quotas: dict[Entity, None] = {}
+        self._acls: dict[Acl, None] = {}
 
     @property
     def has_news(self) -> bool:
-        return self._writer.has_news(bool(self._changed or self._removed or self._quotas))
+        return self._writer.has_news(bool(self._changed or self._removed or self._quotas or self._acls))
 
     def opened(self, topic: Topic, partitions: Places) -> bool:
         """Note where the log process has a topic. Return whether that is news."""
@@ -69,6 +72,11 @@ class Announcer:
         self._quotas.update(dict.fromkeys(entities))
         self._writer.changed()
 
+    def acls_changed(self, acls: list[Acl]) -> None:
+        """Note entries that came or went."""
+        self._acls.update(dict.fromkeys(acls))
+        self._writer.changed()
+
     def then(self, action: Callable[[], None]) -> None:
         """Run the action when everything noted so far is announced."""
         self._writer.then(action)
@@ -92,6 +100,7 @@ class Announcer:
         self._changed.clear()
         self._removed.clear()
         self._quotas.clear()
+        self._acls.clear()
         return True
 
     def run_actions(self) -> None:
@@ -101,12 +110,15 @@ class Announcer:
     def _delta(self, state: MetadataState) -> MetadataDelta:
         changed = [self._image(self.topics[topic_id]) for topic_id in sorted(self._changed)]
         quotas = [QuotaImage(list(entity), state.quotas.of(entity)) for entity in self._quotas]
-        return MetadataDelta(state.next_offset, changed, self._removed, quotas)
+        there = [AclImage(*acl) for acl in self._acls if acl in state.acls]
+        gone = [AclImage(*acl) for acl in self._acls if acl not in state.acls]
+        return MetadataDelta(state.next_offset, changed, self._removed, quotas, there, gone)
 
     def _base(self, state: MetadataState) -> MetadataBase:
         topics = [self._image(topic) for topic in self.topics.values()]
         quotas = [QuotaImage(list(entity), values) for entity, values in state.quotas]
-        return MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics, quotas)
+        acls = [AclImage(*acl) for acl in state.acls]
+        return MetadataBase(state.next_offset, self._cluster_id, self._node_id, topics, quotas, acls)
 
     def _image(self, topic: Topic) -> TopicImage:
         return TopicImage(

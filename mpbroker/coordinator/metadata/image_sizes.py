@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from mpbroker.security.acls import Acl
+
 _STRING_BYTES: Final = 5
 _TOPIC_BYTES: Final = 48
 """Bytes of a topic without its partitions, settings and name."""
@@ -38,6 +40,12 @@ def quota_bytes(entity: Iterable[tuple[str, str | None]], values: Mapping[str, f
         return 0
     names = sum(1 + _text_bytes(kind) + _text_bytes(name or "") for kind, name in entity)
     return _ENTITY_BYTES + names + sum(_text_bytes(key) + _NUMBER_BYTES for key in values)
+
+
+def acl_bytes(acl: Acl) -> int:
+    """Return the bytes of an access control entry."""
+    texts = sum(map(_text_bytes, (acl.resource_name, acl.principal, acl.host)))
+    return _ENTITY_BYTES + texts + 4 * _NUMBER_BYTES
 
 
 def _text_bytes(text: str) -> int:

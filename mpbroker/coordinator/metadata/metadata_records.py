@@ -12,10 +12,12 @@ from typing import Final
 
 from mpbroker.protocol.codec import data_key, prepare_data
 from mpbroker.protocol.messages import (
+    AccessControlEntryRecord,
     ClientQuotaRecord,
     ConfigRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
@@ -35,6 +37,8 @@ MetadataRecord = (
     | ClientQuotaRecord
     | ProducerIdsRecord
     | RemoveUserScramCredentialRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
 )
 
 # PartitionRecord: version 1 has its replicas' directories; 2 adds what only a cluster needs (KIP-966).
@@ -47,6 +51,8 @@ _VERSIONS: Final[dict[type[MetadataRecord], int]] = {
     ClientQuotaRecord: 0,
     ProducerIdsRecord: 0,
     RemoveUserScramCredentialRecord: 0,
+    AccessControlEntryRecord: 0,
+    RemoveAccessControlEntryRecord: 0,
 }
 
 _TYPES: Final = {data_key(record): record for record in _VERSIONS}

@@ -18,8 +18,22 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.metadata import broker_rules, config_rules, quota_rules, scram_rules, topic_rules
-from mpbroker.coordinator.metadata.image_sizes import PARTITION_BYTES, config_bytes, quota_bytes, topic_bytes
+from mpbroker.coordinator.metadata import (
+    acl_rules,
+    broker_rules,
+    config_rules,
+    quota_rules,
+    scram_rules,
+    topic_rules,
+)
+from mpbroker.coordinator.metadata.acl_rules import AclTable
+from mpbroker.coordinator.metadata.image_sizes import (
+    PARTITION_BYTES,
+    acl_bytes,
+    config_bytes,
+    quota_bytes,
+    topic_bytes,
+)
 from mpbroker.coordinator.metadata.metadata_records import MetadataRecord
 from mpbroker.coordinator.metadata.scram_rules import Credentials
 from mpbroker.coordinator.metadata.topic_rules import Refused
@@ -32,11 +46,13 @@ from mpbroker.ipc.calls import (
     AlterScram,
     AlterSettings,
     ConfigAlteration,
+    CreateAcls,
     CreatedTopic,
     CreatedTopics,
     CreatePartitions,
     CreateTopic,
     CreateTopics,
+    DeleteAcls,
     DeletedTopic,
     DeletedTopics,
     DeleteTopics,
@@ -48,10 +64,12 @@ from mpbroker.ipc.calls import (
 )
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
+    AccessControlEntryRecord,
     ClientQuotaRecord,
     ConfigRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
@@ -62,6 +80,7 @@ from mpbroker.protocol.topic_names import GROUP_TOPIC, METADATA_TOPIC, TRANSACTI
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.quotas.entities import Entity, QuotaTable
 from mpbroker.quotas.mutations import Mutation, Mutations
+from mpbroker.security.acls import Acl
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 ZERO_ID: Final = bytes(16)
@@ -107,6 +126,8 @@ class MetadataState:
     credentials: Credentials = field(default_factory=dict)
     brokers: dict[str, dict[str, str]] = field(default_factory=dict)
     brokers_version: int = 0
+    acls: AclTable = field(default_factory=dict)
+    acls_by_id: dict[bytes, Acl] = field(default_factory=dict)
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def draft(self) -> MetadataState:
@@ -118,6 +139,8 @@ class MetadataState:
             quotas=self.quotas.copy(),
             credentials=self.credentials.copy(),
             brokers=self.brokers.copy(),
+            acls=self.acls.copy(),
+            acls_by_id=self.acls_by_id.copy(),
             _colliding=self._colliding.copy(),
         )
 
@@ -159,6 +182,10 @@ class MetadataState:
             case RemoveUserScramCredentialRecord():
                 if self.credentials.pop((record.name, record.mechanism), None) is None:
                     self._inconsistent("a credential is to be removed and does not exist")
+            case AccessControlEntryRecord():
+                self._add_acl(record.id, acl_rules.acl_in(record))
+            case RemoveAccessControlEntryRecord():
+                self._remove_acl(record.id)
             case ProducerIdsRecord():
                 if record.next_producer_id < self.next_producer_id:
                     self._inconsistent(f"producer ids go back to {record.next_producer_id}")
@@ -197,6 +224,20 @@ class MetadataState:
         self.brokers[record.resource_name] = configs
         self.brokers_version += 1
 
+    def _add_acl(self, acl_id: bytes, acl: Acl) -> None:
+        if acl in self.acls or acl_id in self.acls_by_id:
+            self._inconsistent(f"the access control entry {acl_id.hex()} is there already")
+        self.acls[acl] = acl_id
+        self.acls_by_id[acl_id] = acl
+        self.image_bytes += acl_bytes(acl)
+
+    def _remove_acl(self, acl_id: bytes) -> None:
+        acl = self.acls_by_id.pop(acl_id, None)
+        if acl is None:
+            self._inconsistent(f"access control entry {acl_id.hex()} is to be removed and does not exist")
+        del self.acls[acl]
+        self.image_bytes -= acl_bytes(acl)
+
     def _remove(self, topic_id: bytes) -> None:
         topic = self.topics.pop(topic_id, None)
         if topic is None:
@@ -220,9 +261,9 @@ class Decision:
     """The outcome of a call.
 
     The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes` are
-    gone, the handlers can see the `changes` of topics and the new quotas of `quotas`, the processors the new
-    `credentials`, and the supervisor has done what it can for the `brokers_version`. If the decision comes to
-    nothing, `mutation` gets back what it took from its account.
+    gone, the handlers can see the `changes` of topics, the new quotas of `quotas` and which of the entries in
+    `acls` are there, the processors the new `credentials`, and the supervisor has done what it can for the
+    `brokers_version`. If the decision comes to nothing, `mutation` gets back what it took from its account.
     """
 
     answer: Message
@@ -234,6 +275,7 @@ class Decision:
     mutation: Mutation | None = None
     credentials: list[tuple[str, int]] = field(default_factory=list)
     brokers_version: int = 0
+    acls: list[Acl] = field(default_factory=list)
 
 
 class Decider:
@@ -280,6 +322,13 @@ class Decider:
                 return Decision(users, list(altered), credentials=[(r.name, r.mechanism) for r in altered])
             case DescribeScram():
                 return Decision(scram_rules.describe(state.credentials, call))
+            case CreateAcls():
+                room = self._image_bytes_max - state.image_bytes
+                made, created = acl_rules.create(state.acls, call, room, self._new_id)
+                return Decision(made, list(created), acls=[acl_rules.acl_in(one) for one in created])
+            case DeleteAcls():
+                gone, removed = acl_rules.delete(state.acls, call)
+                return Decision(gone, list(removed), acls=[state.acls_by_id[one.id] for one in removed])
             case AllocateProducerIds():
                 return self._allocate_producer_ids(state)
             case _:

@@ -1,23 +1,27 @@
-"""Operations that a client may do, as bits. Without an authorizer everybody may do all that a resource has.
+"""The operations that a client may do, as bits in answers.
 
-(Kafka: AclOperation, AclEntry.supportedOperations; KIP-430.)
+(Kafka: AuthHelper.authorizedOperations; KIP-430.)
 """
 
 from __future__ import annotations
 
-READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = 3, 4, 5, 6, 7, 8
-CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 9, 10, 11, 12
+from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.permissions import DESCRIBE_CLUSTER
+from mpbroker.security.acls import CLUSTER_NAME, ResourceType
 
 # Value of the field if it was not asked for.
 NOT_ASKED = -(2**31)
 
 
-def bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
+def operations(exchange: ApiExchange, kind: ResourceType, name: str, is_asked: bool) -> int:
+    """Return the operations that the client may do to a resource."""
+    return exchange.broker.authorization.operations(exchange, kind, name) if is_asked else NOT_ASKED
 
 
-TOPIC_OPERATIONS = bits(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
-CLUSTER_OPERATIONS = bits(
-    CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
-)
-GROUP_OPERATIONS = bits(READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+def cluster_operations(exchange: ApiExchange, is_asked: bool) -> int:
+    """Return the operations that the client may do to the cluster; none if it may not describe it."""
+    if not is_asked:
+        return NOT_ASKED
+    if not exchange.broker.authorization.allows_cluster(exchange, DESCRIBE_CLUSTER, is_told=False):
+        return 0
+    return operations(exchange, ResourceType.CLUSTER, CLUSTER_NAME, True)

@@ -13,10 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 from mpbroker.handlers.api_parts import broker_loggers
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests import permissions
+from mpbroker.handlers.requests.permissions import Need
 from mpbroker.ipc.calls import AlteredResources, AlterSettings, ConfigAlteration, ConfigChange
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import AlterConfigsResponse, IncrementalAlterConfigsResponse, Message
 from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.security.acls import CLUSTER_NAME
 
 _WITHOUT_SETTINGS: dict[int, str] = {
     ResourceType.CLIENT_METRICS: (
@@ -28,6 +31,19 @@ _WITHOUT_SETTINGS: dict[int, str] = {
         "classic one. Their members have session.timeout.ms and heartbeat.interval.ms in their own "
         "configuration"
     ),
+}
+
+
+# What a client needs for the settings of a topic or a group; those of all else are the cluster's.
+DESCRIBING: dict[int, Need] = {
+    ResourceType.TOPIC: permissions.DESCRIBE_TOPIC_CONFIGS,
+    ResourceType.GROUP: permissions.DESCRIBE_GROUP_CONFIGS,
+    ResourceType.BROKER: permissions.DESCRIBE_CLUSTER_CONFIGS,
+}
+ALTERING: dict[int, Need] = {
+    ResourceType.TOPIC: permissions.ALTER_TOPIC_CONFIGS,
+    ResourceType.GROUP: permissions.ALTER_GROUP_CONFIGS,
+    ResourceType.BROKER: permissions.ALTER_CLUSTER_CONFIGS,
 }
 
 
@@ -79,6 +95,7 @@ def alter(
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            check_permission(exchange, resource, ALTERING)
             changes = changes_of(resource)
             _check(exchange, resource, changes)
             if resource.resource_type == ResourceType.BROKER_LOGGER:
@@ -144,6 +161,14 @@ def _alter_loggers(
             "Resources of type BROKER_LOGGER can be altered by IncrementalAlterConfigs only",
         )
     broker_loggers.alter(exchange, broker, changes, validate_only=exchange.body.validate_only)
+
+
+def check_permission(exchange: ApiExchange, resource: Any, needs: dict[int, Need]) -> None:
+    """Check that the client may see or alter the settings of a resource. Raises ApiError if it may not."""
+    need = needs.get(resource.resource_type, needs[ResourceType.BROKER])
+    of_cluster = need == needs[ResourceType.BROKER]
+    if not exchange.allows(need, CLUSTER_NAME if of_cluster else resource.resource_name):
+        raise ApiError(need.denied)
 
 
 def check_broker(exchange: ApiExchange, name: str) -> None:

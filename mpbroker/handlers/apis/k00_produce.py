@@ -24,6 +24,7 @@ from mpbroker.handlers.produce.slow_appends import Append
 from mpbroker.handlers.produce.topic_meters import batch_appended, partition_checked
 from mpbroker.handlers.produce.transaction_checks import FIRST_VERSION_THAT_ADDS, Asked, Part, told
 from mpbroker.handlers.requests.metadata import Topic
+from mpbroker.handlers.requests.permissions import WRITE_TOPIC, WRITE_TRANSACTION
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
@@ -104,13 +105,33 @@ def has_transactional_records(request: ProduceRequest) -> bool:
     return any(is_transactional(p.records) for t in request.topic_data for p in t.partition_data)
 
 
+def may_be_transactional(exchange: ApiExchange) -> bool:
+    """Return False if records are of a transaction that has no id, or one that is not the client's."""
+    transaction = exchange.body.transactional_id
+    if transaction is not None and not exchange.broker.authorization.is_on:
+        return True
+    if not has_transactional_records(exchange.body):
+        return True
+    return transaction is not None and exchange.allows(WRITE_TRANSACTION, transaction)
+
+
 def find_topic(exchange: ApiExchange, data: ProduceRequest.TopicProduceData) -> Topic | ErrorCode:
     metadata = exchange.broker.metadata
     if exchange.version >= FIRST_TOPIC_ID_VERSION:
         topic = metadata.by_id.get(data.topic_id)
-        return ErrorCode.UNKNOWN_TOPIC_ID if topic is None else topic
-    topic = metadata.by_name.get(data.name)
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    else:
+        topic = metadata.by_name.get(data.name)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic is None and not exchange.allows(WRITE_TOPIC, data.name):
+            return WRITE_TOPIC.denied
+    if topic is None:
+        return unknown
+    return (
+        topic
+        if exchange.broker.authorization.allows_topic(exchange, WRITE_TOPIC, topic)
+        else WRITE_TOPIC.denied
+    )
 
 
 def find_partition(exchange: ApiExchange, topic: Topic, index: int) -> PartitionImage | ErrorCode:
@@ -340,8 +361,8 @@ class Production:
 def handle(exchange: ApiExchange) -> ProduceResponse | None:
     """Appends record batches; versions 0-2 are advertised for librdkafka's sake and refused."""
     request = exchange.body
-    if request.transactional_id is None and has_transactional_records(request):
-        return failed_or_closed(exchange, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not may_be_transactional(exchange):
+        return failed_or_closed(exchange, WRITE_TRANSACTION.denied)
     if request.acks not in (-1, 0, 1):
         return all_refused(request, ErrorCode.INVALID_REQUIRED_ACKS)
     exchange.work_off(Production(exchange).pieces())

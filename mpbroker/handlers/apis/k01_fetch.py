@@ -31,6 +31,7 @@ from mpbroker.handlers.fetch.partition_readers import READ_COMMITTED, bound_of
 from mpbroker.handlers.produce.topic_meters import partition_fetched
 from mpbroker.handlers.requests.answers import FileSlice
 from mpbroker.handlers.requests.metadata import Topic
+from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import Request, SlotFlag
@@ -174,17 +175,24 @@ class Fetch:
     def _topic(self, interest: Interest) -> Topic | ErrorCode:
         metadata, names = self.exchange.broker.metadata, self.context.names
         if isinstance(interest.topic, str):
-            return metadata.by_name.get(interest.topic) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topic = metadata.by_name.get(interest.topic)
+            if topic is None and not self.exchange.allows(READ_TOPIC, interest.topic):
+                return READ_TOPIC.denied
+            return self._readable(topic) if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         topic = metadata.by_id.get(interest.topic)
         if topic is not None:
             names[interest.topic] = topic.name
-            return topic
+            return self._readable(topic)
         if interest.topic not in names:
             return ErrorCode.UNKNOWN_TOPIC_ID
         # The topic existed when the session began; another one may have its name by now.
         if names[interest.topic] in metadata.by_name:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def _readable(self, topic: Topic) -> Topic | ErrorCode:
+        may = self.exchange.broker.authorization.allows_topic(self.exchange, READ_TOPIC, topic)
+        return topic if may else READ_TOPIC.denied
 
     def _answer(self) -> None:
         """Read what there is, and answer if that is enough or an error, or if no time is left.

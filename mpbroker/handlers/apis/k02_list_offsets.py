@@ -16,6 +16,7 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
 from mpbroker.handlers.fetch.partition_readers import bound_of
 from mpbroker.handlers.requests.metadata import Topic
+from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC
 from mpbroker.ipc.table import Partition
 from mpbroker.log.format.leader_epochs import epoch_of
 from mpbroker.log.read.reader import NOTHING_FOUND, FoundOffset, SegmentGone
@@ -149,9 +150,15 @@ def pieces(exchange: ApiExchange) -> Iterator[None]:
     response, done = ListOffsetsResponse(), 0
     for asked in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(asked.name)
+        may = exchange.allows(DESCRIBE_TOPIC, asked.name)
         answers: list[Answer] = []
         for wanted in asked.partitions:
-            answers.append(answer(exchange, topic, wanted, seen[asked.name, wanted.partition_index] > 1))
+            twice = seen[asked.name, wanted.partition_index] > 1
+            answers.append(
+                answer(exchange, topic, wanted, twice)
+                if may
+                else Answer(partition_index=wanted.partition_index, error_code=DESCRIBE_TOPIC.denied)
+            )
             done += 1
             if exchange.has_had_its_share(done):
                 yield

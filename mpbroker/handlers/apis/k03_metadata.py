@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from mpbroker.handlers.api_parts.acl_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from mpbroker.handlers.api_parts.acl_operations import cluster_operations, operations
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.metadata import Topic
+from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ZERO_UUID, MetadataRequest, MetadataResponse
 from mpbroker.protocol.topic_names import METADATA_TOPIC, problem_with
+from mpbroker.security.acls import ResourceType
 
 FIRST_VERSION_WITH_AUTO_CREATION_FLAG = 4
 FIRST_VERSION_WITH_EMPTY_FOR_NONE = 1
@@ -53,8 +55,8 @@ def describe(exchange: ApiExchange, topic: Topic) -> TopicAnswer:
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[describe_partition(exchange, topic, number) for number in sorted(topic.partitions)],
-        topic_authorized_operations=(
-            TOPIC_OPERATIONS if exchange.body.include_topic_authorized_operations else NOT_ASKED
+        topic_authorized_operations=operations(
+            exchange, ResourceType.TOPIC, topic.name, exchange.body.include_topic_authorized_operations
         ),
     )
 
@@ -82,8 +84,12 @@ def find(exchange: ApiExchange, asked: MetadataRequest.MetadataRequestTopic) -> 
         topic = metadata.by_id.get(asked.topic_id)
         if topic is None:
             return TopicAnswer(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id)
+        if not exchange.allows(DESCRIBE_TOPIC, topic.name):
+            return TopicAnswer(error_code=DESCRIBE_TOPIC.denied, name=None, topic_id=asked.topic_id)
         return describe(exchange, topic)
     name = asked.name or ""
+    if not exchange.allows(DESCRIBE_TOPIC, name):
+        return TopicAnswer(error_code=DESCRIBE_TOPIC.denied, name=name)
     topic = metadata.by_name.get(name)
     if topic is None:
         bad = problem_with(name) is not None or metadata.collides(name)
@@ -93,7 +99,7 @@ def find(exchange: ApiExchange, asked: MetadataRequest.MetadataRequestTopic) -> 
 
 
 def missing(exchange: ApiExchange) -> list[str]:
-    """Return the names to create: asked for, unknown, and allowed by client and broker."""
+    """Return the names to create: asked for, unknown, and wanted by client and broker."""
     request = exchange.body
     allowed = exchange.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
     if not allowed or not exchange.broker.config.auto_create_topics_enable:
@@ -107,7 +113,16 @@ def missing(exchange: ApiExchange) -> list[str]:
         and name != METADATA_TOPIC
         and problem_with(name) is None
         and not metadata.collides(name)
+        and exchange.allows(DESCRIBE_TOPIC, name)
     ]
+
+
+def creatable(exchange: ApiExchange, names: list[str]) -> tuple[list[str], dict[str, int]]:
+    """Return which of the topics the client may create, and the error for each of the others."""
+    if exchange.broker.authorization.allows_cluster(exchange, CREATE_CLUSTER, is_told=False):
+        return names, {}
+    allowed = [name for name in names if exchange.allows(CREATE_TOPIC, name)]
+    return allowed, dict.fromkeys(set(names) - set(allowed), int(CREATE_TOPIC.denied))
 
 
 def answer(exchange: ApiExchange, errors: dict[str, int] | None = None) -> MetadataResponse:
@@ -118,7 +133,9 @@ def answer(exchange: ApiExchange, errors: dict[str, int] | None = None) -> Metad
         not request.topics and exchange.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE
     ):
         topics = [
-            describe(exchange, broker.metadata.by_name[name]) for name in sorted(broker.metadata.by_name)
+            describe(exchange, broker.metadata.by_name[name])
+            for name in sorted(broker.metadata.by_name)
+            if broker.authorization.allows(exchange, DESCRIBE_TOPIC, name, is_told=False)
         ]
     else:
         topics = [find(exchange, asked) for asked in asked_for(request)]
@@ -131,19 +148,21 @@ def answer(exchange: ApiExchange, errors: dict[str, int] | None = None) -> Metad
         cluster_id=broker.metadata.cluster_id,
         controller_id=node,
         topics=topics,
-        cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        cluster_authorized_operations=cluster_operations(
+            exchange, request.include_cluster_authorized_operations
         ),
     )
 
 
-def created(exchange: ApiExchange, names: list[str], found: CreatedTopics | Unanswered) -> None:
+def created(
+    exchange: ApiExchange, names: list[str], denied: dict[str, int], found: CreatedTopics | Unanswered
+) -> None:
     if isinstance(found, CreatedTopics):
         errors = {t.name: t.error for t in found.topics if t.error}
     else:
         # A client that asks for metadata knows no controller errors; this one makes it retry.
         errors = dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
-    exchange.reply(answer(exchange, errors), found.throttle_ms)
+    exchange.reply(answer(exchange, errors | denied), found.throttle_ms)
 
 
 @api(ApiKey.METADATA, 0, 13, name="Metadata", failed=failed)
@@ -156,15 +175,15 @@ def handle(exchange: ApiExchange) -> MetadataResponse | None:
         t.name is None or t.topic_id != ZERO_UUID for t in asked
     ):
         return failed(exchange, ErrorCode.INVALID_REQUEST)
-    names = missing(exchange)
+    names, denied = creatable(exchange, missing(exchange))
     if not names:
-        return answer(exchange)
+        return answer(exchange, denied)
     ask_coordinator(
         exchange,
         CreateTopics(
             [CreateTopic(name) for name in names], automatic=True, account=exchange.account(strict=False)
         ),
         CreatedTopics,
-        lambda found: created(exchange, names, found),
+        lambda found: created(exchange, names, denied, found),
     )
     return None

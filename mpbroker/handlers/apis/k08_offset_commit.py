@@ -6,31 +6,38 @@ OffsetMetadataManager.commitOffset.)
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from mpbroker.handlers.api_parts.offset_commits import pass_on_commit
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import OffsetCommitResponse
+from mpbroker.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
+
+Topic: TypeAlias = OffsetCommitResponse.OffsetCommitResponseTopic
+
+
+def refused(topic: OffsetCommitRequest.OffsetCommitRequestTopic, code: ErrorCode) -> Topic:
+    return Topic(
+        topic.name,
+        topic.topic_id,
+        [
+            OffsetCommitResponse.OffsetCommitResponsePartition(partition.partition_index, code)
+            for partition in topic.partitions
+        ],
+    )
+
+
+def response_of(topics: list[Topic]) -> OffsetCommitResponse:
+    return OffsetCommitResponse(topics=topics)
 
 
 def failed(exchange: ApiExchange, code: ErrorCode) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponse.OffsetCommitResponseTopic(
-                topic.name,
-                topic.topic_id,
-                [
-                    OffsetCommitResponse.OffsetCommitResponsePartition(partition.partition_index, code)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in exchange.body.topics
-        ]
-    )
+    return response_of([refused(topic, code) for topic in exchange.body.topics])
 
 
 @api(ApiKey.OFFSET_COMMIT, 2, 10, name="OffsetCommit", failed=failed, is_forwarded=True)
 def handle(exchange: ApiExchange) -> None:
     """Stores offsets of a group, durably before it answers."""
-    pass_on_commit(exchange)
+    pass_on_commit(exchange, refused, response_of)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mpbroker.handlers.api_parts.allowed_topics import name_of
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import ZERO_UUID, OffsetFetchRequest, OffsetFetchResponse
@@ -31,6 +33,8 @@ AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 AskedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
 
 Group = OffsetFetchResponse.OffsetFetchResponseGroup
+OfGroup = OffsetFetchResponse.OffsetFetchResponseTopics
+OfPartition = OffsetFetchResponse.OffsetFetchResponsePartitions
 Topic = OffsetFetchResponse.OffsetFetchResponseTopic
 Partition = OffsetFetchResponse.OffsetFetchResponsePartition
 
@@ -135,10 +139,10 @@ def copy_of(group: AskedGroup, topics: list[AskedTopic] | None) -> AskedGroup:
 class Parts:
     """A request in parts: the next ones to ask, and the response so far."""
 
-    def __init__(self, request: OffsetFetchRequest) -> None:
+    def __init__(self, groups: list[AskedGroup], *, require_stable: bool) -> None:
         self.response = OffsetFetchResponse()
-        self._require_stable = request.require_stable
-        self._left = [(n, *one) for n, group in enumerate(request.groups) for one in slices(group)]
+        self._require_stable = require_stable
+        self._left = [(n, *one) for n, group in enumerate(groups) for one in slices(group)]
         self._left.reverse()
         self._asked: list[int] = []
 
@@ -176,8 +180,66 @@ def add(whole: Group, more: Group) -> None:
     whole.topics += more.topics
 
 
+def readable(exchange: ApiExchange, group: AskedGroup) -> tuple[AskedGroup, list[OfGroup]]:
+    """Return the group with the topics that the client may describe, and answers for the others."""
+    if group.topics is None:
+        return group, []
+    allowed, denied = exchange.broker.authorization.split(
+        exchange, DESCRIBE_TOPIC, group.topics, lambda topic: name_of(exchange, topic)
+    )
+    code = DESCRIBE_TOPIC.denied
+    refused = [
+        OfGroup(
+            topic.name,
+            topic.topic_id,
+            [OfPartition(i, NO_OFFSET, NO_EPOCH, "", code) for i in topic.partition_indexes],
+        )
+        for topic in denied
+    ]
+    return copy_of(group, allowed), refused
+
+
+class Refused:
+    """What the client may not see of the groups in a request, and how that gets into the response.
+
+    `groups` is the rest, which is to be asked for.
+    """
+
+    def __init__(self, exchange: ApiExchange) -> None:
+        self._exchange = exchange
+        self._names = [group.group_id for group in exchange.body.groups]
+        self._denied = {name for name in self._names if not exchange.allows(DESCRIBE_GROUP, name)}
+        self._topics: dict[str, list[OfGroup]] = {}
+        self.groups: list[AskedGroup] = []
+        for group in exchange.body.groups:
+            if group.group_id in self._denied:
+                continue
+            visible, self._topics[group.group_id] = readable(exchange, group)
+            self.groups.append(visible)
+
+    def add_to(self, response: OffsetFetchResponse) -> OffsetFetchResponse:
+        """Add the refusals to a response about what was asked for, in the order of the request."""
+        found = {group.group_id: group for group in response.groups}
+        all_asked = {group.group_id for group in self.groups if group.topics is None}
+        for name, group in found.items():
+            if name in all_asked:
+                group.topics = [topic for topic in group.topics if self._is_visible(topic)]
+            if not group.error_code:
+                group.topics += self._topics[name]
+        response.groups = [
+            Group(name, error_code=DESCRIBE_GROUP.denied) if name in self._denied else found[name]
+            for name in self._names
+        ]
+        return response
+
+    def _is_visible(self, topic: OfGroup) -> bool:
+        name = name_of(self._exchange, topic)
+        allows = self._exchange.broker.authorization.allows
+        return name is None or allows(self._exchange, DESCRIBE_TOPIC, name, is_told=False)
+
+
 @api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed)
-def handle(exchange: ApiExchange) -> None:
+def handle(exchange: ApiExchange) -> OffsetFetchResponse | None:
     """The committed offsets of groups."""
     request = exchange.body
     if exchange.version < FIRST_VERSION_WITH_GROUPS:
@@ -196,11 +258,15 @@ def handle(exchange: ApiExchange) -> None:
             )
         ]
     request.groups = each_once(request.groups)
-    parts = Parts(request)
+    refused = Refused(exchange)
+    if request.groups and not refused.groups:
+        return shaped(exchange, refused.add_to(OffsetFetchResponse()))
+    parts = Parts(refused.groups, require_stable=request.require_stable)
     exchange.broker.forwarding.forward_in_parts(
         exchange,
         max(exchange.version, FIRST_VERSION_WITH_GROUPS),
         parts.next(),
         parts.following,
-        lambda: shaped(exchange, parts.response),
+        lambda: shaped(exchange, refused.add_to(parts.response)),
     )
+    return None

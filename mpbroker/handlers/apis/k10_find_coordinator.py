@@ -14,12 +14,14 @@ from collections.abc import Iterable
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TRANSACTION, Need
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import FindCoordinatorResponse
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 FIRST_VERSION_WITH_KEYS = 4
+NEEDS = {GROUP: DESCRIBE_GROUP, TRANSACTION: DESCRIBE_TRANSACTION}
 NO_NODE = -1
 NO_SHARE_GROUPS = (
     ErrorCode.UNSUPPORTED_VERSION,
@@ -32,17 +34,25 @@ def keys_of(exchange: ApiExchange) -> Iterable[str]:
     return dict.fromkeys(exchange.body.coordinator_keys)
 
 
-def found(exchange: ApiExchange) -> FindCoordinatorResponse:
+def found(exchange: ApiExchange, need: Need) -> FindCoordinatorResponse:
     address = exchange.broker.advertised(exchange.slot)
     node = exchange.broker.metadata.node_id
     if exchange.version < FIRST_VERSION_WITH_KEYS:
+        if not exchange.allows(need, exchange.body.key):
+            return failed(exchange, need.denied)
         return FindCoordinatorResponse(node_id=node, host=address.host, port=address.port)
     return FindCoordinatorResponse(
         coordinators=[
             FindCoordinatorResponse.Coordinator(key, node, address.host, address.port)
+            if exchange.allows(need, key)
+            else refused_key(key, need.denied, need.denied.message)
             for key in keys_of(exchange)
         ]
     )
+
+
+def refused_key(key: str, code: ErrorCode, message: str) -> FindCoordinatorResponse.Coordinator:
+    return FindCoordinatorResponse.Coordinator(key, NO_NODE, "", -1, code, message)
 
 
 def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> FindCoordinatorResponse:
@@ -51,10 +61,7 @@ def refused(exchange: ApiExchange, code: ErrorCode, message: str) -> FindCoordin
             error_code=code, error_message=message, node_id=NO_NODE, host="", port=-1
         )
     return FindCoordinatorResponse(
-        coordinators=[
-            FindCoordinatorResponse.Coordinator(key, NO_NODE, "", -1, code, message)
-            for key in keys_of(exchange)
-        ]
+        coordinators=[refused_key(key, code, message) for key in keys_of(exchange)]
     )
 
 
@@ -66,8 +73,8 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> FindCoordinatorResponse:
 def handle(exchange: ApiExchange) -> FindCoordinatorResponse:
     """This broker for groups and transactional ids; for share groups an error that no client retries."""
     kind = exchange.body.key_type
-    if kind in (GROUP, TRANSACTION):
-        return found(exchange)
+    if kind in NEEDS:
+        return found(exchange, NEEDS[kind])
     if kind == SHARE:
         return refused(exchange, *NO_SHARE_GROUPS)
     return refused(exchange, ErrorCode.INVALID_REQUEST, f"Unknown coordinator type {kind}.")

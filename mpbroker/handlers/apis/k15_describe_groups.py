@@ -6,39 +6,49 @@ An unknown group is Dead; from v6 on that is an error as well (KIP-1043). Each g
 
 from __future__ import annotations
 
-from mpbroker.handlers.api_parts.acl_operations import GROUP_OPERATIONS, NOT_ASKED
+from mpbroker.handlers.api_parts.acl_operations import NOT_ASKED, operations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
+from mpbroker.security.acls import ResourceType
 
 
 def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(
-        groups=[
-            DescribeGroupsResponse.DescribedGroup(error_code=code, group_id=name)
-            for name in dict.fromkeys(exchange.body.groups)
-        ]
-    )
+    return DescribeGroupsResponse(groups=refused(exchange.body.groups, code))
+
+
+def refused(names: list[str], code: ErrorCode) -> list[DescribeGroupsResponse.DescribedGroup]:
+    return [
+        DescribeGroupsResponse.DescribedGroup(error_code=code, group_id=name) for name in dict.fromkeys(names)
+    ]
 
 
 def shaped(
-    exchange: ApiExchange, groups: list[DescribeGroupsResponse.DescribedGroup]
+    exchange: ApiExchange, groups: list[DescribeGroupsResponse.DescribedGroup], denied: list[str]
 ) -> DescribeGroupsResponse:
-    operations = GROUP_OPERATIONS if exchange.body.include_authorized_operations else NOT_ASKED
+    is_asked = exchange.body.include_authorized_operations
     for group in groups:
-        group.authorized_operations = NOT_ASKED if group.error_code else operations
-    return DescribeGroupsResponse(groups=groups)
+        may = operations(exchange, ResourceType.GROUP, group.group_id, is_asked)
+        group.authorized_operations = NOT_ASKED if group.error_code else may
+    return DescribeGroupsResponse(groups=groups + refused(denied, DESCRIBE_GROUP.denied))
 
 
 @api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed)
 def handle(exchange: ApiExchange) -> None:
     """State, members and assignment of classic groups."""
+    allowed, denied = exchange.broker.authorization.split(
+        exchange, DESCRIBE_GROUP, exchange.body.groups, lambda name: name
+    )
+    if denied and not allowed:
+        exchange.reply(shaped(exchange, [], denied))
+        return
     exchange.broker.forwarding.forward_for_each(
         exchange,
-        exchange.body.groups,
+        allowed,
         lambda names: DescribeGroupsRequest(groups=names),
         lambda response: response.groups,
-        lambda groups: shaped(exchange, groups),
+        lambda groups: shaped(exchange, groups, denied),
     )

@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+from mpbroker.handlers.api_parts.visible_lists import list_visible
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import FEW_MAX
+from mpbroker.handlers.requests.permissions import DESCRIBE_CLUSTER, DESCRIBE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 
 
 @api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", is_forwarded=True, elements_max=FEW_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Lists groups, by state or type."""
-    exchange.broker.forwarding.pass_on(exchange)
+    if exchange.broker.authorization.allows_cluster(exchange, DESCRIBE_CLUSTER, is_told=False):
+        exchange.broker.forwarding.pass_on(exchange)
+    else:
+        list_visible(exchange, "groups", DESCRIBE_GROUP, lambda group: group.group_id)

@@ -15,6 +15,7 @@ from mpbroker.config.describe import describe_topic
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -54,6 +55,14 @@ def checked(wanted: Wanted) -> CreateTopic:
 def result(exchange: ApiExchange, topic: CreatedTopic) -> Result:
     if topic.error:
         return refused(topic.name, topic.error, topic.message)
+    if not exchange.broker.authorization.allows(exchange, DESCRIBE_TOPIC_CONFIGS, topic.name, is_told=False):
+        return Result(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            error_message=None,
+            topic_config_error_code=DESCRIBE_TOPIC_CONFIGS.denied,
+            configs=None,
+        )
     entries = describe_topic(exchange.broker.config, topic.configs)
     return Result(
         name=topic.name,
@@ -87,7 +96,12 @@ def handle(exchange: ApiExchange) -> CreateTopicsResponse | None:
         return None
     results: dict[str, Result] = {}
     asked: list[CreateTopic] = []
+    may_create_all = exchange.broker.authorization.allows_cluster(exchange, CREATE_CLUSTER, is_told=False)
     for wanted in request.topics:
+        if not may_create_all and not exchange.allows(CREATE_TOPIC, wanted.name):
+            code = CREATE_TOPIC.denied
+            results[wanted.name] = refused(wanted.name, code, code.message)
+            continue
         try:
             asked.append(checked(wanted))
         except ApiError as error:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.permissions import DELETE_TOPIC, DESCRIBE_TOPIC
 from mpbroker.ipc.calls import DeletedTopics, DeleteTopics
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -40,6 +41,22 @@ def refused(wanted: Wanted, code: ErrorCode, message: str | None = None) -> Resu
 
 def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(responses=[refused(w, code) for w in wanted_topics(exchange)])
+
+
+def refused_to(exchange: ApiExchange, wanted: Wanted) -> Result | None:
+    """Return the result of a topic that the client may not delete, None if it may or there is none."""
+    name = wanted.name
+    if name is None:
+        topic = exchange.broker.metadata.by_id.get(wanted.topic_id)
+        if topic is None:
+            return None
+        name = topic.name
+    may_describe = exchange.allows(DESCRIBE_TOPIC, name)
+    if may_describe and exchange.allows(DELETE_TOPIC, name):
+        return None
+    # An id does not tell its name to a client that may not see the topic.
+    told = wanted if wanted.name is not None or not may_describe else Wanted(name, wanted.topic_id)
+    return refused(told, DELETE_TOPIC.denied)
 
 
 def deleted(
@@ -72,6 +89,8 @@ def handle(exchange: ApiExchange) -> DeleteTopicsResponse | None:
         if (topic.topic_id != ZERO_UUID) == (topic.name is not None):
             text = "Name a topic either by its name or by its id."
             results.append(refused(topic, ErrorCode.INVALID_REQUEST, text))
+        elif (denied := refused_to(exchange, topic)) is not None:
+            results.append(denied)
         else:
             good.append(topic)
     if not good:

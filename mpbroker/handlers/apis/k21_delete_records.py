@@ -15,6 +15,7 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.handlers.requests.metadata import Topic
+from mpbroker.handlers.requests.permissions import DELETE_TOPIC
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import DeleteBefore, DeletedRecords, DeleteRecords
 from mpbroker.protocol.api_keys import ApiKey
@@ -89,8 +90,9 @@ def handle(exchange: ApiExchange) -> DeleteRecordsResponse | None:
     wanted: list[tuple[DeleteBefore, Result]] = []
     for named in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(named.name)
+        may = exchange.allows(DELETE_TOPIC, named.name)
         for one in named.partitions:
-            found = checked(exchange, topic, one)
+            found = checked(exchange, topic, one) if may else DELETE_TOPIC.denied
             if isinstance(found, ErrorCode):
                 results.append(refused(one, found))
                 continue

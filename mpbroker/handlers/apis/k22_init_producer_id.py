@@ -11,15 +11,25 @@ from __future__ import annotations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import FEW_MAX
+from mpbroker.handlers.requests.permissions import IDEMPOTENT_WRITE
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import InitProducerIdResponse
+from mpbroker.security.acls import Operation
 
 NONE = -1
 
 
 def failed(_exchange: ApiExchange, code: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_id=NONE, producer_epoch=NONE)
+
+
+def may_be_idempotent(exchange: ApiExchange) -> bool:
+    """Return True if the client may write to the cluster idempotently, or to any topic (KIP-679)."""
+    authorization = exchange.broker.authorization
+    return authorization.allows_cluster(
+        exchange, IDEMPOTENT_WRITE, is_told=False
+    ) or authorization.allows_any_topic(exchange, Operation.WRITE)
 
 
 def taken(exchange: ApiExchange, found: int | None) -> None:
@@ -46,6 +56,8 @@ def handle(exchange: ApiExchange) -> InitProducerIdResponse | None:
     if request.transactional_id == "" or (request.producer_id == NONE) != (request.producer_epoch == NONE):
         return failed(exchange, ErrorCode.INVALID_REQUEST)
     if request.transactional_id is None:
+        if not may_be_idempotent(exchange):
+            return failed(exchange, IDEMPOTENT_WRITE.denied)
         exchange.broker.producer_ids.take(exchange.later(lambda found: taken(exchange, found)))
     else:
         exchange.broker.forwarding.pass_on(exchange)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange, check_leader_epoch
 from mpbroker.handlers.requests.metadata import Topic
+from mpbroker.handlers.requests.permissions import CLUSTER_ACTION, DESCRIBE_TOPIC
 from mpbroker.log.format.leader_epochs import EpochEnd, end_of
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -65,11 +66,15 @@ def answer(exchange: ApiExchange, topic: Topic | None, wanted: Wanted) -> Answer
 
 def pieces(exchange: ApiExchange) -> Iterator[None]:
     response, done = OffsetForLeaderEpochResponse(), 0
+    may_ask_all = exchange.broker.authorization.allows_cluster(exchange, CLUSTER_ACTION, is_told=False)
     for asked in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(asked.topic)
+        may = may_ask_all or exchange.allows(DESCRIBE_TOPIC, asked.topic)
         answers: list[Answer] = []
         for wanted in asked.partitions:
-            answers.append(answer(exchange, topic, wanted))
+            answers.append(
+                answer(exchange, topic, wanted) if may else Answer(DESCRIBE_TOPIC.denied, wanted.partition)
+            )
             done += 1
             if exchange.has_had_its_share(done):
                 yield

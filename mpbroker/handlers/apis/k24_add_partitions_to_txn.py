@@ -7,21 +7,34 @@ instead. (Kafka: KafkaApis.handleAddPartitionsToTxnRequest; KIP-98, KIP-890.)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
+from mpbroker.handlers.requests.permissions import WRITE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AddPartitionsToTxnResponse
 
+Partition: TypeAlias = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+
 
 def failed(exchange: ApiExchange, code: ErrorCode) -> AddPartitionsToTxnResponse:
+    return response_of(exchange, lambda _topic: code)
+
+
+def response_of(exchange: ApiExchange, code_of: Callable[[str], ErrorCode]) -> AddPartitionsToTxnResponse:
+    """Build a response in which all partitions of a topic have the error that `code_of` its name returns."""
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=[
             AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
                 topic.name,
                 [
-                    AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(partition, code)
+                    AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
+                        partition, code_of(topic.name)
+                    )
                     for partition in topic.partitions
                 ],
             )
@@ -39,6 +52,18 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> AddPartitionsToTxnResponse
     is_forwarded=True,
     elements_max=PARTITIONS_MAX,
 )
-def handle(exchange: ApiExchange) -> None:
+def handle(exchange: ApiExchange) -> AddPartitionsToTxnResponse | None:
     """Makes partitions part of a transaction."""
+    authorization = exchange.broker.authorization
+    if authorization.is_on:
+        topics = exchange.body.v3_and_below_topics
+        _, denied = authorization.split(exchange, WRITE_TOPIC, topics, lambda topic: topic.name)
+        if denied:
+            # All of them or none.
+            wrong = {topic.name for topic in denied}
+            return response_of(
+                exchange,
+                lambda name: WRITE_TOPIC.denied if name in wrong else ErrorCode.OPERATION_NOT_ATTEMPTED,
+            )
     exchange.broker.forwarding.pass_on(exchange)
+    return None

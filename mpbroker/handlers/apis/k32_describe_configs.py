@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from mpbroker.config.describe import Entry, describe_all_brokers, describe_broker, describe_topic
 from mpbroker.handlers.api_parts import broker_loggers
-from mpbroker.handlers.api_parts.config_changes import check_broker
+from mpbroker.handlers.api_parts.config_changes import DESCRIBING, check_broker, check_permission
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
@@ -56,7 +56,8 @@ def broker_entries(exchange: ApiExchange, name: str, keys: list[str] | None) -> 
 
 
 def entries(exchange: ApiExchange, resource: Resource) -> list[Entry]:
-    """Return the settings of a resource. Raises ApiError if there is no such resource."""
+    """Return the settings of a resource. Raises ApiError if there is none, or the client may not see it."""
+    check_permission(exchange, resource, DESCRIBING)
     # An empty list means every setting, as in Kafka.
     keys = resource.configuration_keys or None
     if resource.resource_type == ResourceType.TOPIC:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.permissions import ALTER_TOPIC
 from mpbroker.ipc.calls import AlteredResources, CreatePartitions, MorePartitions
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -60,7 +61,14 @@ def handle(exchange: ApiExchange) -> CreatePartitionsResponse | None:
         for name, count in times.items()
         if count > 1
     ]
-    good = [topic for topic in exchange.body.topics if times[topic.name] == 1]
+    good, denied = exchange.broker.authorization.split(
+        exchange,
+        ALTER_TOPIC,
+        (topic for topic in exchange.body.topics if times[topic.name] == 1),
+        lambda topic: topic.name,
+    )
+    code = ALTER_TOPIC.denied
+    results += [Result(topic.name, code, code.message) for topic in denied]
     if not good:
         return CreatePartitionsResponse(results=results)
     ask_coordinator(

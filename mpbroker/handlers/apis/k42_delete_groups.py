@@ -7,25 +7,34 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.permissions import DELETE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
 
 def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteGroupsResponse:
-    names = dict.fromkeys(exchange.body.groups_names)
-    return DeleteGroupsResponse(
-        results=[DeleteGroupsResponse.DeletableGroupResult(name, code) for name in names]
-    )
+    return DeleteGroupsResponse(results=refused(exchange.body.groups_names, code))
+
+
+def refused(names: list[str], code: ErrorCode) -> list[DeleteGroupsResponse.DeletableGroupResult]:
+    return [DeleteGroupsResponse.DeletableGroupResult(name, code) for name in dict.fromkeys(names)]
 
 
 @api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed)
 def handle(exchange: ApiExchange) -> None:
     """Deletes groups without members, and their offsets."""
+    allowed, denied = exchange.broker.authorization.split(
+        exchange, DELETE_GROUP, exchange.body.groups_names, lambda name: name
+    )
+    denials = refused(denied, DELETE_GROUP.denied)
+    if denied and not allowed:
+        exchange.reply(DeleteGroupsResponse(results=denials))
+        return
     exchange.broker.forwarding.forward_for_each(
         exchange,
-        exchange.body.groups_names,
+        allowed,
         lambda names: DeleteGroupsRequest(groups_names=names),
         lambda response: response.results,
-        lambda results: DeleteGroupsResponse(results=results),
+        lambda results: DeleteGroupsResponse(results=results + denials),
     )

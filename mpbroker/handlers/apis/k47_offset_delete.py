@@ -5,13 +5,35 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+from mpbroker.handlers.api_parts.allowed_topics import forward_allowed
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
+
+Topic: TypeAlias = OffsetDeleteResponse.OffsetDeleteResponseTopic
+
+
+def refused(topic: OffsetDeleteRequest.OffsetDeleteRequestTopic, code: ErrorCode) -> Topic:
+    return Topic(
+        topic.name,
+        [
+            OffsetDeleteResponse.OffsetDeleteResponsePartition(partition.partition_index, code)
+            for partition in topic.partitions
+        ],
+    )
 
 
 @api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True, elements_max=PARTITIONS_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Deletes committed offsets of topics that the group is not subscribed to."""
-    exchange.broker.forwarding.pass_on(exchange)
+    forward_allowed(
+        exchange,
+        refused,
+        lambda topics: OffsetDeleteResponse(topics=topics),
+        lambda: exchange.broker.forwarding.pass_on(exchange),
+    )

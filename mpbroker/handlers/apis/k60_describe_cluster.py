@@ -6,7 +6,7 @@ them is a mismatch. No broker is ever fenced (v2). (Kafka: AuthHelper.computeDes
 
 from __future__ import annotations
 
-from mpbroker.handlers.api_parts.acl_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from mpbroker.handlers.api_parts.acl_operations import cluster_operations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
@@ -49,7 +49,7 @@ def handle(exchange: ApiExchange) -> DescribeClusterResponse:
         cluster_id=broker.metadata.cluster_id,
         controller_id=node,
         brokers=[DescribeClusterResponse.DescribeClusterBroker(node, address.host, address.port)],
-        cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        cluster_authorized_operations=cluster_operations(
+            exchange, request.include_cluster_authorized_operations
         ),
     )

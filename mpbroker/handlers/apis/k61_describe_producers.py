@@ -13,6 +13,7 @@ from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
+from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import PartitionProducers, Producers, TellProducers
 from mpbroker.protocol.api_keys import ApiKey
@@ -68,6 +69,10 @@ def handle(exchange: ApiExchange) -> DescribeProducersResponse | None:
     wanted: list[tuple[PartitionProducers, Result]] = []
     for of_topic in response.topics:
         topic = exchange.broker.metadata.by_name.get(of_topic.name)
+        if not exchange.allows(READ_TOPIC, of_topic.name):
+            for result in of_topic.partitions:
+                result.error_code = READ_TOPIC.denied
+            continue
         for result in of_topic.partitions:
             found = (
                 exchange.broker.partition(topic, result.partition_index)

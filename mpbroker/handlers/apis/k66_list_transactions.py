@@ -6,13 +6,20 @@ TransactionStateManager.listTransactionStates; KIP-664.)
 
 from __future__ import annotations
 
+from mpbroker.handlers.api_parts.visible_lists import list_visible
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import FEW_MAX
+from mpbroker.handlers.requests.permissions import DESCRIBE_TRANSACTION
 from mpbroker.protocol.api_keys import ApiKey
 
 
 @api(ApiKey.LIST_TRANSACTIONS, 0, 2, name="ListTransactions", is_forwarded=True, elements_max=FEW_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Lists transactional ids, by state, producer, duration or pattern."""
-    exchange.broker.forwarding.pass_on(exchange)
+    if not exchange.broker.authorization.is_on:
+        exchange.broker.forwarding.pass_on(exchange)
+    else:
+        list_visible(
+            exchange, "transaction_states", DESCRIBE_TRANSACTION, lambda state: state.transactional_id
+        )

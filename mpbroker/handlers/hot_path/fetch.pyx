@@ -8,7 +8,9 @@ from mpbroker.log.read.fetch_positions cimport (
 from mpbroker.handlers.hot_path.session_table cimport (
     CachedPartition, Session, SessionsRef, move_to_end, session_by_id,
 )
-from mpbroker.handlers.hot_path.topic_table cimport Topic, TopicsRef, topic_by_id, topic_by_name
+from mpbroker.handlers.hot_path.topic_table cimport (
+    MAY_READ, Topic, TopicsRef, is_granted, topic_by_id, topic_by_name,
+)
 from mpbroker.handlers.hot_path.wire cimport (
     Cursor, put_count, put_uvarint, skip_tags, take, take_length, take_u32, take_u64, take_uvarint,
 )
@@ -242,7 +244,9 @@ cdef bint answer_topics(
     for t in range(count):
         key = c.at
         topic = take_topic(c, answer.version, topics)
-        if topic == NULL or answer.end - answer.at < (c.at - key) + 6:
+        if topic == NULL or not is_granted(topics, topic, MAY_READ):
+            return False
+        if answer.end - answer.at < (c.at - key) + 6:
             return False
         memcpy(answer.at, key, c.at - key)
         answer.at += c.at - key
@@ -340,7 +344,9 @@ cdef bint answer_changes(
         if another:
             answer.at += 17 + (topic_id != NULL)
         topic = topic_by_id(topics, cached.topic_id)
-        if topic == NULL or not answer_partition(answer, topic, &change.wanted, table, places, &now):
+        if topic == NULL or not is_granted(topics, topic, MAY_READ):
+            return False
+        if not answer_partition(answer, topic, &change.wanted, table, places, &now):
             return False
         change.records = answer.slices > slices
         change.high_watermark, change.log_start_offset = now.high_watermark.offset, now.log_start_offset
@@ -457,6 +463,7 @@ cdef bint try_fetch(
     cdef Changes changes
     cdef Answer answer
     cdef Cursor c
+    topics.asking = request.connection
     if version < FIRST_FETCH_VERSION or version > LAST_FETCH_VERSION or request.body > request.length:
         return False
     c.at, c.end = block + request.body, block + request.length

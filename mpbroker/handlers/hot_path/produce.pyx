@@ -2,7 +2,9 @@
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from mpbroker.handlers.hot_path.topic_table cimport Place, Topic, TopicsRef, topic_by_id, topic_by_name
+from mpbroker.handlers.hot_path.topic_table cimport (
+    MAY_WRITE, Place, Topic, TopicsRef, is_granted, topic_by_id, topic_by_name,
+)
 from mpbroker.ipc.slots cimport PRODUCE, JobBatch, JobHeader, ProduceSlot, RequestSlot
 from mpbroker.records.batch cimport (
     BATCH_OK, LOG_APPEND_TIME_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchInfo, set_max_timestamp,
@@ -168,7 +170,7 @@ cdef bint accept(
         else:
             count = take_length(&c, flexible, False)
             topic = topic_by_name(topics, take(&c, count), count)
-        if topic == NULL or not topic.fast:
+        if topic == NULL or not topic.fast or not is_granted(topics, topic, MAY_WRITE):
             return False
         memcpy(p, key, c.at - key)
         p += c.at - key
@@ -211,6 +213,7 @@ cdef bint try_produce(
     cdef JobHeader *header = <JobHeader *>(base + job)
     cdef Shape shape
     cdef uint32_t i
+    topics.asking = request.connection
     if version < FIRST_PRODUCE_VERSION or version > LAST_PRODUCE_VERSION or request.body > request.length:
         return False
     if not measure(base + request.body, request.length - request.body, version, &shape):

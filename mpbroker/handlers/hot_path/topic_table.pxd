@@ -1,7 +1,8 @@
-"""Topics as the produce turn needs them: filled by Python, found by name or id in a few ns.
+"""Topics as the turn needs them: filled by Python, found by name or id in a few ns; and who may use them.
 
     Topic      policy, and a Place per partition number
     Index      open addressing, linear probing: hash -> Topic; one for names, one for ids
+    Grant      what a connection may do to a topic; a cache, in which a grant may be lost and is made again
 
 Only Python changes the table, between two turns. No other process shares it.
 """
@@ -17,6 +18,7 @@ cdef struct Topic:
     uint8_t *name
     uint32_t name_length
     uint8_t id[16]
+    uint64_t serial             # of this Topic: another number after each change
     Place *places
     int32_t partitions          # partition numbers are less than this
     uint32_t config_version
@@ -31,9 +33,22 @@ cdef struct Index:
     Topic **entries
     uint64_t mask
 
+cdef enum:
+    GRANTS = 65536              # a power of two
+    GRANT_PROBES = 8            # places that a grant may be in
+    MAY_READ = 1 << 3           # bits of security.acls.Operation
+    MAY_WRITE = 1 << 4
+
+cdef struct Grant:
+    uint64_t connection         # 0: free
+    uint64_t topic              # serial
+    uint64_t operations         # a bit each
+
 cdef struct TopicsRef:
     Index names
     Index ids
+    Grant *grants               # NULL: everybody may do everything
+    uint64_t asking             # connection of the request that is looked at
     uint32_t down               # log workers that are down, a bit each
 
 cdef inline uint64_t hash_name(const uint8_t *name, uint64_t length) noexcept nogil:
@@ -46,6 +61,23 @@ cdef inline uint64_t hash_id(const uint8_t *topic_id) noexcept nogil:
     cdef uint64_t halves[2]
     memcpy(halves, topic_id, 16)
     return (halves[0] ^ halves[1]) * 0x9e3779b97f4a7c15ULL >> 20
+
+cdef inline uint64_t grant_place(uint64_t connection, uint64_t topic) noexcept nogil:
+    cdef uint64_t h = (connection ^ topic * 0x9e3779b97f4a7c15ULL) * 0xff51afd7ed558ccdULL
+    return (h ^ h >> 32) & (GRANTS - 1)
+
+cdef inline bint is_granted(const TopicsRef *topics, const Topic *topic, uint64_t operation) noexcept nogil:
+    """Return True if the asking connection is known to be allowed the operation."""
+    cdef uint64_t at, i
+    cdef const Grant *grant
+    if topics.grants == NULL:
+        return True
+    at = grant_place(topics.asking, topic.serial)
+    for i in range(GRANT_PROBES):
+        grant = &topics.grants[(at + i) & (GRANTS - 1)]
+        if grant.connection == topics.asking and grant.topic == topic.serial:
+            return (grant.operations & operation) != 0
+    return False
 
 cdef inline Topic *topic_by_name(TopicsRef *topics, const uint8_t *name, uint64_t length) noexcept nogil:
     cdef uint64_t at = hash_name(name, length) & topics.names.mask
@@ -74,6 +106,7 @@ cdef class TopicTable:
     cdef uint64_t count
     cdef uint64_t room
     cdef readonly int log_workers
+    cdef uint64_t serials
     cdef _free(self)
     cdef _grow(self, uint64_t room)
     cdef _drop(self, bytes topic_id)

@@ -1,10 +1,11 @@
 """Native topic table of the produce turn. See `topic_table.pxd` for its layout and look-ups."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from mpbroker.handlers.hot_path.topic_table cimport (
-    Index, Place, Topic, hash_id, hash_name, topic_by_id, topic_by_name,
+    GRANT_PROBES, GRANTS, Grant, Index, Place, Topic, grant_place, hash_id, hash_name, topic_by_id,
+    topic_by_name,
 )
 
 from mpbroker.ipc.topology import log_worker_of_slot
@@ -76,6 +77,7 @@ cdef class TopicTable:
         self._free()
         free(self.ref.names.entries)
         free(self.ref.ids.entries)
+        free(self.ref.grants)
 
     cdef _free(self):
         cdef uint64_t i
@@ -106,6 +108,8 @@ cdef class TopicTable:
             for policy, places in changed:
                 topic = new_topic(policy, places, self.log_workers)
                 self._drop(policy.topic_id)
+                self.serials += 1
+                topic.serial = self.serials
                 self.all[self.count] = topic
                 self.count += 1
         finally:
@@ -150,3 +154,37 @@ cdef class TopicTable:
         if topic == NULL or not 0 <= partition < topic.partitions or topic.places[partition].generation == 0:
             return None
         return topic.places[partition].slot, topic.places[partition].generation
+
+    def require_grants(self) -> None:
+        """Let the turn serve only what is granted from now on. Raises MemoryError."""
+        if self.ref.grants == NULL:
+            self.ref.grants = <Grant *>calloc(GRANTS, sizeof(Grant))
+            if self.ref.grants == NULL:
+                raise MemoryError("no memory for what connections may do")
+
+    def grant(self, uint64_t connection, bytes topic_id, int operation) -> None:
+        """Let a connection do the operation (its number in ACLs) to a topic, until grants are revoked."""
+        cdef Topic *topic = topic_by_id(&self.ref, <const uint8_t *><const char *>topic_id)
+        cdef uint64_t at, i
+        cdef Grant *grant
+        cdef Grant *free_one = NULL
+        if topic == NULL or self.ref.grants == NULL:
+            return
+        at = grant_place(connection, topic.serial)
+        for i in range(GRANT_PROBES):
+            grant = &self.ref.grants[(at + i) & (GRANTS - 1)]
+            if grant.connection == connection and grant.topic == topic.serial:
+                grant.operations |= <uint64_t>1 << operation
+                return
+            if free_one == NULL and grant.connection == 0:
+                free_one = grant
+        if free_one == NULL:
+            # Its owner asks Python once more.
+            free_one = &self.ref.grants[at]
+        free_one.connection, free_one.topic = connection, topic.serial
+        free_one.operations = <uint64_t>1 << operation
+
+    def revoke_grants(self) -> None:
+        """Revoke all grants, because what clients may do has changed."""
+        if self.ref.grants != NULL:
+            memset(self.ref.grants, 0, GRANTS * sizeof(Grant))

@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from mpbroker.handlers.requests.answers import NO_PAUSE, Answers, Pause, Timing
+from mpbroker.handlers.requests.authorization import Authorization
+from mpbroker.handlers.requests.permissions import Need
 from mpbroker.handlers.requests.request_log import describe
 from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
@@ -113,6 +115,8 @@ class ExchangeBroker(Protocol):
     def listener(self) -> Callable[[int], AddedListener]: ...
     @property
     def whose(self) -> Callable[[Request, Session | None], str]: ...
+    @property
+    def authorization(self) -> Authorization: ...
 
 
 class Exchange:
@@ -235,6 +239,10 @@ class Exchange:
             self._session = self.broker.session(self.slot)
         return self._session
 
+    def allows(self, need: Need, name: str) -> bool:
+        """Return True if the client may do that to the resource of this name."""
+        return self.broker.authorization.allows(self, need, name)
+
     def account(self, *, strict: bool) -> Account:
         """Return whose quota pays for topics that this request makes and deletes."""
         return Account(self.session.principal_name, self.client_id, strict)
@@ -249,17 +257,19 @@ class Exchange:
         self.local_ns = time.monotonic_ns()
 
     def _run(self) -> None:
-        if self.is_long and not self.api.is_forwarded:
+        if self.is_long and (not self.api.is_forwarded or self.broker.authorization.is_on):
             self.takes_long = True
             self.work_off(self._read_and_handle())
         else:
             self._handle()
 
     def _read_and_handle(self) -> Generator[None]:
-        assert self._frame is not None
-        slot = self.slot
+        frame, at = self._frame, self.slot.body
+        if self.api.is_forwarded:
+            frame, at = memoryview(self.raw_body()), 0
+        assert frame is not None
         try:
-            pieces = decode_request_in_pieces(slot.api_key, self.version, self._frame, slot.body)
+            pieces = decode_request_in_pieces(self.slot.api_key, self.version, frame, at)
             self._body, _ = yield from pieces
         except (MalformedMessage, UnicodeDecodeError) as error:
             raise UnreadableBody(str(error)) from error
@@ -267,6 +277,13 @@ class Exchange:
         self._handle()
 
     def _handle(self) -> None:
+        if self.broker.authorization.is_on:
+            if self.api.is_forwarded:
+                # Kept, because it is passed on as it came.
+                self.raw_body()
+            if refusal := self.broker.authorization.refusal(self, self.body):
+                self.fail(refusal)
+                return
         response = self.api.handle(self)
         if response is not None:
             self.reply(response)

@@ -1,4 +1,6 @@
-"""Topics and quotas as this handler knows them, from bases and deltas; topics are found by name and id.
+"""Topics, quotas and access control entries as this handler knows them, from bases and deltas.
+
+Topics are found by name and id.
 
 `__cluster_metadata` is left out: clients never see it, and a topic that is not here cannot be written or
 read. (Kafka: KRaftMetadataCache.)
@@ -13,6 +15,7 @@ import msgspec
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import TopicConfig, resolve
 from mpbroker.handlers.hot_path.topic_table import TopicTable
+from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.metadata import (
     MetadataBase,
     MetadataDelta,
@@ -26,6 +29,8 @@ from mpbroker.quotas.entities import QuotaTable
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import CREATE_TIME, LOG_APPEND_TIME
 from mpbroker.records.validation import TopicPolicy
+from mpbroker.security.acls import Acl
+from mpbroker.security.authorizer import Authorizer, super_users_in
 
 _STORED_AS_SENT = ("producer", "uncompressed")
 _CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE, "producer": None}
@@ -90,8 +95,20 @@ def policy_of(config: TopicConfig) -> TopicPolicy:
     )
 
 
+def authorizer_of(config: BrokerConfig) -> Authorizer | None:
+    """Return the authorizer that the configuration asks for, without entries; None if it asks for none."""
+    if not config.authorizer_class_name:
+        return None
+    return Authorizer(
+        super_users_in(config.super_users), allow_if_no_acl=config.allow_everyone_if_no_acl_found
+    )
+
+
 class Metadata:
-    """Topics and quotas from the coordinator's bulletin. `version` is -1 until the first base has come."""
+    """What the coordinator's bulletin says. `version` is -1 until the first base has come.
+
+    `authorizer` is None if the broker has none.
+    """
 
     def __init__(self, config: BrokerConfig, table: TopicTable) -> None:
         self.version = -1
@@ -103,6 +120,9 @@ class Metadata:
         self.quotas = QuotaTable()
         # Grows when the quotas change: values derived from them are good for one version.
         self.quotas_version = 0
+        self.authorizer = authorizer_of(config)
+        # Grows when entries come or go.
+        self.acls_version = 0
         self._config = config
         self._table = table
         self._resolved: dict[tuple[tuple[str, str], ...], tuple[TopicConfig, TopicPolicy]] = {}
@@ -129,6 +149,9 @@ class Metadata:
         self._put(base.topics)
         self.quotas = QuotaTable()
         self._put_quotas(base.quotas)
+        if self.authorizer is not None:
+            self.authorizer.clear()
+        self._put_acls(base.acls, [])
 
     def _apply_delta(self, delta: MetadataDelta) -> None:
         for topic_id in delta.removed:
@@ -137,11 +160,22 @@ class Metadata:
         self._put(delta.changed)
         if delta.quotas:
             self._put_quotas(delta.quotas)
+        if delta.acls or delta.removed_acls:
+            self._put_acls(delta.acls, delta.removed_acls)
 
     def _put_quotas(self, images: list[QuotaImage]) -> None:
         for image in images:
             self.quotas.put(tuple(image.entity), image.values)
         self.quotas_version += 1
+
+    def _put_acls(self, there: list[AclImage], gone: list[AclImage]) -> None:
+        if self.authorizer is None:
+            return
+        for image in gone:
+            self.authorizer.remove(Acl(*image))
+        for image in there:
+            self.authorizer.put(Acl(*image))
+        self.acls_version += 1
 
     def _remove(self, topic_id: bytes) -> None:
         topic = self.by_id.pop(topic_id, None)

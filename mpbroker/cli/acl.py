@@ -1,0 +1,123 @@
+"""The flags of `mpbroker acl`; what its commands do is in `acls`."""
+
+from typing import Annotated
+
+import typer
+
+from mpbroker.cli.app import App
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
+from mpbroker.cli.where import Where
+
+acl_app = App(no_args_is_help=True, help="List, add and remove access control lists.")
+
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic, * for all; repeatable.")
+]
+Groups = Annotated[
+    list[str] | None, typer.Option("--group", metavar="NAME", help="A consumer group, * for all; repeatable.")
+]
+TransactionalIds = Annotated[
+    list[str] | None, typer.Option("--transactional-id", metavar="ID", help="* for all; repeatable.")
+]
+Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+Prefixed = Annotated[
+    bool, typer.Option("--prefixed", help="The names are prefixes (--resource-pattern-type prefixed).")
+]
+Allowed = Annotated[
+    list[str] | None,
+    typer.Option("--allow-principal", metavar="User:NAME", help="User:* for all; repeatable."),
+]
+Denied = Annotated[
+    list[str] | None, typer.Option("--deny-principal", metavar="User:NAME", help="Wins over all that allow.")
+]
+Hosts = Annotated[
+    list[str] | None, typer.Option("--host", metavar="ADDRESS", help="Clients at this address; default: all.")
+]
+Operations = Annotated[
+    list[str] | None,
+    typer.Option("--operation", metavar="NAME", help="Read, Write, Create, Describe, All …; repeatable."),
+]
+Producer = Annotated[
+    bool, typer.Option("--producer", help="Write, Describe and Create of topics; Write of transactional ids.")
+]
+Consumer = Annotated[bool, typer.Option("--consumer", help="Read and Describe of topics, Read of groups.")]
+Idempotent = Annotated[bool, typer.Option("--idempotent", help="IdempotentWrite of the cluster.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")]
+
+
+@acl_app.command("add")
+def acl_add(
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: Cluster = False,
+    prefixed: Prefixed = False,
+    allow_principal: Allowed = None,
+    deny_principal: Denied = None,
+    host: Hosts = None,
+    operation: Operations = None,
+    producer: Producer = False,
+    consumer: Consumer = False,
+    idempotent: Idempotent = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Allow principals to do something, or deny it."""
+    from mpbroker.cli import acls
+
+    made = acls.entries(
+        acls.Resources(topic or [], group or [], transactional_id or [], cluster, prefixed),
+        acls.Whom(allow_principal or [], deny_principal or [], host or []),
+        acls.What(operation or [], producer, consumer, idempotent),
+    )
+    acls.add(Where(bootstrap, command_config), made, dry_run=dry_run)
+
+
+@acl_app.command("remove")
+def acl_remove(
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: Cluster = False,
+    prefixed: Prefixed = False,
+    allow_principal: Allowed = None,
+    deny_principal: Denied = None,
+    host: Hosts = None,
+    operation: Operations = None,
+    producer: Producer = False,
+    consumer: Consumer = False,
+    idempotent: Idempotent = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Remove what `add` with the same flags has added; without a principal, all about these resources."""
+    from mpbroker.cli import acls
+
+    found = acls.filters(
+        acls.Resources(topic or [], group or [], transactional_id or [], cluster, prefixed),
+        acls.Whom(allow_principal or [], deny_principal or [], host or []),
+        acls.What(operation or [], producer, consumer, idempotent),
+    )
+    acls.remove(Where(bootstrap, command_config), found, dry_run=dry_run)
+
+
+@acl_app.command("list")
+def acl_list(
+    topic: Topics = None,
+    group: Groups = None,
+    transactional_id: TransactionalIds = None,
+    cluster: Cluster = False,
+    principal: Annotated[
+        str | None, typer.Option("--principal", metavar="User:NAME", help="Only entries that name it.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """List access control lists; for a topic, group or id also those by prefix and for all."""
+    from mpbroker.cli import acls
+
+    resources = acls.Resources(topic or [], group or [], transactional_id or [], cluster, False)
+    acls.show_list(Where(bootstrap, command_config), resources, principal, as_json=json)

@@ -1,0 +1,262 @@
+"""`mpbroker acl`: access control lists of a broker, by DescribeAcls, CreateAcls and DeleteAcls.
+
+Flags mean what those of kafka-acls.sh mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from mpbroker.cli.client import Client
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.where import Where
+from mpbroker.client.errors import ApiFailed
+from mpbroker.config import known
+from mpbroker.protocol import messages as m
+from mpbroker.security.acls import (
+    CLUSTER_NAME,
+    OPERATIONS,
+    WILDCARD,
+    Acl,
+    BadAcl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    check_principal,
+    kafka_word,
+)
+
+COLUMNS: Final = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
+# What --producer and --consumer stand for.
+_PRODUCER: Final = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
+_CONSUMER: Final = (Operation.READ, Operation.DESCRIBE)
+_TRANSACTIONAL: Final = (Operation.WRITE, Operation.DESCRIBE)
+
+
+class Resources(NamedTuple):
+    """The resources that flags name. `is_prefix`: names of topics, groups and ids are prefixes."""
+
+    topics: list[str]
+    groups: list[str]
+    transactional_ids: list[str]
+    cluster: bool
+    is_prefix: bool
+
+    def each(self) -> list[tuple[ResourceType, str, PatternType]]:
+        """Return type, name and pattern type of each resource. Raises CliError if there is none."""
+        pattern = PatternType.PREFIXED if self.is_prefix else PatternType.LITERAL
+        named = (
+            (ResourceType.TOPIC, self.topics),
+            (ResourceType.GROUP, self.groups),
+            (ResourceType.TRANSACTIONAL_ID, self.transactional_ids),
+        )
+        found = [(kind, name, pattern) for kind, names in named for name in names]
+        if self.cluster:
+            found.append((ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
+        if not found:
+            raise CliError("say what for: --topic, --group, --transactional-id or --cluster", USAGE_ERROR)
+        return found
+
+
+class Whom(NamedTuple):
+    """Principals to allow and to deny, and the hosts that this counts for; no hosts: all."""
+
+    allowed: list[str]
+    denied: list[str]
+    hosts: list[str]
+
+    def each(self) -> list[tuple[str, str, Permission]]:
+        """Return principal, host and permission of each entry. Raises CliError for what is no principal."""
+        pairs = [(one, Permission.ALLOW) for one in self.allowed] + [
+            (one, Permission.DENY) for one in self.denied
+        ]
+        if not pairs:
+            raise CliError("say for whom: --allow-principal or --deny-principal", USAGE_ERROR)
+        for principal, _ in pairs:
+            try:
+                check_principal(principal)
+            except BadAcl as error:
+                raise CliError(
+                    f"{principal}: a principal is TYPE:NAME, as in User:ann", USAGE_ERROR
+                ) from error
+        return [(one, host, what) for one, what in pairs for host in self.hosts or [WILDCARD]]
+
+
+class What(NamedTuple):
+    """Operations by name, and the two sets of them that have names of their own."""
+
+    operations: list[str]
+    is_producer: bool
+    is_consumer: bool
+    is_idempotent: bool
+
+    def on(self, kind: ResourceType) -> list[Operation]:
+        """Return the operations on a resource of this type."""
+        found = [operation_of(name) for name in self.operations]
+        if self.is_producer:
+            of_producer = {ResourceType.TOPIC: _PRODUCER, ResourceType.TRANSACTIONAL_ID: _TRANSACTIONAL}
+            found += of_producer.get(kind, ())
+        if self.is_consumer:
+            of_consumer = {ResourceType.TOPIC: _CONSUMER, ResourceType.GROUP: (Operation.READ,)}
+            found += of_consumer.get(kind, ())
+        return list(dict.fromkeys(found))
+
+
+def operation_of(name: str) -> Operation:
+    """Return the operation that has this name in Kafka's tools. Raises CliError."""
+    words = {kafka_word(one).lower(): one for one in Operation if one > Operation.ANY}
+    found = words.get(name.lower().replace("_", ""))
+    if found is None:
+        near = known.closest(name.lower(), words)
+        guess = f"; did you mean {kafka_word(words[near])}?" if near else ""
+        raise CliError(f"{name} is no operation{guess}", USAGE_ERROR)
+    return found
+
+
+def entries(resources: Resources, whom: Whom, what: What) -> list[Acl]:
+    """Return the entries that flags stand for. Raises CliError for those that can have no effect."""
+    if what.is_idempotent and not resources.cluster:
+        resources = resources._replace(cluster=True)
+    made: list[Acl] = []
+    for kind, name, pattern in resources.each():
+        operations = what.on(kind)
+        if what.is_idempotent and kind == ResourceType.CLUSTER:
+            operations.append(Operation.IDEMPOTENT_WRITE)
+        if not operations:
+            raise CliError(f"say what may be done to {kafka_word(kind)} {name}: --operation", USAGE_ERROR)
+        for operation in operations:
+            if operation != Operation.ALL and operation not in OPERATIONS[kind]:
+                possible = ", ".join(map(kafka_word, (*OPERATIONS[kind], Operation.ALL)))
+                text = f"nobody can {kafka_word(operation)} a {kafka_word(kind)}; it is one of {possible}"
+                raise CliError(text, USAGE_ERROR)
+            made += [
+                Acl(kind, name, pattern, principal, host, operation, permission)
+                for principal, host, permission in whom.each()
+            ]
+    return list(dict.fromkeys(made))
+
+
+def add(where: Where, acls: list[Acl], *, dry_run: bool) -> None:
+    """Add entries, or print those that would be added."""
+    if dry_run:
+        show(acls, as_json=False)
+        return
+    creation = m.CreateAclsRequest.AclCreation
+    with Client(where) as client:
+        response: m.CreateAclsResponse = client.cluster.ask_any(
+            m.CreateAclsRequest([creation(*acl) for acl in acls])
+        )
+    for acl, result in zip(acls, response.results, strict=True):
+        if result.error_code:
+            raise ApiFailed(str(acl), result.error_code, result.error_message)
+    for acl in acls:
+        print(f"added: {acl}")
+
+
+def remove(where: Where, filters: list[m.DeleteAclsRequest.DeleteAclsFilter], *, dry_run: bool) -> None:
+    """Remove the entries that filters match, or print those that would be removed."""
+    with Client(where) as client:
+        if dry_run:
+            show([acl for one in filters for acl in _described(client, one)], as_json=False)
+            return
+        response: m.DeleteAclsResponse = client.cluster.ask_any(m.DeleteAclsRequest(filters))
+    removed: dict[Acl, None] = {}
+    for result in response.filter_results:
+        if result.error_code:
+            raise ApiFailed("access control lists", result.error_code, result.error_message)
+        removed.update(dict.fromkeys(_acl(one) for one in result.matching_acls))
+    for acl in removed:
+        print(f"removed: {acl}")
+    if not removed:
+        print("nothing matches; mpbroker acl list shows what there is")
+
+
+def filters(resources: Resources, whom: Whom, what: What) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
+    """Return filters for the entries that flags stand for; without a principal, for all about the resources.
+
+    Raises CliError if no resource is named.
+    """
+    one = m.DeleteAclsRequest.DeleteAclsFilter
+    if whom.allowed or whom.denied:
+        return [one(*acl) for acl in entries(resources, whom, what)]
+    return [one(kind, name, pattern, None, None, 1, 1) for kind, name, pattern in resources.each()]
+
+
+def show_list(where: Where, resources: Resources, principal: str | None, *, as_json: bool) -> None:
+    """Print the entries about resources and their principal, all if neither is given."""
+    is_any = not any((resources.topics, resources.groups, resources.transactional_ids, resources.cluster))
+    named = [(ResourceType.ANY, None, PatternType.ANY)] if is_any else resources.each()
+    one = m.DeleteAclsRequest.DeleteAclsFilter
+    with Client(where) as client:
+        found = [
+            acl
+            for kind, name, _ in named
+            for acl in _described(client, one(kind, name, PatternType.MATCH, principal, None, 1, 1))
+        ]
+    show(dict.fromkeys(found), as_json=as_json)
+
+
+def show(acls: Iterable[Acl], *, as_json: bool) -> None:
+    rows = [
+        (
+            kafka_word(ResourceType(acl.resource_type)),
+            acl.resource_name,
+            kafka_word(PatternType(acl.pattern_type)),
+            acl.principal,
+            acl.host,
+            kafka_word(Operation(acl.operation)),
+            kafka_word(Permission(acl.permission)),
+        )
+        for acl in acls
+    ]
+    if as_json:
+        print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
+    elif rows:
+        print_table(list(COLUMNS), rows)
+    else:
+        print("no access control lists")
+
+
+def _described(client: Client, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> list[Acl]:
+    """Return the entries that a filter matches. Raises ApiFailed."""
+    response: m.DescribeAclsResponse = client.cluster.ask_any(
+        m.DescribeAclsRequest(
+            asked.resource_type_filter,
+            asked.resource_name_filter,
+            asked.pattern_type_filter,
+            asked.principal_filter,
+            asked.host_filter,
+            asked.operation,
+            asked.permission_type,
+        )
+    )
+    if response.error_code:
+        raise ApiFailed("access control lists", response.error_code, response.error_message)
+    return [
+        Acl(
+            resource.resource_type,
+            resource.resource_name,
+            resource.pattern_type,
+            acl.principal,
+            acl.host,
+            acl.operation,
+            acl.permission_type,
+        )
+        for resource in response.resources
+        for acl in resource.acls
+    ]
+
+
+def _acl(one: m.DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:
+    return Acl(
+        one.resource_type,
+        one.resource_name,
+        one.pattern_type,
+        one.principal,
+        one.host,
+        one.operation,
+        one.permission_type,
+    )

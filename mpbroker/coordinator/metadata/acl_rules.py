@@ -1,0 +1,128 @@
+"""Creations and deletions of access control entries.
+
+An entry has an id, by which records remove it. An entry that is there already is created again without a
+record. (Kafka: AclControlManager; KIP-801.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from mpbroker.coordinator.metadata.image_sizes import acl_bytes
+from mpbroker.ipc.acls import AclImage
+from mpbroker.ipc.calls import AlteredResources, CreateAcls, DeleteAcls, DeletedAcls, DeletedAclsOfFilter
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+from mpbroker.security.acls import Acl, AclFilter, BadAcl, check_new
+
+ENTRIES_PER_REQUEST_MAX: Final = 10_000
+"""Entries that one request may create or delete (Kafka: MAX_RECORDS_PER_USER_OP)."""
+WALKS_PER_REQUEST_MAX: Final = 100
+"""Filters of a request that are compared with all entries, which takes the coordinator some ms each."""
+NAME_BYTES_MAX: Final = 1024
+"""The longest principal and the longest host of an entry, in bytes.
+
+Kafka sets no bound; here every handler holds them all.
+"""
+
+AclTable: TypeAlias = dict[Acl, bytes]
+"""All entries with their ids."""
+
+
+def acl_in(record: AccessControlEntryRecord) -> Acl:
+    """Return the entry that the record is about."""
+    return Acl(
+        record.resource_type,
+        record.resource_name,
+        record.pattern_type,
+        record.principal,
+        record.host,
+        record.operation,
+        record.permission_type,
+    )
+
+
+def create(
+    acls: AclTable, call: CreateAcls, room: int, new_id: Callable[[], bytes]
+) -> tuple[AlteredResources, list[AccessControlEntryRecord]]:
+    """Return the answer, one result per entry, and the records that make it true.
+
+    Changes nothing. `room` is the bytes that are left for what handlers are told.
+    """
+    answer, records = AlteredResources([]), []
+    made: set[Acl] = set()
+    for image in call.acls:
+        acl = Acl(*image)
+        try:
+            check_new(acl)
+            _check_lengths(acl)
+        except BadAcl as error:
+            answer.results.append((ErrorCode.INVALID_REQUEST, str(error)))
+            continue
+        if acl not in acls and acl not in made:
+            room -= acl_bytes(acl)
+            if room < 0 or len(made) == ENTRIES_PER_REQUEST_MAX:
+                text = "There are too many access control entries; remove some first"
+                if room >= 0:
+                    text = f"A request may create {ENTRIES_PER_REQUEST_MAX} access control entries"
+                answer.results.append((ErrorCode.POLICY_VIOLATION, text))
+                continue
+            made.add(acl)
+            records.append(AccessControlEntryRecord(new_id(), *_fields(acl)))
+        answer.results.append((ErrorCode.NONE, None))
+    return answer, records
+
+
+def _fields(acl: Acl) -> tuple[int, str, int, str, str, int, int]:
+    """Return the fields of an entry in the order of its record."""
+    return (
+        acl.resource_type,
+        acl.resource_name,
+        acl.pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission,
+    )
+
+
+def _check_lengths(acl: Acl) -> None:
+    """Check the lengths of the entry's principal and host. Raises BadAcl."""
+    for what, text in (("principal", acl.principal), ("host", acl.host)):
+        if len(text.encode()) > NAME_BYTES_MAX:
+            raise BadAcl(f"The {what} of an access control entry may have at most {NAME_BYTES_MAX} bytes")
+
+
+def _matching(acls: AclTable, asked: AclFilter) -> list[Acl]:
+    if asked.is_exact:
+        exact = Acl(*asked)  # type: ignore[arg-type]
+        return [exact] if exact in acls else []
+    return [acl for acl in acls if asked.matches(acl)]
+
+
+def delete(acls: AclTable, call: DeleteAcls) -> tuple[DeletedAcls, list[RemoveAccessControlEntryRecord]]:
+    """Return the answer, one result per filter, and the records that make it true. Changes nothing."""
+    answer = DeletedAcls([])
+    removed: dict[bytes, None] = {}
+    walks = 0
+    for image in call.filters:
+        asked = AclFilter(*image)
+        try:
+            asked.check()
+        except BadAcl as error:
+            answer.results.append(DeletedAclsOfFilter(ErrorCode.INVALID_REQUEST, str(error)))
+            continue
+        walks += not asked.is_exact
+        if walks > WALKS_PER_REQUEST_MAX and not asked.is_exact:
+            text = f"A request may have {WALKS_PER_REQUEST_MAX} filters that leave a field open"
+            answer.results.append(DeletedAclsOfFilter(ErrorCode.POLICY_VIOLATION, text))
+            continue
+        found = _matching(acls, asked)
+        if len(removed) + len(found) > ENTRIES_PER_REQUEST_MAX:
+            text = f"Cannot remove more than {ENTRIES_PER_REQUEST_MAX} acls in a single delete operation."
+            answer.results.append(DeletedAclsOfFilter(ErrorCode.POLICY_VIOLATION, text))
+            continue
+        removed.update(dict.fromkeys(acls[acl] for acl in found))
+        answer.results.append(DeletedAclsOfFilter(acls=[AclImage(*acl) for acl in found]))
+    return answer, [RemoveAccessControlEntryRecord(acl_id) for acl_id in removed]

@@ -1,0 +1,58 @@
+"""Requests about topics of which the client may use some only: those are forwarded, the others refused.
+
+(Kafka: the response builders of OffsetCommit, TxnOffsetCommit and OffsetDelete merge both parts.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.permissions import READ_TOPIC
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import ZERO_UUID, Message
+
+
+def name_of(exchange: ApiExchange, topic: Any) -> str | None:
+    """Return the name of a topic in a request, which may have its id instead; None if nothing has that id."""
+    topic_id = getattr(topic, "topic_id", ZERO_UUID)
+    if topic_id == ZERO_UUID:
+        name: str = topic.name
+        return name
+    known = exchange.broker.metadata.by_id.get(topic_id)
+    return None if known is None else known.name
+
+
+def forward_allowed(
+    exchange: ApiExchange,
+    refused: Callable[[Any, ErrorCode], Any],
+    response: Callable[[list[Any]], Message],
+    pass_on: Callable[[], None],
+) -> None:
+    """Forward the part of a request that is about topics which its client may read.
+
+    `refused` makes the result of a topic that the client may not read, `response` the answer from results.
+    `pass_on` forwards the request as it came, if all of it is allowed.
+    """
+    authorization = exchange.broker.authorization
+    if not authorization.is_on:
+        pass_on()
+        return
+    topics = exchange.body.topics
+    allowed, denied = authorization.split(exchange, READ_TOPIC, topics, lambda one: name_of(exchange, one))
+    if not denied:
+        pass_on()
+        return
+    results = [refused(topic, READ_TOPIC.denied) for topic in denied]
+    if not allowed:
+        exchange.reply(response(results))
+        return
+    exchange.body.topics = allowed
+    exchange.broker.forwarding.forward_in_parts(
+        exchange,
+        exchange.version,
+        exchange.body,
+        lambda answer: results.extend(answer.topics),
+        lambda: response(results),
+    )

@@ -1,0 +1,49 @@
+"""DescribeAcls (key 29), versions 1-3: the access control entries that a filter matches.
+
+(Kafka: AclApis.handleDescribeAcls; KIP-140, KIP-290.)
+"""
+
+from __future__ import annotations
+
+from mpbroker.handlers.api_parts.acl_fields import filter_in
+from mpbroker.handlers.apis import api
+from mpbroker.handlers.broker import ApiExchange
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import DescribeAclsResponse
+from mpbroker.security.acls import Acl, AclFilter, BadAcl
+
+
+def failed(_exchange: ApiExchange, code: ErrorCode) -> DescribeAclsResponse:
+    return refused(code, code.message)
+
+
+def refused(code: ErrorCode, message: str) -> DescribeAclsResponse:
+    return DescribeAclsResponse(error_code=code, error_message=message)
+
+
+def resources_of(acls: list[Acl]) -> list[DescribeAclsResponse.DescribeAclsResource]:
+    """Group entries by their resource pattern, in the order of its first one."""
+    found: dict[tuple[int, str, int], DescribeAclsResponse.DescribeAclsResource] = {}
+    for acl in acls:
+        key = acl.resource_type, acl.resource_name, acl.pattern_type
+        if key not in found:
+            found[key] = DescribeAclsResponse.DescribeAclsResource(*key)
+        found[key].acls.append(
+            DescribeAclsResponse.AclDescription(acl.principal, acl.host, acl.operation, acl.permission)
+        )
+    return list(found.values())
+
+
+@api(ApiKey.DESCRIBE_ACLS, 1, 3, name="DescribeAcls", failed=failed)
+def handle(exchange: ApiExchange) -> DescribeAclsResponse:
+    """The access control entries that match a filter."""
+    authorizer = exchange.broker.authorization.authorizer
+    if authorizer is None:
+        return refused(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
+    asked = AclFilter(*filter_in(exchange.body))
+    try:
+        asked.check()
+    except BadAcl as error:
+        return refused(ErrorCode.INVALID_REQUEST, str(error))
+    return DescribeAclsResponse(error_message=None, resources=resources_of(authorizer.find(asked)))

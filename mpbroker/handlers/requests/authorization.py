@@ -1,0 +1,157 @@
+"""Decisions about the clients of this handler, by the entries that the coordinator has published.
+
+Without an authorizer everybody may do everything. Decisions are remembered until an entry changes: here, and
+for produces and fetches of a connection in the turn's native table. (Kafka: AuthHelper.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol, TypeVar
+
+from mpbroker.handlers.requests.metadata import Topic
+from mpbroker.handlers.requests.permissions import RULES, Need, name_in
+from mpbroker.ipc.session import Session
+from mpbroker.ipc.slots import Request
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.security.acls import CLUSTER_NAME, OPERATIONS, Acl, Operation, ResourceType
+from mpbroker.security.authorizer import Authorizer, Client
+
+AUDIT: Final = logging.getLogger("mpbroker.kafka.authorizer.logger")
+REMEMBERED_MAX: Final = 16_384
+# Longer names are decided anew each time: clients choose them, and they would stay in memory.
+NAME_LENGTH_MAX: Final = 255
+
+Named = TypeVar("Named")
+
+
+class Asking(Protocol):
+    """A request, and the client that has sent it."""
+
+    @property
+    def session(self) -> Session: ...
+    @property
+    def slot(self) -> Request: ...
+
+
+class Grants(Protocol):
+    """What connections may do to topics without asking Python; see `hot_path.topic_table`."""
+
+    def require_grants(self) -> None: ...
+    def grant(self, connection: int, topic_id: bytes, operation: int, /) -> None: ...
+    def revoke_grants(self) -> None: ...
+
+
+class Authorization:
+    """What clients may do, by `authorizer`; None: everything."""
+
+    def __init__(self, authorizer: Authorizer | None, grants: Grants) -> None:
+        self._authorizer = authorizer
+        self._grants = grants
+        if authorizer is not None:
+            grants.require_grants()
+        self._remembered: dict[tuple[Client, Need, str], bool] = {}
+
+    @property
+    def is_on(self) -> bool:
+        return self._authorizer is not None
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """The entries, for those who describe them."""
+        return self._authorizer
+
+    def refresh(self) -> None:
+        """Forget all decisions, because entries have changed."""
+        self._remembered.clear()
+        self._grants.revoke_grants()
+
+    def allows(self, asking: Asking, need: Need, name: str, *, is_told: bool = True) -> bool:
+        """Return True if the client may do that to the resource of this name.
+
+        `is_told`: a refusal is logged, because the client has asked for the resource by name.
+        """
+        if self._authorizer is None:
+            return True
+        session = asking.session
+        client = Client(session.principal, session.client_host)
+        key = client, need, name
+        known = self._remembered.get(key)
+        if known is not None and (known or not is_told):
+            return known
+        verdict = self._authorizer.authorize(client, need.operation, need.resource_type, name)
+        if is_told and not verdict.is_allowed:
+            AUDIT.info(
+                "%s from %s is denied %s %r for %s: %s",
+                client.principal,
+                client.host,
+                need,
+                name[:NAME_LENGTH_MAX],
+                ApiKey(asking.slot.api_key).name,
+                verdict.rule if isinstance(verdict.rule, Acl) else verdict.rule.value,
+            )
+        if len(name) <= NAME_LENGTH_MAX:
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[key] = verdict.is_allowed
+        return verdict.is_allowed
+
+    def allows_topic(self, asking: Asking, need: Need, topic: Topic) -> bool:
+        """Decide about a topic that exists. If that is allowed, the turn will know for this connection."""
+        if self._authorizer is None:
+            return True
+        if not self.allows(asking, need, topic.name):
+            return False
+        self._grants.grant(asking.slot.connection, topic.topic_id, need.operation)
+        return True
+
+    def allows_cluster(self, asking: Asking, need: Need, *, is_told: bool = True) -> bool:
+        return self.allows(asking, need, CLUSTER_NAME, is_told=is_told)
+
+    def allows_any_topic(self, asking: Asking, operation: Operation) -> bool:
+        """Return True if the client may do the operation to at least one topic."""
+        if self._authorizer is None:
+            return True
+        client = Client(asking.session.principal, asking.session.client_host)
+        return self._authorizer.authorize_any(client, operation, ResourceType.TOPIC)
+
+    def split(
+        self, asking: Asking, need: Need, named: Iterable[Named], name_of: Callable[[Named], str | None]
+    ) -> tuple[list[Named], list[Named]]:
+        """Return what the client may do it to, and the rest.
+
+        Things without a name are among the former: they do not exist, which their API will say.
+        """
+        allowed: list[Named] = []
+        denied: list[Named] = []
+        for one in named:
+            name = name_of(one)
+            may = name is None or self.allows(asking, need, name)
+            (allowed if may else denied).append(one)
+        return allowed, denied
+
+    def refusal(self, asking: Asking, body: object) -> ErrorCode | None:
+        """Return the error for a client that lacks a need of the whole request, None if it may go on."""
+        key = ApiKey(asking.slot.api_key)
+        rule = RULES[key]
+        if not rule.whole or self._authorizer is None:
+            return None
+        if rule.instead is not None and self.allows_cluster(asking, rule.instead, is_told=False):
+            return None
+        for need in rule.whole:
+            name = name_in(body, key, need.resource_type)
+            if name is not None and not self.allows(asking, need, name):
+                return need.denied
+        return None
+
+    def operations(self, asking: Asking, kind: ResourceType, name: str) -> int:
+        """Return the operations that the client may do to a resource, a bit each (KIP-430)."""
+        if self._authorizer is None:
+            return sum(1 << operation for operation in OPERATIONS[kind])
+        return sum(
+            1 << operation
+            for operation in OPERATIONS[kind]
+            if self.allows(asking, Need(operation, kind), name, is_told=False)
+        )

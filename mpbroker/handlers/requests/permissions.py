@@ -1,0 +1,178 @@
+"""The permissions that each API needs, in one table. docs/SECURITY.md has the same table.
+
+A need is an operation on a resource of some type. Needs of the whole request are checked before its API is
+called; their resource is the cluster, or is named by a field of the request. Needs of each thing that the
+request names are checked where the API looks that thing up. (Kafka: KafkaApis, ControllerApis, AclApis;
+docs/security, "Authorization and ACLs".)
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.security.acls import CLUSTER_NAME, Operation, ResourceType, kafka_word
+
+
+class Need(NamedTuple):
+    operation: Operation
+    resource_type: ResourceType
+
+    @property
+    def denied(self) -> ErrorCode:
+        """The error for a client without this permission."""
+        return DENIED[self.resource_type]
+
+    def __str__(self) -> str:
+        """Write it as Kafka's documentation does: `Read Topic`."""
+        return f"{kafka_word(self.operation)} {kafka_word(self.resource_type)}"
+
+
+class Rule(NamedTuple):
+    """The needs of an API.
+
+    `whole`: each of them, or `instead` of all of them this one. `each`: for each thing that is named.
+    `remark`: when that is so, and what a client sees that is denied it; "": the need's own error.
+    """
+
+    whole: tuple[Need, ...] = ()
+    each: tuple[Need, ...] = ()
+    instead: Need | None = None
+    remark: str = ""
+
+
+DENIED: Final = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
+
+# The field of a request that names the resource of a need of the whole request.
+_FIELDS: Final = {ResourceType.GROUP: "group_id", ResourceType.TRANSACTIONAL_ID: "transactional_id"}
+
+_TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
+_CLUSTER, _TRANSACTION = ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID
+
+READ_TOPIC: Final = Need(Operation.READ, _TOPIC)
+WRITE_TOPIC: Final = Need(Operation.WRITE, _TOPIC)
+CREATE_TOPIC: Final = Need(Operation.CREATE, _TOPIC)
+DELETE_TOPIC: Final = Need(Operation.DELETE, _TOPIC)
+ALTER_TOPIC: Final = Need(Operation.ALTER, _TOPIC)
+DESCRIBE_TOPIC: Final = Need(Operation.DESCRIBE, _TOPIC)
+DESCRIBE_TOPIC_CONFIGS: Final = Need(Operation.DESCRIBE_CONFIGS, _TOPIC)
+ALTER_TOPIC_CONFIGS: Final = Need(Operation.ALTER_CONFIGS, _TOPIC)
+READ_GROUP: Final = Need(Operation.READ, _GROUP)
+DELETE_GROUP: Final = Need(Operation.DELETE, _GROUP)
+DESCRIBE_GROUP: Final = Need(Operation.DESCRIBE, _GROUP)
+DESCRIBE_GROUP_CONFIGS: Final = Need(Operation.DESCRIBE_CONFIGS, _GROUP)
+ALTER_GROUP_CONFIGS: Final = Need(Operation.ALTER_CONFIGS, _GROUP)
+CREATE_CLUSTER: Final = Need(Operation.CREATE, _CLUSTER)
+ALTER_CLUSTER: Final = Need(Operation.ALTER, _CLUSTER)
+DESCRIBE_CLUSTER: Final = Need(Operation.DESCRIBE, _CLUSTER)
+CLUSTER_ACTION: Final = Need(Operation.CLUSTER_ACTION, _CLUSTER)
+DESCRIBE_CLUSTER_CONFIGS: Final = Need(Operation.DESCRIBE_CONFIGS, _CLUSTER)
+ALTER_CLUSTER_CONFIGS: Final = Need(Operation.ALTER_CONFIGS, _CLUSTER)
+IDEMPOTENT_WRITE: Final = Need(Operation.IDEMPOTENT_WRITE, _CLUSTER)
+WRITE_TRANSACTION: Final = Need(Operation.WRITE, _TRANSACTION)
+DESCRIBE_TRANSACTION: Final = Need(Operation.DESCRIBE, _TRANSACTION)
+
+RULES: Final[dict[ApiKey, Rule]] = {
+    ApiKey.PRODUCE: Rule(
+        each=(WRITE_TOPIC, WRITE_TRANSACTION),
+        remark="the transactional id counts if records are transactional",
+    ),
+    ApiKey.FETCH: Rule(each=(READ_TOPIC,), remark="asked again whenever a fetch that waits is looked at"),
+    ApiKey.LIST_OFFSETS: Rule(each=(DESCRIBE_TOPIC,)),
+    ApiKey.METADATA: Rule(
+        each=(DESCRIBE_TOPIC, CREATE_TOPIC),
+        instead=CREATE_CLUSTER,
+        remark="Create (of either) if the topic is to be made; a list of all topics lacks those denied",
+    ),
+    ApiKey.OFFSET_COMMIT: Rule(whole=(READ_GROUP,), each=(READ_TOPIC,)),
+    ApiKey.OFFSET_FETCH: Rule(
+        each=(DESCRIBE_GROUP, DESCRIBE_TOPIC), remark="topics denied are left out where all are asked for"
+    ),
+    ApiKey.FIND_COORDINATOR: Rule(each=(DESCRIBE_GROUP, DESCRIBE_TRANSACTION)),
+    ApiKey.JOIN_GROUP: Rule(whole=(READ_GROUP,)),
+    ApiKey.HEARTBEAT: Rule(whole=(READ_GROUP,)),
+    ApiKey.LEAVE_GROUP: Rule(whole=(READ_GROUP,)),
+    ApiKey.SYNC_GROUP: Rule(whole=(READ_GROUP,)),
+    ApiKey.DESCRIBE_GROUPS: Rule(each=(DESCRIBE_GROUP,)),
+    ApiKey.LIST_GROUPS: Rule(
+        each=(DESCRIBE_GROUP,), instead=DESCRIBE_CLUSTER, remark="groups denied are left out"
+    ),
+    ApiKey.SASL_HANDSHAKE: Rule(),
+    ApiKey.API_VERSIONS: Rule(),
+    ApiKey.CREATE_TOPICS: Rule(
+        each=(CREATE_TOPIC,),
+        instead=CREATE_CLUSTER,
+        remark="settings and numbers of the new topic are told to who has DescribeConfigs Topic",
+    ),
+    ApiKey.DELETE_TOPICS: Rule(
+        each=(DELETE_TOPIC, DESCRIBE_TOPIC), remark="without Describe an id does not tell its name"
+    ),
+    ApiKey.DELETE_RECORDS: Rule(each=(DELETE_TOPIC,)),
+    ApiKey.INIT_PRODUCER_ID: Rule(
+        whole=(WRITE_TRANSACTION,),
+        remark="without a transactional id: IdempotentWrite Cluster, or Write on any topic",
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(each=(DESCRIBE_TOPIC,), instead=CLUSTER_ACTION),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Rule(
+        whole=(WRITE_TRANSACTION,),
+        each=(WRITE_TOPIC,),
+        remark="if a topic is denied, OPERATION_NOT_ATTEMPTED for the others",
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: Rule(whole=(WRITE_TRANSACTION, READ_GROUP)),
+    ApiKey.END_TXN: Rule(whole=(WRITE_TRANSACTION,)),
+    ApiKey.WRITE_TXN_MARKERS: Rule(whole=(ALTER_CLUSTER,), instead=CLUSTER_ACTION),
+    ApiKey.TXN_OFFSET_COMMIT: Rule(whole=(WRITE_TRANSACTION, READ_GROUP), each=(READ_TOPIC,)),
+    ApiKey.DESCRIBE_ACLS: Rule(whole=(DESCRIBE_CLUSTER,)),
+    ApiKey.CREATE_ACLS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.DELETE_ACLS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.DESCRIBE_CONFIGS: Rule(
+        each=(DESCRIBE_TOPIC_CONFIGS, DESCRIBE_GROUP_CONFIGS, DESCRIBE_CLUSTER_CONFIGS),
+        remark="by the type of the resource; brokers, loggers and client metrics are of the cluster",
+    ),
+    ApiKey.ALTER_CONFIGS: Rule(
+        each=(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS), remark="as DescribeConfigs"
+    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.DESCRIBE_LOG_DIRS: Rule(whole=(DESCRIBE_CLUSTER,)),
+    ApiKey.SASL_AUTHENTICATE: Rule(),
+    ApiKey.CREATE_PARTITIONS: Rule(each=(ALTER_TOPIC,)),
+    ApiKey.DELETE_GROUPS: Rule(each=(DELETE_GROUP,)),
+    ApiKey.ELECT_LEADERS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Rule(
+        each=(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS), remark="as DescribeConfigs"
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Rule(whole=(DESCRIBE_CLUSTER,)),
+    ApiKey.OFFSET_DELETE: Rule(whole=(DELETE_GROUP,), each=(READ_TOPIC,)),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: Rule(whole=(DESCRIBE_CLUSTER_CONFIGS,)),
+    ApiKey.ALTER_CLIENT_QUOTAS: Rule(whole=(ALTER_CLUSTER_CONFIGS,)),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Rule(whole=(DESCRIBE_CLUSTER,)),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.DESCRIBE_CLUSTER: Rule(remark="authorized operations are told to who has Describe Cluster"),
+    ApiKey.DESCRIBE_PRODUCERS: Rule(each=(READ_TOPIC,)),
+    ApiKey.DESCRIBE_TRANSACTIONS: Rule(
+        each=(DESCRIBE_TRANSACTION, DESCRIBE_TOPIC), remark="topics denied are left out"
+    ),
+    ApiKey.LIST_TRANSACTIONS: Rule(each=(DESCRIBE_TRANSACTION,), remark="ids denied are left out"),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(whole=(READ_GROUP,)),
+    ApiKey.LIST_CONFIG_RESOURCES: Rule(whole=(DESCRIBE_CLUSTER_CONFIGS,)),
+}
+
+
+def name_in(body: object, key: ApiKey, kind: ResourceType) -> str | None:
+    """Return the name of the resource that a need of the whole request is about; None if it names none."""
+    if kind == ResourceType.CLUSTER:
+        return CLUSTER_NAME
+    field = _FIELDS[kind]
+    if key == ApiKey.ADD_PARTITIONS_TO_TXN:
+        field = f"v3_and_below_{field}"
+    name: str | None = getattr(body, field)
+    return name

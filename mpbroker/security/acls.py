@@ -1,0 +1,218 @@
+"""Access control lists: entries, the filters that find them, and who may be named in them.
+
+Numbers and names are Kafka's. (Kafka: StandardAcl, AclBinding, AclBindingFilter, ResourcePatternFilter,
+AccessControlEntryFilter; KIP-11, KIP-290.)
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+WILDCARD: Final = "*"
+"""As the name of a literal resource, all resources of its type; as a host, all hosts."""
+WILDCARD_PRINCIPAL: Final = "User:*"
+"""Every principal, whatever its type."""
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the only resource of the type CLUSTER."""
+
+
+class ResourceType(IntEnum):
+    """What an entry protects. (Kafka: org.apache.kafka.common.resource.ResourceType.)"""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """How an entry's resource name is read; ANY and MATCH are for filters alone."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    """What is done to a resource. (Kafka: AclOperation.)"""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+
+
+class Permission(IntEnum):
+    """What an entry does. (Kafka: AclPermissionType.)"""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+# What can be done to a resource of each type (Kafka: AclEntry.supportedOperations).
+OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
+    ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
+    ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
+}
+
+
+class Acl(NamedTuple):
+    """One entry. `principal` is `Type:name`, `host` a textual address; both may be wildcards."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission: int
+
+    def __str__(self) -> str:
+        permission, operation = Permission(self.permission).name, Operation(self.operation).name
+        kind, pattern = ResourceType(self.resource_type).name, PatternType(self.pattern_type).name
+        return (
+            f"{permission} {self.principal} from host {self.host} operation {operation} on "
+            f"{pattern} {kind} {self.resource_name}"
+        )
+
+
+class BadAcl(ValueError):
+    """An entry or a filter that cannot be; the message is for the client."""
+
+
+class AclFilter(NamedTuple):
+    """A question about entries. None, ANY and (of patterns) MATCH leave a field open."""
+
+    resource_type: int = ResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: int = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: int = Operation.ANY
+    permission: int = Permission.ANY
+
+    def check(self) -> None:
+        """Check that all numbers are known ones. Raises BadAcl. (Kafka: AclControlManager.validateFilter.)"""
+        pattern, entry = "Unknown patternFilter.", "Unknown entryFilter."
+        known_types = {*map(int, ResourceType)} - {0}
+        if self.resource_type not in known_types or self.pattern_type not in {*map(int, PatternType)} - {0}:
+            raise BadAcl(pattern)
+        if self.operation not in {*map(int, Operation)} - {0}:
+            raise BadAcl(entry)
+        if self.permission not in {*map(int, Permission)} - {0}:
+            raise BadAcl(entry)
+
+    @property
+    def is_exact(self) -> bool:
+        """True if the filter leaves no field open, so that it matches one entry at most."""
+        return (
+            self.resource_type > ResourceType.ANY
+            and None not in (self.resource_name, self.principal, self.host)
+            and self.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+            and self.operation > Operation.ANY
+            and self.permission > Permission.ANY
+        )
+
+    def matches(self, acl: Acl) -> bool:
+        """Return True if the entry is one of those asked for."""
+        return (
+            self.resource_type in (ResourceType.ANY, acl.resource_type)
+            and self._matches_name(acl)
+            and self.principal in (None, acl.principal)
+            and self.host in (None, acl.host)
+            and self.operation in (Operation.ANY, acl.operation)
+            and self.permission in (Permission.ANY, acl.permission)
+        )
+
+    def _matches_name(self, acl: Acl) -> bool:
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+            return False
+        if self.resource_name is None or self.resource_name == acl.resource_name:
+            return True
+        if self.pattern_type != PatternType.MATCH:
+            return False
+        if acl.pattern_type == PatternType.PREFIXED:
+            return self.resource_name.startswith(acl.resource_name)
+        return acl.resource_name == WILDCARD
+
+
+def check_new(acl: Acl) -> None:
+    """Check an entry that is to be added. Raises BadAcl.
+
+    (Kafka: AclApis.handleCreateAcls, AclControlManager.validateNewAcl, SecurityUtils.parseKafkaPrincipal.)
+    """
+    if acl.resource_type not in OPERATIONS:
+        raise BadAcl(f"Invalid resourceType {_named(ResourceType, acl.resource_type)}")
+    if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        raise BadAcl(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not acl.resource_name:
+        raise BadAcl("Invalid empty resource name")
+    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise BadAcl(f"Invalid patternType {_named(PatternType, acl.pattern_type)}")
+    if acl.operation not in {*map(int, Operation)} - {Operation.UNKNOWN, Operation.ANY}:
+        raise BadAcl(f"Invalid operation {_named(Operation, acl.operation)}")
+    if acl.permission not in (Permission.DENY, Permission.ALLOW):
+        raise BadAcl(f"Invalid permissionType {_named(Permission, acl.permission)}")
+    check_principal(acl.principal)
+
+
+def check_principal(principal: str) -> None:
+    """Check that the text has the form `Type:name`. Raises BadAcl."""
+    if ":" not in principal:
+        raise BadAcl(f"expected a string in format principalType:principalName but got {principal}")
+
+
+def kafka_word(number: IntEnum) -> str:
+    """Return the name of a number as Kafka's tools write it: `DescribeConfigs`."""
+    return "".join(part.capitalize() for part in number.name.split("_"))
+
+
+def _named(numbers: type[IntEnum], number: int) -> str:
+    return numbers(number).name if number in {*map(int, numbers)} else "UNKNOWN"

@@ -1,0 +1,213 @@
+"""The decision whether a principal may do something, by access control lists.
+
+The rules are those of Kafka's StandardAuthorizer (KIP-801): a super user may do everything. An entry that
+denies wins over all that allow. A resource that no entry is about is open to everybody or to nobody, by
+allow.everyone.if.no.acl.found; one that entries are about is closed to those whom none of them allows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+from mpbroker.security.acls import (
+    OPERATIONS,
+    WILDCARD,
+    WILDCARD_PRINCIPAL,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+# Being allowed one of these is being allowed to describe. Being denied one is not being denied that.
+_DESCRIBING: Final = (
+    Operation.DESCRIBE,
+    Operation.READ,
+    Operation.WRITE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.ALL,
+)
+_DESCRIBING_CONFIGS: Final = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.ALL)
+# A name that no resource is likely to have (Kafka: Authorizer.authorizeByResourceType).
+_MADE_UP_NAME: Final = "hardcode"
+
+
+def super_users_in(text: str) -> list[str]:
+    """Return the principals of the setting super.users, which stand between semicolons."""
+    return [one.strip() for one in text.split(";") if one.strip()]
+
+
+class Client(NamedTuple):
+    """Whoever wants something: `principal` as `Type:name`, `host` as a textual address."""
+
+    principal: str
+    host: str
+
+
+class Reason(Enum):
+    """A reason for a decision that is no entry."""
+
+    SUPER_USER = "super user"
+    NO_ENTRY = "no entry is about the resource"
+    NO_ALLOWING_ENTRY = "no entry allows it"
+
+
+class Verdict(NamedTuple):
+    """A decision, and the entry or reason behind it."""
+
+    is_allowed: bool
+    rule: Acl | Reason
+
+
+class Authorizer:
+    """All entries, arranged by resource so that those about one are found without a walk over all.
+
+    A decision looks at the entries of the resource's name, of the wildcard, and of each of its prefixes that
+    is as long as some prefixed entry's name.
+    """
+
+    def __init__(self, super_users: Iterable[str] = (), *, allow_if_no_acl: bool = False) -> None:
+        self._super_users = frozenset(super_users)
+        self._no_entry = Verdict(allow_if_no_acl, Reason.NO_ENTRY)
+        self._entries: dict[Acl, None] = {}
+        self._by_name: dict[tuple[int, int, str], dict[Acl, None]] = {}
+        self._prefix_lengths: dict[int, Counter[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Acl]:
+        return iter(self._entries)
+
+    def __contains__(self, acl: Acl) -> bool:
+        return acl in self._entries
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._entries.clear()
+        self._by_name.clear()
+        self._prefix_lengths.clear()
+
+    def put(self, acl: Acl) -> None:
+        """Add an entry; nothing happens if it is there already."""
+        if acl in self._entries:
+            return
+        self._entries[acl] = None
+        key = acl.resource_type, acl.pattern_type, acl.resource_name
+        named = self._by_name.setdefault(key, {})
+        if not named and acl.pattern_type == PatternType.PREFIXED:
+            self._prefix_lengths.setdefault(acl.resource_type, Counter())[len(acl.resource_name)] += 1
+        named[acl] = None
+
+    def remove(self, acl: Acl) -> None:
+        """Remove an entry. Raises KeyError if there is no such entry."""
+        del self._entries[acl]
+        key = acl.resource_type, acl.pattern_type, acl.resource_name
+        named = self._by_name[key]
+        del named[acl]
+        if named:
+            return
+        del self._by_name[key]
+        if acl.pattern_type == PatternType.PREFIXED:
+            lengths = self._prefix_lengths[acl.resource_type]
+            lengths[len(acl.resource_name)] -= 1
+            if not lengths[len(acl.resource_name)]:
+                del lengths[len(acl.resource_name)]
+
+    def find(self, question: AclFilter) -> list[Acl]:
+        """Return the entries that a filter matches."""
+        return [acl for acl in self._entries if question.matches(acl)]
+
+    def is_super_user(self, principal: str) -> bool:
+        return principal in self._super_users
+
+    def authorize(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> Verdict:
+        """Decide whether the client may do `operation` to the resource of this type and name."""
+        if client.principal in self._super_users:
+            return Verdict(True, Reason.SUPER_USER)
+        allowing: Acl | None = None
+        is_about = False
+        for acl in self._about(kind, name):
+            is_about = True
+            if not _applies(acl, client, operation):
+                continue
+            if acl.permission == Permission.DENY:
+                return Verdict(False, acl)
+            allowing = allowing or acl
+        if allowing is not None:
+            return Verdict(True, allowing)
+        return Verdict(False, Reason.NO_ALLOWING_ENTRY) if is_about else self._no_entry
+
+    def _about(self, kind: int, name: str) -> Iterator[Acl]:
+        """Yield the entries about a resource, whomever they name."""
+        literal = self._by_name.get((kind, PatternType.LITERAL, name))
+        if literal:
+            yield from literal
+        if name != WILDCARD:
+            yield from self._by_name.get((kind, PatternType.LITERAL, WILDCARD), ())
+        for length in self._prefix_lengths.get(kind, ()):
+            if length <= len(name):
+                yield from self._by_name.get((kind, PatternType.PREFIXED, name[:length]), ())
+
+    def authorize_any(self, client: Client, operation: Operation, kind: ResourceType) -> bool:
+        """Return True if the client may do `operation` to at least one resource of the type.
+
+        Operations do not imply each other here. (Kafka: Authorizer.authorizeByResourceType.)
+        """
+        if self.authorize(client, operation, kind, _MADE_UP_NAME).is_allowed:
+            return True
+        denied: dict[int, set[str]] = {PatternType.LITERAL: set(), PatternType.PREFIXED: set()}
+        allowed: list[Acl] = []
+        for acl in self._entries:
+            if acl.resource_type != kind or acl.operation not in (operation, Operation.ALL):
+                continue
+            if not _is_of(acl, client):
+                continue
+            if acl.permission == Permission.ALLOW:
+                allowed.append(acl)
+            else:
+                denied[acl.pattern_type].add(acl.resource_name)
+        if WILDCARD in denied[PatternType.LITERAL]:
+            return False
+        return any(not _is_dominated(acl, denied) for acl in allowed)
+
+    def operations(self, client: Client, kind: ResourceType, name: str) -> int:
+        """Return the operations that the client may do to a resource, a bit each (KIP-430)."""
+        return sum(
+            1 << operation
+            for operation in OPERATIONS[kind]
+            if self.authorize(client, operation, kind, name).is_allowed
+        )
+
+
+def _is_of(acl: Acl, client: Client) -> bool:
+    return acl.principal in (client.principal, WILDCARD_PRINCIPAL) and acl.host in (client.host, WILDCARD)
+
+
+def _applies(acl: Acl, client: Client, operation: Operation) -> bool:
+    """Return True if the entry is about the client and the operation. (Kafka: findResult.)"""
+    if not _is_of(acl, client):
+        return False
+    if acl.permission == Permission.ALLOW:
+        if operation == Operation.DESCRIBE:
+            return acl.operation in _DESCRIBING
+        if operation == Operation.DESCRIBE_CONFIGS:
+            return acl.operation in _DESCRIBING_CONFIGS
+    return acl.operation in (operation, Operation.ALL)
+
+
+def _is_dominated(acl: Acl, denied: dict[int, set[str]]) -> bool:
+    """Return True if all that the entry allows is denied: by a prefix, or literally by the same name."""
+    name = acl.resource_name
+    if acl.pattern_type == PatternType.LITERAL:
+        if name == WILDCARD:
+            return False
+        if name in denied[PatternType.LITERAL]:
+            return True
+    return any(name[:length] in denied[PatternType.PREFIXED] for length in range(1, len(name) + 1))

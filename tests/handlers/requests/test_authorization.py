@@ -1,0 +1,297 @@
+"""What clients are refused and shown, and how the native turn learns what a connection may do."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpbroker.config.broker import STANDARD_AUTHORIZER, BrokerConfig
+from mpbroker.ipc.acls import AclImage
+from mpbroker.ipc.calls import CreatedTopics, ForwardedRequest, ForwardedResponse
+from mpbroker.ipc.counters import Counter
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.codec import decode_request, encode_bytes, encode_response
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+from tests.support.handler_logs import TOPIC, Logged, answer, ask, fetch, park, partition_of
+from tests.support.handler_rig import Rig, delta, request_frame, topic_image
+from tests.support.handler_rig import rig as make_rig
+
+TOPIC_KIND, GROUP, CLUSTER = 2, 3, 4
+READ, WRITE, CREATE, DELETE, DESCRIBE, ALL = 3, 4, 5, 6, 8, 2
+DENIED = 29
+ORDERS, SECRETS = topic_image("orders", 1), topic_image("secrets", 2, first_slot=1)
+
+
+def allow(name: str, operation: int = ALL, kind: int = TOPIC_KIND, *, permission: int = 3) -> AclImage:
+    return AclImage(kind, name, 3, "User:ANONYMOUS", "*", operation, permission)
+
+
+@pytest.fixture(name="guarded")
+def _guarded(tmp_path: Path) -> Iterator[Rig]:
+    config = BrokerConfig(authorizer_class_name=STANDARD_AUTHORIZER, log_dirs=(str(tmp_path),))
+    with make_rig(config) as made:
+        yield made
+
+
+def change(guarded: Rig, version: int, **acls: list[AclImage]) -> None:
+    guarded.bulletin.publish_delta(delta(version=version, **acls))
+    guarded.turn()
+
+
+def produce(version: int = 13) -> bytes:
+    batch = bytes(build_batch([NewRecord(value=b"x", timestamp=time.time_ns() // 1_000_000)]))
+    named = m.ProduceRequest.TopicProduceData(
+        "orders", ORDERS.topic_id, [m.ProduceRequest.PartitionProduceData(0, batch)]
+    )
+    return request_frame(ApiKey.PRODUCE, version, m.ProduceRequest(None, -1, 30_000, [named]))
+
+
+def is_appended(guarded: Rig, connection: int, version: int = 13) -> bool:
+    """Send a produce; return False if it is refused for want of permission."""
+    guarded.processor.send(produce(version), connection=connection)
+    guarded.turn()
+    jobs = guarded.log.take()
+    for job in jobs:
+        guarded.log.append(job)
+    guarded.turn()
+    if jobs:
+        guarded.processor.replies()
+        return True
+    (topic,) = guarded.answer(ApiKey.PRODUCE, version).responses
+    assert [one.error_code for one in topic.partition_responses] == [DENIED]
+    return False
+
+
+def fast(guarded: Rig, counter: Counter) -> int:
+    return guarded.context.counters.get(counter)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_the_turn_serves_a_connection_once_python_has_allowed_it(guarded: Rig, version: int) -> None:
+    guarded.publish(ORDERS, acls=[allow("orders", WRITE)])
+    assert is_appended(guarded, 7, version)
+    assert fast(guarded, Counter.COUNT_PRODUCE_FAST) == 0
+    assert is_appended(guarded, 7, version)
+    assert fast(guarded, Counter.COUNT_PRODUCE_FAST) == 1
+    # Another connection may be somebody else's.
+    assert is_appended(guarded, 8, version)
+    assert fast(guarded, Counter.COUNT_PRODUCE_FAST) == 1
+    change(guarded, 2, removed_acls=[allow("orders", WRITE)])
+    assert not is_appended(guarded, 7, version)
+    change(guarded, 3, acls=[allow("orders", WRITE)])
+    assert is_appended(guarded, 7, version)
+
+
+def test_a_denial_that_comes_later_counts_at_once(guarded: Rig) -> None:
+    guarded.publish(ORDERS, acls=[allow("orders", WRITE)])
+    assert is_appended(guarded, 7)
+    assert is_appended(guarded, 7)
+    change(guarded, 2, acls=[allow("orders", WRITE, permission=2)])
+    assert not is_appended(guarded, 7)
+
+
+def test_fetches_are_as_produces(guarded: Rig, tmp_path: Path) -> None:
+    guarded.publish(TOPIC, acls=[allow("logged", WRITE)])
+    log = Logged(tmp_path, guarded)
+    log.append()
+
+    def error_of() -> int:
+        return int(partition_of(ask(log, fetch(0), 13)).error_code)
+
+    assert error_of() == DENIED
+    change(guarded, 2, acls=[allow("logged", READ)])
+    assert error_of() == 0
+    before = fast(guarded, Counter.COUNT_FETCHES_FAST)
+    assert error_of() == 0
+    assert fast(guarded, Counter.COUNT_FETCHES_FAST) == before + 1
+    change(guarded, 3, removed_acls=[allow("logged", READ)])
+    assert error_of() == DENIED
+
+
+def test_a_fetch_that_waits_is_asked_again(guarded: Rig, tmp_path: Path) -> None:
+    guarded.publish(TOPIC, acls=[allow("logged", READ)])
+    log = Logged(tmp_path, guarded)
+    park(log, fetch(0, wait_ms=60_000))
+    change(guarded, 2, removed_acls=[allow("logged", READ)])
+    log.append()
+    guarded.turn()
+    assert partition_of(answer(log, 12)).error_code == DENIED
+
+
+def commit(*topics: str) -> Any:
+    partition = m.OffsetCommitRequest.OffsetCommitRequestPartition(0, 5)
+    named = [m.OffsetCommitRequest.OffsetCommitRequestTopic(name, partitions=[partition]) for name in topics]
+    return m.OffsetCommitRequest("group", topics=named)
+
+
+def test_the_part_of_a_commit_that_is_allowed_is_forwarded(guarded: Rig) -> None:
+    guarded.publish(ORDERS, SECRETS, acls=[allow("orders", READ), allow("group", READ, GROUP)])
+    guarded.processor.send(request_frame(ApiKey.OFFSET_COMMIT, 9, commit("orders", "secrets")))
+    guarded.turn()
+    ((call, message),) = guarded.coordinator.take()
+    assert isinstance(message, ForwardedRequest)
+    asked, _ = decode_request(ApiKey.OFFSET_COMMIT, 9, message.body)
+    assert [topic.name for topic in asked.topics] == ["orders"]
+    stored = m.OffsetCommitResponse(
+        topics=[
+            m.OffsetCommitResponse.OffsetCommitResponseTopic(
+                "orders", partitions=[m.OffsetCommitResponse.OffsetCommitResponsePartition(0, 0)]
+            )
+        ]
+    )
+    body = encode_bytes(encode_response(ApiKey.OFFSET_COMMIT, 9, stored))
+    guarded.coordinator.answer(call, ForwardedResponse(body, {0: 1}))
+    guarded.turn()
+    told = guarded.answer(ApiKey.OFFSET_COMMIT, 9)
+    assert {t.name: [p.error_code for p in t.partitions] for t in told.topics} == {
+        "orders": [0],
+        "secrets": [DENIED],
+    }
+
+
+def test_what_is_allowed_whole_is_forwarded_as_it_came(guarded: Rig) -> None:
+    guarded.publish(ORDERS, acls=[allow("orders", READ), allow("group", READ, GROUP)])
+    guarded.processor.send(frame := request_frame(ApiKey.OFFSET_COMMIT, 9, commit("orders")))
+    guarded.turn()
+    ((_, message),) = guarded.coordinator.take()
+    assert frame.endswith(message.body)
+
+
+def metadata(guarded: Rig, *names: str | bytes, **flags: bool) -> Any:
+    topic = m.MetadataRequest.MetadataRequestTopic
+    topics = [topic(name=one) if isinstance(one, str) else topic(one, None) for one in names]
+    body = m.MetadataRequest(topics or None, **flags)
+    return guarded.ask(ApiKey.METADATA, 12, body)
+
+
+def test_metadata_hides_what_a_client_may_not_describe(guarded: Rig) -> None:
+    guarded.publish(ORDERS, SECRETS, acls=[allow("orders", READ), allow("secret2", DESCRIBE)])
+    assert [t.name for t in metadata(guarded).topics] == ["orders"]
+    by_name = metadata(guarded, "orders", "secrets", "missing", "secret2", allow_auto_topic_creation=False)
+    # Nobody learns from the errors which of these topics exist.
+    assert {t.name: t.error_code for t in by_name.topics} == {
+        "orders": 0,
+        "secrets": DENIED,
+        "missing": DENIED,
+        "secret2": 3,
+    }
+    (by_id,) = metadata(guarded, SECRETS.topic_id).topics
+    assert (by_id.error_code, by_id.name) == (DENIED, None)
+
+
+def test_metadata_tells_what_a_client_may_do(guarded: Rig) -> None:
+    guarded.publish(ORDERS, acls=[allow("orders", READ)])
+    (topic,) = metadata(guarded, "orders", include_topic_authorized_operations=True).topics
+    assert topic.topic_authorized_operations == 1 << READ | 1 << DESCRIBE
+    cluster = guarded.ask(
+        ApiKey.DESCRIBE_CLUSTER, 0, m.DescribeClusterRequest(include_cluster_authorized_operations=True)
+    )
+    assert cluster.cluster_authorized_operations == 0
+
+
+def test_topics_are_made_for_those_who_may_create_them(guarded: Rig) -> None:
+    guarded.publish(acls=[allow("new1", CREATE), allow("new1", DESCRIBE), allow("new2", DESCRIBE)])
+    body = m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name=n) for n in ("new1", "new2")], True)
+    guarded.processor.send(request_frame(ApiKey.METADATA, 12, body))
+    guarded.turn()
+    ((call, message),) = guarded.coordinator.take()
+    assert [topic.name for topic in message.topics] == ["new1"]
+    guarded.coordinator.answer(call, CreatedTopics([]))
+    guarded.turn()
+    errors = {t.name: t.error_code for t in guarded.answer(ApiKey.METADATA, 12).topics}
+    assert errors["new2"] == DENIED
+
+
+def test_one_denied_partition_keeps_all_out_of_a_transaction(guarded: Rig) -> None:
+    guarded.publish(ORDERS, SECRETS, acls=[allow("orders", WRITE), allow("t", WRITE, 5)])
+    topic = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    body = m.AddPartitionsToTxnRequest("t", 1, 0, [topic("orders", [0]), topic("secrets", [0])])
+    told = guarded.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, body)
+    assert {
+        t.name: [p.partition_error_code for p in t.results_by_partition]
+        for t in told.results_by_topic_v3_and_below
+    } == {"orders": [55], "secrets": [DENIED]}
+
+
+def test_groups_that_a_client_may_not_see_are_not_listed(guarded: Rig) -> None:
+    guarded.publish(acls=[allow("mine", DESCRIBE, GROUP)])
+    guarded.processor.send(request_frame(ApiKey.LIST_GROUPS, 5, m.ListGroupsRequest()))
+    guarded.turn()
+    ((call, _),) = guarded.coordinator.take()
+    listed = m.ListGroupsResponse(groups=[m.ListGroupsResponse.ListedGroup(n) for n in ("mine", "other")])
+    body = encode_bytes(encode_response(ApiKey.LIST_GROUPS, 5, listed))
+    guarded.coordinator.answer(call, ForwardedResponse(body, {0: 1}))
+    guarded.turn()
+    assert [group.group_id for group in guarded.answer(ApiKey.LIST_GROUPS, 5).groups] == ["mine"]
+
+
+def test_committed_offsets_of_hidden_groups_and_topics(guarded: Rig) -> None:
+    guarded.publish(ORDERS, SECRETS, acls=[allow("orders", READ), allow("mine", DESCRIBE, GROUP)])
+    group, topic = m.OffsetFetchRequest.OffsetFetchRequestGroup, m.OffsetFetchRequest.OffsetFetchRequestTopics
+    named = [topic(name, partition_indexes=[0]) for name in ("orders", "secrets")]
+    asked = m.OffsetFetchRequest(groups=[group("mine", topics=named), group("other", topics=None)])
+    guarded.processor.send(request_frame(ApiKey.OFFSET_FETCH, 8, asked))
+    guarded.turn()
+    ((call, message),) = guarded.coordinator.take()
+    passed, _ = decode_request(ApiKey.OFFSET_FETCH, 8, message.body)
+    assert [(g.group_id, [t.name for t in g.topics]) for g in passed.groups] == [("mine", ["orders"])]
+    of = m.OffsetFetchResponse
+    found = of(
+        groups=[
+            of.OffsetFetchResponseGroup(
+                "mine",
+                [of.OffsetFetchResponseTopics("orders", partitions=[of.OffsetFetchResponsePartitions(0, 5)])],
+            )
+        ]
+    )
+    body = encode_bytes(encode_response(ApiKey.OFFSET_FETCH, 8, found))
+    guarded.coordinator.answer(call, ForwardedResponse(body, {0: 1}))
+    guarded.turn()
+    mine, other = guarded.answer(ApiKey.OFFSET_FETCH, 8).groups
+    assert {t.name: [p.error_code for p in t.partitions] for t in mine.topics} == {
+        "orders": [0],
+        "secrets": [DENIED],
+    }
+    assert (other.group_id, other.error_code) == ("other", 30)
+
+
+def test_an_idempotent_producer_needs_some_topic_to_write_to(guarded: Rig) -> None:
+    guarded.publish(ORDERS)
+    body = m.InitProducerIdRequest(None, 1)
+    assert guarded.ask(ApiKey.INIT_PRODUCER_ID, 4, body).error_code == 31
+    change(guarded, 2, acls=[allow("orders", WRITE)])
+    guarded.processor.send(request_frame(ApiKey.INIT_PRODUCER_ID, 4, body))
+    guarded.turn()
+    assert guarded.coordinator.take()
+
+
+def test_refusals_are_logged_for_an_audit(guarded: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    guarded.publish(ORDERS, acls=[allow("orders", WRITE, permission=2)])
+    with caplog.at_level(logging.INFO, "mpbroker.kafka.authorizer.logger"):
+        assert not is_appended(guarded, 7)
+    (line,) = [record.getMessage() for record in caplog.records if "is denied" in record.getMessage()]
+    assert line == (
+        "User:ANONYMOUS from unix is denied Write Topic 'orders' for PRODUCE: DENY User:ANONYMOUS from "
+        "host * operation WRITE on LITERAL TOPIC orders"
+    )
+
+
+def test_without_an_authorizer_there_are_no_entries() -> None:
+    with make_rig() as made:
+        made.publish(ORDERS)
+        assert is_appended(made, 7)
+        assert fast(made, Counter.COUNT_PRODUCE_FAST) == 1
+        described = made.ask(ApiKey.DESCRIBE_ACLS, 3, m.DescribeAclsRequest(1, None, 1, None, None, 1, 1))
+        assert described.error_code == 54
+        creation = m.CreateAclsRequest.AclCreation(2, "orders", 3, "User:ann", "*", 3, 3)
+        created = made.ask(ApiKey.CREATE_ACLS, 3, m.CreateAclsRequest([creation]))
+        assert [one.error_code for one in created.results] == [54]
+        one = m.DeleteAclsRequest.DeleteAclsFilter(1, None, 1, None, None, 1, 1)
+        assert made.ask(ApiKey.DELETE_ACLS, 3, m.DeleteAclsRequest([one])).filter_results[0].error_code == 54
