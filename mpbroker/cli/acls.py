@@ -182,6 +182,10 @@ def filters(resources: Resources, whom: Whom, what: What) -> list[m.DeleteAclsRe
     one = m.DeleteAclsRequest.DeleteAclsFilter
     if whom.allowed or whom.denied:
         return [one(*acl) for acl in entries(resources, whom, what)]
+    if whom.hosts or any(what):
+        whose = "say for whom: --allow-principal or --deny-principal"
+        text = f"{whose}; without them all about a resource is removed"
+        raise CliError(text, USAGE_ERROR)
     return [one(kind, name, pattern, None, None, 1, 1) for kind, name, pattern in resources.each()]
 
 

@@ -194,6 +194,7 @@ class Handler:
 
     def forget_deleted_files(self, now_ms: int) -> None:
         self.next_files_look_ms = now_ms + FILES_LOOK_MS
+        self.broker.authorization.audit.follow(now_ms)
         if not self.broker.readers.forget_deleted():
             self.broker.places.forget_deleted()
 

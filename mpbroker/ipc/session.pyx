@@ -18,6 +18,16 @@ cdef extern from *:
     #include <stdio.h>
     #include <sys/socket.h>
 
+    /* Write an IPv6 address as Java's getHostAddress does, without a "::": access control lists that were
+       written for Kafka name hosts so. */
+    static int session_v6(const uint8_t *bytes, char *host, size_t room)
+    {
+        int at = 0, i;
+        for (i = 0; i < 16; i += 2)
+            at += snprintf(host + at, room - at, i ? ":%x" : "%x", bytes[i] << 8 | bytes[i + 1]);
+        return 0;
+    }
+
     /* Get host and port of one end of a socket; clients of Unix-domain sockets have neither.
        Return -1 if that fails: errno says why. */
     static int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
@@ -39,6 +49,8 @@ cdef extern from *:
             /* An IPv4 client of a dual-stack listener is shown as in Java. */
             if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
                 return inet_ntop(AF_INET, v6->sin6_addr.s6_addr + 12, host, room) ? 0 : -1;
+            if (peer)
+                return session_v6(v6->sin6_addr.s6_addr, host, room);
             return inet_ntop(AF_INET6, &v6->sin6_addr, host, room) ? 0 : -1;
         }
         snprintf(host, room, "unix");

@@ -106,7 +106,9 @@ class Authorizer:
         named[acl] = None
 
     def remove(self, acl: Acl) -> None:
-        """Remove an entry. Raises KeyError if there is no such entry."""
+        """Remove an entry; nothing happens if there is none like it."""
+        if acl not in self._entries:
+            return
         del self._entries[acl]
         key = acl.resource_type, acl.pattern_type, acl.resource_name
         named = self._by_name[key]
@@ -135,7 +137,7 @@ class Authorizer:
         is_about = False
         for acl in self._about(kind, name):
             is_about = True
-            if not _applies(acl, client, operation):
+            if not (_is_of(acl, client) and _applies(acl, operation)):
                 continue
             if acl.permission == Permission.DENY:
                 return Verdict(False, acl)
@@ -179,10 +181,13 @@ class Authorizer:
 
     def operations(self, client: Client, kind: ResourceType, name: str) -> int:
         """Return the operations that the client may do to a resource, a bit each (KIP-430)."""
+        if client.principal in self._super_users:
+            return sum(1 << operation for operation in OPERATIONS[kind])
+        about = list(self._about(kind, name))
+        theirs = [acl for acl in about if _is_of(acl, client)]
+        by_default = self._no_entry.is_allowed and not about
         return sum(
-            1 << operation
-            for operation in OPERATIONS[kind]
-            if self.authorize(client, operation, kind, name).is_allowed
+            1 << operation for operation in OPERATIONS[kind] if by_default or _is_allowed(theirs, operation)
         )
 
 
@@ -190,10 +195,14 @@ def _is_of(acl: Acl, client: Client) -> bool:
     return acl.principal in (client.principal, WILDCARD_PRINCIPAL) and acl.host in (client.host, WILDCARD)
 
 
-def _applies(acl: Acl, client: Client, operation: Operation) -> bool:
-    """Return True if the entry is about the client and the operation. (Kafka: findResult.)"""
-    if not _is_of(acl, client):
-        return False
+def _is_allowed(acls: list[Acl], operation: Operation) -> bool:
+    """Return True if entries about one client and resource allow an operation."""
+    permissions = {acl.permission for acl in acls if _applies(acl, operation)}
+    return permissions == {Permission.ALLOW}
+
+
+def _applies(acl: Acl, operation: Operation) -> bool:
+    """Return True if the entry is about the operation. (Kafka: findResult.)"""
     if acl.permission == Permission.ALLOW:
         if operation == Operation.DESCRIBE:
             return acl.operation in _DESCRIBING

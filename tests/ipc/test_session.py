@@ -62,11 +62,12 @@ def test_ipv6_unix_and_mapped_addresses(sessions: Sessions) -> None:
         listener.bind(("::", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        for address, shown in (("::1", "::1"), ("127.0.0.1", "127.0.0.1")):
+        # Clients' addresses are written as Java does.
+        for address, client in (("::1", "0:0:0:0:0:0:0:1"), ("127.0.0.1", "127.0.0.1")):
             with socket.create_connection((address, port)), listener.accept()[0] as served:
                 opened(sessions, served)
                 seen = sessions.of(CHANNEL, CONNECTION)
-                assert (seen.client_host, seen.local_host, seen.local_port) == (shown, shown, port)
+                assert (seen.client_host, seen.local_host, seen.local_port) == (client, address, port)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         opened(sessions, ours)

@@ -167,6 +167,7 @@ def test_the_command_shows_before_it_changes(broker: SecureBroker, topic: str) -
             "nobody can Read a Cluster; it is one of Create, Alter",
         ),
         (("remove",), "say what for: --topic"),
+        (("remove", "--topic", "t", "--operation", "Write"), "without them all about a resource is removed"),
     ],
 )
 def test_wrong_flags_are_explained(broker: SecureBroker, arguments: tuple[str, ...], says: str) -> None:

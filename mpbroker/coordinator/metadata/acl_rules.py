@@ -18,8 +18,13 @@ from mpbroker.security.acls import Acl, AclFilter, BadAcl, check_new
 
 ENTRIES_PER_REQUEST_MAX: Final = 10_000
 """Entries that one request may create or delete (Kafka: MAX_RECORDS_PER_USER_OP)."""
-WALKS_PER_REQUEST_MAX: Final = 100
-"""Filters of a request that are compared with all entries, which takes the coordinator some ms each."""
+ENTRIES_MAX: Final = 100_000
+"""Entries that there may be in all: each round of changes of metadata copies their table."""
+COMPARED_MAX: Final = 1_000_000
+"""Entries that the filters of a request may be compared with in all: half a second of the coordinator's work.
+
+Filters that leave no field open are not compared.
+"""
 NAME_BYTES_MAX: Final = 1024
 """The longest principal and the longest host of an entry, in bytes.
 
@@ -62,9 +67,10 @@ def create(
             continue
         if acl not in acls and acl not in made:
             room -= acl_bytes(acl)
-            if room < 0 or len(made) == ENTRIES_PER_REQUEST_MAX:
+            is_full = room < 0 or len(acls) + len(made) >= ENTRIES_MAX
+            if is_full or len(made) == ENTRIES_PER_REQUEST_MAX:
                 text = "There are too many access control entries; remove some first"
-                if room >= 0:
+                if not is_full:
                     text = f"A request may create {ENTRIES_PER_REQUEST_MAX} access control entries"
                 answer.results.append((ErrorCode.POLICY_VIOLATION, text))
                 continue
@@ -105,7 +111,7 @@ def delete(acls: AclTable, call: DeleteAcls) -> tuple[DeletedAcls, list[RemoveAc
     """Return the answer, one result per filter, and the records that make it true. Changes nothing."""
     answer = DeletedAcls([])
     removed: dict[bytes, None] = {}
-    walks = 0
+    compared = 0
     for image in call.filters:
         asked = AclFilter(*image)
         try:
@@ -113,9 +119,9 @@ def delete(acls: AclTable, call: DeleteAcls) -> tuple[DeletedAcls, list[RemoveAc
         except BadAcl as error:
             answer.results.append(DeletedAclsOfFilter(ErrorCode.INVALID_REQUEST, str(error)))
             continue
-        walks += not asked.is_exact
-        if walks > WALKS_PER_REQUEST_MAX and not asked.is_exact:
-            text = f"A request may have {WALKS_PER_REQUEST_MAX} filters that leave a field open"
+        compared += 0 if asked.is_exact else len(acls)
+        if compared > COMPARED_MAX and not asked.is_exact:
+            text = "The filters leave too much open for so many entries; send fewer at once"
             answer.results.append(DeletedAclsOfFilter(ErrorCode.POLICY_VIOLATION, text))
             continue
         found = _matching(acls, asked)

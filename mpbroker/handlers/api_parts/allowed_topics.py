@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.protocol.errors import ErrorCode
@@ -48,11 +50,10 @@ def forward_allowed(
     if not allowed:
         exchange.reply(response(results))
         return
-    exchange.body.topics = allowed
     exchange.broker.forwarding.forward_in_parts(
         exchange,
         exchange.version,
-        exchange.body,
+        structs.replace(exchange.body, topics=allowed),
         lambda answer: results.extend(answer.topics),
         lambda: response(results),
     )

@@ -165,6 +165,8 @@ def _alter_loggers(
 
 def check_permission(exchange: ApiExchange, resource: Any, needs: dict[int, Need]) -> None:
     """Check that the client may see or alter the settings of a resource. Raises ApiError if it may not."""
+    if resource.resource_type not in set(ResourceType):
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     need = needs.get(resource.resource_type, needs[ResourceType.BROKER])
     of_cluster = need == needs[ResourceType.BROKER]
     if not exchange.allows(need, CLUSTER_NAME if of_cluster else resource.resource_name):

@@ -52,9 +52,11 @@ FIRST_FLEXIBLE_VERSION = 12
 # KIP-951: a client that asks the wrong broker, or too early, is told who the leader is.
 FIRST_VERSION_WITH_LEADER = 16
 TELL_THE_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-NOT_THERE = (
+# Partitions that are so at the first look do not keep a fetch from waiting for the others.
+NO_REASON = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
 )
 # A segment that vanished was replaced: the table knows more by now, or does so on the next try.
 TRIES = 3
@@ -111,6 +113,8 @@ class Fetch:
         self.context = context
         # Interests whose topics do not exist at the start: no reason to answer before the others can be.
         self.unknown: frozenset[int] | None = None
+        # Names of topics that the client may not read, and was told so in the log.
+        self.refused: set[str] = set()
         self.request: FetchRequest = exchange.body
         self.slot: Request = exchange.slot
         self.limit = min(self.request.max_bytes, exchange.broker.config.fetch_max_bytes)
@@ -176,7 +180,7 @@ class Fetch:
         metadata, names = self.exchange.broker.metadata, self.context.names
         if isinstance(interest.topic, str):
             topic = metadata.by_name.get(interest.topic)
-            if topic is None and not self.exchange.allows(READ_TOPIC, interest.topic):
+            if topic is None and not self._may_read(interest.topic):
                 return READ_TOPIC.denied
             return self._readable(topic) if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         topic = metadata.by_id.get(interest.topic)
@@ -191,8 +195,18 @@ class Fetch:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _readable(self, topic: Topic) -> Topic | ErrorCode:
-        may = self.exchange.broker.authorization.allows_topic(self.exchange, READ_TOPIC, topic)
-        return topic if may else READ_TOPIC.denied
+        if not self._may_read(topic.name):
+            return READ_TOPIC.denied
+        self.exchange.broker.authorization.grant(self.exchange, READ_TOPIC, topic)
+        return topic
+
+    def _may_read(self, name: str) -> bool:
+        """Ask whether the client may read a topic; a refusal is logged once."""
+        is_told = name not in self.refused
+        may = self.exchange.broker.authorization.allows(self.exchange, READ_TOPIC, name, is_told=is_told)
+        if not may:
+            self.refused.add(name)
+        return may
 
     def _answer(self) -> None:
         """Read what there is, and answer if that is enough or an error, or if no time is left.
@@ -237,13 +251,13 @@ class Fetch:
         self.exchange.broker.fetches.check(self.slots)
 
     def _unknown(self) -> frozenset[int]:
-        """Return the interests that had no partition at the first look, and so cannot bring anything."""
+        """Return the interests that had no partition for the client at the first look: they bring nothing."""
         if self.unknown is None:
             topics = [(self._topic(i), i.wanted.partition) for i in self.context.interests]
             self.unknown = frozenset(
                 i
                 for i, (topic, partition) in enumerate(topics)
-                if topic in NOT_THERE or (isinstance(topic, Topic) and partition not in topic.partitions)
+                if topic in NO_REASON or (isinstance(topic, Topic) and partition not in topic.partitions)
             )
         return self.unknown
 

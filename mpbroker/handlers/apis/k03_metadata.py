@@ -113,7 +113,7 @@ def missing(exchange: ApiExchange) -> list[str]:
         and name != METADATA_TOPIC
         and problem_with(name) is None
         and not metadata.collides(name)
-        and exchange.allows(DESCRIBE_TOPIC, name)
+        and exchange.broker.authorization.allows(exchange, DESCRIBE_TOPIC, name, is_told=False)
     ]
 
 

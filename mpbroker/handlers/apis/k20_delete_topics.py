@@ -12,7 +12,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.permissions import DELETE_TOPIC, DESCRIBE_TOPIC
+from mpbroker.handlers.requests.permissions import DELETE_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC
 from mpbroker.ipc.calls import DeletedTopics, DeleteTopics
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -44,19 +44,23 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> DeleteTopicsResponse:
 
 
 def refused_to(exchange: ApiExchange, wanted: Wanted) -> Result | None:
-    """Return the result of a topic that the client may not delete, None if it may or there is none."""
-    name = wanted.name
-    if name is None:
-        topic = exchange.broker.metadata.by_id.get(wanted.topic_id)
-        if topic is None:
+    """Return the result of a topic that the client may not delete, None if it may or there is none.
+
+    (Kafka: ControllerApis.deleteTopics.)
+    """
+    metadata = exchange.broker.metadata
+    if wanted.name is None:
+        topic = metadata.by_id.get(wanted.topic_id)
+        if topic is None or exchange.allows(DELETE_TOPIC, topic.name):
             return None
-        name = topic.name
-    may_describe = exchange.allows(DESCRIBE_TOPIC, name)
-    if may_describe and exchange.allows(DELETE_TOPIC, name):
+        # An id does not tell its name to a client that may not see the topic.
+        may_see = exchange.broker.authorization.allows(exchange, DESCRIBE_TOPIC, topic.name, is_told=False)
+        return refused(Wanted(topic.name if may_see else None, wanted.topic_id), DELETE_TOPIC.denied)
+    if not exchange.allows(DESCRIBE_TOPIC, wanted.name):
+        return refused(wanted, DELETE_TOPIC.denied)
+    if wanted.name not in metadata.by_name or exchange.allows(DELETE_TOPIC, wanted.name):
         return None
-    # An id does not tell its name to a client that may not see the topic.
-    told = wanted if wanted.name is not None or not may_describe else Wanted(name, wanted.topic_id)
-    return refused(told, DELETE_TOPIC.denied)
+    return refused(wanted, DELETE_TOPIC.denied)
 
 
 def deleted(
@@ -85,11 +89,12 @@ def handle(exchange: ApiExchange) -> DeleteTopicsResponse | None:
         return failed(exchange, ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)
     results: list[Result] = []
     good: list[Wanted] = []
+    may_all = exchange.broker.authorization.allows_cluster(exchange, DELETE_CLUSTER, is_told=False)
     for topic in wanted_topics(exchange):
         if (topic.topic_id != ZERO_UUID) == (topic.name is not None):
             text = "Name a topic either by its name or by its id."
             results.append(refused(topic, ErrorCode.INVALID_REQUEST, text))
-        elif (denied := refused_to(exchange, topic)) is not None:
+        elif not may_all and (denied := refused_to(exchange, topic)) is not None:
             results.append(denied)
         else:
             good.append(topic)

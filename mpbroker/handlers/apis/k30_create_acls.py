@@ -36,7 +36,8 @@ def created(exchange: ApiExchange, asked: list[AclImage], answer: AlteredResourc
         return
     for image, (error, _) in zip(asked, answer.results, strict=True):
         if not error:
-            log.info("%s has created the access control entry: %s", exchange.session.principal, Acl(*image))
+            who = exchange.session.principal
+            log.info("%s has asked for an access control entry, which is there now: %s", who, Acl(*image))
     exchange.reply(
         CreateAclsResponse(results=[CreateAclsResponse.AclCreationResult(*one) for one in answer.results])
     )

@@ -465,6 +465,7 @@ cdef class HandlerTurn:
         cdef uint64_t since_clock = 0
         cdef int64_t now_ms
         cdef int failed = 0
+        cdef bint stale
         cdef Slot slot
         cdef ProduceSlot job
         cdef RequestSlot *request
@@ -478,6 +479,8 @@ cdef class HandlerTurn:
         if ring_advance(peer.inbox, count):
             bell_ring(peer.bell)
         now_ns, now_ms = monotonic_ns(), wall_clock_ms()
+        # A change of permissions that was answered before one of these was sent is among the news by now.
+        stale = self.topics.ref.grants != NULL and self._has_news()
         for i in range(count):
             request = &taken[i]
             memcpy(&slot, request, sizeof(Slot))
@@ -491,7 +494,7 @@ cdef class HandlerTurn:
             own += 1
             if request.api_key == PRODUCE_KEY:
                 if (
-                    not self.tells_all and not peer.slow_produces[request.channel]
+                    not stale and not self.tells_all and not peer.slow_produces[request.channel]
                     and self._produce(peer, request, now_ms, &job)
                 ):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
@@ -505,7 +508,7 @@ cdef class HandlerTurn:
                     continue
                 slow += 1
                 peer.slow_produces[request.channel] += 1
-            elif request.api_key == FETCH_KEY and self._fetch(peer, request, now_ns):
+            elif request.api_key == FETCH_KEY and not stale and self._fetch(peer, request, now_ns):
                 fetches += 1
                 continue
             if request.flags & HEAVY:

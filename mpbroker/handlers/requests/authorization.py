@@ -6,20 +6,20 @@ for produces and fetches of a connection in the turn's native table. (Kafka: Aut
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
+from mpbroker.handlers.requests.audit import Audit
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import RULES, Need, name_in
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.security.acls import CLUSTER_NAME, OPERATIONS, Acl, Operation, ResourceType
+from mpbroker.security.acls import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
 from mpbroker.security.authorizer import Authorizer, Client
+from shm.clock import monotonic_ms
 
-AUDIT: Final = logging.getLogger("mpbroker.kafka.authorizer.logger")
 REMEMBERED_MAX: Final = 16_384
 # Longer names are decided anew each time: clients choose them, and they would stay in memory.
 NAME_LENGTH_MAX: Final = 255
@@ -53,6 +53,8 @@ class Authorization:
         if authorizer is not None:
             grants.require_grants()
         self._remembered: dict[tuple[Client, Need, str], bool] = {}
+        self._any: dict[tuple[Client, Operation], bool] = {}
+        self.audit = Audit()
 
     @property
     def is_on(self) -> bool:
@@ -66,6 +68,7 @@ class Authorization:
     def refresh(self) -> None:
         """Forget all decisions, because entries have changed."""
         self._remembered.clear()
+        self._any.clear()
         self._grants.revoke_grants()
 
     def allows(self, asking: Asking, need: Need, name: str, *, is_told: bool = True) -> bool:
@@ -78,34 +81,32 @@ class Authorization:
         session = asking.session
         client = Client(session.principal, session.client_host)
         key = client, need, name
-        known = self._remembered.get(key)
-        if known is not None and (known or not is_told):
-            return known
+        if self._remembered.get(key):
+            return True
         verdict = self._authorizer.authorize(client, need.operation, need.resource_type, name)
         if is_told and not verdict.is_allowed:
-            AUDIT.info(
-                "%s from %s is denied %s %r for %s: %s",
-                client.principal,
-                client.host,
-                need,
-                name[:NAME_LENGTH_MAX],
-                ApiKey(asking.slot.api_key).name,
-                verdict.rule if isinstance(verdict.rule, Acl) else verdict.rule.value,
-            )
-        if len(name) <= NAME_LENGTH_MAX:
-            if len(self._remembered) >= REMEMBERED_MAX:
-                self._remembered.clear()
-            self._remembered[key] = verdict.is_allowed
+            key_of_api = asking.slot.api_key
+            self.audit.refused(monotonic_ms(), client, need, name, key_of_api, verdict)
+        # Only what is asked for by name comes again soon.
+        if is_told and verdict.is_allowed and len(name) <= NAME_LENGTH_MAX:
+            self._remember(key)
         return verdict.is_allowed
+
+    def _remember(self, key: tuple[Client, Need, str]) -> None:
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+        self._remembered[key] = True
 
     def allows_topic(self, asking: Asking, need: Need, topic: Topic) -> bool:
         """Decide about a topic that exists. If that is allowed, the turn will know for this connection."""
-        if self._authorizer is None:
-            return True
         if not self.allows(asking, need, topic.name):
             return False
-        self._grants.grant(asking.slot.connection, topic.topic_id, need.operation)
+        self.grant(asking, need, topic)
         return True
+
+    def grant(self, asking: Asking, need: Need, topic: Topic) -> None:
+        """Let the turn know that the client may do this to a topic."""
+        self._grants.grant(asking.slot.connection, topic.topic_id, need.operation)
 
     def allows_cluster(self, asking: Asking, need: Need, *, is_told: bool = True) -> bool:
         return self.allows(asking, need, CLUSTER_NAME, is_told=is_told)
@@ -114,8 +115,14 @@ class Authorization:
         """Return True if the client may do the operation to at least one topic."""
         if self._authorizer is None:
             return True
-        client = Client(asking.session.principal, asking.session.client_host)
-        return self._authorizer.authorize_any(client, operation, ResourceType.TOPIC)
+        key = Client(asking.session.principal, asking.session.client_host), operation
+        known = self._any.get(key)
+        if known is None:
+            known = self._authorizer.authorize_any(*key, ResourceType.TOPIC)
+            if len(self._any) >= REMEMBERED_MAX:
+                self._any.clear()
+            self._any[key] = known
+        return known
 
     def split(
         self, asking: Asking, need: Need, named: Iterable[Named], name_of: Callable[[Named], str | None]
@@ -150,8 +157,5 @@ class Authorization:
         """Return the operations that the client may do to a resource, a bit each (KIP-430)."""
         if self._authorizer is None:
             return sum(1 << operation for operation in OPERATIONS[kind])
-        return sum(
-            1 << operation
-            for operation in OPERATIONS[kind]
-            if self.allows(asking, Need(operation, kind), name, is_told=False)
-        )
+        client = Client(asking.session.principal, asking.session.client_host)
+        return self._authorizer.operations(client, kind, name)

@@ -71,6 +71,7 @@ DESCRIBE_GROUP: Final = Need(Operation.DESCRIBE, _GROUP)
 DESCRIBE_GROUP_CONFIGS: Final = Need(Operation.DESCRIBE_CONFIGS, _GROUP)
 ALTER_GROUP_CONFIGS: Final = Need(Operation.ALTER_CONFIGS, _GROUP)
 CREATE_CLUSTER: Final = Need(Operation.CREATE, _CLUSTER)
+DELETE_CLUSTER: Final = Need(Operation.DELETE, _CLUSTER)
 ALTER_CLUSTER: Final = Need(Operation.ALTER, _CLUSTER)
 DESCRIBE_CLUSTER: Final = Need(Operation.DESCRIBE, _CLUSTER)
 CLUSTER_ACTION: Final = Need(Operation.CLUSTER_ACTION, _CLUSTER)
@@ -88,9 +89,8 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.FETCH: Rule(each=(READ_TOPIC,), remark="asked again whenever a fetch that waits is looked at"),
     ApiKey.LIST_OFFSETS: Rule(each=(DESCRIBE_TOPIC,)),
     ApiKey.METADATA: Rule(
-        each=(DESCRIBE_TOPIC, CREATE_TOPIC),
-        instead=CREATE_CLUSTER,
-        remark="Create (of either) if the topic is to be made; a list of all topics lacks those denied",
+        each=(DESCRIBE_TOPIC,),
+        remark="Create Topic or Create Cluster if it is to be made; a list of all topics lacks those denied",
     ),
     ApiKey.OFFSET_COMMIT: Rule(whole=(READ_GROUP,), each=(READ_TOPIC,)),
     ApiKey.OFFSET_FETCH: Rule(
@@ -113,7 +113,9 @@ RULES: Final[dict[ApiKey, Rule]] = {
         remark="settings and numbers of the new topic are told to who has DescribeConfigs Topic",
     ),
     ApiKey.DELETE_TOPICS: Rule(
-        each=(DELETE_TOPIC, DESCRIBE_TOPIC), remark="without Describe an id does not tell its name"
+        each=(DELETE_TOPIC, DESCRIBE_TOPIC),
+        instead=DELETE_CLUSTER,
+        remark="by id Delete is enough; without Describe the answer has no name",
     ),
     ApiKey.DELETE_RECORDS: Rule(each=(DELETE_TOPIC,)),
     ApiKey.INIT_PRODUCER_ID: Rule(

@@ -135,7 +135,7 @@ def test_a_draft_leaves_the_state_alone() -> None:
 
 
 def test_filters_with_open_fields_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acl_rules, "WALKS_PER_REQUEST_MAX", 1)
+    monkeypatch.setattr(acl_rules, "COMPARED_MAX", 2)
     log = Log()
     bob = ORDERS._replace(principal="User:bob")
     log.create(ORDERS, bob)
@@ -144,3 +144,10 @@ def test_filters_with_open_fields_have_a_bound(monkeypatch: pytest.MonkeyPatch) 
     assert [one.error for one in answer.results] == [0, ErrorCode.POLICY_VIOLATION, 0, 0]
     assert [one.acls for one in answer.results] == [[ORDERS], [], [bob], []]
     assert log.state.acls == {}
+
+
+def test_there_may_be_so_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acl_rules, "ENTRIES_MAX", 2)
+    log = Log()
+    codes = [code for code, _ in log.create(*(ORDERS._replace(operation=n) for n in (3, 4, 5)))]
+    assert codes == [0, 0, ErrorCode.POLICY_VIOLATION]

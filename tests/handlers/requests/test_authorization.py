@@ -89,6 +89,37 @@ def test_the_turn_serves_a_connection_once_python_has_allowed_it(guarded: Rig, v
     assert is_appended(guarded, 7, version)
 
 
+def test_what_was_sent_after_a_change_goes_by_it(guarded: Rig) -> None:
+    guarded.publish(ORDERS, acls=[allow("orders", WRITE)])
+    assert is_appended(guarded, 7)
+    assert is_appended(guarded, 7)
+    # The handler sleeps until the request comes.
+    guarded.bulletin.publish_delta(delta(removed_acls=[allow("orders", WRITE)]))
+    assert not is_appended(guarded, 7)
+
+
+def test_an_entry_may_be_gone_before_a_handler_hears_of_it(guarded: Rig) -> None:
+    guarded.publish(ORDERS, acls=[allow("orders", WRITE)])
+    change(guarded, 2, removed_acls=[allow("orders", READ)])
+    assert is_appended(guarded, 7)
+
+
+def test_a_denied_partition_does_not_keep_a_fetch_from_waiting(
+    guarded: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
+    guarded.publish(TOPIC, SECRETS, acls=[allow("logged", READ)])
+    log = Logged(tmp_path, guarded)
+    body = fetch(0, wait_ms=60_000)
+    body.topics.append(m.FetchRequest.FetchTopic("secrets", SECRETS.topic_id, body.topics[0].partitions))
+    park(log, body)
+    assert len(caplog.messages) == 1
+    log.append()
+    guarded.turn()
+    codes = {t.topic: [p.error_code for p in t.partitions] for t in answer(log, 12).responses}
+    assert codes == {"logged": [0], "secrets": [DENIED]}
+
+
 def test_a_denial_that_comes_later_counts_at_once(guarded: Rig) -> None:
     guarded.publish(ORDERS, acls=[allow("orders", WRITE)])
     assert is_appended(guarded, 7)
