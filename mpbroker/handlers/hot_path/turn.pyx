@@ -96,7 +96,8 @@ cdef struct Peer:
     uint16_t index
     int worker                  # number of the log worker; NO_WORKER if the peer is not one
     bint requests               # the peer is a processor
-    # by channel of the processor: its produces that Python passes on; those behind them go to Python too
+    # by channel of the processor: its produces that Python passes on, and one if Python refuses the channel;
+    # those behind them go to Python too
     uint8_t *slow_produces
 
 cdef struct Watched:
@@ -332,6 +333,13 @@ cdef class HandlerTurn:
         for i in range(self.peer_count):
             if self.peers[i].index == processor and self.peers[i].slow_produces[channel]:
                 self.peers[i].slow_produces[channel] -= 1
+
+    def hold_produces(self, int processor, uint32_t channel) -> None:
+        """Leave the produces of a channel to Python, until `produce_passed_on` says that they may pass."""
+        cdef int i
+        for i in range(self.peer_count):
+            if self.peers[i].index == processor and self.peers[i].requests:
+                self.peers[i].slow_produces[channel] += 1
 
     def forget_produces(self, int processor) -> None:
         """Forget the produces of a dead processor that Python had."""

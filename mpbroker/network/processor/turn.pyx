@@ -535,9 +535,15 @@ cdef class ProcessorTurn:
 
     def set_window(self, uint32_t requests) -> None:
         """Let so many requests of a connection be under way. Raises ValueError: not 1 to WINDOW_MOST."""
+        cdef uint32_t before = self.t.window_most, i
+        cdef Channel *c
         if not 1 <= requests <= WINDOW_MOST:
             raise ValueError(f"a window of {requests} requests: 1 to {WINDOW_MOST} are possible")
         self.t.window_most = requests
+        for i in range(self.t.channels_used):
+            c = &self.t.channels[i]
+            if c.state == ChannelState.CHANNEL_READING and before <= c.window_count < requests:
+                read_again(self.t, c)
 
     def stop_reading(self) -> None:
         """Begin no more requests, and close the connections that have none under way."""
