@@ -105,9 +105,7 @@ class Handler:
         self.fenced_logs: set[int] = set()
         self.coordinator_was_fenced = False
         self._watch_words()
-        self.broker = make_broker(
-            context, self.number, self.arena, self.turn, self.outboxes, self.produces
-        )
+        self.broker = make_broker(context, self.number, self.arena, self.turn, self.outboxes, self.produces)
         for worker in self.log_workers:
             self.set_log_up(worker, context.is_alive(log_worker(worker)))
 

@@ -71,9 +71,7 @@ def make_broker(
         config=config,
         metadata=metadata,
         table=table,
-        answers=Answers(
-            context.index, arena, lambda p: outboxes[p], waiting, context.whose, closed_behind
-        ),
+        answers=Answers(context.index, arena, lambda p: outboxes[p], waiting, context.whose, closed_behind),
         coordinator=coordinator,
         log=jobs,
         log_calls=[_log_client(context, arena, worker, turn) for worker in workers],
