@@ -298,7 +298,7 @@ class Handler:
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
 
     def begin_produce(self, request: Request) -> None:
-        """Serve a produce when those before it on its connection are passed on, unless one of them closes it."""
+        """Serve a produce when those before it on its connection are passed on, unless one has closed it."""
         if self.produces.refuses(request):
             self.broker.answers.close(request)
         elif self.produces.begin(request):

@@ -2,8 +2,8 @@
 
 A connection may have several produces under way. The turn passes them on in the order in which they came. One
 that it leaves to Python takes longer: those behind it are left to Python too, and wait here until it is in
-the rings to its log workers, or has been answered. Rings are FIFO, so nothing overtakes from there on. One that
-closes its connection has the connection refused: nothing behind it is begun.
+the rings to its log workers, or has been answered. Rings are FIFO, so nothing overtakes from there on. Behind
+one that closes the connection nothing is begun: the connection is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class ProduceOrder:
         return len(self.ready) + sum(map(len, self._behind.values()))
 
     def refuses(self, request: Request) -> bool:
-        """Return True if an earlier produce closes the connection of one that came now: the caller closes it."""
+        """Return True if an earlier produce closes the connection of one that comes now.
+
+        The caller closes this one, too.
+        """
         place = request.processor, request.channel
         refused = self._refused.get(place)
         if refused is None:

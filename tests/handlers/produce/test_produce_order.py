@@ -16,7 +16,7 @@ def produce(connection: int, number: int, processor: int = PROCESSOR) -> Request
 
 
 class Order(ProduceOrder):
-    """The order of a turn that is played here; `held`: the channels whose produces it has to leave to Python."""
+    """An order whose turn is played here; `held`: channels whose produces are left to Python."""
 
     def __init__(self) -> None:
         self.passed: list[tuple[int, int]] = []
