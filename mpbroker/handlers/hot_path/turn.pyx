@@ -34,7 +34,7 @@ from mpbroker.ipc.counters cimport (
     COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
     COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
-from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.jobs cimport is_shared
@@ -403,7 +403,7 @@ cdef class HandlerTurn:
         """Return True if slots or news wait for Python, or this code does not know why the turn was woken."""
         return (
             self.slow.count + self.unsent.count != 0 or self._waiting_jobs() != 0
-            or not 0 < self.found <= NATIVE_WHILE_FEW or self._has_news()
+            or self.found == 0 or self._has_news()
         )
 
     cdef int _run(self, int timeout_ms) noexcept nogil:

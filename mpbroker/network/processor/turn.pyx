@@ -25,7 +25,7 @@ import os
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, SessionOfFetch, handler_of_session, session_of_fetch
-from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport (
     ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version,
     note_api,
@@ -365,7 +365,7 @@ cdef class ProcessorTurn:
                 left_ms = timeout_ms - <int>(passed_ns // 1000000)
                 if (
                     flags or passed_ns >= longest_ns or left_ms <= 0
-                    or not 0 < self.t.found <= NATIVE_WHILE_FEW or is_ordered(self.t)
+                    or self.t.found == 0 or is_ordered(self.t)
                 ):
                     break
         if flags & TURN_FAILED:
