@@ -211,8 +211,9 @@ cdef class TlsSaslTurn:
         return c.state == ChannelState.CHANNEL_SENDING or window_holds_answers(self.t, c)
 
     def send(self, uint32_t channel, TlsPipe pipe, uint64_t most) -> None:
-        """Encrypt and write the answer, or the window's that are next, by chunks, until all is sent, the socket
-        is full, or `most` bytes have moved.
+        """Encrypt and write the answer, or the window's that are next, by chunks.
+
+        Go on until all is sent, the socket is full, or `most` bytes have moved.
 
         A chunk counts as sent when all of it is written. Raises what the pipe raises.
         """
