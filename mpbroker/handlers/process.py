@@ -90,7 +90,7 @@ class Handler:
         self.turn = HandlerTurn(
             context.index, memory, context.counters, TopicTable(len(self.log_workers)), rings
         )
-        self.produces = ProduceOrder(self.turn.produce_passed_on)
+        self.produces = ProduceOrder(self.turn)
         self._take_limits()
         self.open: dict[Exchange, None] = {}
         # Heavy requests that wait, oldest first; requests that came as light and turned out to take long; and
@@ -105,9 +105,7 @@ class Handler:
         self.fenced_logs: set[int] = set()
         self.coordinator_was_fenced = False
         self._watch_words()
-        self.broker = make_broker(
-            context, self.number, self.arena, self.turn, self.outboxes, self.produces.end
-        )
+        self.broker = make_broker(context, self.number, self.arena, self.turn, self.outboxes, self.produces)
         for worker in self.log_workers:
             self.set_log_up(worker, context.is_alive(log_worker(worker)))
 
@@ -267,7 +265,9 @@ class Handler:
             kind = kind_of(slot)
             if kind == SlotKind.REQUEST:
                 request = unpack_request(slot)
-                if request.api_key != ApiKey.PRODUCE or self.produces.begin(request):
+                if request.api_key == ApiKey.PRODUCE:
+                    self.begin_produce(request)
+                else:
                     self.begin(request)
             elif kind == SlotKind.RETURN:
                 returned = unpack_return(slot)
@@ -297,6 +297,13 @@ class Handler:
     def count_arena(self) -> None:
         self.context.counters.set(Counter.COUNT_ARENA_BYTES, self.arena.in_use_bytes)
 
+    def begin_produce(self, request: Request) -> None:
+        """Serve a produce when those before it on its connection are passed on, unless one has closed it."""
+        if self.produces.refuses(request):
+            self.broker.answers.close(request)
+        elif self.produces.begin(request):
+            self.begin(request)
+
     def begin(self, request: Request) -> None:
         """Serve a request now, or in pieces between other work if it is heavy."""
         if request.flags & SlotFlag.HEAVY:
@@ -311,9 +318,8 @@ class Handler:
 
     def request(self, slot: Request) -> Exchange | None:
         """Serve a request. An error, here or in the API, ends that request and must not affect the others."""
-        exchange = None
         try:
-            exchange = self.serve_request(slot)
+            return self.serve_request(slot)
         except FatalError:
             raise
         except Exception as error:
@@ -321,9 +327,7 @@ class Handler:
             self.context.counters.add(Counter.COUNT_ERRORS)
             self.context.counters.set_last_error(f"API key {slot.api_key}: {type(error).__name__}: {error}")
             self.broker.answers.close(slot)
-        if exchange is None or exchange.done:
-            self.produces.end(slot)
-        return exchange
+        return None
 
     def serve_request(self, slot: Request) -> Exchange | None:
         arena = self.request_arenas[slot.processor]
@@ -340,10 +344,9 @@ class Handler:
         frame = arena.view(slot.block, slot.length)
         exchange = ApiExchange(slot, frame, api, self.broker)
         if exchange.can_be_served():
-            exchange.run()
-        if not exchange.done:
             self.open[exchange] = None
             exchange.on_end = partial(self.ended, exchange)
+            exchange.run()
         return exchange
 
     def ended(self, exchange: Exchange) -> None:
@@ -470,7 +473,6 @@ class Handler:
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
             self.heavy.remove(slot)
             self.broker.answers.close(slot)
-            self.produces.end(slot)
         for exchange in (*self.long, *([self.working] if self.working else ())):
             if exchange.slot.api_key == ApiKey.PRODUCE:
                 exchange.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from mpbroker.config.broker import BrokerConfig
@@ -17,6 +17,7 @@ from mpbroker.handlers.fetch.parked_fetches import Fetches
 from mpbroker.handlers.fetch.partition_readers import Readers
 from mpbroker.handlers.hot_path.turn import HandlerTurn
 from mpbroker.handlers.produce.marker_holds import MarkerHolds
+from mpbroker.handlers.produce.produce_order import ProduceOrder
 from mpbroker.handlers.produce.slow_appends import Jobs
 from mpbroker.handlers.produce.transaction_checks import TransactionChecks
 from mpbroker.handlers.requests.answers import Answers
@@ -33,6 +34,7 @@ from mpbroker.ipc.rings import Outbox
 from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import COORDINATOR, log_worker
+from mpbroker.protocol.api_keys import ApiKey
 from shm.arena import Arena
 from shm.clock import monotonic_ms
 
@@ -43,12 +45,12 @@ def make_broker(
     arena: Arena,
     turn: HandlerTurn,
     outboxes: Mapping[int, Outbox],
-    sent: Callable[[Request], None],
+    produces: ProduceOrder,
 ) -> Broker:
     """Build the broker of handler `number`.
 
-    `arena` is the handler's own, `outboxes` are by process. `sent` is called with a produce whose batches are
-    in the rings to their log workers. The broker starts with no log worker up.
+    `arena` is the handler's own, `outboxes` are by process. `produces` hears which produces are passed on to
+    their log workers, and which close their connections. The broker starts with no log worker up.
     """
     config, memory = context.config, context.memory
     workers = range(memory.sizes.log_workers)
@@ -60,12 +62,16 @@ def make_broker(
     waiting = _make_waiting(context, number)
     lender = Lender(arena, context.index)
     appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
-    jobs = Jobs(appends, waiting, len(workers), sent)
+
+    def closed_behind(request: Request) -> Sequence[Request]:
+        return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
+
+    jobs = Jobs(appends, waiting, len(workers), produces.end)
     return Broker(
         config=config,
         metadata=metadata,
         table=table,
-        answers=Answers(context.index, arena, lambda p: outboxes[p], waiting, context.whose),
+        answers=Answers(context.index, arena, lambda p: outboxes[p], waiting, context.whose, closed_behind),
         coordinator=coordinator,
         log=jobs,
         log_calls=[_log_client(context, arena, worker, turn) for worker in workers],

@@ -4,5 +4,3 @@ cdef enum:
     # Python's own duties between turns (orders, housekeeping, news) tolerate at least the 300 ms that a
     # process may sleep.
     NATIVE_AT_MOST_NS = 10 * 1000 * 1000
-    # A turn that finds more can afford Python's part, and what gathers meanwhile makes the next batch larger.
-    NATIVE_WHILE_FEW = 4

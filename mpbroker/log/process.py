@@ -229,9 +229,13 @@ class LogProcess:
         return 0 if self._ensuring and not self._awaits_io_thread else MAX_SLEEP_MS
 
     def work(self, timeout_ms: int) -> None:
-        """Run one round, with Python's part of it."""
+        """Run rounds until one leaves something to Python, and do that part of it.
+
+        While there are chores, run one round only: they advance by a step between two calls.
+        """
         turn = self.turn
-        pause = turn.serve(timeout_ms)
+        has_chores = bool(self._chores) or not self.replica_mover.is_at_rest
+        pause = turn.run(timeout_ms) if has_chores else turn.serve(timeout_ms)
         while pause != Pause.ROUND_DONE:
             if pause == Pause.BATCH_FOR_PYTHON:
                 self._append()

@@ -255,8 +255,8 @@ def test_what_a_request_unpacks_at_once_is_counted_together(ready: Rig) -> None:
 
 
 def test_light_ones_that_take_long_end_with_whom_they_depend_on(ready: Rig) -> None:
-    for role in (LOG, PROCESSOR):
-        for connection in (1, 2):
+    for role, connections in ((LOG, (1, 2)), (PROCESSOR, (3, 4))):
+        for connection in connections:
             ready.processor.send(produce(Codec.ZSTD, value=MEGABYTES, partitions=1), connection=connection)
         ready.turn()
         assert len(ready.handler.open) == 2

@@ -64,7 +64,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         f"network/processor/{what}"
         for what in (
             *("dispatch", "fairness", "idle", "log_events", "memory", "network_time", "parked", "queue"),
-            *("session", "slices", "throttle", "throttled_by", "tls_hostile", "tls_turn"),
+            *("session", "slices", "throttle", "throttled_by", "tls_hostile", "tls_turn", "tls_window"),
         )
     ),
     "bytes from elsewhere: other implementations, examples, chance": (

@@ -82,7 +82,8 @@ class Fetches:
             if version != self._seen.get(slot):
                 self._seen[slot] = version
                 moved.append(slot)
-        self.check(moved)
+        if moved:
+            self.check(moved)
 
     def look_at_all(self) -> None:
         """Try all fetches: a change of the metadata may have turned some into errors."""

@@ -34,7 +34,7 @@ from mpbroker.ipc.counters cimport (
     COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
     COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
-from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.jobs cimport is_shared
@@ -96,7 +96,8 @@ cdef struct Peer:
     uint16_t index
     int worker                  # number of the log worker; NO_WORKER if the peer is not one
     bint requests               # the peer is a processor
-    # by channel of the processor: its produces that Python passes on; those behind them go to Python too
+    # by channel of the processor: its produces that Python passes on, and one if Python refuses the channel;
+    # those behind them go to Python too
     uint8_t *slow_produces
 
 cdef struct Watched:
@@ -333,6 +334,13 @@ cdef class HandlerTurn:
             if self.peers[i].index == processor and self.peers[i].slow_produces[channel]:
                 self.peers[i].slow_produces[channel] -= 1
 
+    def hold_produces(self, int processor, uint32_t channel) -> None:
+        """Leave the produces of a channel to Python, until `produce_passed_on` says that they may pass."""
+        cdef int i
+        for i in range(self.peer_count):
+            if self.peers[i].index == processor and self.peers[i].requests:
+                self.peers[i].slow_produces[channel] += 1
+
     def forget_produces(self, int processor) -> None:
         """Forget the produces of a dead processor that Python had."""
         cdef int i
@@ -395,7 +403,7 @@ cdef class HandlerTurn:
         """Return True if slots or news wait for Python, or this code does not know why the turn was woken."""
         return (
             self.slow.count + self.unsent.count != 0 or self._waiting_jobs() != 0
-            or not 0 < self.found <= NATIVE_WHILE_FEW or self._has_news()
+            or self.found == 0 or self._has_news()
         )
 
     cdef int _run(self, int timeout_ms) noexcept nogil:

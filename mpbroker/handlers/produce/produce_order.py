@@ -2,25 +2,35 @@
 
 A connection may have several produces under way. The turn passes them on in the order in which they came. One
 that it leaves to Python takes longer: those behind it are left to Python too, and wait here until it is in
-the rings to its log workers, or has been answered. Rings are FIFO, so nothing overtakes from there on.
+the rings to its log workers, or has been answered. Rings are FIFO, so nothing overtakes from there on. Behind
+one that closes the connection nothing is begun: the connection is refused.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from typing import Protocol
 
 from mpbroker.ipc.slots import Request
 
 
-class ProduceOrder:
-    """Produces that Python has, by connection: one under way, and those that wait behind it.
+class Turn(Protocol):
+    """What the order needs of the native turn: which channels' produces come to Python.
 
-    `passed_on(processor, channel)` is called when one is under way no more.
+    Each produce that comes is one reason for the next to come, until it is passed on.
     """
 
-    def __init__(self, passed_on: Callable[[int, int], None]) -> None:
-        self._passed_on = passed_on
+    def produce_passed_on(self, processor: int, channel: int, /) -> None: ...
+    def hold_produces(self, processor: int, channel: int, /) -> None: ...
+
+
+class ProduceOrder:
+    """Produces that Python has, by connection: one under way, and those that wait behind it."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        # By processor and channel, the connection whose produces are refused. The turn is told so, too.
+        self._refused: dict[tuple[int, int], int] = {}
         self._under_way: dict[int, Request] = {}
         self._behind: dict[int, deque[Request]] = {}
         # Requests whose turn has come. They count as under way.
@@ -29,6 +39,22 @@ class ProduceOrder:
     def __len__(self) -> int:
         """Return the number of requests that wait."""
         return len(self.ready) + sum(map(len, self._behind.values()))
+
+    def refuses(self, request: Request) -> bool:
+        """Return True if an earlier produce closes the connection of one that comes now.
+
+        The caller closes this one, too.
+        """
+        place = request.processor, request.channel
+        refused = self._refused.get(place)
+        if refused is None:
+            return False
+        self._turn.produce_passed_on(*place)
+        if refused == request.connection:
+            return True
+        # Another connection has the channel now: one count less is the refused one's.
+        del self._refused[place]
+        return False
 
     def begin(self, request: Request) -> bool:
         """Return True if the request may be served now; otherwise it comes to `ready` in its turn."""
@@ -46,7 +72,7 @@ class ProduceOrder:
         if self._under_way.get(request.connection) is not request:
             return
         del self._under_way[request.connection]
-        self._passed_on(request.processor, request.channel)
+        self._turn.produce_passed_on(request.processor, request.channel)
         behind = self._behind.get(request.connection)
         if behind:
             following = self._under_way[request.connection] = behind.popleft()
@@ -54,13 +80,32 @@ class ProduceOrder:
             if not behind:
                 del self._behind[request.connection]
 
+    def refuse(self, request: Request) -> list[Request]:
+        """Refuse the connection that a produce closes; take out and return the produces that wait behind it.
+
+        The caller closes these, too.
+        """
+        self.end(request)
+        taken = [one for one in self.ready if one.connection == request.connection]
+        for one in taken:
+            self.ready.remove(one)
+            del self._under_way[one.connection]
+        taken += self._behind.pop(request.connection, ())
+        for one in taken:
+            self._turn.produce_passed_on(one.processor, one.channel)
+        place = request.processor, request.channel
+        if place not in self._refused:
+            self._turn.hold_produces(*place)
+        self._refused[place] = request.connection
+        return taken
+
     def take_waiting(self) -> list[Request]:
         """Take out and return all requests that wait, for a caller that answers them itself."""
         taken = [*self.ready, *(request for behind in self._behind.values() for request in behind)]
         for request in self.ready:
             del self._under_way[request.connection]
         for request in taken:
-            self._passed_on(request.processor, request.channel)
+            self._turn.produce_passed_on(request.processor, request.channel)
         self.ready.clear()
         self._behind.clear()
         return taken
@@ -68,6 +113,7 @@ class ProduceOrder:
     def forget_processor(self, processor: int) -> None:
         """Forget the requests of a dead processor; there is nobody to answer."""
         self.ready = deque(one for one in self.ready if one.processor != processor)
+        self._refused = {place: of for place, of in self._refused.items() if place[0] != processor}
         for connection, request in list(self._under_way.items()):
             if request.processor == processor:
                 del self._under_way[connection]

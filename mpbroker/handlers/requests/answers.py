@@ -95,11 +95,17 @@ NO_PAUSE = Pause(0, ThrottledBy.THROTTLED_BY_REQUEST)
 STAMP_MAX_US = (1 << 32) - 1
 
 
+def nothing_behind(_request: Request) -> Sequence[Request]:
+    """Return no requests."""
+    return ()
+
+
 class Answers:
     """The way of answers to the processors.
 
     `index` is this handler's, the owner of the arena. `outbox(processor)` returns the way to a processor,
-    `whose` names the connection of a request.
+    `whose` names the connection of a request. `behind` is called with a request that closes its connection;
+    it returns those that wait behind it, which are closed, too.
     """
 
     def __init__(
@@ -109,8 +115,10 @@ class Answers:
         outbox: Callable[[int], Outbox],
         waiting: ReplyBackpressure,
         whose: Callable[[Request], str],
+        behind: Callable[[Request], Sequence[Request]] = nothing_behind,
     ) -> None:
         self._index = index
+        self._behind = behind
         self._arena = arena
         self._waiting = waiting
         self._outbox = outbox
@@ -254,6 +262,8 @@ class Answers:
 
     def close(self, request: Request, timing: Timing = UNTIMED, told: bytes = b"") -> None:
         self._end_without_bytes(request, SlotKind.CLOSE, NO_PAUSE, timing, told)
+        for one in self._behind(request):
+            self._push_empty(one, SlotKind.CLOSE, NO_PAUSE, UNTIMED)
 
     def _end_without_bytes(
         self, request: Request, kind: int, pause: Pause, timing: Timing, told: bytes

@@ -13,7 +13,7 @@ from mpbroker.ipc.counters cimport (
 from mpbroker.ipc.jobs cimport (
     KAFKA_STORAGE_ERROR, NO_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, batches_of,
 )
-from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
 from mpbroker.ipc.slots cimport CLOSE, PRODUCE, PRODUCE_BACK, JobBatch, JobHeader, ProduceSlot, ReplySlot
 from mpbroker.ipc.table cimport PARTITION_DELETED, PARTITION_LIVE, PARTITION_OFFLINE
@@ -457,7 +457,7 @@ cdef class AppendTurn:
                 left_ms = timeout_ms - <int>(passed_ns // 1000000)
                 if pause != ROUND_DONE or passed_ns >= NATIVE_AT_MOST_NS or left_ms <= 0:
                     break
-                if not 0 < self.found <= NATIVE_WHILE_FEW or self.commit.news or self.commit.last_errno:
+                if self.found == 0 or self.commit.news or self.commit.last_errno:
                     break
         return pause
 

@@ -146,18 +146,21 @@ cdef void pay(ChannelTurn *t, Peer *peer) noexcept nogil:
 cdef void cancel(ChannelTurn *t, Channel *c, Request *request) noexcept nogil:
     """Tell the handler that a parked request's client is gone. It ends the lease with a NOOP."""
     cdef Slot slot
-    cdef RequestSlot *r = <RequestSlot *>&slot
     cdef Peer *peer = &t.handlers[request.handler]
-    memset(&slot, 0, sizeof(slot))
+    fill_cancel(t, c, request, &slot)
+    if stage(t, peer, &slot):
+        peer.touched = True
+    else:
+        owe(t, peer, &slot)
+
+cdef void fill_cancel(ChannelTurn *t, Channel *c, Request *request, Slot *slot) noexcept nogil:
+    cdef RequestSlot *r = <RequestSlot *>slot
+    memset(slot, 0, sizeof(Slot))
     r.kind = SlotKind.CANCEL
     r.processor = t.process
     r.channel = c.index
     r.connection = c.connection
     r.request = request.number
-    if stage(t, peer, &slot):
-        peer.touched = True
-    else:
-        owe(t, peer, &slot)
 
 cdef inline void answered(ChannelTurn *t, Request *r) noexcept nogil:
     """Take the request off its handler's load."""

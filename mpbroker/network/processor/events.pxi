@@ -36,8 +36,11 @@ cdef void walk_deferred(ChannelTurn *t) noexcept nogil:
             mark(t, c)
         elif c.state == ChannelState.CHANNEL_SENDING:
             go_on_sending(t, c)
-        elif c.state == ChannelState.CHANNEL_READING and not c.starved and not c.held:
-            read_channel(t, c)
+        else:
+            if c.secure and window_holds_answers(t, c):
+                mark(t, c)
+            if c.state == ChannelState.CHANNEL_READING and not c.starved and not c.held:
+                read_channel(t, c)
 
 cdef void socket_event(ChannelTurn *t, Channel *c, uint32_t events) noexcept nogil:
     if events & (EPOLLERR | EPOLLHUP):

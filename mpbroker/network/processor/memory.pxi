@@ -75,18 +75,22 @@ cdef void feed_starved(ChannelTurn *t) noexcept nogil:
 
 cdef void end_jam(ChannelTurn *t) noexcept nogil:
     """Let the longest waiting channel go beyond the limit if all memory is with channels that wait for more.
-    Otherwise none would ever be freed. One at a time, as a single request may exceed the limit anyway.
+    Otherwise none would ever be freed. One at a time, as a single request may exceed the limit anyway. One
+    that is throttled as well waits longer.
     """
     cdef uint64_t held = 0
     cdef uint32_t i, first = t.starved_count
     cdef Channel *c
     for i in range(t.starved_count):
         c = &t.channels[t.starved[i]]
-        if c.state == ChannelState.CHANNEL_READING and (c.request.block or c.stash):
+        if c.state == ChannelState.CHANNEL_READING or c.state == ChannelState.CHANNEL_THROTTLED:
             held += (c.request.block != 0) + (c.stash != 0)
-            if first == t.starved_count:
+            if (
+                first == t.starved_count and c.state == ChannelState.CHANNEL_READING
+                and (c.request.block or c.stash)
+            ):
                 first = i
-    if held and held == t.arena.blocks_out:
+    if first < t.starved_count and held == t.arena.blocks_out:
         c = &t.channels[t.starved[first]]
         t.beyond = True
         feed(t, c)
@@ -139,11 +143,11 @@ cdef inline bint only_keeps(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether a channel has held only bytes pipelined behind a parked request or a throttle, for
     `stall_ns`. Such a channel waits for us. Close it only if that frees memory another one waits for.
     """
-    if not c.stash or c.last_active_ns + t.stall_ns >= t.now_ns:
+    if c.last_active_ns + t.stall_ns >= t.now_ns:
         return False
     if c.state == ChannelState.CHANNEL_WAITING:
-        return c.request.parked
-    return c.state == ChannelState.CHANNEL_THROTTLED
+        return c.request.parked and c.stash != 0
+    return c.state == ChannelState.CHANNEL_THROTTLED and (c.stash != 0 or c.request.block != 0)
 
 cdef bint replies_are_out(ChannelTurn *t) noexcept nogil:
     """Return whether a handler lacks room for an answer: other clients do not read theirs."""

@@ -111,6 +111,8 @@ cdef bint start_throttle(ChannelTurn *t, Channel *c, ReplySlot *a) noexcept nogi
     timer_start(t, c, since + <uint64_t>a.throttle_ms * 1000000, (a.flags >> THROTTLED_BY_SHIFT) & 3)
     if c.state == ChannelState.CHANNEL_READING:
         c.state = ChannelState.CHANNEL_THROTTLED        # the answer is one of the window
+        if c.stash:
+            shrink_stash(t, c)
     return True
 
 cdef void end_throttle(ChannelTurn *t, Channel *c) noexcept nogil:

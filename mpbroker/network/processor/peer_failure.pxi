@@ -69,8 +69,19 @@ cdef bint has_lost_produce(ChannelTurn *t, Channel *c) noexcept nogil:
             return True
     return False
 
+cdef void take_back(ChannelTurn *t, Channel *c, Request *r) noexcept nogil:
+    """Turn a request that its handler has not taken into a CANCEL. The handler pauses."""
+    cdef Peer *peer = &t.handlers[r.handler]
+    count_taken_by(t, peer)
+    peer.is_request[r.ring_position & (REQUEST_RING_PLACES - 1)] = 0
+    peer.untaken -= 1
+    t.untaken -= 1
+    fill_cancel(t, c, r, &peer.requests.slots[r.ring_position & (peer.requests.size - 1)])
+
 cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
-    """Close a channel whose window has a produce that died with a log worker, and count that as answered."""
+    """Close a channel whose window has a produce that died with a log worker, and count its produces as
+    answered. Those behind the lost one are taken back: they would be appended without it.
+    """
     cdef uint32_t i, count = c.window_count
     cdef WindowEntry *e
     cdef Request *r
@@ -83,7 +94,7 @@ cdef void lose_produces(ChannelTurn *t, Channel *c) noexcept nogil:
         if e.answered or r.api_key != Api.API_PRODUCE or r.handler == NO_HANDLER:
             continue
         if r.ring_position >= load_acquire(t.handlers[r.handler].requests.head):
-            continue
+            take_back(t, c, r)
         answered(t, r)
         is_last = c.window_owed == 1
         forget_entry(t, c, e)

@@ -285,13 +285,18 @@ cdef void receive_end(ChannelTurn *t, Channel *c, ssize_t n) noexcept nogil:
         if c.received == 0:
             free_request(t, &c.request)
         return
-    if n == 0 and c.window_count:
-        c.readable = 0              # what was received whole is answered first
+    if n < 0:
+        close_channel(t, c, CloseReason.CLOSED_RESET, errno)
+    else:
+        stream_ended(t, c)
+
+cdef void stream_ended(ChannelTurn *t, Channel *c) noexcept nogil:
+    """Close a channel whose client has sent its last byte, when the window is answered."""
+    if c.window_count:
+        c.readable = 0
         c.ended = 1
-        return
-    close_channel(
-        t, c, CloseReason.CLOSED_BY_PEER if n == 0 else CloseReason.CLOSED_RESET,
-        c.received if n == 0 else errno)
+    else:
+        close_channel(t, c, CloseReason.CLOSED_BY_PEER, c.received)
 
 cdef void read_channel(ChannelTurn *t, Channel *c) noexcept nogil:
     cdef uint64_t begun_ns = begin_timing(t)
@@ -329,15 +334,15 @@ cdef void receive(ChannelTurn *t, Channel *c) noexcept nogil:
     if not may_receive(t, c):
         return
     framed = next_frame(t, c)
-    if framed == 0 and c.readable and c.secure:
-        mark(t, c)
-        return
     while framed == 2 or (framed == 0 and c.readable):
         if framed == 2:
             if not may_receive(t, c):
                 return
             framed = next_frame(t, c)
             continue
+        if c.secure:
+            mark(t, c)
+            return
         if budget == 0:
             defer(t, c, True)
             return

@@ -355,6 +355,11 @@ cdef class TlsPipe:
         return self.wire.more
 
     @property
+    def carries_answer(self) -> bool:
+        """Return whether bytes of an answer are encrypted and not known to be written."""
+        return self.in_flight != 0
+
+    @property
     def held_bytes(self) -> int:
         """Return the bytes of this connection's own memory."""
         return self.wire.left.end + self.wire.early.end

@@ -168,7 +168,7 @@ class TlsSaslChannels:
         """Move what can be moved, for every channel that the turn has named."""
         handshakes = talks = self._last_words = 0
         timed = self.native.timed
-        for channel, connection, sending in self.native.take():
+        for channel, connection, has_answer in self.native.take():
             peer = self._peers.get(connection)
             if peer is None:
                 continue
@@ -184,7 +184,7 @@ class TlsSaslChannels:
                     continue
             begun_ns = time.monotonic_ns() if timed else 0
             try:
-                self._serve(peer, channel, sending)
+                self._serve(peer, channel, has_answer)
             except MoreLater:
                 self._had_enough.append(channel)
             except OSError as error:
@@ -247,16 +247,16 @@ class TlsSaslChannels:
 
     # ---- one channel
 
-    def _serve(self, peer: TlsSaslChannel, channel: int, sending: bool) -> None:
+    def _serve(self, peer: TlsSaslChannel, channel: int, has_answer: bool) -> None:
         if peer.stage is Stage.OPEN and (begun := self.native.renewal(channel)) is not None:
             self._renew(peer, *begun)
             return
         match peer.stage:
-            case Stage.OPEN if sending:
-                assert peer.pipe is not None
-                self.native.send(channel, peer.pipe, MOVED_PER_TURN_MAX)
             case Stage.OPEN:
-                self._receive(peer)
+                assert peer.pipe is not None
+                if has_answer:
+                    self.native.send(channel, peer.pipe, MOVED_PER_TURN_MAX)
+                self._receive(peer, peer.pipe)
             case Stage.SHAKING:
                 self._shake(peer)
             case Stage.TALKING:
@@ -345,10 +345,9 @@ class TlsSaslChannels:
         hint = " (a client without TLS?)" if "wrong version number" in why else ""
         self.log.info("connection %s: failed TLS handshake: %s%s", name, why, hint)
 
-    def _receive(self, peer: TlsSaslChannel) -> None:
-        """Decrypt into the turn's block until a frame is whole or nothing is left."""
-        pipe, native, channel = peer.pipe, self.native, peer.channel
-        assert pipe is not None
+    def _receive(self, peer: TlsSaslChannel, pipe: TlsPipe) -> None:
+        """Decrypt into the turn's blocks until no more may be read or nothing is left."""
+        native, channel = self.native, peer.channel
         moved = 0
         while (room := native.room(channel)) is not None:
             if moved >= MOVED_PER_TURN_MAX or (moved and pipe.had_share):
@@ -363,13 +362,14 @@ class TlsSaslChannels:
                 self._had_enough.append(channel)
                 break
             if n == 0:
-                native.close(channel, CloseReason.CLOSED_BY_PEER, 0)
-                return
+                native.ended(channel)
+                break
             moved += n
             if not native.received(channel, n):
                 break
-        # Write TLS's own messages, to a change of keys for example; what does not fit goes with the answer.
-        pipe.flush()
+        # Write TLS's own messages, to a change of keys for example; what does not fit goes with an answer.
+        if not pipe.carries_answer:
+            pipe.flush()
 
     # ---- SASL
 

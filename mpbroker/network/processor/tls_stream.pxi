@@ -48,6 +48,24 @@ cdef int64_t copy_answer(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t roo
             at = 0
     return copied
 
+cdef uint64_t copy_window(ChannelTurn *t, Channel *c, uint8_t *into, uint64_t room) noexcept nogil:
+    """Copy the bytes of the window's answers that are next, behind the written ones. Returns their count."""
+    cdef uint64_t copied = 0, want
+    cdef uint32_t i
+    cdef WindowEntry *e
+    cdef ReplySlot *a
+    for i in range(c.window_count):
+        e = entry_at(t, c, i)
+        a = &e.request.answer
+        if not e.answered or a.kind != SlotKind.SEND or copied == room:
+            break
+        want = a.length - e.sent
+        if want > room - copied:
+            want = room - copied
+        memcpy(into + copied, answer_base(t, a) + a.block + a.position + e.sent, want)
+        copied += want
+    return copied
+
 cdef bint advance_answer(ChannelTurn *t, Channel *c, uint64_t n) noexcept nogil:
     """Count `n` more bytes as written; return whether the answer is complete."""
     cdef ReplySlot *a = &c.request.answer
@@ -99,7 +117,7 @@ cdef class TlsSaslTurn:
         c.owned = 1
 
     def take(self):
-        """Return (channel, connection, is sending) of the channels that Python has to look at."""
+        """Return (channel, connection, has an answer to write) of the channels that Python has to look at."""
         cdef ChannelTurn *t = self.t
         cdef Channel *c
         cdef uint32_t i
@@ -109,7 +127,7 @@ cdef class TlsSaslTurn:
             c = &t.channels[t.marked[i]]
             c.marked = 0
             if c.secure and c.state != ChannelState.CHANNEL_FREE and c.state != ChannelState.CHANNEL_CLOSED:
-                out.append((c.index, c.connection, c.state == ChannelState.CHANNEL_SENDING))
+                out.append((c.index, c.connection, self._has_answer(c)))
         t.marked_count = 0
         return out
 
@@ -149,9 +167,9 @@ cdef class TlsSaslTurn:
         """Return the memory for decrypted bytes; None: nothing is to be read now."""
         cdef Channel *c = self._channel(channel)
         cdef uint64_t room
-        if c.secure != MOVED or c.state != ChannelState.CHANNEL_READING or self.t.stopping:
+        if c.secure != MOVED or c.state != ChannelState.CHANNEL_READING:
             return None
-        if c.request.block == 0:
+        if c.request.block == 0 or not may_receive(self.t, c):
             return None
         room = frame_room(self.t, c)
         if room == 0:
@@ -160,9 +178,9 @@ cdef class TlsSaslTurn:
             <char *>(self.t.arena.base + c.request.block + c.received), room, PyBUF_WRITE)
 
     def received(self, uint32_t channel, uint32_t n) -> bool:
-        """Take `n` bytes in the room; return whether the frame needs more.
+        """Take `n` bytes in the room; return whether there may be room for more.
 
-        A whole frame mutes the channel and is queued.
+        A whole frame enters the window or mutes the channel.
         """
         cdef Channel *c = self._channel(channel)
         cdef int framed
@@ -172,6 +190,8 @@ cdef class TlsSaslTurn:
         counter_add(self.t.counters, Counter.COUNT_READS, 1)
         counter_add(self.t.counters, Counter.COUNT_BYTES_IN, n)
         framed = frame_received(self.t, c)
+        while framed == 2 and may_receive(self.t, c):
+            framed = next_frame(self.t, c)
         if framed == -2:
             memory_full(self.t, c)
         return framed == 0
@@ -183,9 +203,17 @@ cdef class TlsSaslTurn:
         if c.state == ChannelState.CHANNEL_READING and c.received == 0:
             free_request(self.t, &c.request)
 
+    def ended(self, uint32_t channel) -> None:
+        """Note that the client sends nothing more: the connection closes when its window is answered."""
+        stream_ended(self.t, self._channel(channel))
+
+    cdef inline bint _has_answer(self, Channel *c) noexcept:
+        return c.state == ChannelState.CHANNEL_SENDING or window_holds_answers(self.t, c)
+
     def send(self, uint32_t channel, TlsPipe pipe, uint64_t most) -> None:
-        """Encrypt and write the answer by chunks, until it is sent, the socket is full, or `most` bytes have
-        moved.
+        """Encrypt and write the answer, or the window's that are next, by chunks.
+
+        Go on until all is sent, the socket is full, or `most` bytes have moved.
 
         A chunk counts as sent when all of it is written. Raises what the pipe raises.
         """
@@ -202,9 +230,9 @@ cdef class TlsSaslTurn:
             if moved >= most:
                 defer(t, c, True)
                 return
-            if c.state != ChannelState.CHANNEL_SENDING:
+            if not self._has_answer(c):
                 return
-            n = copy_answer(t, c, chunk, CHUNK_BYTES if moved else FIRST_CHUNK_BYTES)
+            n = self._copy(c, chunk, CHUNK_BYTES if moved else FIRST_CHUNK_BYTES)
             if n < 0:
                 close_channel(t, c, CloseReason.CLOSED_NO_FILE, 0)
             if n <= 0:
@@ -213,6 +241,9 @@ cdef class TlsSaslTurn:
             pipe.write_encrypted(chunk, n)
             if pipe.waiting() < <uint64_t>n:
                 c.moved_bytes += n - pipe.waiting()
+
+    cdef int64_t _copy(self, Channel *c, uint8_t *into, uint64_t room) noexcept:
+        return copy_window(self.t, c, into, room) if c.window_count else copy_answer(self.t, c, into, room)
 
     cdef bint _flush(self, Channel *c, TlsPipe pipe) except -1:
         """Write what was encrypted; return whether all is written. Each byte taken counts as progress."""
@@ -224,9 +255,16 @@ cdef class TlsSaslTurn:
         return done
 
     cdef bint _sent(self, Channel *c, uint64_t n):
-        """Count `n` bytes of the answer as written; return whether it is complete."""
+        """Count `n` bytes as written; return whether they end all that there is to write."""
+        cdef bint was_full
         counter_add(self.t.counters, Counter.COUNT_WRITES, 1)
         active(self.t, c)
+        if c.window_count:
+            was_full = window_is_full(self.t, c)
+            window_written(self.t, c, n)
+            if end_written(self.t, c):
+                go_on_behind(self.t, c, was_full)
+            return not self._has_answer(c)
         if not advance_answer(self.t, c, n):
             return False
         counter_add(self.t.counters, Counter.COUNT_RESPONSES, 1)

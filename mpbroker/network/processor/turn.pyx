@@ -25,7 +25,7 @@ import os
 from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
 from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, SessionOfFetch, handler_of_session, session_of_fetch
-from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS, NATIVE_WHILE_FEW
+from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport (
     ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version,
     note_api,
@@ -365,7 +365,7 @@ cdef class ProcessorTurn:
                 left_ms = timeout_ms - <int>(passed_ns // 1000000)
                 if (
                     flags or passed_ns >= longest_ns or left_ms <= 0
-                    or not 0 < self.t.found <= NATIVE_WHILE_FEW or is_ordered(self.t)
+                    or self.t.found == 0 or is_ordered(self.t)
                 ):
                     break
         if flags & TURN_FAILED:
@@ -535,9 +535,15 @@ cdef class ProcessorTurn:
 
     def set_window(self, uint32_t requests) -> None:
         """Let so many requests of a connection be under way. Raises ValueError: not 1 to WINDOW_MOST."""
+        cdef uint32_t before = self.t.window_most, i
+        cdef Channel *c
         if not 1 <= requests <= WINDOW_MOST:
             raise ValueError(f"a window of {requests} requests: 1 to {WINDOW_MOST} are possible")
         self.t.window_most = requests
+        for i in range(self.t.channels_used):
+            c = &self.t.channels[i]
+            if c.state == ChannelState.CHANNEL_READING and before <= c.window_count < requests:
+                read_again(self.t, c)
 
     def stop_reading(self) -> None:
         """Begin no more requests, and close the connections that have none under way."""

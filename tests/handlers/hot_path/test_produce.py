@@ -123,11 +123,15 @@ class Case:
 Seen = tuple[str, bytes | None, list[tuple[object, ...]]]
 
 
+# A connection for each case: one that is closed is served no more.
+CONNECTIONS = itertools.count(1)
+
+
 def produce(rig: Rig, case: Case, native: bool) -> Seen:
     """(how it was served, the answer's bytes, what was appended)"""
     rig.log.next_offset = 1000
     rig.handler.turn.log_is_up, rig.handler.fenced_logs = native, set() if native else {0}
-    rig.processor.send(case.frame(), room=case.room)
+    rig.processor.send(case.frame(), room=case.room, connection=next(CONNECTIONS))
     rig.turn()
     jobs = rig.log.take()
     assert len(jobs) <= 1

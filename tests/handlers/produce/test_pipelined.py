@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.ipc import topology
 from mpbroker.ipc.process import LOG_FENCE_CLOSE
 from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.ipc.topology import LOG
@@ -92,6 +93,40 @@ def test_other_connections_do_not_wait(ready: Rig) -> None:
     send(ready, "plain", connection=OTHER)
     ready.handler.take_and_serve(0)
     assert codecs(ready, OTHER) == [0]
+
+
+def malformed(made: Rig) -> None:
+    """Send a produce whose body ends early; its connection is closed."""
+    made.processor.send(produce("cut")[:-4], connection=CONNECTION)
+
+
+@pytest.mark.parametrize("behind", [("plain",), ("gzip", "plain"), ("heavy", "plain")])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_behind_a_produce_that_closes_the_connection_nothing_is_appended(
+    ready: Rig, behind: tuple[str, ...], at_once: bool
+) -> None:
+    malformed(ready)
+    if not at_once:
+        ready.turn()
+    send(ready, *behind)
+    for _ in range(4):
+        ready.turn()
+    assert codecs(ready) == []
+    kinds = [reply.kind for reply in ready.processor.replies()]
+    assert kinds == [SlotKind.CLOSE] * (1 + len(behind))
+
+
+def test_a_connection_is_served_whose_channel_had_a_refused_one(ready: Rig) -> None:
+    malformed(ready)
+    ready.turn()
+    following = CONNECTION + topology.CHANNELS_PER_PROCESSOR
+    send(ready, "plain", connection=following)
+    ready.turn()
+    assert codecs(ready, following) == [0]
+    send(ready, "plain", connection=following)
+    ready.handler.turn.serve(0)
+    ready.handler.turn.flush()
+    assert codecs(ready, following) == [0], "the turn passes on again"
 
 
 def test_a_log_worker_that_dies_closes_what_waits(ready: Rig) -> None:

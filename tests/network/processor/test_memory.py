@@ -17,7 +17,9 @@ from mpbroker.network.processor.channel import CloseReason
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 
-METADATA = 3
+METADATA, PRODUCE = 3, 0
+# A throttle that outlasts every test.
+LONG_MS = 3_600_000
 POOL = 4 << 20
 SIXTY_PERCENT = POOL * 6 // 10
 
@@ -316,6 +318,66 @@ def test_idle_connections_and_waiting_ones_are_not_stalled() -> None:
     rig.answer(held, answer_frame(1))
     rig.step()
     assert [request.correlation for request in rig.requests_taken()] == [2]
+    rig.close()
+
+
+def throttled_in_a_window(rig: Rig) -> socket.socket:
+    """Return a client whose throttled channel holds the beginning of a frame."""
+    client = rig.connect()
+    client.sendall(frame(PRODUCE, 3, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    client.sendall(frame(PRODUCE, 3, 2, bytes(8000))[:1984])
+    rig.step()
+    rig.answer(request, answer_frame(1), throttle_ms=LONG_MS)
+    rig.step()
+    return client
+
+
+def test_a_throttled_channel_that_holds_a_piece_of_a_frame_goes_when_others_starve() -> None:
+    rig = Rig(memory_bytes=64 << 10, stall_ns=1_000_000, window=2)
+    throttled = throttled_in_a_window(rig)
+    waiting = rig.connect()
+    send_all(rig, [waiting], [big(3, 80 << 10)])
+    (_held,) = rig.requests_taken()
+    rig.turn.turn(10)
+    assert rig.turn.closed() == [], "nobody starves"
+    rig.connect().sendall(frame(METADATA, 1, 4))
+    until = time.monotonic() + PATIENCE_S
+    while not (ends := rig.turn.closed()) and time.monotonic() < until:
+        rig.turn.turn(10)
+    assert [reason for _, reason, _ in ends] == [CloseReason.CLOSED_STALLED]
+    assert receive(throttled, 8) == answer_frame(1)
+    assert is_closed(throttled)
+    rig.close()
+
+
+def test_who_waits_for_memory_and_is_throttled_keeps_nobody_from_going_on() -> None:
+    """Check it with a channel that waits for more memory when the answer of its window throttles it."""
+    rig = Rig(memory_bytes=64 << 10, window=2)
+    throttled = rig.connect()
+    throttled.sendall(frame(PRODUCE, 3, 1))
+    rig.step()
+    (request,) = rig.requests_taken()
+    large = memoryview(big(2, 2_200_000))
+    throttled.sendall(large[:1000])
+    rig.step()
+    other = rig.connect()
+    send_all(rig, [other], [large[: 200 << 10]])
+    throttled.sendall(large[1000:4000])
+    rig.step()
+    rig.answer(request, answer_frame(1), throttle_ms=LONG_MS)
+    left = large[200 << 10 :]
+    other.setblocking(False)
+    found: list[Request] = []
+    until = time.monotonic() + PATIENCE_S
+    while not found and time.monotonic() < until:
+        with contextlib.suppress(BlockingIOError):
+            left = left[other.send(left) :] if left else left
+        rig.turn.turn(20)
+        found = rig.requests_taken()
+    assert [request.correlation for request in found] == [2]
+    assert rig.turn.closed() == []
     rig.close()
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import Request, SlotKind
+from mpbroker.ipc.topology import REQUEST_RING_SLOTS
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.window import IN_WINDOW
 from mpbroker.protocol.api_keys import ApiKey
@@ -294,6 +295,25 @@ def test_a_log_worker_that_dies_closes_who_had_a_produce_with_it(rig: Rig) -> No
     nothing_left(rig)
 
 
+@pytest.mark.parametrize("is_closed_already", [False, True])
+def test_behind_a_produce_that_died_with_a_log_worker_none_is_appended(
+    rig: Rig, is_closed_already: bool
+) -> None:
+    client = send(rig, produces(1))
+    handler = next(h for h in rig.requests if rig.requests_taken(h))
+    send(rig, produces(2) + frame(ApiKey.HEARTBEAT, 3, 3) + produces(4), client)
+    if is_closed_already:
+        rig.turn.close_idle(1 << 62)
+    rig.turn.fence_log()
+    rig.step()
+    left = [slot for slot in rig.taken(handler) if isinstance(slot, Request)]
+    assert [slot.kind for slot in left] == [SlotKind.CANCEL, SlotKind.REQUEST, SlotKind.CANCEL]
+    assert rig.counter(Counter.COUNT_QUEUED_REQUESTS) == 1, "those taken back count as queued no more"
+    rig.answer(left[1], answer_frame(3), handler)
+    nothing_left(rig)
+    assert rig.counter(Counter.COUNT_QUEUED_REQUESTS) == 0
+
+
 def test_a_stop_answers_what_is_under_way(rig: Rig) -> None:
     client = send(rig, produces(1, 2))
     first, second = taken(rig)
@@ -357,6 +377,34 @@ def test_behind_a_request_that_closes_nothing_is_begun(rig: Rig) -> None:
     rig.step()
     assert taken(rig) == []
     assert [reason for _, reason, _ in rig.turn.closed()] == [CloseReason.CLOSED_BY_HANDLER]
+
+
+def test_what_waits_for_room_in_a_handlers_ring_is_not_begun_behind_a_request_that_closes() -> None:
+    rig = Rig(handlers=1, places=400, queued_max=5000, window=WINDOW)
+    try:
+        client = send(rig, produces(1, 2))
+        first, second = taken(rig)
+        for _ in range(REQUEST_RING_SLOTS // WINDOW):
+            send(rig, produces(*[9] * WINDOW))
+        send(rig, produces(3), client)
+        requests = taken(rig)
+        rig.answer_kind(second, SlotKind.CLOSE)
+        rig.step()
+        assert {*numbers(requests), *numbers(taken(rig))} == {9}
+        rig.answer(first, answer_frame(1))
+        rig.step()
+        assert receive(client, 8) == answer_frame(1)
+        assert is_closed(client)
+    finally:
+        rig.close()
+
+
+def test_a_larger_window_reads_on_at_once(rig: Rig) -> None:
+    send(rig, produces(*range(6)))
+    assert numbers(taken(rig)) == [0, 1, 2, 3]
+    rig.turn.set_window(WINDOW + 1)
+    rig.step()
+    assert numbers(taken(rig)) == [4]
 
 
 def test_requests_that_are_queued_anew_do_not_fall_behind_later_ones() -> None:
