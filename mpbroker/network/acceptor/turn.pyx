@@ -234,7 +234,7 @@ cdef void take_events(AcceptTurn *t, epoll_event *events, int count, bint quiet)
             t.is_rung = True
             continue
         s = served_by(t, events[i].data.fd)
-        if s == NULL or not quiet or t.unsent_fd >= 0 or not accept_all(t, s):
+        if s == NULL or not quiet or t.unsent_fd >= 0 or t.lost_listener >= 0 or not accept_all(t, s):
             t.ready[t.ready_count] = events[i].data.fd
             t.ready_count += 1
 
@@ -279,6 +279,7 @@ cdef class AcceptorTurn:
     cdef object memory
     cdef list keep
     cdef dict ledgers
+    cdef unsigned char[::1] roles
 
     def __cinit__(self, *args, **named):
         self.t.unsent_fd = self.t.lost_listener = -1
@@ -294,6 +295,7 @@ cdef class AcceptorTurn:
         if len(words) > WORDS_MOST:
             raise ValueError(f"{len(words)} words: at most {WORDS_MOST} are watched")
         self.memory = memory
+        self.roles = memory.private.block("roles")
         self.keep = [counters, bell]
         self.ledgers = {}
         self.t.epoll_fd, self.t.send_buffer_bytes = epoll_fd, send_buffer_bytes
@@ -327,12 +329,10 @@ cdef class AcceptorTurn:
 
     def set_processors(self, list channels) -> None:
         """Hand connections to these processors from now on: (role, descriptor of the pair) each."""
-        cdef unsigned char[::1] roles = self.memory.private.block("roles")
         cdef Processor *p
         cdef Ledger ledger
         if len(channels) > PROCESSORS_MOST:
             raise ValueError(f"{len(channels)} processors: at most {PROCESSORS_MOST} are served")
-        self.keep.append(roles) if not self.ledgers else None
         self.t.processor_count = 0
         for role, channel in channels:
             if role not in self.ledgers:
@@ -340,15 +340,16 @@ cdef class AcceptorTurn:
             ledger = self.ledgers[role]
             p = &self.t.processors[self.t.processor_count]
             p.role, p.channel, p.ledger = role, channel, ledger.ref
-            p.life = <uint64_t *>(<size_t>&roles[<int>role * 8])
+            p.life = <uint64_t *>(<size_t>&self.roles[<int>role * 8])
             self.t.processor_count += 1
 
     def add_listener(self, int fd, int number, bint is_unix) -> None:
         """Know the listening socket `fd` of a listener. Nothing is allowed yet."""
-        cdef Served *s = &self.t.served[self.t.served_count]
         cdef unsigned char[::1] listeners = self.memory.public.block("listeners")
+        cdef Served *s
         if self.t.served_count == SERVED_MOST:
             raise ValueError(f"an acceptor serves at most {SERVED_MOST} listeners")
+        s = &self.t.served[self.t.served_count]
         self.keep.append(listeners)
         s.fd, s.number, s.is_unix, s.allowed = fd, number, is_unix, 0
         s.accepted = <uint64_t *>(
