@@ -267,20 +267,19 @@ class Supervisor:
             workers = [control, self.listeners.processor(topology.CONTROL_PROCESSOR), *workers]
         for child in workers:
             tree.launch(child)
-        roles.prepare_scrubber()
+        roles.prepare_background()
         # Start the scrubber before any client can ask for what is known to be damaged.
         scrubber = Child(topology.SCRUBBER, roles.scrubber, tuple(self.locks))
         tree.launch(scrubber)
+        if self.config.log_cleaner_enable:
+            # The cleaner also writes below the log directories: no second broker may begin while it does.
+            tree.launch(Child(topology.CLEANER, roles.cleaner, tuple(self.locks)))
         for child in (*workers, scrubber):
             tree.await_serving(child)
         for role in self.listeners.acceptors:
             tree.start(self.listeners.acceptor(role))
             if not tree.children[role].serves:
                 raise BrokerStops(EXIT_FAILED, f"the {topology.name_of(role)} did not start; see above")
-        roles.prepare_cleaner()
-        if self.config.log_cleaner_enable:
-            # The cleaner also writes below the log directories: no second broker may begin while it does.
-            tree.launch(Child(topology.CLEANER, roles.cleaner, tuple(self.locks)))
 
     def _begin_as_altered(self) -> None:
         """Apply what clients have altered, as the coordinator has read it, for the children that follow."""

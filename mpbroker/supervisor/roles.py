@@ -41,12 +41,9 @@ def prepare_workers() -> None:
         codec.prepare(key)
 
 
-def prepare_scrubber() -> None:
-    """Prepare the scrubber, and what the supervisor needs when it is asked for a scrub."""
+def prepare_background() -> None:
+    """Prepare scrubber and cleaner, and what the supervisor needs when it is asked for a scrub."""
     import_module("mpbroker.supervisor.scrubbing")
-
-
-def prepare_cleaner() -> None:
     import_module("mpbroker.log.compaction.cleaner_process")
 
 
