@@ -187,6 +187,7 @@ class Supervisor:
             except OSError as error:
                 raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {error}") from error
             self._announce(time.monotonic() - started)
+            roles.prepare_cleaner()
             self.serves = True
             self._watch()
             self.serves = False
@@ -267,7 +268,7 @@ class Supervisor:
             workers = [control, self.listeners.processor(topology.CONTROL_PROCESSOR), *workers]
         for child in workers:
             tree.launch(child)
-        roles.prepare_background()
+        roles.prepare_scrubber()
         # Start the scrubber before any client can ask for what is known to be damaged.
         scrubber = Child(topology.SCRUBBER, roles.scrubber, tuple(self.locks))
         tree.launch(scrubber)

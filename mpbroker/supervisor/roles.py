@@ -41,9 +41,13 @@ def prepare_workers() -> None:
         codec.prepare(key)
 
 
-def prepare_background() -> None:
-    """Prepare scrubber and cleaner, and what the supervisor needs when it is asked for a scrub."""
+def prepare_scrubber() -> None:
+    """Prepare the scrubber, and what the supervisor needs when it is asked for a scrub."""
     import_module("mpbroker.supervisor.scrubbing")
+
+
+def prepare_cleaner() -> None:
+    """Prepare a successor of the cleaner. Nobody waits for the first one, which imports beside the others."""
     import_module("mpbroker.log.compaction.cleaner_process")
 
 
