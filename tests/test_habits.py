@@ -134,8 +134,8 @@ ABOVE_FLAT = {
     "mpbroker.handlers.apis": ("mpbroker.handlers.broker",),
     "mpbroker.coordinator.metadata": ("mpbroker.coordinator.waiting",),
     "mpbroker.coordinator.runtime": ("mpbroker.coordinator.waiting",),
-    "mpbroker.network.acceptor": ("mpbroker.network",),
-    "mpbroker.network.processor": ("mpbroker.network",),
+    "mpbroker.network.acceptor": ("mpbroker.network", "mpbroker.network.handover"),
+    "mpbroker.network.processor": ("mpbroker.network", "mpbroker.network.handover"),
 }
 # struct.pack_into clears its target before it writes: a reader of shared memory would see torn words. These
 # rooms know no shared memory, they write into buffers of their own.

@@ -45,7 +45,7 @@ from mpbroker.ipc.calls import (
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, Places
-from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
+from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
 from mpbroker.ipc.rings import RingPair
 from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
@@ -216,7 +216,7 @@ class Coordinator:
         announcers = (self._announcer, self._credentials, self._limits, self._brokers)
         blocked_base = self.phase is Phase.SERVING and any(one.has_news for one in announcers)
         polls = blocked_base or self.phase is Phase.READING or self._log.waits_for_room
-        most_ms = POLL_MS if polls else MAX_SLEEP_MS
+        most_ms = POLL_MS if polls else IDLE_SLEEP_MS if self.idle else MAX_SLEEP_MS
         return self._services.sleep_ms(most_ms)
 
     @property

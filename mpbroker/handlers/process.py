@@ -21,6 +21,7 @@ from mpbroker.handlers.wiring import make_broker, session_slots
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import (
+    IDLE_SLEEP_MS,
     LOG_FENCE_ANSWER,
     LOG_FENCE_CLOSE,
     LOG_FENCE_RESUME,
@@ -222,7 +223,7 @@ class Handler:
         waited_for = (self.broker.fetches, self.broker.coordinator, self.broker.transactions)
         known = [ms for ms in (one.next_deadline_ms() for one in waited_for) if ms is not None]
         if not known:
-            return MAX_SLEEP_MS
+            return IDLE_SLEEP_MS
         return max(0, min(MAX_SLEEP_MS, min(known) - monotonic_ms()))
 
     def flush(self) -> None:

@@ -51,12 +51,30 @@ cdef struct Row:
     uint8_t address[ADDRESS_BYTES]
 
 
+cdef struct LedgerRef:
+    uint8_t *base
+    Row *rows
+    Row *pending
+    uint64_t *changes
+    int places
+
+cdef inline uint64_t *ledger_word(LedgerRef *ledger, int at) noexcept nogil:
+    return <uint64_t *>(ledger.base + at)
+
+# For acceptors.
+cdef uint64_t ledger_outstanding(LedgerRef *ledger) noexcept nogil
+cdef uint64_t ledger_hand(LedgerRef *ledger, int listener, const uint8_t *address, int length) noexcept nogil
+cdef void ledger_take_back(LedgerRef *ledger) noexcept nogil
+# For the processor.
+cdef void ledger_open(
+    LedgerRef *ledger, int channel, uint64_t ticket, int listener, const uint8_t *address, int length
+) noexcept nogil
+cdef void ledger_close(LedgerRef *ledger, int channel) noexcept nogil
+cdef void ledger_take(LedgerRef *ledger, uint64_t ticket) noexcept nogil
+cdef bint ledger_waits(LedgerRef *ledger, int acceptor) noexcept nogil
+
+
 cdef class Ledger:
     cdef object keep
-    cdef uint8_t *base
-    cdef Row *rows
-    cdef Row *pending
-    cdef uint64_t *changes
-    cdef readonly int places
+    cdef LedgerRef ref
     cdef uint64_t *_word(self, int at) noexcept
-    cdef void _note(self, uint64_t ticket, int channel, bint opened) noexcept

@@ -6,7 +6,8 @@ from libc.string cimport memcpy, memset
 
 from mpbroker.ipc.connections cimport (
     ADDRESS_BYTES, CLEARED_AT, EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, HANDED_AT, CHANGES_END_AT,
-    CHANGE_PLACES, PENDING_AT, PENDING_PLACES, ROW_BYTES, ROWS_AT, ROWS_USED_AT, TAKEN_AT, WAITING_AT, Row,
+    CHANGE_PLACES, PENDING_AT, PENDING_PLACES, ROW_BYTES, ROWS_AT, ROWS_USED_AT, TAKEN_AT, WAITING_AT,
+    LedgerRef, Row, ledger_word,
 )
 from shm.atomics cimport fence_acquire, fence_full, load_acquire, load_relaxed, store_release
 
@@ -22,17 +23,18 @@ def ledger_bytes(places: int) -> int:
     return ROWS_AT + places * ROW_BYTES + CHANGE_PLACES * 8
 
 
-cdef bint _fill(Row *row, uint64_t ticket, int listener, const unsigned char[::1] address) except False:
+cdef int _length(const unsigned char[::1] address) except -1:
     if address.shape[0] > ADDRESS_BYTES:
         raise ValueError(f"an address has at most {ADDRESS_BYTES} bytes, not {address.shape[0]}")
+    return <int>address.shape[0]
+
+cdef void _fill(Row *row, uint64_t ticket, int listener, const uint8_t *address, int length) noexcept nogil:
     store_release(&row.ticket, 0)
     fence_full()
     row.listener = listener
-    row.address_bytes = <uint8_t>address.shape[0]
-    if address.shape[0]:
-        memcpy(row.address, &address[0], address.shape[0])
+    row.address_bytes = <uint8_t>length
+    memcpy(row.address, address, length)
     store_release(&row.ticket, ticket)
-    return True
 
 cdef object _read(Row *row):
     """Return (ticket, listener, address) as one writer left it; None if the row is empty or just changing."""
@@ -47,6 +49,51 @@ cdef object _read(Row *row):
     return ticket, copy.listener, (<char *>copy.address)[:copy.address_bytes]
 
 
+cdef uint64_t ledger_outstanding(LedgerRef *ledger) noexcept nogil:
+    return load_acquire(ledger_word(ledger, HANDED_AT)) - load_acquire(ledger_word(ledger, TAKEN_AT))
+
+cdef uint64_t ledger_hand(LedgerRef *ledger, int listener, const uint8_t *address, int length) noexcept nogil:
+    cdef uint64_t ticket = load_relaxed(ledger_word(ledger, HANDED_AT)) + 1
+    _fill(&ledger.pending[ticket % PENDING_PLACES], ticket, listener, address, length)
+    store_release(ledger_word(ledger, HANDED_AT), ticket)
+    return ticket
+
+cdef void ledger_take_back(LedgerRef *ledger) noexcept nogil:
+    """Undo the last `ledger_hand`: its message was not sent."""
+    cdef uint64_t ticket = load_relaxed(ledger_word(ledger, HANDED_AT))
+    store_release(ledger_word(ledger, HANDED_AT), ticket - 1)
+    store_release(&ledger.pending[ticket % PENDING_PLACES].ticket, 0)
+
+cdef void ledger_open(
+    LedgerRef *ledger, int channel, uint64_t ticket, int listener, const uint8_t *address, int length
+) noexcept nogil:
+    if <uint64_t>channel >= load_relaxed(ledger_word(ledger, ROWS_USED_AT)):
+        store_release(ledger_word(ledger, ROWS_USED_AT), channel + 1)
+    _fill(&ledger.rows[channel], ticket, listener, address, length)
+    _note(ledger, ticket, channel, True)
+
+cdef void ledger_close(LedgerRef *ledger, int channel) noexcept nogil:
+    cdef uint64_t ticket = load_relaxed(&ledger.rows[channel].ticket)
+    if ticket:
+        store_release(&ledger.rows[channel].ticket, 0)
+        _note(ledger, ticket, channel, False)
+
+cdef void ledger_take(LedgerRef *ledger, uint64_t ticket) noexcept nogil:
+    store_release(ledger_word(ledger, TAKEN_AT), ticket)
+
+cdef bint ledger_waits(LedgerRef *ledger, int acceptor) noexcept nogil:
+    fence_full()
+    return load_acquire(ledger_word(ledger, WAITING_AT + 64 * acceptor)) != 0
+
+cdef void _note(LedgerRef *ledger, uint64_t ticket, int channel, bint opened) noexcept nogil:
+    cdef uint64_t *end = ledger_word(ledger, CHANGES_END_AT)
+    cdef uint64_t position = load_relaxed(end)
+    store_release(
+        &ledger.changes[position % CHANGE_PLACES], ticket << 17 | <uint64_t>channel << 1 | opened
+    )
+    store_release(end, position + 1)
+
+
 cdef class Ledger:
     """The ledger of one processor.
 
@@ -58,14 +105,18 @@ cdef class Ledger:
         if block.shape[0] < ledger_bytes(places) or <size_t>&block[0] % 64:
             raise ValueError(f"{block.shape[0]} bytes are no room for a ledger of {places} connections")
         self.keep = block
-        self.base = &block[0]
-        self.places = places
-        self.pending = <Row *>(self.base + PENDING_AT)
-        self.rows = <Row *>(self.base + ROWS_AT)
-        self.changes = <uint64_t *>(self.base + ROWS_AT + places * ROW_BYTES)
+        self.ref.base = &block[0]
+        self.ref.places = places
+        self.ref.pending = <Row *>(self.ref.base + PENDING_AT)
+        self.ref.rows = <Row *>(self.ref.base + ROWS_AT)
+        self.ref.changes = <uint64_t *>(self.ref.base + ROWS_AT + places * ROW_BYTES)
+
+    @property
+    def places(self):
+        return self.ref.places
 
     cdef uint64_t *_word(self, int at) noexcept:
-        return <uint64_t *>(self.base + at)
+        return ledger_word(&self.ref, at)
 
     @property
     def handed(self):
@@ -88,22 +139,19 @@ cdef class Ledger:
 
         It is one too many if an acceptor was killed while it sent.
         """
-        return load_acquire(self._word(HANDED_AT)) - load_acquire(self._word(TAKEN_AT))
+        return ledger_outstanding(&self.ref)
 
     # ---- acceptors
 
     def hand(self, int listener, const unsigned char[::1] address) -> int:
         """Note a connection and return its ticket. Then send the connection, or take the ticket back."""
-        cdef uint64_t ticket = load_relaxed(self._word(HANDED_AT)) + 1
-        _fill(&self.pending[ticket % PENDING_PLACES], ticket, listener, address)
-        store_release(self._word(HANDED_AT), ticket)
-        return ticket
+        cdef int length = _length(address)
+        return ledger_hand(&self.ref, listener, &address[0] if length else NULL, length)
 
     def take_back(self, uint64_t ticket) -> None:
         """Undo `hand`: the message with this ticket, the last one, was not sent."""
         assert load_relaxed(self._word(HANDED_AT)) == ticket
-        store_release(self._word(HANDED_AT), ticket - 1)
-        store_release(&self.pending[ticket % PENDING_PLACES].ticket, 0)
+        ledger_take_back(&self.ref)
 
     def mark(self) -> int:
         """Return a ticket for a message without a connection.
@@ -111,7 +159,7 @@ cdef class Ledger:
         When it is taken, so is everything that was sent before.
         """
         cdef uint64_t ticket = load_relaxed(self._word(HANDED_AT)) + 1
-        store_release(&self.pending[ticket % PENDING_PLACES].ticket, 0)
+        store_release(&self.ref.pending[ticket % PENDING_PLACES].ticket, 0)
         store_release(self._word(HANDED_AT), ticket)
         return ticket
 
@@ -129,34 +177,29 @@ cdef class Ledger:
     # ---- the processor
 
     def open(self, int channel, uint64_t ticket, int listener, const unsigned char[::1] address) -> None:
-        if not 0 <= channel < self.places:
-            raise IndexError(f"channel {channel} of {self.places}")
-        if <uint64_t>channel >= load_relaxed(self._word(ROWS_USED_AT)):
-            store_release(self._word(ROWS_USED_AT), channel + 1)
-        _fill(&self.rows[channel], ticket, listener, address)
-        self._note(ticket, channel, True)
+        cdef int length = _length(address)
+        self._check(channel)
+        ledger_open(&self.ref, channel, ticket, listener, &address[0] if length else NULL, length)
 
     def close(self, int channel) -> None:
-        cdef uint64_t ticket
-        if not 0 <= channel < self.places:
-            raise IndexError(f"channel {channel} of {self.places}")
-        ticket = load_relaxed(&self.rows[channel].ticket)
-        if ticket:
-            store_release(&self.rows[channel].ticket, 0)
-            self._note(ticket, channel, False)
+        self._check(channel)
+        ledger_close(&self.ref, channel)
+
+    def _check(self, int channel) -> None:
+        if not 0 <= channel < self.ref.places:
+            raise IndexError(f"channel {channel} of {self.ref.places}")
 
     def refuse(self, uint64_t ticket) -> None:
         """Note that a connection was taken and will not be served."""
-        self._note(ticket, 0, False)
+        _note(&self.ref, ticket, 0, False)
 
     def take(self, uint64_t ticket) -> None:
         """Note the last ticket taken. Call it after `open` or `refuse`."""
-        store_release(self._word(TAKEN_AT), ticket)
+        ledger_take(&self.ref, ticket)
 
     def waits(self, int acceptor) -> bool:
         """Return whether to ring the acceptor. Call it after the change that the acceptor may wait for."""
-        fence_full()
-        return load_acquire(self._word(WAITING_AT + 64 * acceptor)) != 0
+        return ledger_waits(&self.ref, acceptor)
 
     def evictions_owed(self) -> int:
         return load_acquire(self._word(EVICTIONS_ASKED_AT)) - load_acquire(self._word(EVICTIONS_DONE_AT))
@@ -164,14 +207,6 @@ cdef class Ledger:
     def evicted(self, uint64_t count) -> None:
         """Note that `count` of the evictions asked for are done, or found nothing to close."""
         store_release(self._word(EVICTIONS_DONE_AT), load_relaxed(self._word(EVICTIONS_DONE_AT)) + count)
-
-    cdef void _note(self, uint64_t ticket, int channel, bint opened) noexcept:
-        cdef uint64_t *end = self._word(CHANGES_END_AT)
-        cdef uint64_t position = load_relaxed(end)
-        store_release(
-            &self.changes[position % CHANGE_PLACES], ticket << 17 | <uint64_t>channel << 1 | opened
-        )
-        store_release(end, position + 1)
 
     # ---- readers
 
@@ -185,12 +220,12 @@ cdef class Ledger:
         cdef int i
         found = {}
         for i in range(<int>load_acquire(self._word(ROWS_USED_AT))):
-            if self.rows[i].ticket:
-                row = _read(&self.rows[i])
+            if self.ref.rows[i].ticket:
+                row = _read(&self.ref.rows[i])
                 if row is not None:
                     found[row[0]] = (row[1], row[2])
         for i in range(<int>PENDING_PLACES):
-            row = _read(&self.pending[i])
+            row = _read(&self.ref.pending[i])
             if row is not None and row[0] > taken:
                 found[row[0]] = (row[1], row[2])
         return position, taken, found
@@ -208,12 +243,12 @@ cdef class Ledger:
             return None
         found = []
         for i in range(position, end):
-            entry = load_acquire(&self.changes[i % CHANGE_PLACES])
+            entry = load_acquire(&self.ref.changes[i % CHANGE_PLACES])
             ticket = entry >> 17
             if not entry & 1:
                 found.append((ticket, None))
                 continue
-            row = _read(&self.rows[entry >> 1 & 0xFFFF])
+            row = _read(&self.ref.rows[entry >> 1 & 0xFFFF])
             if row is not None and row[0] == ticket:
                 found.append((ticket, (row[1], row[2])))
         fence_acquire()
@@ -228,7 +263,7 @@ cdef class Ledger:
 
         Its connections are gone too, except those on their way to a successor.
         """
-        memset(self.rows, 0, load_acquire(self._word(ROWS_USED_AT)) * ROW_BYTES)
+        memset(self.ref.rows, 0, load_acquire(self._word(ROWS_USED_AT)) * ROW_BYTES)
         store_release(self._word(EVICTIONS_DONE_AT), load_acquire(self._word(EVICTIONS_ASKED_AT)))
         store_release(self._word(CLEARED_AT), load_relaxed(self._word(CLEARED_AT)) + 1)
 

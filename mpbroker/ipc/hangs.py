@@ -4,7 +4,7 @@ Silence is counted in looks of the observer, never by the clock alone: a supervi
 machine that slept, must not make everybody else look dead (Kafka has no counterpart: a JVM cannot replace a
 thread). The supervisor judges its children this way, and a log process the workers of its recovery.
 
-alive     its turn counter moves; every loop turns at least each 300 ms
+alive     its turn counter moves; every loop turns at least once in a tick
 works     it has announced a heavy request, or recovers, and uses the CPU: counts as alive, the request up to
           `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, recovery for as long as it takes
 waits     it is in an uninterruptible sleep of the kernel: its disk is slow, and no signal can end that; or it
@@ -23,6 +23,8 @@ from pathlib import Path
 
 # The interval between judgements of heartbeats.
 TICK_S = 1.0
+# A loop that begins to sleep as a tick begins may seem silent in it, on a machine that is late.
+HANG_TICKS_MIN = 2
 # One look counts as at most this much, however long we could not look.
 LOOK_MAX_S = 2.0
 # One request may work for so many times the timeout with no sign of life but the CPU it uses. Recovery may

@@ -1,6 +1,6 @@
 """How long a process with a native turn may go on before Python looks."""
 
 cdef enum:
-    # Python's own duties between turns (orders, housekeeping, news) tolerate at least the 300 ms that a
+    # Python's own duties between turns (orders, housekeeping, news) tolerate at least the time that a
     # process may sleep.
     NATIVE_AT_MOST_NS = 10 * 1000 * 1000

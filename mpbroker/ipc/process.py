@@ -39,8 +39,12 @@ from shm.counters import CounterPage
 from shm.doorbell import Doorbell
 
 PR_SET_PDEATHSIG = 1
-# The longest that a process sleeps: a producer may be killed between publishing and ringing.
+# The longest that a process sleeps that has something under way.
 MAX_SLEEP_MS = 300
+# The longest that a process sleeps that waits for others only. Each new thing rings its bell, and so does the
+# fence of a producer that was killed between publishing and ringing. It is less than the supervisor's tick
+# (hangs.TICK_S), so that the heartbeat moves in each.
+IDLE_SLEEP_MS = 900
 # The stages of a log worker's death that handlers take part in. They close what was under way with it and
 # pause, answer what the other workers have finished meanwhile, and go on when the processors have done their
 # part. In the stage between the first two the other workers finish all they have.
@@ -194,6 +198,11 @@ class ProcessContext:
             settings_changed=stage == SETTINGS_CHANGED,
         )
 
+    def order_words(self) -> list[memoryview]:
+        """Return the words that change with each order to this process, for a turn that watches them."""
+        at = 8 * self.index
+        return [self.memory.private.block(name)[at : at + 8] for name in ("orders", "fence_orders")]
+
     def acknowledge_fence(self) -> None:
         self._fence_seen = self._fence_orders.load(self.index)
         self._fence_acks.store(self.index, self._fence_seen)
@@ -262,9 +271,11 @@ class ProcessContext:
         self._bells[index].ring()
 
     def wait(self, something_waits: Callable[[], bool], timeout_ms: int = MAX_SLEEP_MS) -> None:
-        """Sleep until rung; for loops without a native turn. Orders ring the bell too."""
+        """Sleep until rung, for IDLE_SLEEP_MS at most; for loops without a native turn. Orders ring the bell
+        too.
+        """
         self.counters.beat()
-        self.bell.wait(min(timeout_ms, MAX_SLEEP_MS), something_waits)
+        self.bell.wait(min(timeout_ms, IDLE_SLEEP_MS), something_waits)
 
 
 def die_with_parent(parent_pid: int, by: signal.Signals = signal.SIGTERM) -> None:

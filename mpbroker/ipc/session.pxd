@@ -68,6 +68,11 @@ cdef void session_software(
     const uint8_t *version, uint64_t version_bytes
 ) noexcept nogil
 
+cdef bint session_open(
+    SessionEntry *entry, uint64_t connection, int fd, int processor, int listener, int protocol,
+    bint privileged
+) noexcept nogil
+
 
 cdef class Session:
     cdef SessionEntry entry

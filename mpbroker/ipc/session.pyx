@@ -28,6 +28,9 @@ cdef extern from *:
         return 0;
     }
 
+    /* The principal of a client that has not authenticated. */
+    static const char ANONYMOUS_TEXT[] = "User:ANONYMOUS";
+
     /* Get host and port of one end of a socket; clients of Unix-domain sockets have neither.
        Return -1 if that fails: errno says why. */
     static int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
@@ -57,18 +60,19 @@ cdef extern from *:
         return 0;
     }
     """
-    int session_address(int fd, int peer, char *host, size_t room, uint16_t *port)
+    int session_address(int fd, int peer, char *host, size_t room, uint16_t *port) nogil
+    const char ANONYMOUS_TEXT[15]
 
 assert sizeof(SessionEntry) == SESSION_BYTES
 
 BYTES_EACH = SESSION_BYTES
 PRINCIPAL_BYTES_MAX = PRINCIPAL_BYTES - 1
-ANONYMOUS = "User:ANONYMOUS"
+ANONYMOUS = (<bytes>ANONYMOUS_TEXT).decode()
 # Connection and revision, which tell whether the rest is whole.
 cdef enum:
     UNCHANGED_BYTES = 16
-# The part of a connection's running number that its text shows, as in Kafka.
-INDEX_MASK = 0x7FFFFFFF
+    # The part of a connection's running number that its text shows, as in Kafka.
+    INDEX_MASK = 0x7FFFFFFF
 
 
 class SessionGone(LookupError):
@@ -106,11 +110,32 @@ cdef _put(char *to, size_t room, str what, str text):
     memcpy(to, <const char *>data, len(data))
 
 
-cdef void begin_change(SessionEntry *entry) noexcept:
+cdef void begin_change(SessionEntry *entry) noexcept nogil:
     """Mark the entry as incomplete until its connection is stored again."""
     store_relaxed(&entry.connection, 0)
     store_relaxed(&entry.revision, entry.revision + 1)
     fence_release()
+
+
+cdef bint session_open(
+    SessionEntry *entry, uint64_t connection, int fd, int processor, int listener, int protocol,
+    bint privileged
+) noexcept nogil:
+    """Begin a connection's session. False: the client has gone already; errno says why."""
+    begin_change(entry)
+    memset(<char *>entry + UNCHANGED_BYTES, 0, sizeof(SessionEntry) - UNCHANGED_BYTES)
+    if (
+        session_address(fd, 1, entry.peer_host, HOST_BYTES, &entry.peer_port)
+        or session_address(fd, 0, entry.local_host, HOST_BYTES, &entry.local_port)
+    ):
+        return False
+    entry.listener, entry.protocol, entry.processor = listener, protocol, processor
+    entry.index = <uint32_t>(connection & INDEX_MASK)
+    entry.flags = SessionFlag.PRIVILEGED if privileged else 0
+    memcpy(entry.principal, ANONYMOUS_TEXT, sizeof(ANONYMOUS_TEXT))
+    session_software(entry, <const uint8_t *>b"unknown", 7, <const uint8_t *>b"unknown", 7)
+    store_release(&entry.connection, connection)
+    return True
 
 
 cdef class Session:
@@ -260,18 +285,8 @@ cdef class Sessions:
         Raises OSError when the client has gone already.
         """
         cdef SessionEntry *entry = self._entry(channel)
-        begin_change(entry)
-        memset(<char *>entry + UNCHANGED_BYTES, 0, sizeof(SessionEntry) - UNCHANGED_BYTES)
-        if session_address(fd, 1, entry.peer_host, HOST_BYTES, &entry.peer_port):
-            raise OSError(errno, f"getpeername: {os.strerror(errno)}")
-        if session_address(fd, 0, entry.local_host, HOST_BYTES, &entry.local_port):
-            raise OSError(errno, f"getsockname: {os.strerror(errno)}")
-        entry.listener, entry.protocol, entry.processor = listener, protocol, processor
-        entry.index = <uint32_t>(connection & INDEX_MASK)
-        entry.flags = SessionFlag.PRIVILEGED if privileged else 0
-        _put(entry.principal, PRINCIPAL_BYTES, "principal", ANONYMOUS)
-        session_software(entry, <const uint8_t *>b"unknown", 7, <const uint8_t *>b"unknown", 7)
-        store_release(&entry.connection, connection)
+        if not session_open(entry, connection, fd, processor, listener, protocol, privileged):
+            raise OSError(errno, f"getpeername or getsockname: {os.strerror(errno)}")
 
     def set(
         self, uint32_t channel, uint64_t connection, *, str principal=None, str mechanism=None,

@@ -7,6 +7,7 @@ orders, and keeps house. It inherits the supervisor's locks on the log directori
 from __future__ import annotations
 
 import errno
+import math
 import os
 import time
 from collections import deque
@@ -18,7 +19,7 @@ from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
-from mpbroker.ipc.process import LOG_FENCE_FINISH, MAX_SLEEP_MS, Fence, ProcessContext
+from mpbroker.ipc.process import IDLE_SLEEP_MS, LOG_FENCE_FINISH, MAX_SLEEP_MS, Fence, ProcessContext
 from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.topology import (
@@ -226,7 +227,18 @@ class LogProcess:
 
         The I/O thread wakes the loop, and needs the GIL until then.
         """
-        return 0 if self._ensuring and not self._awaits_io_thread else MAX_SLEEP_MS
+        if self._ensuring and not self._awaits_io_thread:
+            return 0
+        return IDLE_SLEEP_MS if self._is_idle else MAX_SLEEP_MS
+
+    @property
+    def _is_idle(self) -> bool:
+        """Return whether nothing is under way that time alone, or another thread, brings on."""
+        if self._ensuring or self._chores or self.flush_interval.is_pending:
+            return False
+        manager = self.manager
+        is_deleting = manager.removal.deletions.next_due_s < math.inf
+        return self.replica_mover.is_at_rest and not is_deleting and not manager.journals.awaited
 
     def work(self, timeout_ms: int) -> None:
         """Run rounds until one leaves something to Python, and do that part of it.

@@ -234,7 +234,7 @@ PER_PROCESS = {
 @family(
     OURS + "Process,name=<role>",
     "total, gauge",
-    "Of each process. Heartbeats are told at every turn, at least three times a second.",
+    "Of each process. Heartbeats are told at every turn, at least once a second.",
     (*PER_PROCESS, "heartbeat-age-ms"),
 )
 def processes(view: View) -> Iterator[Bean]:

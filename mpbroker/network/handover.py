@@ -1,7 +1,6 @@
 """The message that hands a connection from an acceptor to a processor, with its socket (SCM_RIGHTS).
 
-It has a ticket (8 bytes), listener number (2), length of the client's address (1), address (16). A message
-without a socket and with MARK for the listener says that the processor has taken all that was sent before it.
+handover.pxd draws it; the acceptor's and the processor's turns send and receive it.
 """
 
 from __future__ import annotations

@@ -26,11 +26,9 @@ from mpbroker.ipc.listeners import AddedListener, ListenerCount, ListenerState
 from mpbroker.ipc.process import LISTENER_REMOVED, FatalError, ProcessContext
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.network import handover
-from mpbroker.network.acceptor import acceptor, listener_orders
-from mpbroker.network.processor import processor
-from mpbroker.protocol.api_versions import Served
+from mpbroker.network.acceptor import listener_orders
 from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
-from mpbroker.supervisor import sockets
+from mpbroker.supervisor import roles, sockets
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Later
 from mpbroker.supervisor.tree import Tree
@@ -59,12 +57,10 @@ class Listeners:
         fds: list[int],
         memory: SharedMemory,
         security: dict[int, ListenerSecurity],
-        served: tuple[Served, ...],
         inherited: Set[str] = frozenset(),
     ) -> None:
         self.config = config
         self.security = security
-        self.served = served
         self.fds = dict(enumerate(fds))
         # Paths of Unix-domain sockets that were made here, not by the service manager.
         self.own_paths = {n for n in self.fds if config.listeners[n].name not in inherited}
@@ -99,6 +95,8 @@ class Listeners:
         orders = self.orders[role][1].fileno()
 
         def main(context: ProcessContext) -> int:
+            from mpbroker.network.acceptor import acceptor
+
             return acceptor.run(
                 context,
                 [
@@ -118,7 +116,9 @@ class Listeners:
         fd = self.handovers[role][1].fileno()
 
         def main(context: ProcessContext) -> int:
-            return processor.run(context, socket.socket(fileno=fd), self.security, self.served)
+            from mpbroker.network.processor import processor
+
+            return processor.run(context, socket.socket(fileno=fd), self.security, roles.served())
 
         return Child(role, main, (fd,), about=partial(self.names_of, role))
 

@@ -19,17 +19,12 @@ from msgspec import structs
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.limits import resolved_overrides
 from mpbroker.config.protocols import uses_tls
-from mpbroker.coordinator import process as coordinator_process
-from mpbroker.coordinator.metadata import metadata_records
-from mpbroker.handlers import process as handler_process
-from mpbroker.handlers.apis import served
 from mpbroker.ipc import settings, topology
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log import process as log_process
-from mpbroker.log.compaction import cleaner_process
 from mpbroker.log.directories.directory_layout import (
     LogDirLocks,
     check_log_dirs,
@@ -38,12 +33,9 @@ from mpbroker.log.directories.directory_layout import (
     restricted_new_files,
     warn_of_open_modes,
 )
-from mpbroker.log.scrub import scrub_process
-from mpbroker.protocol import codec
-from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.security import library
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
-from mpbroker.supervisor import buffers, logs, progress, runtime_dir, scrubbing, sockets
+from mpbroker.supervisor import buffers, logs, progress, roles, runtime_dir, sockets
 from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
@@ -67,15 +59,6 @@ EXIT_MISCONFIGURED = 2
 SAME_STOP_S = 0.2
 # The time that the service manager is asked for while the broker starts, and the interval between requests.
 EXTEND_BY_S, EXTEND_EVERY_S = 60.0, 15.0
-HOT_APIS = (
-    ApiKey.PRODUCE,
-    ApiKey.FETCH,
-    ApiKey.METADATA,
-    ApiKey.API_VERSIONS,
-    ApiKey.LIST_OFFSETS,
-    ApiKey.INIT_PRODUCER_ID,
-)
-
 NOT_FOLLOWED = (
     "what clients have altered of the broker's settings has no effect: %s. Alter it again, or change the "
     "configuration file"
@@ -189,19 +172,13 @@ class Supervisor:
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, buffers.sizes(config))
         undo.callback(self.memory.close)
         buffers.give_out(self.memory, config, config.num_network_threads)
-        self.listeners = Listeners(self.config, fds, self.memory, security, served(), inherited.serving)
+        self.listeners = Listeners(self.config, fds, self.memory, security, inherited.serving)
         name_log_dirs(config, self.identity)
 
     def run(self) -> int:
         started = time.monotonic()
         wakeup = self._install_signals()
         control = ControlSocket(self.directory, self._serve, self.tree.watch, self.tree.unwatch)
-        for key in HOT_APIS:
-            codec.prepare(key)
-        metadata_records.prepare()
-        # Looking for garbage takes longer than the little garbage so far is worth.
-        gc.freeze()
-        gc.enable()
         code = EXIT_OK
         try:
             self.tree.watch(control.fileno(), control.accept)
@@ -210,6 +187,7 @@ class Supervisor:
             except OSError as error:
                 raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {error}") from error
             self._announce(time.monotonic() - started)
+            roles.prepare_cleaner()
             self.serves = True
             self._watch()
             self.serves = False
@@ -258,15 +236,31 @@ class Supervisor:
             for number in range(self.config.log_workers)
         ]
         # The first worker clears up what the last run left. The others wait for that by themselves.
-        tree.start(first)
+        gc.freeze()
+        tree.launch(first)
+        roles.prepare_coordinator()
+        tree.await_serving(first)
         for child in others:
             tree.launch(child)
         for child in others:
             tree.await_serving(child)
         self.notifier.status("Log recovered; starting")
-        coordinator = partial(coordinator_process.run, cluster_id=self.identity.cluster_id)
-        tree.start(Child(topology.COORDINATOR, coordinator))
+        coordinator = Child(
+            topology.COORDINATOR, partial(roles.coordinator, cluster_id=self.identity.cluster_id)
+        )
+        gc.freeze()
+        tree.launch(coordinator)
+        roles.prepare_workers()
+        tree.await_serving(coordinator)
         self._begin_as_altered()
+        gc.freeze()
+        self._start_workers(tree)
+        # Looking for garbage takes longer than the little garbage so far is worth.
+        gc.freeze()
+        gc.enable()
+
+    def _start_workers(self, tree: Tree) -> None:
+        """Start the roles that need the coordinator."""
         workers = [self._handler(topology.handler(n)) for n in range(self.config.num_io_threads)]
         workers += [self._processor(topology.processor(n)) for n in range(self.config.num_network_threads)]
         if self.config.control_plane is not None:
@@ -274,13 +268,15 @@ class Supervisor:
             workers = [control, self.listeners.processor(topology.CONTROL_PROCESSOR), *workers]
         for child in workers:
             tree.launch(child)
-        for child in workers:
-            tree.await_serving(child)
+        roles.prepare_scrubber()
+        # Start the scrubber before any client can ask for what is known to be damaged.
+        scrubber = Child(topology.SCRUBBER, roles.scrubber, tuple(self.locks))
+        tree.launch(scrubber)
         if self.config.log_cleaner_enable:
             # The cleaner also writes below the log directories: no second broker may begin while it does.
-            tree.launch(Child(topology.CLEANER, cleaner_process.run, tuple(self.locks)))
-        # Start the scrubber before any client can ask for what is known to be damaged.
-        tree.start(Child(topology.SCRUBBER, scrub_process.run, tuple(self.locks)))
+            tree.launch(Child(topology.CLEANER, roles.cleaner, tuple(self.locks)))
+        for child in (*workers, scrubber):
+            tree.await_serving(child)
         for role in self.listeners.acceptors:
             tree.start(self.listeners.acceptor(role))
             if not tree.children[role].serves:
@@ -315,7 +311,7 @@ class Supervisor:
             self.notifier.extend(EXTEND_BY_S)
 
     def _handler(self, role: int) -> Child:
-        return Child(role, handler_process.run)
+        return Child(role, roles.handler)
 
     def _processor(self, role: int) -> Child:
         return self.listeners.processor(role)
@@ -535,6 +531,8 @@ class Supervisor:
         if command.command == "request-log":
             return self._log_requests(command)
         if command.command == "scrub":
+            from mpbroker.supervisor import scrubbing
+
             if command.on:
                 scrubbing.begin(self.memory, self.config)
             return scrubbing.report(self.memory, self.config)

@@ -14,7 +14,7 @@ from functools import partial
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
+from mpbroker.ipc.hangs import HANG_TICKS_MIN, HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
@@ -368,7 +368,7 @@ class Tree:
         """
         if self._stopping:
             return  # a stop has its own limits, and log workers take what they need to flush
-        limit = max(1, self.config.handler_hang_timeout_ms // TICK_MS)
+        limit = max(HANG_TICKS_MIN, self.config.handler_hang_timeout_ms // TICK_MS)
         for child in self.children.values():
             recovers = topology.is_log_worker(child.role) and not child.serves
             if not child.pid or not (child.serves or recovers):

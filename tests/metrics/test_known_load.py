@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from mpbroker.ipc.pointer import PUBLIC_NAME
+from mpbroker.ipc.process import IDLE_SLEEP_MS
 from mpbroker.metrics import catalogue
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
@@ -166,7 +167,9 @@ def test_a_session_that_is_over_is_killed(secure: SecureBroker, seen: Meter) -> 
 
 def test_shares_of_time(seen: Meter) -> None:
     before = seen.take()
-    eventually(lambda: seen.take().now_ns - before.now_ns > 700_000_000, "two of the longest sleeps pass")
+    eventually(
+        lambda: seen.take().now_ns - before.now_ns > 2e6 * IDLE_SLEEP_MS, "two of the longest sleeps pass"
+    )
     found = {bean.name: bean.attributes for bean in catalogue.beans(seen.take(), before)}
     idle = found["kafka.network:type=Processor,name=IdlePercent,networkProcessor=0"]["Value"]
     assert 0 < idle <= 1

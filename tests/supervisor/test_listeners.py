@@ -34,7 +34,7 @@ class World:
     def __init__(self, memory: SharedMemory) -> None:
         fd, first = sockets.bind(Listener("PLAINTEXT", "PLAINTEXT", HOST, 0), (), BrokerConfig())
         config = BrokerConfig(listeners=(first,))
-        self.listeners = Listeners(config, [fd], memory, {}, ())
+        self.listeners = Listeners(config, [fd], memory, {})
         self.tree: Any = SimpleNamespace(children={}, config=config)
         self.acceptor = Orders(self.listeners.orders[topology.ACCEPTOR][1], 0)
 

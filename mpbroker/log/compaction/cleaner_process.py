@@ -179,7 +179,7 @@ class CleanerProcess:
         until = time.monotonic() + for_ms / 1000
         while (left := until - time.monotonic()) > 0:
             self._give_way()
-            self.context.wait(self._has_answer, max(1, min(round(left * 1000), MAX_SLEEP_MS)))
+            self.context.wait(self._has_answer, max(1, round(left * 1000)))
             for log in self.logs:
                 log.receive()
 

@@ -29,6 +29,11 @@ class FlushInterval:
         # Time since when a partition has unsynced records, or when its sync was last requested.
         self._since: dict[PartitionLog, float] = {}
 
+    @property
+    def is_pending(self) -> bool:
+        """Return whether a partition waits for its sync to be due."""
+        return bool(self._since)
+
     def look(self, now: float) -> None:
         """Flush the partitions that are due. To be called from time to time. `now`: monotonic, in s."""
         if now < self._next:

@@ -27,8 +27,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import setproctitle
@@ -43,6 +43,9 @@ from mpbroker.log.partition.durable_reads import EACH_FILE, FileSystemSync, Sync
 from mpbroker.log.recovery.log_loader import Known, PartitionDamaged, load
 from mpbroker.log.recovery.recovered_partition import RecoveredPartition
 from shm.word import Words
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 # Entries of a log directory from which on workers pay off: trusted partitions open fast, checked ones do not.
 CLEAN_LEAST, UNCLEAN_LEAST = 200, 20
@@ -279,6 +282,8 @@ def outlive(path: Path, lane: int) -> None:
 
 
 def _fork(pool: RecoveryPool, pools: list[RecoveryPool], number: int, lane: int) -> None:
+    from multiprocessing.connection import Pipe
+
     ours, theirs = Pipe()
     parent = os.getpid()
     pid = os.fork()

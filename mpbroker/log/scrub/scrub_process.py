@@ -21,7 +21,7 @@ import psutil
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import METADATA_SLOT
-from mpbroker.ipc.process import MAX_SLEEP_MS, ProcessContext
+from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
 from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, damage_word, read_partition_surely
 from mpbroker.ipc.topology import slots_given
 from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
@@ -140,7 +140,7 @@ class ScrubProcess:
                     self.scrub(log_dir)
                 else:
                     self.give_way()
-                    self.context.wait(lambda: self._is_asked)
+                    self.context.wait(lambda: self._is_asked, IDLE_SLEEP_MS)
             except Abandoned:
                 continue
         self.stop()
@@ -475,7 +475,7 @@ class ScrubProcess:
                 raise Abandoned
             if (left_s := self._pace.left_s(mark)) <= 0:
                 return
-            self.context.wait(lambda: False, max(1, round(min(left_s * 1000, MAX_SLEEP_MS))))
+            self.context.wait(lambda: False, max(1, round(left_s * 1000)))
 
     def _cannot_read(self, path: Path, error: Exception) -> None:
         """Log once that a directory cannot be read; the log process decides what becomes of it."""

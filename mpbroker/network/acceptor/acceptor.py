@@ -1,5 +1,5 @@
 """The acceptor process: accepts on the listeners of its plane and hands sockets to processors round robin
-(Kafka: Acceptor).
+(Kafka: Acceptor). `turn.pyx` does so without Python while no limit is near.
 
 A connection waits here when there is no slot for it (connection_quotas), when it came too fast, or when no
 processor has room. Then its listener is paused and its backlog waits, while the other listeners go on. A
@@ -12,6 +12,8 @@ from __future__ import annotations
 import errno
 import heapq
 import logging
+import math
+import os
 import select
 import socket
 import time
@@ -20,9 +22,8 @@ from typing import Any
 
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc import topology
-from mpbroker.ipc.connections import OUTSTANDING_MAX
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
-from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
+from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.network import handover
 from mpbroker.network.acceptor.address_rates import AddressRates
 from mpbroker.network.acceptor.connection_counts import ConnectionCounts
@@ -30,12 +31,13 @@ from mpbroker.network.acceptor.connection_limits import change_quotas, limit_key
 from mpbroker.network.acceptor.connection_quotas import Admission
 from mpbroker.network.acceptor.limit_notices import LimitNotices
 from mpbroker.network.acceptor.listener_orders import AddListener, Orders
+from mpbroker.network.acceptor.turn import AcceptorTurn
 
 # Errors of accept() that may pass after a pause; the connection stays in the backlog.
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # The kernel limits the descriptors watched for a user (epoll(7)), over all the user's processes.
 NO_WATCH_LEFT = {errno.ENOSPC, errno.ENOMEM}
-# Errors of handing over: the processor's queue is full, or too many sockets are on their way.
+# Errors of sending a mark: the processor's queue is full, or too many sockets are on their way.
 NO_ROOM_FOR_NOW = {errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM}
 ACCEPT_BACKOFF_MS = 200
 ACCEPTS_PER_WAKEUP = 256
@@ -99,7 +101,6 @@ class Acceptor:
         self.address_rates = AddressRates(context, self.quotas)
         self.processors: list[int] = []
         self.lives = dict.fromkeys(topology.PROCESSORS, 0)
-        self.next_processor = 0
         self.open: dict[int, _Open] = {}  # by descriptor
         self.parked: list[tuple[float, int, socket.socket]] = []
         self.parked_count = 0
@@ -108,6 +109,13 @@ class Acceptor:
         self.epoll = select.epoll()
         for fd in (context.bell.fd, orders.fileno()):
             self.epoll.register(fd, select.EPOLLIN)
+        self.turn = AcceptorTurn(
+            context.memory,
+            context.index,
+            self.epoll.fileno(),
+            [*context.order_words(), self.address_rates.word],
+            context.config.socket_send_buffer_bytes,
+        )
         for sock in handovers.values():
             sock.setblocking(False)
         for number, listener, sock in served:
@@ -157,21 +165,49 @@ class Acceptor:
         self.notices.follow(now_ms)
 
     def _wait(self) -> None:
-        bell = self.context.bell
-        bell.arm()
+        """Sleep, let in what may be let in, and look at the rest."""
+        self.turn.look_at_words()
+        self.address_rates.follow()
+        for there in self.open.values():
+            self.turn.allow(there.sock.fileno(), self.quotas.unasked(there.number))
         quiet = self.context.pending_fence() is None and not self.context.must_stop()
-        events = self.epoll.poll(self._timeout_ms() / 1000 if quiet else 0)
-        bell.disarm()
-        self.context.counters.beat()
+        ready = self.turn.serve(math.ceil(self._timeout_ms()) if quiet else 0)
+        self._learn_of_handed()
         # Read it before accepting: a client that was told of a limit and then connects must meet it.
         self.address_rates.follow()
-        for fd, _ in events:
-            if fd == bell.fd:
-                bell.drain()
-            elif fd == self.orders.fileno():
+        self._learn_of_failures()
+        for fd in ready:
+            if fd == self.orders.fileno():
                 self._obey()
             elif fd in self.open:
                 self._accept(self.open[fd])
+
+    def _learn_of_handed(self) -> None:
+        """Count the connections that the turn has handed over, before anything else is decided."""
+        handed = self.turn.handed()
+        now_ms = time.monotonic() * 1000
+        for role, ticket, number, address in handed:
+            self.quotas.let_in(number, address, now_ms)
+            self.counts.handed(role, ticket, number, address)
+
+    def _learn_of_failures(self) -> None:
+        by_number = {there.number: there for there in self.open.values()}
+        if (lost := self.turn.lost()) is not None:
+            self._was_lost(by_number[lost[0]], lost[1])
+        if (unsent := self.turn.unsent()) is not None:
+            connection = socket.socket(fileno=unsent[1])
+            try:
+                peer = connection.getpeername()
+            except OSError as error:
+                connection.close()
+                self._was_lost(by_number[unsent[0]], error.errno or 0)
+            else:
+                self._admit(by_number[unsent[0]], connection, peer)
+
+    def _was_lost(self, there: _Open, code: int) -> None:
+        there.counts.add(ListenerCount.ACCEPT_ERRORS)
+        why = os.strerror(code)
+        self.log.debug("a connection on %s was lost before it was accepted: %s", there.listener.name, why)
 
     def _timeout_ms(self) -> float:
         due = [self.parked[0][0]] if self.parked else []
@@ -183,7 +219,7 @@ class Acceptor:
         now_ms = time.monotonic() * 1000
         # A connection that is due and still here waits for something else, which rings.
         soon = [at_ms - now_ms for at_ms in due if at_ms > now_ms]
-        return min([MAX_SLEEP_MS, *soon]) + (1 if soon else 0)
+        return min([MAX_SLEEP_MS if due else IDLE_SLEEP_MS, *soon]) + (1 if soon else 0)
 
     def _tell_that_we_wait(self) -> None:
         """Say whether connections wait, before looking again: a processor that makes room later rings."""
@@ -220,6 +256,7 @@ class Acceptor:
             elif life:
                 self.counts.recount_when_taken(role, self.ledgers[role].handed)
             self.processors = [r for r in self.handovers if self.lives[r]]
+            self.turn.set_processors([(r, self.handovers[r].fileno()) for r in self.processors])
 
     def _send_mark(self, role: int) -> None:
         ledger = self.ledgers[role]
@@ -236,26 +273,12 @@ class Acceptor:
 
     def _hand_over(self, connection: socket.socket, number: int, address: bytes) -> bool:
         """Hand the connection to the next processor that has room. False: none has."""
-        for _ in range(len(self.processors)):
-            role = self.processors[self.next_processor % len(self.processors)]
-            self.next_processor += 1
-            ledger = self.ledgers[role]
-            if not self.context.is_alive(role) or ledger.outstanding() >= OUTSTANDING_MAX:
-                continue
-            ticket = ledger.hand(number, address)
-            message = handover.pack(ticket, number, address)
-            try:
-                socket.send_fds(self.handovers[role], [message], [connection.fileno()])
-            except OSError as error:
-                ledger.take_back(ticket)
-                # The queue is full; or supervisor and processor are gone, as this process will soon hear.
-                if error.errno not in NO_ROOM_FOR_NOW and not isinstance(error, ConnectionError):
-                    raise
-                continue
-            self.counts.handed(role, ticket, number, address)
-            connection.close()
-            return True
-        return False
+        found = self.turn.hand_over(connection.fileno(), number, address)
+        if found is None:
+            return False
+        self.counts.handed(*found, number, address)
+        connection.close()
+        return True
 
     def _ask_evictions(self, owed: int) -> None:
         """Ask processors to close their least recently active connections beyond max.connections."""
@@ -284,16 +307,12 @@ class Acceptor:
             except OSError as error:
                 if error.errno in OUT_OF_RESOURCES and self._close_parked():
                     continue
-                there.counts.add(ListenerCount.ACCEPT_ERRORS)
                 if error.errno in OUT_OF_RESOURCES:
+                    there.counts.add(ListenerCount.ACCEPT_ERRORS)
                     self._rest(there, error, "the limit of open files (LimitNOFILE)")
                     self._look_away(there)
                     return
-                self.log.debug(
-                    "a connection on %s was lost before it was accepted: %s",
-                    there.listener.name,
-                    error.strerror,
-                )
+                self._was_lost(there, error.errno or 0)
                 continue
             self._admit(there, connection, peer)
 
@@ -474,6 +493,7 @@ class Acceptor:
         self.quotas.add_listener(number, limits, inter_broker=is_inter_broker)
         there.counts.introduce(listener.name, control_plane=topology.is_control_plane(self.context.index))
         there.counts.set(ListenerCount.STATE, ListenerState.ACCEPTING)
+        self.turn.add_listener(sock.fileno(), number, sock.family == socket.AF_UNIX)
         self._watch(there)
 
     def _obey(self) -> None:
@@ -491,6 +511,7 @@ class Acceptor:
         self.context.follow_settings()
         config = self.context.config
         change_quotas(self.quotas, config)
+        self.turn.configure(config.socket_send_buffer_bytes)
         for there in self.open.values():
             self.quotas.change_listener(there.number, limits_of(config, there.listener.name)[0])
 
@@ -504,6 +525,7 @@ class Acceptor:
                 there.held.connection.close()
                 if there.held.counted:
                     self.quotas.remove(number, there.held.address)
+            self.turn.remove_listener(there.sock.fileno())
             del self.open[there.sock.fileno()]
             there.sock.close()
             there.counts.set(ListenerCount.STATE, ListenerState.REMOVED)

@@ -17,9 +17,10 @@ class AddressRates:
 
     def __init__(self, context: ProcessContext, quotas: ConnectionQuotas) -> None:
         memory = context.memory
-        self._reader = BulletinReader(
-            memory.private.block("limits"), memory.words("limit_acks"), context.index
-        )
+        block = memory.private.block("limits")
+        # It changes when there is news.
+        self.word = block[:8]
+        self._reader = BulletinReader(block, memory.words("limit_acks"), context.index)
         self._quotas = quotas
 
     def follow(self) -> None:

@@ -136,6 +136,27 @@ class ConnectionQuotas:
         there.rate.record(1.0, now_ms)
         return max(delay, there.rate.throttle_ms(now_ms))
 
+    def unasked(self, listener: int) -> int:
+        """Return how many connections of a listener may come in without being asked about, each told with
+        `let_in` afterwards. While rates or addresses are limited each one is asked about.
+        """
+        there = self._listeners[listener]
+        rates = (self._broker_rate.bound, there.rate.bound, self._ip_rate_default, self.per_ip)
+        if min(rates) < UNLIMITED or self.per_ip_overrides or self._ip_rate_of:
+            return 0
+        free = there.limits.connections - self.by_listener[listener]
+        if not self.is_protected(listener):
+            # What all of them together may take is divided: none knows of the others meanwhile.
+            free = min(free, (self.broker.connections - self.total) // len(self._listeners))
+        return max(0, free)
+
+    def let_in(self, listener: int, address: bytes, now_ms: float) -> None:
+        """Count a connection that came in unasked."""
+        if not self.is_protected(listener):
+            self._broker_rate.record(1.0, now_ms)
+        self._listeners[listener].rate.record(1.0, now_ms)
+        self.add(listener, address)
+
     def exceeded_rate(self, listener: int, now_ms: float) -> tuple[float, bool]:
         """Return the rate that a waiting connection waits for, and whether it is the listener's own."""
         own = self._listeners[listener].rate

@@ -24,6 +24,18 @@ cdef inline Channel *least_active(ChannelTurn *t) noexcept nogil:
     cdef uint32_t first = t.links[t.channel_places].after
     return NULL if first == t.channel_places else &t.channels[first]
 
+cdef inline int until_idle_ms(ChannelTurn *t, int timeout_ms, uint64_t now_ns) noexcept nogil:
+    """Return how long to sleep at most: until some channel has been idle for too long."""
+    cdef Channel *c = least_active(t) if t.idle_ns else NULL
+    cdef uint64_t due_ns
+    if c == NULL:
+        return timeout_ms
+    due_ns = c.last_active_ns + t.idle_ns
+    if due_ns < now_ns:
+        return 0 if timeout_ms <= 0 else 1
+    due_ns -= now_ns
+    return <int>(due_ns // 1000000 + 1) if due_ns < <uint64_t>timeout_ms * 1000000 else timeout_ms
+
 cdef uint32_t close_idle_channels(ChannelTurn *t, uint64_t before_ns) noexcept nogil:
     """Close all channels last active before `before_ns`, whatever they wait for. (Kafka: one per poll.)"""
     cdef Channel *c = least_active(t)

@@ -194,8 +194,12 @@ cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t det
     if not c.owned:
         close(c.fd)
     c.fd = -1
-    note(c, &t.closed[t.closed_count], reason, detail)
-    t.closed_count += 1
+    t.open_count -= 1
+    ledger_close(&t.ledger, c.index)
+    t.made_room = True
+    if is_told(t, c, reason):
+        note(c, &t.closed[t.closed_count], reason, detail)
+        t.closed_count += 1
     counter_add(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, 1)
     client_leave(t.meters, ClientKind.CLIENT_SOFTWARE, c.client)
     if c.state == ChannelState.CHANNEL_SENDING or c.state == ChannelState.CHANNEL_OPENING:

@@ -234,19 +234,24 @@ cdef void dispatch(ChannelTurn *t) noexcept nogil:
     cdef Channel *c
     cdef WindowEntry *e
     cdef uint32_t given, tag
+    cdef uint64_t end = t.fifo_tail
     cdef bint heavy, done
-    while t.fifo_head != t.fifo_tail:
+    # What comes behind an answer that is sent here is for the next turn, so that every turn ends.
+    while t.fifo_head != end:
         peer = least_loaded(t)
         if peer == NULL:
             counter_add(t.counters, Counter.COUNT_RING_FULL, 1)
             want_room(t)
             return
         given = 0
-        while t.fifo_head != t.fifo_tail and given < BATCH_REQUESTS_MAX:
+        while t.fifo_head != end and given < BATCH_REQUESTS_MAX:
             tag = t.fifo[t.fifo_head & (FIFO_PLACES - 1)]
             c = &t.channels[tag & ~<uint32_t>ENTRY_TAG]
             e = next_of_window(t, c) if tag & ENTRY_TAG else NULL
             if tag & ENTRY_TAG and e == NULL:
+                t.fifo_head += 1
+                continue
+            if e == NULL and c.request.api_key == Api.API_API_VERSIONS and answer_api_versions(t, c):
                 t.fifo_head += 1
                 continue
             if e == NULL:
@@ -261,6 +266,8 @@ cdef void dispatch(ChannelTurn *t) noexcept nogil:
             t.fifo_head += 1
             given = BATCH_REQUESTS_MAX if heavy else given + 1
         t.last_handler = peer.number
+    if t.fifo_head != t.fifo_tail:
+        t.soon = True
 
 cdef void want_room(ChannelTurn *t) noexcept nogil:
     cdef uint32_t h
@@ -274,6 +281,8 @@ cdef void want_room(ChannelTurn *t) noexcept nogil:
 cdef void publish(ChannelTurn *t) noexcept nogil:
     cdef uint32_t h
     cdef Peer *peer
+    if t.made_room:
+        ring_acceptors(t)
     for h in range(t.handler_count):
         peer = &t.handlers[h]
         if not peer.alive:

@@ -157,6 +157,10 @@ cdef bint replies_are_out(ChannelTurn *t) noexcept nogil:
             return True
     return False
 
+cdef inline bint may_be_stalled(ChannelTurn *t) noexcept nogil:
+    """Return whether somebody waits for memory or files, so that those who do not move are looked for."""
+    return t.dry_since_ns or t.starved_count or t.unopened_count or replies_are_out(t)
+
 cdef void close_stalled(ChannelTurn *t) noexcept nogil:
     """Close channels that make no progress with memory or files others wait for, ten times a second."""
     cdef uint32_t place = t.links[t.channel_places].after

@@ -16,7 +16,7 @@ import time
 from mpbroker.config.listeners import MAX_LISTENERS, Listener
 from mpbroker.ipc import topology
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
-from mpbroker.ipc.process import MAX_SLEEP_MS, ExitCode, ProcessContext
+from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
 from mpbroker.network import handover
 from mpbroker.network.processor import request_log, turn
@@ -25,11 +25,14 @@ from mpbroker.network.processor.credentials import Credentials
 from mpbroker.network.processor.segment_files import SegmentFiles, own_shares
 from mpbroker.network.processor.tls_sasl import TlsSaslChannels
 from mpbroker.network.processor.turn import ProcessorTurn
+from mpbroker.protocol import api_versions
 from mpbroker.protocol.api_keys import ApiKey, is_flexible, valid_versions
 from mpbroker.protocol.api_versions import Served
+from mpbroker.protocol.codec import encode_response
+from mpbroker.protocol.messages import ApiVersionsRequest
 from mpbroker.security.listener import ListenerSecurity, SecurityError, security_of_added, settings_of
 
-# Most new sockets per wake-up, like Kafka's Processor, so that open ones are not kept waiting.
+# Most new sockets that Python decides about before it looks at the open ones again.
 NEW_CONNECTIONS_MAX = 20
 NO_FLEXIBLE_VERSION = 32767
 UNKNOWN_KEY = -1
@@ -67,6 +70,19 @@ def first_flexible_versions() -> list[int]:
     return table
 
 
+def api_versions_bodies(served: tuple[Served, ...]) -> list[bytes]:
+    """Return the encoded answers to ApiVersions by version; none, if no API is served."""
+    if not served:
+        return []
+    software = ApiVersionsRequest(client_software_name="any", client_software_version="1")
+    return [
+        b"".join(
+            encode_response(ApiKey.API_VERSIONS, version, api_versions.answer(software, version, served))
+        )
+        for version in range(api_versions.OLDEST, api_versions.LATEST + 1)
+    ]
+
+
 def connection_prefix(index: int, incarnation: int) -> int:
     """Return the high bits of new connection ids: processor (8 bits), its incarnation (16); a running number
     (40) follows.
@@ -92,7 +108,6 @@ class Processor:
         # recv_fds() does not pass its flags on, so the socket itself must not block.
         inbox.setblocking(False)
         self.ledger = context.memory.connections(context.index)
-        self.channels: dict[int, int] = {}  # by connection
         self.removed_listeners = {
             n
             for n in range(MAX_LISTENERS)
@@ -117,6 +132,9 @@ class Processor:
         self.files = SegmentFiles(self.turn, descriptors.files, self.log, context.counters)
         self.credentials = Credentials(context)
         self.served = served
+        self.turn.answer_api_versions(api_versions_bodies(served))
+        levels = {reason: _LEVELS.get(reason, logging.WARNING) for reason in CloseReason}
+        self.turn.tell_closed(levels, self.log.getEffectiveLevel())
         self.secure: TlsSaslChannels | None = None
         if listeners:
             self.secure = self._secure_channels(listeners)
@@ -155,7 +173,7 @@ class Processor:
                 self.turn.saw_orders()
                 if owed := self.ledger.evictions_owed():
                     self._evict(owed)
-            self._work(MAX_SLEEP_MS)
+            self._work(IDLE_SLEEP_MS)
             self._follow_news()
         self._drain()
         self.context.stopped()
@@ -196,6 +214,7 @@ class Processor:
             self._follow_settings()
         elif fence.listener_removed:
             self.removed_listeners.add(fence.role)
+            self.turn.ask_about(fence.role)
             self.turn.close_listener(fence.role)
             if self.secure is not None:
                 self.secure.remove_listener(fence.role)
@@ -250,10 +269,12 @@ class Processor:
             self.credentials.follow()
 
     def _take_connections(self) -> bool:
-        """Take over new sockets. Return whether there may be more of them."""
+        """Take over new sockets, the one first that the turn did not take. Return whether there may be more
+        of them.
+        """
         more = True
         for _ in range(NEW_CONNECTIONS_MAX):
-            received = handover.receive(self.inbox)
+            received = self.turn.handed() or handover.receive(self.inbox)
             if received is None:
                 more = False
                 break
@@ -283,7 +304,7 @@ class Processor:
             self.listeners_in_title = number + 1
             self.context.entitle_by_listeners()
         listener = self.context.listener(number).listener
-        if len(self.channels) >= self.connections_max:
+        if self.turn.connections >= self.connections_max:
             os.close(fd)
             self.log.error(
                 "a connection on %s was refused: this processor has descriptors for %d, and all are taken. "
@@ -323,8 +344,9 @@ class Processor:
             )
             return None
         channel, connection = added
-        self.channels[connection] = channel
-        if secure is not None and protocol is not SecurityProtocol.PLAINTEXT:
+        if protocol is SecurityProtocol.PLAINTEXT:
+            self.turn.serve_plain(number, privileged, self.connections_max)
+        elif secure is not None:
             secure.add(fd, number, channel, connection)
         return channel
 
@@ -376,19 +398,15 @@ class Processor:
                 self.context.ring(acceptor)
 
     def _report_closed(self) -> None:
-        closed = self.turn.closed()
-        for session, reason, detail in closed:
+        for session, reason, detail in self.turn.closed():
             if self.secure is not None:
                 self.secure.closed(session, reason)
-            self.ledger.close(self.channels.pop(session.connection))
             level = _LEVELS.get(CloseReason(reason), logging.WARNING)
             if self.log.isEnabledFor(level):
                 listener = self.context.listener(session.listener).listener.name
                 why = describe_close(reason, detail)
                 who = session.connection_id
                 self.log.log(level, "connection %s on %s closed: %s", who, listener, why)
-        if closed:
-            self._ring_who_waits()
         for session, api_key in self.turn.late_answers():
             listener = self.context.listener(session.listener).listener.name
             self.log.debug(

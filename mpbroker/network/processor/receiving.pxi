@@ -75,25 +75,13 @@ cdef void note_software(ChannelTurn *t, Channel *c) noexcept nogil:
     """
     cdef Request *r = &c.request
     cdef const uint8_t *frame = t.arena.base + r.block
-    cdef uint64_t at = r.body, name, name_bytes, version, version_bytes
+    cdef Software found
     if r.api_version < t.first_flexible[<int>Api.API_API_VERSIONS] or r.api_version > API_VERSIONS_LATEST:
         return
-    if (
-        not read_uvarint(frame, &at, r.needed, &name_bytes)
-        or name_bytes == 0 or name_bytes - 1 > r.needed - at
-    ):
-        return
-    name = at
-    at += name_bytes - 1
-    if (
-        not read_uvarint(frame, &at, r.needed, &version_bytes)
-        or version_bytes == 0 or version_bytes - 1 > r.needed - at
-    ):
-        return
-    version = at
-    if is_software(frame + name, name_bytes - 1) and is_software(frame + version, version_bytes - 1):
+    if read_software(t, r, &found):
         session_software(
-            &t.sessions[c.index], frame + name, name_bytes - 1, frame + version, version_bytes - 1)
+            &t.sessions[c.index], frame + found.name, found.name_bytes,
+            frame + found.version, found.version_bytes)
         count_client(t, c)
 
 cdef inline uint64_t frame_block(uint64_t claimed, uint64_t received) noexcept nogil:

@@ -1,8 +1,10 @@
 """The state of the processor's native turn; turn.pyx has the phases."""
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from mpbroker.ipc.connections cimport LedgerRef
 from mpbroker.ipc.meters cimport Meters, MetersRef
 from mpbroker.ipc.session cimport SessionEntry, Sessions
+from mpbroker.network.handover cimport Handover
 from mpbroker.network.processor.channel cimport Channel, WindowEntry
 from mpbroker.network.processor.files cimport FileTable
 from shm.arena cimport ArenaRef
@@ -20,6 +22,10 @@ cdef enum:
     WINDOW_ENTRIES = 32768      # requests in windows of all channels together
     ENTRY_TAG = 1 << 31         # in the FIFO: stands for a request of the channel's window
     API_KEYS = 128
+    LISTENERS = 256             # mpbroker.config.listeners.MAX_LISTENERS, checked at import
+    ACCEPTORS = 2               # mpbroker.ipc.topology.ACCEPTORS, checked at import
+    CLOSE_REASONS = 32          # room for each CloseReason
+    API_VERSIONS_MOST = 8       # versions of ApiVersions, from 0 on
 
 # The APIs that the turn treats differently: all that it knows of them (ApiKey, checked at import).
 cpdef enum Api:
@@ -94,6 +100,23 @@ cdef struct ChannelTurn:
     int epoll_fd
     int poll_errno              # errno of the last epoll_wait, if that failed
     int handover_fd
+    Handover handed             # the last message taken from it, and its socket
+    int handed_fd
+    bint handed_waits           # `handed` is for Python
+    uint8_t listener_kinds[LISTENERS]   # IS_PLAIN, IS_PRIVILEGED; 0: Python serves its connections
+    uint32_t connections_max
+    uint32_t open_count
+    LedgerRef ledger            # of this processor's connections
+    BellRef acceptor_bells[ACCEPTORS]
+    bint made_room              # a connection was taken or closed: an acceptor may wait for that
+    # the level that clients have given to the log; 0: as it was at the start
+    uint64_t *log_level
+    uint64_t log_level_at_start
+    uint8_t reason_levels[CLOSE_REASONS]    # of the lines about closed connections
+    # by version: bodies of the answers to ApiVersions; NULL: none is prepared
+    const uint8_t *api_versions[API_VERSIONS_MOST]
+    uint32_t api_versions_bytes[API_VERSIONS_MOST]
+    uint64_t *request_log       # the level of the request log; 0: as it was at the start, off
     ArenaRef *arena
     uint64_t *request_limit     # the supervisor's word: the arena's limit
     CountersRef *counters

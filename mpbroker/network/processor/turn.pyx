@@ -22,19 +22,25 @@ from posix.unistd cimport close, pread
 
 import os
 
-from mpbroker.ipc.connections cimport EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger
+from mpbroker.ipc.connections cimport (
+    EVICTIONS_ASKED_AT, EVICTIONS_DONE_AT, Ledger, ledger_close, ledger_open, ledger_take, ledger_waits,
+    ledger_word,
+)
 from mpbroker.ipc.counters cimport Counter, Histogram
 from mpbroker.ipc.fetch_sessions cimport FINAL_FETCH, SessionOfFetch, handler_of_session, session_of_fetch
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport (
-    ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_version,
-    note_api,
+    ApiHistogram, ClientKind, Meters, MetersRef, api_page, client_enter, client_leave, count_error,
+    count_version, note_api,
 )
-from mpbroker.ipc.session cimport SessionEntry, Sessions, session_software
+from mpbroker.ipc.session cimport (
+    SecurityProtocol, SessionEntry, Sessions, session_open, session_software,
+)
 from mpbroker.ipc.slots cimport (
     NETWORK_UNIT_NS, THROTTLED_BY_SHIFT, Part, PartKind, ReplyFlag, ReplySlot, RequestSlot, ReturnSlot,
     SlotFlag, SlotKind,
 )
+from mpbroker.network.handover cimport Handover, handover_receive
 from mpbroker.network.processor.channel cimport (
     WINDOW_MOST, Channel, ChannelState, CloseReason, Request, WindowEntry,
 )
@@ -53,7 +59,10 @@ from shm.ring cimport (
 )
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 
+from mpbroker.config.listeners import MAX_LISTENERS
 from mpbroker.ipc import topology
+from mpbroker.ipc.log_levels import LEVELS
+from mpbroker.network import handover
 from mpbroker.network.processor import mute
 from mpbroker.network.processor import window as request_window
 from mpbroker.network.processor.mute import MuteState
@@ -109,6 +118,7 @@ cdef enum:
     KEPT_SHARE = 16
     LOW_MEMORY_SHARE = 10           # memory is low when less than a tenth of it is left
     STALL_CHECK_NS = 100 * 1000 * 1000
+    STALLED_SLEEP_MS = 300
     FILES_LOOK_NS = 1000 * 1000 * 1000
     # While others starve, a channel must move at least so many bytes within `stall_ns`, and at least this
     # share of a large request or answer.
@@ -147,6 +157,8 @@ assert (
 assert (
     {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
 )
+assert LISTENERS == MAX_LISTENERS and ACCEPTORS == len(topology.ACCEPTORS)
+assert LOGS_REQUESTS == LEVELS["DEBUG"] and sizeof(Handover) == handover.HANDOVER.size
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # Epoll tags of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
@@ -161,11 +173,13 @@ include "activity.pxi"
 include "queue.pxi"
 include "metering.pxi"
 include "channels.pxi"
+include "intake.pxi"
 include "tls_sasl.pxi"
 include "memory.pxi"
 include "muting.pxi"
 include "sending.pxi"
 include "window.pxi"
+include "api_versions.pxi"
 include "receiving.pxi"
 include "dispatch.pxi"
 include "events.pxi"
@@ -180,7 +194,9 @@ cdef int run_turn(ChannelTurn *t, int timeout_ms) noexcept nogil:
     cdef Channel *c
     bell_arm(&t.bell)
     before = monotonic_ns()
-    timeout_ms = until_timer_ms(t, timeout_ms, before)
+    timeout_ms = until_timer_ms(t, until_idle_ms(t, timeout_ms, before), before)
+    if timeout_ms > STALLED_SLEEP_MS and may_be_stalled(t):
+        timeout_ms = STALLED_SLEEP_MS
     if t.held_count and timeout_ms > QUEUE_RETRY_MS:
         timeout_ms = QUEUE_RETRY_MS
     if must_stay_awake(t):
@@ -207,7 +223,7 @@ cdef int run_turn(ChannelTurn *t, int timeout_ms) noexcept nogil:
     for i in range(count):
         tag = <uint32_t>events[i].data.u64
         if tag == HANDOVER_TAG:
-            flags |= TURN_CONNECTIONS
+            take_connections(t)
         elif tag != BELL_TAG:           # the bell is edge-triggered: nothing to reset
             c = &t.channels[tag]
             # An event of an earlier connection in this place carries the low bits of another connection id.
@@ -221,6 +237,8 @@ cdef int run_turn(ChannelTurn *t, int timeout_ms) noexcept nogil:
         flags |= TURN_CLOSED
     if may_open(t):
         flags |= TURN_OPENING
+    if t.handed_waits:
+        flags |= TURN_CONNECTIONS
     if t.told_count:
         flags |= TURN_TOLD
     if t.marked_count:
@@ -269,6 +287,8 @@ cdef class ProcessorTurn:
         self.keep = [arena, counters, bell, orders, fence_orders]
         t.process = process
         self._bind_ledger(memory.connections(process))
+        self._bind_log_levels(memory.private)
+        memset(t.reason_levels, 255, sizeof(t.reason_levels))
         self._bind_replies_out(memory.private.block("replies_out"))
         t.arena = &arena.ref
         t.counters = &counters.ref
@@ -311,9 +331,23 @@ cdef class ProcessorTurn:
         self.t.request_limit = <uint64_t *>(<size_t>&limits[self.t.process * 8])
 
     def _bind_ledger(self, Ledger ledger):
+        cdef Doorbell bell
+        cdef int i
         self.keep.append(ledger)
-        self.t.evictions_asked = ledger._word(EVICTIONS_ASKED_AT)
-        self.t.evictions_done = ledger._word(EVICTIONS_DONE_AT)
+        self.t.ledger = ledger.ref
+        self.t.evictions_asked = ledger_word(&ledger.ref, EVICTIONS_ASKED_AT)
+        self.t.evictions_done = ledger_word(&ledger.ref, EVICTIONS_DONE_AT)
+        for i, acceptor in enumerate(topology.ACCEPTORS):
+            bell = self.memory.doorbell(acceptor)
+            self.keep.append(bell)
+            self.t.acceptor_bells[i] = bell.ref
+
+    def _bind_log_levels(self, private):
+        cdef unsigned char[::1] log_level = private.block("log_level")
+        cdef unsigned char[::1] request_log = private.block("request_log")
+        self.keep += [log_level, request_log]
+        self.t.log_level = <uint64_t *>(<size_t>&log_level[0])
+        self.t.request_log = <uint64_t *>(<size_t>&request_log[0])
 
     def _bind_replies_out(self, unsigned char[::1] words):
         self.keep.append(words)
@@ -383,38 +417,57 @@ cdef class ProcessorTurn:
 
         Raises OSError: the socket cannot be watched. It stays the caller's.
         """
-        cdef ChannelTurn *t = self.t
-        cdef Channel *c
-        cdef uint32_t index
-        if t.free_count == 0 and t.channels_used == t.channel_places:
+        cdef int channel
+        self.t.now_ns = self.t.clock_ns = monotonic_ns()
+        channel = open_channel(self.t, fd, listener, protocol, privileged)
+        if channel == NO_PLACE:
             return None
-        index = t.free_channels[t.free_count - 1] if t.free_count else t.channels_used
-        # Do first what may fail: until then the place is free and the socket the caller's.
-        self.sessions.open(
-            index, t.next_connection + 1, fd, t.process - FIRST_PROCESSOR, listener, protocol, privileged)
-        self._watch(
-            fd, <uint32_t>(EPOLLIN | EPOLLOUT | EPOLLRDHUP) | EPOLLET,
-            <uint64_t><uint32_t>(t.next_connection + 1) << 32 | index)
-        if t.free_count:
-            t.free_count -= 1
-        else:
-            t.channels_used += 1
-        t.now_ns = t.clock_ns = monotonic_ns()
-        c = &t.channels[index]
-        memset(c, 0, sizeof(Channel))
-        c.index = index
-        c.fd = fd
-        c.state = ChannelState.CHANNEL_READING
-        c.request.handler = NO_HANDLER
-        c.listener = listener
-        c.client = -1
-        t.next_connection += 1
-        c.connection = t.next_connection
-        c.last_active_ns = t.now_ns
-        activity_append(t, index)
-        counter_add(t.counters, Counter.COUNT_CONNECTIONS_CREATED, 1)
-        count_client(t, c)
-        return index, c.connection
+        if channel == NO_SOCKET:
+            raise OSError(errno, os.strerror(errno))
+        return channel, self.t.channels[channel].connection
+
+    @property
+    def connections(self):
+        """Return the number of open connections."""
+        return self.t.open_count
+
+    def handed(self):
+        """Return the message and the descriptors, one or none, of a connection that Python has to decide
+        about; None: there is none. It is the caller's then.
+        """
+        if not self.t.handed_waits:
+            return None
+        self.t.handed_waits = False
+        message = (<char *>&self.t.handed)[:sizeof(Handover)]
+        return message, [] if self.t.handed_fd < 0 else [self.t.handed_fd]
+
+    def serve_plain(self, int listener, bint privileged, uint32_t connections_max) -> None:
+        """Serve new connections of a plain listener without Python, while fewer than `connections_max` are
+        open.
+        """
+        self.t.listener_kinds[listener] = IS_PLAIN | (IS_PRIVILEGED if privileged else 0)
+        self.t.connections_max = connections_max
+
+    def ask_about(self, int listener) -> None:
+        """Ask Python about new connections of a listener."""
+        self.t.listener_kinds[listener] = 0
+
+    def tell_closed(self, dict levels, int level_at_start) -> None:
+        """Tell Python of closed connections only if the level of their reason is logged.
+
+        `level_at_start` counts until clients set another level.
+        """
+        for reason, level in levels.items():
+            self.t.reason_levels[<int>reason] = level
+        self.t.log_level_at_start = level_at_start
+
+    def answer_api_versions(self, list bodies) -> None:
+        """Answer common ApiVersions requests with the encoded response of their version."""
+        cdef bytes body
+        for version, body in enumerate(bodies[:API_VERSIONS_MOST]):
+            self.keep.append(body)
+            self.t.api_versions[<int>version] = <const uint8_t *><const char *>body
+            self.t.api_versions_bytes[<int>version] = <uint32_t>len(body)
 
     def set_session(self, uint32_t channel, uint64_t connection, **known) -> None:
         """Record what authentication found out: see `Sessions.set`.

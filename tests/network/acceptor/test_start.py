@@ -20,7 +20,7 @@ from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log.format.names import RECOVERY_POINTS
 from mpbroker.network import handover
-from mpbroker.network.processor.processor import Processor
+from mpbroker.network.processor.processor import Processor, connection_prefix
 from ops.bench import frames
 from ops.bench.brokers import HOST, Mpbroker
 from tests.support.acceptor_tools import TIMEOUT_S, Start, control, counted, hears, options
@@ -166,8 +166,8 @@ def test_who_is_privileged(memory: SharedMemory, settings: dict[str, str], privi
             socket.send_fds(outbox, [message], [connection.detach()])
         processor._take_connections()
         sessions = [
-            memory.sessions(role).of(channel, connection)
-            for connection, channel in processor.channels.items()
+            memory.sessions(role).of(channel, connection_prefix(role, 1) + channel + 1)
+            for channel in range(len(listeners))
         ]
         assert [session.listener for session in sessions] == [0, 1, 2]
         assert [session.listener for session in sessions if session.privileged] == privileged

@@ -230,7 +230,7 @@ def test_what_was_on_its_way_when_its_listener_was_removed_is_closed(
     served.step()
     assert is_closed(there)
     assert is_closed(served.connect())
-    assert served.processor.channels == {}
+    assert served.turn.connections == 0
     assert titles == ["PLAINTEXT"], "CONTROL is of the other plane"
 
 

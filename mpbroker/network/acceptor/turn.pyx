@@ -1,0 +1,424 @@
+"""An acceptor's native turn: wait, accept, and hand connections to processors in turn; without the GIL.
+
+Python decides which connections are let in. It allows a number of them for each listener
+(`ConnectionQuotas.unasked`), which the turn serves by itself. It learns afterwards which they were, TOLD_MS
+later at most, and allows anew. All other connections, and every error, go back to Python.
+"""
+from libc.errno cimport (
+    EAGAIN, ECONNREFUSED, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, ENOTCONN, EPIPE, errno,
+)
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from posix.unistd cimport close
+
+import os
+
+from mpbroker.ipc.connections cimport (
+    ADDRESS_BYTES, Ledger, LedgerRef, ledger_hand, ledger_outstanding, ledger_take_back,
+)
+from mpbroker.network.handover cimport Handover, handover_send
+from shm.atomics cimport load_acquire, store_relaxed
+from shm.counters cimport CounterPage, CountersRef, heartbeat, monotonic_ns
+from shm.doorbell cimport BellRef, Doorbell, bell_arm, bell_disarm, bell_drain
+
+from mpbroker.ipc import connections
+from mpbroker.ipc.listeners import COUNTS_BYTES, ListenerCount
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        int fd
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_wait(int epfd, epoll_event *events, int maxevents, int timeout)
+
+cdef extern from *:
+    """
+    #include <netinet/in.h>
+    #include <netinet/tcp.h>
+    #include <string.h>
+    #include <sys/socket.h>
+
+    /* Accept a connection that does not block, and get its client's address as handover.packed_address
+       has it. Return the descriptor, or -1 with errno. */
+    static int accept_connection(int listening, unsigned char *address, int *length)
+    {
+        struct sockaddr_storage at;
+        socklen_t room = sizeof at;
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)&at;
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&at;
+        int fd = accept4(listening, (struct sockaddr *)&at, &room, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        *length = 0;
+        if (fd < 0)
+            return -1;
+        if (at.ss_family == AF_INET) {
+            *length = 4;
+            memcpy(address, &v4->sin_addr, 4);
+        } else if (at.ss_family == AF_INET6) {
+            *length = IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) ? 4 : 16;
+            memcpy(address, v6->sin6_addr.s6_addr + 16 - *length, *length);
+        }
+        return fd;
+    }
+
+    /* Return 0, or -1 with errno: the connection has ended already. */
+    static int configure_connection(int fd, int send_buffer_bytes)
+    {
+        int on = 1;
+        if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on)
+            || setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on))
+            return -1;
+        if (send_buffer_bytes == -1)
+            return 0;
+        return setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer_bytes, sizeof send_buffer_bytes);
+    }
+    """
+    int ETOOMANYREFS
+    int accept_connection(int listening, uint8_t *address, int *length) nogil
+    int configure_connection(int fd, int send_buffer_bytes) nogil
+
+cdef enum:
+    EVENTS_MOST = 64
+    SERVED_MOST = 256           # mpbroker.config.listeners.MAX_LISTENERS
+    PROCESSORS_MOST = 32
+    WORDS_MOST = 4
+    TOLD_MOST = 1024            # connections handed over before Python must hear of them
+    TOLD_MS = 100
+    NS_PER_MS = 1000000
+    ACCEPTS_PER_WAKEUP = 256
+
+cdef struct Served:
+    int fd
+    int number
+    bint is_unix                # a Unix-domain socket: its connections have no options and no address
+    uint64_t allowed            # connections that may be let in without asking Python
+    uint64_t *accepted          # its ListenerCount.ACCEPTED
+
+cdef struct Processor:
+    int role
+    int channel                 # the acceptor's end of the pair
+    uint64_t *life              # its word of `roles`; 0: it is dead
+    LedgerRef ledger
+
+cdef struct Told:
+    int role
+    int listener
+    uint64_t ticket
+    int length
+    uint8_t address[ADDRESS_BYTES]
+
+cdef struct AcceptTurn:
+    int epoll_fd
+    int send_buffer_bytes
+    CountersRef counters
+    BellRef bell
+    Served served[SERVED_MOST]
+    int served_count
+    Processor processors[PROCESSORS_MOST]
+    int processor_count
+    uint32_t next_processor
+    uint64_t outstanding_most
+    # words whose change ends the turn, and what Python has seen of them
+    uint64_t *words[WORDS_MOST]
+    uint64_t seen[WORDS_MOST]
+    int word_count
+    Told told[TOLD_MOST]
+    int told_count
+    uint64_t tell_at_ns         # when Python must hear of them
+    int ready[EVENTS_MOST]      # descriptors for Python to look at
+    int ready_count
+    bint is_rung
+    int unsent_fd               # a connection that could not be handed over; -1: none
+    int unsent_listener
+    int lost_listener           # a connection on it was lost before it was accepted; -1: none
+    int lost_errno
+
+cdef bint is_told_to_look(AcceptTurn *t) noexcept nogil:
+    cdef int i
+    for i in range(t.word_count):
+        if load_acquire(t.words[i]) != t.seen[i]:
+            return True
+    return False
+
+cdef Processor *processor_with_room(AcceptTurn *t) noexcept nogil:
+    """Return the next processor that lives and has room; NULL: none has."""
+    cdef Processor *p
+    cdef int i
+    for i in range(t.processor_count):
+        p = &t.processors[(t.next_processor + i) % t.processor_count]
+        if load_acquire(p.life) and ledger_outstanding(&p.ledger) < t.outstanding_most:
+            t.next_processor = (t.next_processor + i + 1) % t.processor_count
+            return p
+    return NULL
+
+cdef bint is_no_room(int error) noexcept nogil:
+    """Return whether a hand-over may succeed later: the processor's queue is full, or too many sockets are
+    on their way; or supervisor and processor are gone, as this process will soon hear.
+    """
+    return error in (
+        EAGAIN, ETOOMANYREFS, ENOBUFS, ENOMEM, EPIPE, ECONNRESET, ECONNREFUSED, ENOTCONN)
+
+cdef uint64_t send_to(
+    Processor *p, int fd, int listener, const uint8_t *address, int length
+) noexcept nogil:
+    """Hand a connection to a processor and return its ticket. 0: errno says why it was not sent."""
+    cdef Handover message
+    memset(&message, 0, sizeof(message))
+    message.ticket = ledger_hand(&p.ledger, listener, address, length)
+    message.listener = <uint16_t>listener
+    message.address_bytes = <uint8_t>length
+    memcpy(message.address, address, length)
+    if handover_send(p.channel, &message, sizeof(message), fd) < 0:
+        ledger_take_back(&p.ledger)
+        return 0
+    return message.ticket
+
+cdef void note_told(
+    AcceptTurn *t, Processor *p, uint64_t ticket, int listener, const uint8_t *address, int length
+) noexcept nogil:
+    cdef Told *told = &t.told[t.told_count]
+    if t.told_count == 0:
+        t.tell_at_ns = monotonic_ns() + TOLD_MS * NS_PER_MS
+    told.role, told.listener, told.ticket, told.length = p.role, listener, ticket, length
+    memcpy(told.address, address, length)
+    t.told_count += 1
+
+cdef bint accept_all(AcceptTurn *t, Served *s) noexcept nogil:
+    """Accept what waits in the listener's backlog. False: Python has to go on with the listener."""
+    cdef uint8_t address[ADDRESS_BYTES]
+    cdef int i, fd, length
+    cdef uint64_t ticket
+    cdef Processor *p
+    for i in range(ACCEPTS_PER_WAKEUP):
+        if t.told_count == TOLD_MOST:
+            return True
+        p = processor_with_room(t) if s.allowed else NULL
+        if p == NULL:
+            return False
+        fd = accept_connection(s.fd, address, &length)
+        if fd < 0:
+            if errno == EAGAIN:
+                return True
+            if errno in (EMFILE, ENFILE, ENOBUFS, ENOMEM):
+                return False        # it is still in the backlog
+            if errno != EINTR:
+                t.lost_listener, t.lost_errno = s.number, errno
+                return True
+            continue
+        ticket = 0
+        if s.is_unix or configure_connection(fd, t.send_buffer_bytes) == 0:
+            ticket = send_to(p, fd, s.number, address, length)
+        if ticket == 0:
+            t.unsent_listener, t.unsent_fd = s.number, fd
+            return True
+        close(fd)
+        note_told(t, p, ticket, s.number, address, length)
+        s.allowed -= 1
+        store_relaxed(s.accepted, s.accepted[0] + 1)
+    return True
+
+cdef Served *served_by(AcceptTurn *t, int fd) noexcept nogil:
+    cdef int i
+    for i in range(t.served_count):
+        if t.served[i].fd == fd:
+            return &t.served[i]
+    return NULL
+
+cdef void take_events(AcceptTurn *t, epoll_event *events, int count, bint quiet) noexcept nogil:
+    """Accept on the listeners that are ready; note for Python what it has to do. Not `quiet`: all of it."""
+    cdef int i
+    cdef Served *s
+    for i in range(count):
+        if events[i].data.fd == t.bell.fd:
+            bell_drain(&t.bell)
+            t.is_rung = True
+            continue
+        s = served_by(t, events[i].data.fd)
+        if s == NULL or not quiet or t.unsent_fd >= 0 or t.lost_listener >= 0 or not accept_all(t, s):
+            t.ready[t.ready_count] = events[i].data.fd
+            t.ready_count += 1
+
+cdef bint must_tell(AcceptTurn *t, uint64_t now_ns) noexcept nogil:
+    """Return whether Python has to look."""
+    if t.ready_count or t.is_rung or t.unsent_fd >= 0 or t.lost_listener >= 0:
+        return True
+    return t.told_count == TOLD_MOST or (t.told_count != 0 and now_ns >= t.tell_at_ns)
+
+cdef int run_turns(AcceptTurn *t, int timeout_ms) noexcept nogil:
+    """Wait and accept until Python has to look or the time is over. Return 0, or errno of epoll_wait."""
+    cdef epoll_event events[EVENTS_MOST]
+    cdef uint64_t now_ns = monotonic_ns(), until_ns = now_ns + <uint64_t>timeout_ms * NS_PER_MS, end_ns
+    cdef bint quiet
+    cdef int count
+    t.ready_count = t.is_rung = 0
+    while True:
+        end_ns = t.tell_at_ns if t.told_count and t.tell_at_ns < until_ns else until_ns
+        bell_arm(&t.bell)
+        quiet = not is_told_to_look(t)
+        count = 0
+        if quiet and now_ns < end_ns:
+            count = <int>((end_ns - now_ns + NS_PER_MS - 1) // NS_PER_MS)
+        count = epoll_wait(t.epoll_fd, events, EVENTS_MOST, count)
+        bell_disarm(&t.bell)
+        if count < 0:
+            return errno if errno != EINTR else 0       # Python's signal handlers come first
+        now_ns = monotonic_ns()
+        heartbeat(&t.counters, now_ns)
+        # Look again: a client that was told of a limit and then connects must meet it.
+        quiet = quiet and not is_told_to_look(t)
+        take_events(t, events, count, quiet)
+        if not quiet or must_tell(t, now_ns) or now_ns >= until_ns:
+            return 0
+
+
+cdef class AcceptorTurn:
+    """The turn of the acceptor with process index `process`. `epoll_fd` watches bell, orders and listeners;
+    `words` are aligned words of shared memory whose change Python must see at once.
+    """
+    cdef AcceptTurn t
+    cdef object memory
+    cdef list keep
+    cdef dict ledgers
+    cdef unsigned char[::1] roles
+
+    def __cinit__(self, *args, **named):
+        self.t.unsent_fd = self.t.lost_listener = -1
+
+    def __dealloc__(self):
+        if self.t.unsent_fd >= 0:
+            close(self.t.unsent_fd)
+
+    def __init__(self, memory, int process, int epoll_fd, list words, int send_buffer_bytes):
+        cdef CounterPage counters = memory.counters(process)
+        cdef Doorbell bell = memory.doorbell(process)
+        cdef unsigned char[::1] word
+        if len(words) > WORDS_MOST:
+            raise ValueError(f"{len(words)} words: at most {WORDS_MOST} are watched")
+        self.memory = memory
+        self.roles = memory.private.block("roles")
+        self.keep = [counters, bell]
+        self.ledgers = {}
+        self.t.epoll_fd, self.t.send_buffer_bytes = epoll_fd, send_buffer_bytes
+        self.t.counters, self.t.bell = counters.ref, bell.ref
+        self.t.outstanding_most = connections.OUTSTANDING_MAX
+        for word in words:
+            self.keep.append(word)
+            self.t.words[self.t.word_count] = <uint64_t *>(<size_t>&word[0])
+            self.t.word_count += 1
+
+    def look_at_words(self) -> None:
+        """Note the words as they are. Call it before looking at what they tell of: a later change ends the
+        turn.
+        """
+        cdef int i
+        for i in range(self.t.word_count):
+            self.t.seen[i] = load_acquire(self.t.words[i])
+
+    def serve(self, int timeout_ms) -> list[int]:
+        """Accept and hand over until Python has to look, `timeout_ms` at most. Returns the descriptors that
+        are ready for it. Raises OSError: epoll_wait failed.
+        """
+        cdef int error
+        with nogil:
+            error = run_turns(&self.t, timeout_ms)
+        if error:
+            raise OSError(error, os.strerror(error))
+        return [self.t.ready[i] for i in range(self.t.ready_count)]
+
+    # ---- what Python tells
+
+    def set_processors(self, list channels) -> None:
+        """Hand connections to these processors from now on: (role, descriptor of the pair) each."""
+        cdef Processor *p
+        cdef Ledger ledger
+        if len(channels) > PROCESSORS_MOST:
+            raise ValueError(f"{len(channels)} processors: at most {PROCESSORS_MOST} are served")
+        self.t.processor_count = 0
+        for role, channel in channels:
+            if role not in self.ledgers:
+                self.ledgers[role] = self.memory.connections(role)
+            ledger = self.ledgers[role]
+            p = &self.t.processors[self.t.processor_count]
+            p.role, p.channel, p.ledger = role, channel, ledger.ref
+            p.life = <uint64_t *>(<size_t>&self.roles[<int>role * 8])
+            self.t.processor_count += 1
+
+    def add_listener(self, int fd, int number, bint is_unix) -> None:
+        """Know the listening socket `fd` of a listener. Nothing is allowed yet."""
+        cdef unsigned char[::1] listeners = self.memory.public.block("listeners")
+        cdef Served *s
+        if self.t.served_count == SERVED_MOST:
+            raise ValueError(f"an acceptor serves at most {SERVED_MOST} listeners")
+        s = &self.t.served[self.t.served_count]
+        self.keep.append(listeners)
+        s.fd, s.number, s.is_unix, s.allowed = fd, number, is_unix, 0
+        s.accepted = <uint64_t *>(
+            <size_t>&listeners[number * <int>COUNTS_BYTES + 8 * <int>ListenerCount.ACCEPTED])
+        self.t.served_count += 1
+
+    def remove_listener(self, int fd) -> None:
+        cdef Served *s = served_by(&self.t, fd)
+        if s != NULL:
+            self.t.served_count -= 1
+            s[0] = self.t.served[self.t.served_count]
+
+    def allow(self, int fd, uint64_t count) -> None:
+        """Let `count` connections of a listener in without asking."""
+        cdef Served *s = served_by(&self.t, fd)
+        if s != NULL:
+            s.allowed = count
+
+    def configure(self, int send_buffer_bytes) -> None:
+        """Set socket.send.buffer.bytes of new connections; -1: as the kernel has it."""
+        self.t.send_buffer_bytes = send_buffer_bytes
+
+    def hand_over(self, int fd, int listener, const unsigned char[::1] address):
+        """Hand a connection to the next processor that has room; return (role, ticket), or None: none has.
+
+        Raises OSError.
+        """
+        cdef const uint8_t *bytes = &address[0] if address.shape[0] else <const uint8_t *>b""
+        cdef Processor *p
+        cdef uint64_t ticket
+        cdef int i
+        for i in range(self.t.processor_count):
+            p = processor_with_room(&self.t)
+            if p == NULL:
+                return None
+            ticket = send_to(p, fd, listener, bytes, <int>address.shape[0])
+            if ticket:
+                return p.role, ticket
+            if not is_no_room(errno):
+                raise OSError(errno, os.strerror(errno))
+        return None
+
+    # ---- what Python hears
+
+    def handed(self) -> list[tuple[int, int, int, bytes]]:
+        """Return (role, ticket, listener, address) of the connections handed over since the last call."""
+        cdef Told *told
+        cdef int i
+        found = []
+        for i in range(self.t.told_count):
+            told = &self.t.told[i]
+            found.append((told.role, told.ticket, told.listener, (<char *>told.address)[:told.length]))
+        self.t.told_count = 0
+        return found
+
+    def unsent(self):
+        """Return (listener, descriptor) of a connection that was accepted and not handed over, or None. The
+        descriptor is the caller's.
+        """
+        if self.t.unsent_fd < 0:
+            return None
+        found = self.t.unsent_listener, self.t.unsent_fd
+        self.t.unsent_fd = -1
+        return found
+
+    def lost(self):
+        """Return (listener, errno) of a connection that was lost before it was accepted, or None."""
+        if self.t.lost_listener < 0:
+            return None
+        found = self.t.lost_listener, self.t.lost_errno
+        self.t.lost_listener = -1
+        return found
