@@ -44,6 +44,7 @@ FOLLOWED = {
     "delete_topic_enable",
     "fetch_max_bytes",
     "group_initial_rebalance_delay_ms",
+    "group_max_members_bytes",
     "group_max_session_timeout_ms",
     "group_max_size",
     "group_min_session_timeout_ms",

@@ -15,6 +15,7 @@ from mpbroker.config.topic_config import TOPIC_KEYS
 ROOT = Path(__file__).parents[2]
 # What Kafka has no key for.
 OUR_OWN = {
+    "group.max.members.bytes",
     "log.workers",
     "log.flush.policy",
     "log.journal.bytes",

@@ -38,7 +38,8 @@ Group = OffsetFetchRequest.OffsetFetchRequestGroup
 @pytest.fixture(name="shared", scope="module")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
     made = Mpbroker(tmp_path_factory.mktemp("broker"))
-    with served(with_settings(made, {"group.initial.rebalance.delay.ms": "0"})) as broker:
+    settings = {"group.initial.rebalance.delay.ms": "0", "group.max.members.bytes": str(3 * MEGABYTE)}
+    with served(with_settings(made, settings)) as broker:
         create_topic(broker.bootstrap, "t", PARTITIONS)
         yield broker
 
@@ -83,6 +84,23 @@ def test_a_protocol_that_is_named_twice_breaks_no_group(shared: Mpbroker) -> Non
         assert (answer.error_code, answer.protocol_name) == (0, "a")
         left = client.ask(ApiKey.LEAVE_GROUP, 0, LeaveGroupRequest("twice", answer.member_id))
         assert left.error_code == 0
+
+
+def test_members_of_all_groups_take_no_more_than_is_allowed(shared: Mpbroker) -> None:
+    large = Protocol("range", bytes(MEGABYTE // 2))
+    with SocketClient(shared) as client:
+        answers = [client.ask(ApiKey.JOIN_GROUP, 3, join(large, group=f"large.{n}")) for n in range(10)]
+        assert {one.error_code for one in answers} == {0, ErrorCode.GROUP_MAX_SIZE_REACHED}
+        assert [one.error_code for one in answers[:4]] == [0] * 4
+        first = next(n for n, one in enumerate(answers) if one.error_code)
+        small = client.ask(ApiKey.JOIN_GROUP, 3, join(Protocol("range", b""), group="small"))
+        assert small.error_code == 0
+        for n in range(first):
+            leave = LeaveGroupRequest(f"large.{n}", answers[n].member_id)
+            assert client.ask(ApiKey.LEAVE_GROUP, 0, leave).error_code == 0
+        answer = client.ask(ApiKey.JOIN_GROUP, 3, join(large, group="large.again"))
+        assert answer.error_code == 0
+        client.ask(ApiKey.LEAVE_GROUP, 0, LeaveGroupRequest("large.again", answer.member_id))
 
 
 def test_members_that_leave_fill_no_log(shared: Mpbroker) -> None:

@@ -200,3 +200,19 @@ def test_an_operator_removes_it_by_its_instance() -> None:
     assert rig.leave(("", "one"), ("", "two")) == [0, 25]
     assert rig.state == "Empty"
     assert rig.leave(("stranger", "one")) == [25]
+
+
+def test_what_members_take_is_given_back() -> None:
+    """Check that the memory of members is counted back to nothing, whichever way they went."""
+    rig = GroupRig()
+    memory = rig.coordinator.manager.memory
+    ids, _ = rig.stable(2)
+    full = memory.used_bytes
+    assert full > 2000
+    pending = rig.answers[rig.join()]
+    assert memory.used_bytes > full
+    rig.join(instance="one", session_ms=6000)
+    rig.join(ids[0], topics=("t", "u"))
+    rig.leave((pending.member_id, None))  # type: ignore[union-attr]
+    rig.later(10 * REBALANCE_MS)
+    assert (rig.coordinator.manager.groups, memory.used_bytes) == ({}, 0)
