@@ -25,6 +25,9 @@ OUR_OWN = {
     "log.scrub.max.bytes.per.second",
     "handler.hang.timeout.ms",
     "max.in.flight.requests.per.connection",
+    "max.parked.bytes",
+    "max.parked.bytes.per.connection",
+    "max.parked.bytes.per.principal",
     "mpbroker.replication.factor.clamp",
     "mpbroker.sasl.oauthbearer.required.scope",
 }

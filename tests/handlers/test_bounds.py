@@ -8,6 +8,7 @@ import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
     AlterReplicaLogDirsRequest,
     DeleteRecordsRequest,
@@ -24,7 +25,10 @@ from mpbroker.protocol.messages import (
     SyncGroupRequest,
 )
 from ops.bench.brokers import Mpbroker
+from tests.chaos.leaks import held
+from tests.support.client_tools import eventually
 from tests.support.group_rig import subscription
+from tests.support.metered_client import Meter
 from tests.support.real_brokers import create_topic, served, with_settings
 from tests.support.socket_client import SocketClient, own_bytes, pids_of
 
@@ -101,6 +105,35 @@ def test_members_of_all_groups_take_no_more_than_is_allowed(shared: Mpbroker) ->
         answer = client.ask(ApiKey.JOIN_GROUP, 3, join(large, group="large.again"))
         assert answer.error_code == 0
         client.ask(ApiKey.LEAVE_GROUP, 0, LeaveGroupRequest("large.again", answer.member_id))
+
+
+def test_a_join_that_waits_keeps_no_block(shared: Mpbroker) -> None:
+    """Check that nobody holds the bytes of joins that wait for a member that does not come back."""
+    size = MEGABYTE // 2
+    large = Protocol("range", bytes(size))
+    with SocketClient(shared) as first, SocketClient(shared) as second, SocketClient(shared) as third:
+        member = first.ask(ApiKey.JOIN_GROUP, 3, join(Protocol("range", b""), group="waited"))
+        assert member.error_code == 0
+        for client in (second, third):
+            client.send(ApiKey.JOIN_GROUP, 3, join(large, group="waited"))
+        waiting = (
+            "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations,delayedOperation=topic"
+        )
+        meter = Meter(shared)
+        eventually(lambda: meter.get(waiting, "Value") == 2, "both wait")
+
+        def bytes_held() -> int:
+            return sum(count for what, count in held(shared).items() if what.endswith(": bytes"))
+
+        eventually(lambda: bytes_held() < size, "their bytes are with the group alone")
+        assert meter.get(waiting, "Value") == 2
+        leave = LeaveGroupRequest("waited", member.member_id)
+        assert first.ask(ApiKey.LEAVE_GROUP, 0, leave).error_code == 0
+        answers = [decode_response_frame(ApiKey.JOIN_GROUP, 3, c.receive())[1] for c in (second, third)]
+        assert {one.error_code for one in answers} == {0}
+        for one in answers:
+            leave = LeaveGroupRequest("waited", one.member_id)
+            assert first.ask(ApiKey.LEAVE_GROUP, 0, leave).error_code == 0
 
 
 def test_members_that_leave_fill_no_log(shared: Mpbroker) -> None:

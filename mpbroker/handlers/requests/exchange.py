@@ -46,6 +46,8 @@ MEMBERS_MAX = 10_000
 FEW_MAX = 1_000
 # Shorter bodies are not looked into: each element takes at least a byte.
 LOOKED_INTO_BYTES = 1_000
+# A request that waits keeps so much of what its client has sent.
+KEPT_BYTES = 4_096
 # A request with more elements is decoded in pieces, between other work.
 DECODED_AT_ONCE = 10_000
 # The most bytes of one response, without the records that a processor sends from files.
@@ -204,6 +206,19 @@ class Exchange:
             assert self._frame is not None, "it was decoded where it lay"
             self._raw, self._frame = bytes(self._frame[self.slot.body :]), None
         return self._raw
+
+    def shed(self, long_field: str) -> None:
+        """Let go of all but the short fields of a request that waits. Its error response needs only these.
+
+        The request log has all of it.
+        """
+        if self.body_bytes <= KEPT_BYTES or self.broker.tells_all():
+            return
+        try:
+            getattr(self.body, long_field).clear()
+        except UnreadableBody:
+            return  # the coordinator finds it out, too
+        self._raw = None
 
     def can_be_served(self) -> bool:
         """Read what every request needs. If that is malformed, or too much, close and return False."""
