@@ -48,8 +48,8 @@ cpdef enum SlotKind:
     PRODUCED = 11       # a PRODUCE_BACK job is filled
     CALL = 12           # a message (msgpack) in the block; answered by ANSWER with the same `request`
     ANSWER = 13         # the answer to a CALL; also ends the lease of the CALL's block
-    # the message of the CALL with the same `request` was read: the lease of its block has ended, and the ANSWER
-    # may take long
+    # the message of the CALL with the same `request` was read: the lease of its block has ended, and the
+    # ANSWER may take long
     TAKEN = 14
 
 cpdef enum SlotFlag:

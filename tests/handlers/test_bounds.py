@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from mpbroker.handlers.requests.exchange import RESPONSE_BYTES_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_response_frame
@@ -34,6 +35,8 @@ from tests.support.socket_client import SocketClient, own_bytes, pids_of
 
 PARTITIONS = 100
 MEGABYTE = 1 << 20
+# Of an offset; the most that may be committed.
+METADATA_BYTES = 4096
 
 Protocol = JoinGroupRequest.JoinGroupRequestProtocol
 Group = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -54,8 +57,9 @@ def join(*protocols: Protocol, group: str = "g", member_id: str = "", session_ms
     return request
 
 
-def commit_of_all(client: SocketClient, group: str) -> None:
-    partitions = [OffsetCommitRequest.OffsetCommitRequestPartition(n, 5) for n in range(PARTITIONS)]
+def commit_of_all(client: SocketClient, group: str, metadata: str = "") -> None:
+    of_partition = OffsetCommitRequest.OffsetCommitRequestPartition
+    partitions = [of_partition(n, 5, committed_metadata=metadata) for n in range(PARTITIONS)]
     topic = OffsetCommitRequest.OffsetCommitRequestTopic("t", partitions=partitions)
     answer = client.ask(ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(group, topics=[topic]))
     assert {p.error_code for p in answer.topics[0].partitions} == {0}
@@ -163,15 +167,27 @@ def test_a_group_is_answered_once_however_often_it_is_named(shared: Mpbroker) ->
             assert client.receive() == once
 
 
+def test_an_answer_has_a_bound(shared: Mpbroker) -> None:
+    """Check that a short request cannot have a handler build an answer of any length."""
+    groups = [f"long.{number}" for number in range(RESPONSE_BYTES_MAX // (PARTITIONS * METADATA_BYTES) + 1)]
+    asked = OffsetFetchRequest(groups=[Group(name, topics=None) for name in groups])
+    with SocketClient(shared) as client:
+        for name in groups:
+            commit_of_all(client, name, "m" * METADATA_BYTES)
+        answer = client.ask(ApiKey.OFFSET_FETCH, 8, asked)
+        assert {(len(one.topics), one.error_code) for one in answer.groups} == {
+            (0, ErrorCode.INVALID_REQUEST)
+        }
+        asked.groups.pop()
+        answer = client.ask(ApiKey.OFFSET_FETCH, 8, asked)
+        assert {(len(one.topics), one.error_code) for one in answer.groups} == {(1, 0)}
+
+
 def test_a_coordinator_is_found_once_for_each_key(shared: Mpbroker) -> None:
     with SocketClient(shared) as client:
         request = FindCoordinatorRequest(coordinator_keys=["g", "h"] * 30_000)
         client.send(ApiKey.FIND_COORDINATOR, 6, request)
         assert len(client.receive()) < 200
-
-
-def many(count: int, make: Callable[[int], Message]) -> list[Message]:
-    return [make(n) for n in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +241,7 @@ def test_a_request_that_names_too_much_closes_its_connection(
 
 def test_a_long_request_is_served_in_pieces(shared: Mpbroker) -> None:
     """Check a request that is decoded in pieces: what it names is answered all the same."""
-    names = [MetadataRequest.MetadataRequestTopic(name=f"no.{n}") for n in range(50_000)]
+    names = [MetadataRequest.MetadataRequestTopic(name=f"no.{n}") for n in range(30_000)]
     with SocketClient(shared) as client:
         answer = client.ask(ApiKey.METADATA, 9, MetadataRequest(names, allow_auto_topic_creation=False))
-    assert len(answer.topics) == 50_000
+    assert len(answer.topics) == 30_000

@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import Any, TypeAlias
 
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import NAMED_MAX
+from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.errors import ErrorCode
@@ -42,7 +42,7 @@ class Api:
     handle: Handle
     failed: Failed
     is_forwarded: bool = False
-    elements_max: int = NAMED_MAX
+    elements_max: int = PARTITIONS_MAX
 
     def serves(self, version: int) -> bool:
         return self.oldest <= version <= self.latest
@@ -60,7 +60,7 @@ def api(
     failed: Failed | None = None,
     advertised_from: int | None = None,
     is_forwarded: bool = False,
-    elements_max: int = NAMED_MAX,
+    elements_max: int = PARTITIONS_MAX,
 ) -> Callable[[Handle], Handle]:
     """Register a function for versions of an API.
 

@@ -36,12 +36,12 @@ from shm.counters import CounterPage
 log = logging.getLogger("mpbroker")
 
 # Elements that the arrays of one request may have in all, its tagged fields included. They are counted before
-# the request is decoded. No broker has as many groups or partitions. An administrator's client asks for all
-# groups at once.
+# the request is decoded. Requests about topics and partitions: all that a broker has, each partition with its
+# topic.
+PARTITIONS_MAX = 40_000
+# Requests about groups, transactional ids or users: an administrator's client asks for all of them at once.
 NAMED_MAX = 100_000
-# The same of APIs about partitions, of which a broker has fewer; about members of one group; and of those
-# without a long list.
-PARTITIONS_MAX = 20_000
+# Requests about the members of one group, and those without a long list.
 MEMBERS_MAX = 10_000
 FEW_MAX = 1_000
 # Shorter bodies are not looked into: each element takes at least a byte.
