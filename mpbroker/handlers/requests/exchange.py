@@ -39,6 +39,8 @@ log = logging.getLogger("mpbroker")
 # the request is decoded. Requests about topics and partitions: all that a broker has, each partition with its
 # topic.
 PARTITIONS_MAX = 40_000
+# Requests about topics alone.
+TOPICS_MAX = 20_000
 # Requests about groups, transactional ids or users: an administrator's client asks for all of them at once.
 NAMED_MAX = 100_000
 # Requests about the members of one group, and those without a long list.
