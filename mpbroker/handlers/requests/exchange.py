@@ -87,6 +87,8 @@ class ServedApi(Protocol):
     @property
     def handle(self) -> Callable[[Any], Message | None]: ...
     @property
+    def refusal(self) -> Callable[[Any], Message | None]: ...
+    @property
     def failed(self) -> Callable[[Any, ErrorCode], Message | None]: ...
     def serves(self, version: int, /) -> bool: ...
 
@@ -274,7 +276,9 @@ class Exchange:
         self.local_ns = time.monotonic_ns()
 
     def _run(self) -> None:
-        if self.is_long and (not self.api.is_forwarded or self.broker.authorization.is_on):
+        if (refusal := self.api.refusal(self)) is not None:
+            self.reply(refusal)
+        elif self.is_long and (not self.api.is_forwarded or self.broker.authorization.is_on):
             self.takes_long = True
             self.work_off(self._read_and_handle())
         else:
