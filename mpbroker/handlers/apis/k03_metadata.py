@@ -170,8 +170,6 @@ def created(
 def handle(exchange: ApiExchange) -> MetadataResponse | None:
     """Brokers, topics and partitions; creates topics that are asked for by name, where that is allowed."""
     asked = exchange.body.topics or ()
-    if exchange.names_too_many(len(asked)):
-        return None
     if exchange.version < FIRST_VERSION_WITH_IDS and any(
         t.name is None or t.topic_id != ZERO_UUID for t in asked
     ):

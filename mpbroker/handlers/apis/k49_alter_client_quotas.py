@@ -54,8 +54,6 @@ def altered(exchange: ApiExchange, results: list[Result | None], found: AlteredQ
 @api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, name="AlterClientQuotas", failed=failed, elements_max=NAMED_MAX)
 def handle(exchange: ApiExchange) -> AlterClientQuotasResponse | None:
     """Sets and removes quotas of users, client ids and addresses."""
-    if exchange.names_too_many(len(exchange.body.entries)):
-        return None
     results: list[Result | None] = []
     good: list[QuotaAlteration] = []
     for entry in exchange.body.entries:

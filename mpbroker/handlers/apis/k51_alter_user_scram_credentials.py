@@ -59,8 +59,6 @@ def altered(exchange: ApiExchange, answer: ScramUsers | Unanswered) -> None:
 def handle(exchange: ApiExchange) -> None:
     """Sets and removes SCRAM credentials of users."""
     body = exchange.body
-    if exchange.names_too_many(len(body.upsertions) + len(body.deletions)):
-        return
     ask_coordinator(
         exchange,
         AlterScram(

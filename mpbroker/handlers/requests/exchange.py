@@ -232,7 +232,7 @@ class Exchange:
             if self.body_bytes > LOOKED_INTO_BYTES:
                 key, at, most = self.slot.api_key, self.slot.body, self.api.elements_max
                 self.elements = count_elements(key, self.version, self._frame, at, most)
-                if self.names_too_many(self.elements, most):
+                if self._names_too_many():
                     return False
             return self.api.is_forwarded or self.is_long or self.body is not None
         except (UnreadableBody, UnicodeDecodeError) as error:
@@ -309,9 +309,10 @@ class Exchange:
         if response is not None:
             self.reply(response)
 
-    def names_too_many(self, named: int, most: int = NAMED_MAX) -> bool:
+    def _names_too_many(self) -> bool:
         """Return True, and close the connection, if others would have to wait for all that it names."""
-        if named <= most:
+        most = self.api.elements_max
+        if self.elements <= most:
             return False
         log.warning(
             "%s names more than %d of what it is about: its connection is closed. Ask for fewer at once",
