@@ -144,11 +144,20 @@ class JoinGroup:
         return member is not None or len(group.members) < most
 
     def _has_memory(self, group: Group, join: Join) -> bool:
-        """Return whether there is memory for what the member brings, beside that of all other members."""
-        known = group.members.get(join.request.member_id)
-        more = MEMBER_BYTES + size_of(join.protocols) - (size_of(known.protocols) if known else 0)
+        """Return whether there is memory for what the member brings, beside that of all other members.
+
+        A member that comes back with no more than it has is never refused.
+        """
+        instance_id = join.request.group_instance_id
+        member_id = group.static_members.get(instance_id or "", join.request.member_id)
+        known = group.members.get(member_id)
+        more = size_of(join.protocols)
+        if known is not None:
+            more -= size_of(known.protocols)
+        elif member_id not in group.pending_joins:
+            more += MEMBER_BYTES
         most = self._config.group_max_members_bytes
-        if self._manager.memory.used_bytes + more <= most:
+        if more <= 0 or self._manager.memory.used_bytes + more <= most:
             return True
         log.warning(
             "group %.255s: a member is refused: the members of all groups would take more than "

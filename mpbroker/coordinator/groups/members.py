@@ -47,16 +47,16 @@ class Members:
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is GroupState.PREPARING_REBALANCE:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+        # Of the leader's assignment only what members get is kept.
+        assignments = {a.member_id: a.assignment for a in request.assignments if a.member_id in group.members}
+        is_leader = group.leader == member.member_id
+        if is_leader and group.state is GroupState.COMPLETING_REBALANCE:
+            self._check_memory(group, assignments)
         self._rebalances.synced(group, member.member_id)
         if group.state is GroupState.STABLE:
             return SyncGroupResponse(
                 protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
             )
-        # Of the leader's assignment only what members get is kept.
-        assignments = {a.member_id: a.assignment for a in request.assignments if a.member_id in group.members}
-        is_leader = group.leader == member.member_id
-        if is_leader:
-            self._check_memory(group, assignments)
         self._rebalances.wait_for_sync(group, member, context.waiter)
         if is_leader:
             self._rebalances.store_assignment(group, assignments)
@@ -64,8 +64,10 @@ class Members:
 
     def _check_memory(self, group: Group, assignments: dict[str, bytes]) -> None:
         """Raise ApiError if there is no memory for an assignment."""
-        most, size = self._config.group_max_members_bytes, sum(map(len, assignments.values()))
-        if self._manager.memory.used_bytes + size > most:
+        most = self._config.group_max_members_bytes
+        more = sum(map(len, assignments.values()))
+        more -= sum(len(member.assignment) for member in group.members.values())
+        if more > 0 and self._manager.memory.used_bytes + more > most:
             log.warning(
                 "group %.255s: its assignment is refused: the members of all groups would take more than "
                 "group.max.members.bytes=%d",

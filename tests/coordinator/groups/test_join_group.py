@@ -216,3 +216,28 @@ def test_what_members_take_is_given_back() -> None:
     rig.leave((pending.member_id, None))  # type: ignore[union-attr]
     rig.later(10 * REBALANCE_MS)
     assert (rig.coordinator.manager.groups, memory.used_bytes) == ({}, 0)
+
+
+def test_an_assignment_that_there_is_no_memory_for_is_refused() -> None:
+    rig = GroupRig(group_max_members_bytes=3000)
+    member_id, waiter = rig.new_member()
+    rig.until_answered(waiter)
+    generation = rig.joined(waiter).generation_id
+    refused = rig.sync(member_id, generation, {member_id: bytes(3000)})
+    assert error_of(rig, refused) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    sync = rig.sync(member_id, generation, {member_id: bytes(1000), "nobody": bytes(3000)})
+    rig.settle()
+    assert rig.synced(sync) == bytes(1000)
+
+
+def test_members_that_are_there_stay_when_there_is_no_memory_for_more() -> None:
+    rig = GroupRig()
+    ids, _ = rig.stable(2)
+    used_bytes = rig.coordinator.manager.memory.used_bytes
+    full = GroupRig(group_max_members_bytes=used_bytes)
+    ids, generation = full.stable(2)
+    assert error_of(full, full.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert full.heartbeat(ids[0], generation) is ErrorCode.NONE
+    waiters = [full.join(ids[0]), full.join(ids[1])]
+    full.until_answered(*waiters)
+    assert {full.joined(waiter).generation_id for waiter in waiters} == {generation + 1}
