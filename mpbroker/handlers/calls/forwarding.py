@@ -172,8 +172,11 @@ class Forwarding:
         self._coordinator.taken(call.request)
         for exchange, number in self._away.get(call.connection, {}).items():
             if number == call.request:
-                exchange.shed(WAITING[ApiKey(exchange.slot.api_key)])
-                self._parked_memory.charge(exchange, REQUEST_BYTES + min(exchange.body_bytes, KEPT_BYTES))
+                key = ApiKey(exchange.slot.api_key)
+                exchange.shed(WAITING[key])
+                # What a member brings counts at its group from now on; an assignment only when it is written.
+                if key is ApiKey.JOIN_GROUP:
+                    self._parked_memory.charge(exchange, REQUEST_BYTES + min(exchange.body_bytes, KEPT_BYTES))
 
     def _back(self, exchange: Exchange) -> None:
         """Note that the coordinator has the request no more."""
