@@ -214,6 +214,16 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
             at_most=32,
         ),
     ] = 16
+    max_parked_bytes: Annotated[
+        int,
+        Key(LONG, "Memory of requests that wait for records or for members of a group.", at_least=1),
+    ] = 134_217_728
+    max_parked_bytes_per_principal: Annotated[
+        int, Key(LONG, "The same, of the requests of one user; ANONYMOUS is one.", at_least=1)
+    ] = 67_108_864
+    max_parked_bytes_per_connection: Annotated[int, Key(LONG, "The same, of one connection.", at_least=1)] = (
+        16_777_216
+    )
     socket_send_buffer_bytes: Annotated[
         int, Key(INT, "SO_SNDBUF; -1 leaves it to the system.", at_least=-1)
     ] = 102_400

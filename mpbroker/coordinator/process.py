@@ -59,6 +59,7 @@ from mpbroker.ipc.topology import (
     name_of,
     slots_given,
 )
+from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.quotas.meters import MutationMeters
@@ -74,6 +75,10 @@ RETRY_OPEN_SECONDS = 1.0
 STOP_SECONDS = 5.0
 # The log process does not know whether the batch was appended, or that we own the log. Its log will tell.
 UNKNOWN_OUTCOME = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+# Requests that wait for other members, perhaps for half an hour.
+WAIT_FOR_OTHERS = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 
 
 class Phase(Enum):
@@ -253,6 +258,8 @@ class Coordinator:
                     call = unpack_call(slot)
                     caller = Caller(rings.other, self._lives[rings.other], call.request)
                     if (message := self._server.message_of(call)) is not None:
+                        if isinstance(message, ForwardedRequest) and message.api_key in WAIT_FOR_OTHERS:
+                            self._server.give_back(call)
                         self._called(caller, message)
                 case SlotKind.RETURN:
                     returned = unpack_return(slot)

@@ -21,6 +21,7 @@ from mpbroker.handlers.requests.answers import Answers
 from mpbroker.handlers.requests.authorization import Authorization
 from mpbroker.handlers.requests.exchange import Exchange, ServedApi
 from mpbroker.handlers.requests.metadata import Metadata, Topic
+from mpbroker.handlers.requests.parked_memory import ParkedMemory
 from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
 from mpbroker.handlers.requests.throttling import Throttling
 from mpbroker.ipc.listeners import AddedListener
@@ -57,6 +58,7 @@ class Broker:
     fetches: Fetches
     fetch_sessions: FetchSessionCache
     forwarding: Forwarding
+    parked_memory: ParkedMemory
     readers: Readers
     cold_reads: DiskPrefetch
     damaged: Words

@@ -279,6 +279,8 @@ class Handler:
                 self.broker.forwarding.cancel(connection)
             elif kind == SlotKind.PRODUCED:
                 self.broker.log.produced(unpack_produce(slot))
+            elif kind == SlotKind.TAKEN:
+                self.broker.forwarding.taken(unpack_call(slot))
             elif kind == SlotKind.ANSWER:
                 # The coordinator publishes its changes before it answers.
                 self.read_news()
@@ -352,6 +354,7 @@ class Handler:
 
     def ended(self, exchange: Exchange) -> None:
         self.open.pop(exchange, None)
+        self.broker.parked_memory.release(exchange)
         self.produces.end(exchange.slot)
 
     def refuse(self, slot: Request) -> None:

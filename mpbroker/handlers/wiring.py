@@ -23,6 +23,7 @@ from mpbroker.handlers.produce.transaction_checks import TransactionChecks
 from mpbroker.handlers.requests.answers import Answers
 from mpbroker.handlers.requests.authorization import Authorization
 from mpbroker.handlers.requests.metadata import Metadata
+from mpbroker.handlers.requests.parked_memory import ParkedMemory
 from mpbroker.handlers.requests.reply_backpressure import ReplyBackpressure
 from mpbroker.handlers.requests.throttling import Throttling
 from mpbroker.ipc.append_job import AppendJobs
@@ -66,6 +67,7 @@ def make_broker(
     def closed_behind(request: Request) -> Sequence[Request]:
         return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
 
+    parked_memory = ParkedMemory(lambda: context.config)
     jobs = Jobs(appends, waiting, len(workers), produces.end)
     return Broker(
         config=config,
@@ -89,7 +91,8 @@ def make_broker(
             monotonic_ms,
             memory.sizes.partition_slots,
         ),
-        forwarding=Forwarding(coordinator),
+        forwarding=Forwarding(coordinator, parked_memory),
+        parked_memory=parked_memory,
         readers=Readers(config.log_dirs),
         # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
         cold_reads=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),

@@ -1,6 +1,7 @@
 """Calls from one process to another over their rings, and the answers.
 
     client -> server    CALL     the message lies in a block of the client's arena
+    server -> client    TAKEN    ends the lease of that block early, if the answer may take long
     server -> client    ANSWER   ends the lease of that block; the answer lies in one of the server's arena
     client -> server    RETURN   ends the lease of the answer's block
 
@@ -95,6 +96,12 @@ class RpcClient:
         self._lender.end(pending.block, pending.generation)
         pending.then(message)
 
+    def taken(self, number: int) -> None:
+        """End the lease of a call's block: the server has read it, and answers later."""
+        pending = self._pending.get(number)
+        if pending is not None:
+            self._lender.end(pending.block, pending.generation)
+
     def _read(self, answer: Call) -> Message:
         if not answer.block:
             return self._no_answer("found no memory")
@@ -137,6 +144,12 @@ class RpcServer:
             call.owner, call.request, Failed(NO_ANSWER, "the call's block was stale"), call.connection
         )
         return None
+
+    def give_back(self, call: Call) -> None:
+        """Give back the block of a CALL whose message was read: its answer may take long."""
+        self._push(
+            call.owner, pack_call(SlotKind.TAKEN, self._lender.owner, call.request, 0, 0, 0, call.connection)
+        )
 
     def answer(self, client: int, number: int, answer: Message, connection: int = 0) -> bool:
         """Answer the client's call of that number. Return False if there was no memory for the answer.

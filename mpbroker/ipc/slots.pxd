@@ -14,7 +14,7 @@ reused; `channel` is merely the place in the processor's table where that connec
     log         -> handler        PRODUCED, ANSWER
     log         -> coordinator    PRODUCED, ANSWER
     log         -> cleaner        ANSWER
-    coordinator -> handler        ANSWER
+    coordinator -> handler        TAKEN, ANSWER
     coordinator -> log            PRODUCE_BACK, CALL, RETURN
     cleaner     -> log            CALL, RETURN
 
@@ -24,7 +24,7 @@ A kind has one shape, whoever sends it:
     ReturnSlot     RETURN
     ReplySlot      SEND, SEND_PARTS, NOOP, CLOSE, PARKED
     ProduceSlot    PRODUCE, PRODUCE_BACK, PRODUCED
-    CallSlot       CALL, ANSWER
+    CallSlot       CALL, TAKEN, ANSWER
 """
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -48,6 +48,9 @@ cpdef enum SlotKind:
     PRODUCED = 11       # a PRODUCE_BACK job is filled
     CALL = 12           # a message (msgpack) in the block; answered by ANSWER with the same `request`
     ANSWER = 13         # the answer to a CALL; also ends the lease of the CALL's block
+    # the message of the CALL with the same `request` was read: the lease of its block has ended, and the
+    # ANSWER may take long
+    TAKEN = 14
 
 cpdef enum SlotFlag:
     # REQUEST: its cost is unknown; it went alone, to a handler with nothing waiting if there was one

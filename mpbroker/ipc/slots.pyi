@@ -20,6 +20,7 @@ class SlotKind(IntEnum):
     PRODUCED = 11
     CALL = 12
     ANSWER = 13
+    TAKEN = 14
 
 class ReplyFlag(IntEnum):
     LOGGED = 1

@@ -15,6 +15,7 @@ from mpbroker.config.topic_config import TOPIC_KEYS
 ROOT = Path(__file__).parents[2]
 # What Kafka has no key for.
 OUR_OWN = {
+    "group.max.members.bytes",
     "log.workers",
     "log.flush.policy",
     "log.journal.bytes",
@@ -24,6 +25,9 @@ OUR_OWN = {
     "log.scrub.max.bytes.per.second",
     "handler.hang.timeout.ms",
     "max.in.flight.requests.per.connection",
+    "max.parked.bytes",
+    "max.parked.bytes.per.connection",
+    "max.parked.bytes.per.principal",
     "mpbroker.replication.factor.clamp",
     "mpbroker.sasl.oauthbearer.required.scope",
 }

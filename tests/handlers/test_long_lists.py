@@ -19,6 +19,7 @@ from mpbroker.protocol.messages import (
     DeleteTopicsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
+    FindCoordinatorRequest,
     IncrementalAlterConfigsRequest,
     Message,
     MetadataRequest,
@@ -117,3 +118,27 @@ def test_more_than_any_broker_has_closes_the_connection(
         ready.turn()
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]
     assert ready.coordinator.take() == []
+
+
+def test_an_answer_that_grows_too_long_fails_its_request(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handlers_exchange, "RESPONSE_BYTES_MAX", 10_000)
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    named = [resource(2, "t"), resource(4, "1"), resource(2, "u")]
+    request = DescribeConfigsRequest(named, include_documentation=True)
+    ready.processor.send(request_frame(CONFIGS, 4, request))
+    ready.turn()
+    results = ready.answer(CONFIGS, 4).results
+    assert {(len(result.configs), result.error_code) for result in results} == {(0, 42)}
+    assert "its answer would have more than 10000 bytes" in caplog.text
+
+
+def test_a_connection_is_closed_if_even_the_error_is_too_long(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers_exchange, "RESPONSE_BYTES_MAX", 10_000)
+    request = FindCoordinatorRequest(coordinator_keys=[str(number) for number in range(1000)])
+    ready.processor.send(request_frame(10, 6, request))
+    ready.turn()
+    assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]

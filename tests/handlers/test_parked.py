@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.chaos.leaks import held
 from tests.support.client_tools import eventually
 from tests.support.metered_client import Meter
 from tests.support.polling import is_soon
-from tests.support.real_brokers import create_topic, stop_cleanly
+from tests.support.real_brokers import create_topic, served, stop_cleanly, with_settings
 
 WAIT_MS = 2_000
 # Fetch v4: replica_id, max_wait_ms behind the header.
@@ -106,6 +107,30 @@ def answers(connection: socket.socket) -> tuple[int, bool]:
         received = received[4 + size :]
         count += 1
     return count, closed
+
+
+def test_what_waits_has_a_bound_of_memory(tmp_path: Path) -> None:
+    """Check that fetches beyond it are answered at once, and that it is given back with the connections."""
+    settings = {"max.parked.bytes.per.principal": str(2 * 4096 * 10), "num.io.threads": "2"}
+    with served(with_settings(Mpbroker(tmp_path), settings)) as broker:
+        create_topic(broker.bootstrap, "t", 1)
+        meter = Meter(broker)
+        for _ in range(2):
+            connections = [socket.create_connection(broker.address) for _ in range(3 * FETCHES)]
+            for connection in connections:
+                connection.sendall(waiting_fetch(600_000).frame)
+            answered = [0] * len(connections)
+
+            def all_known(these: list[socket.socket] = connections, counts: list[int] = answered) -> bool:
+                for number, connection in enumerate(these):
+                    counts[number] += answers(connection)[0]
+                return sum(counts) + meter.get(PARKED, "Value") == len(these)
+
+            eventually(all_known, "each waits or is answered")
+            assert FETCHES / 2 <= len(connections) - sum(answered) <= 2 * FETCHES
+            for connection in connections:
+                connection.close()
+            eventually(lambda: meter.get(PARKED, "Value") == 0, "nobody waits")
 
 
 @pytest.mark.parametrize("deaths", [0, 1, 2])

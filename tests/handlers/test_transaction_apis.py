@@ -257,6 +257,6 @@ def test_more_than_any_broker_has_closes_the_connection(
 
 
 def test_offsets_that_are_no_single_batch_are_refused(ready: Rig) -> None:
-    response = ready.ask(ApiKey.TXN_OFFSET_COMMIT, 3, committing(1, 50_000))
+    response = ready.ask(ApiKey.TXN_OFFSET_COMMIT, 3, committing(1, 30_000))
     assert set(errors_in(response)) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert not ready.coordinator.take()

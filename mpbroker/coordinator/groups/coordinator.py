@@ -69,7 +69,7 @@ class GroupCoordinator:
         self.txn_offset_commit = TxnOffsetCommit(
             clock, queue, self.offsets, offset_manager, manager, transactions, answers
         )
-        members = Members(manager, rebalances)
+        members = Members(config, manager, rebalances)
         describe = DescribeGroups(manager)
         delete = DeleteGroups(config, clock, self.timers, queue, manager, offset_manager, rebalances, answers)
         join = JoinGroup(config, queue, manager, self.offsets, rebalances, new_id, answers.answer)

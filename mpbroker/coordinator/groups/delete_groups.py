@@ -75,7 +75,7 @@ class DeleteGroups:
         """Delete the group with all its offsets. Until that is durable it is dead, and nobody can join."""
         group.enter(GroupState.DEAD, self._clock.wall_ms())
         self._rebalances.end_group(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        group.pending_joins.clear()
+        group.expect_nobody()
         keys = self._offsets.keys_of(group.group_id)
 
         def written(error: ErrorCode) -> None:

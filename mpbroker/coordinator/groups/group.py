@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
+from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES, NAME_BYTES, MemberMemory
 from mpbroker.coordinator.groups.records import GroupValue, MemberValue
 from mpbroker.coordinator.runtime.requests import Waiter
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -67,6 +68,14 @@ class Member:
     knows_its_id: bool = True
     awaits_join: Waiter | None = None
     awaits_sync: Waiter | None = None
+    # Charged to the memory of its group.
+    charged_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes of memory the member takes."""
+        names = len(self.member_id) + len(self.instance_id or "") + len(self.client_id)
+        return MEMBER_BYTES + names + len(self.assignment) + size_of(self.protocols)
 
     @property
     def is_alive_without_heartbeats(self) -> bool:
@@ -106,10 +115,11 @@ class Group:
     pending_syncs: set[str] = field(default_factory=set)
     member_joined_meanwhile: bool = False
     subscribed: frozenset[str] | None = None
+    memory: MemberMemory = field(default_factory=MemberMemory)
     _supported: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def from_record(cls, group_id: str, value: GroupValue) -> Group:
+    def from_record(cls, group_id: str, value: GroupValue, memory: MemberMemory) -> Group:
         """Make a group from its last record. A group with members is stable."""
         group = cls(
             group_id,
@@ -119,6 +129,7 @@ class Group:
             protocol=value.protocol,
             leader=value.leader,
             state_ms=None if value.state_ms < 0 else value.state_ms,
+            memory=memory,
         )
         for m in value.members:
             member = Member(
@@ -170,7 +181,34 @@ class Group:
             self.leader = member.member_id
         self.members[member.member_id] = member
         self._supported.update(name for name, _ in member.protocols)
-        self.pending_joins.discard(member.member_id)
+        self._expect_no_more(member.member_id)
+        self._charge(member)
+
+    def expect(self, member_id: str) -> None:
+        """Note that a client was given this id."""
+        self.pending_joins.add(member_id)
+        self.memory.charge(self._pending_size(member_id))
+
+    def _expect_no_more(self, member_id: str) -> None:
+        if member_id in self.pending_joins:
+            self.pending_joins.discard(member_id)
+            self.memory.charge(-self._pending_size(member_id))
+
+    def _pending_size(self, member_id: str) -> int:
+        return MEMBER_BYTES + len(self.group_id) + len(member_id)
+
+    def expect_nobody(self) -> None:
+        for member_id in list(self.pending_joins):
+            self._expect_no_more(member_id)
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        member.assignment = assignment
+        self._charge(member)
+
+    def _charge(self, member: Member) -> None:
+        size = member.size + len(self.group_id)
+        self.memory.charge(size - member.charged_bytes)
+        member.charged_bytes = size
 
     def remove(self, member_id: str) -> None:
         """Remove a member, or an id that is pending. If the leader goes another member leads."""
@@ -178,11 +216,12 @@ class Group:
         if member is not None:
             assert (member.awaits_join, member.awaits_sync) == (None, None)
             self._remove_protocols(member)
+            self.memory.charge(-member.charged_bytes)
             if member.instance_id is not None:
                 del self.static_members[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
-        self.pending_joins.discard(member_id)
+        self._expect_no_more(member_id)
         self.pending_syncs.discard(member_id)
 
     def update(
@@ -193,6 +232,7 @@ class Group:
         self._supported.update(name for name, _ in protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
+        self._charge(member)
 
     def replace_static(self, member: Member, new_id: str) -> None:
         """Give a static member a new member id. Clients that use the old one are fenced from now on."""
@@ -332,6 +372,21 @@ class Group:
             JoinGroupResponse.JoinGroupResponseMember(m.member_id, m.instance_id, m.metadata(self.protocol))
             for m in self.members.values()
         ]
+
+
+def size_of(protocols: Protocols) -> int:
+    """Return about how many bytes of memory the protocols of a member take.
+
+    The topics of one of them will be read; each is a string then.
+    """
+    names = max((names_in(metadata) for _, metadata in protocols), default=0)
+    return NAME_BYTES * names + sum(NAME_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+
+
+def names_in(subscription: bytes) -> int:
+    """Return how many topics `topics_in` will find, at most."""
+    count = int.from_bytes(subscription[2:6], signed=True)
+    return min(count, len(subscription) // 2) if 0 < count <= SUBSCRIPTION_MAX else 0
 
 
 def shown(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.group import Group, GroupState
+from mpbroker.coordinator.groups.member_memory import MemberMemory
 from mpbroker.coordinator.groups.offsets import Offsets
 from mpbroker.coordinator.groups.rebalances import Rebalances
 from mpbroker.coordinator.groups.records import GroupValue
@@ -27,6 +28,7 @@ class GroupMetadataManager:
         rebalances: Rebalances,
     ) -> None:
         self.groups: dict[str, Group] = {}
+        self.memory = MemberMemory()
         self.partitions = partitions
         self._config = config
         self._clock = clock
@@ -38,7 +40,7 @@ class GroupMetadataManager:
 
     def new_group(self, group_id: str) -> Group:
         """Make an empty group. It counts when it is added."""
-        return Group(group_id, state_ms=self._clock.wall_ms())
+        return Group(group_id, state_ms=self._clock.wall_ms(), memory=self.memory)
 
     def add(self, group: Group) -> None:
         """Add a group. Idempotent."""
@@ -82,13 +84,13 @@ class GroupMetadataManager:
         for name, value in values.items():
             if value is not None:
                 names.discard(name)
-                group = self.groups[name] = Group.from_record(name, value)
+                group = self.groups[name] = Group.from_record(name, value, self.memory)
                 for member in group.members.values():
                     self._rebalances.keep_alive(group, member)
                 if len(group.members) > self._config.group_max_size:
                     self._rebalances.prepare(group, "more members than group.max.size allows")
         for name in names:
-            self.groups[name] = Group(name)
+            self.groups[name] = Group(name, memory=self.memory)
         self.partitions.set(partition, LoadState.LOADED)
 
     def fail(self, partition: int) -> None:
@@ -107,4 +109,6 @@ class GroupMetadataManager:
             self._offsets.drop_group(name)
         self._offsets.drop_transactions()
         self.groups.clear()
+        # Not that of the groups that are gone: what still ends for one of them charges its own.
+        self.memory = MemberMemory()
         self.partitions.close()

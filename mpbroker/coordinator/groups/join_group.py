@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member, Protocols
+from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, Member, Protocols, size_of
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
+from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES
 from mpbroker.coordinator.groups.offsets import Offsets
 from mpbroker.coordinator.groups.rebalances import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
@@ -87,7 +88,7 @@ class JoinGroup:
         group, join = self._group_for(request), Join(context, request)
         if group.state is GroupState.DEAD:
             self._refuse(join, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        elif not self._has_room(group, request.member_id):
+        elif not self._has_room(group, request.member_id) or not self._has_memory(group, join):
             self._turn_away(group, join)
         elif not group.supports(request.protocol_type, [p.name for p in request.protocols]):
             self._refuse(join, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -142,6 +143,30 @@ class JoinGroup:
             return is_counted or group.awaiting_join < most
         return member is not None or len(group.members) < most
 
+    def _has_memory(self, group: Group, join: Join) -> bool:
+        """Return whether there is memory for what the member brings, beside that of all other members.
+
+        A member that comes back with no more than it has is never refused.
+        """
+        instance_id = join.request.group_instance_id
+        member_id = group.static_members.get(instance_id or "", join.request.member_id)
+        known = group.members.get(member_id)
+        more = size_of(join.protocols)
+        if known is not None:
+            more -= size_of(known.protocols)
+        elif member_id not in group.pending_joins:
+            more += MEMBER_BYTES
+        most = self._config.group_max_members_bytes
+        if more <= 0 or self._manager.memory.used_bytes + more <= most:
+            return True
+        log.warning(
+            "group %.255s: a member is refused: the members of all groups would take more than "
+            "group.max.members.bytes=%d",
+            group.group_id,
+            most,
+        )
+        return False
+
     # --- without a member id
 
     def _join_without_id(self, group: Group, join: Join) -> None:
@@ -157,7 +182,7 @@ class JoinGroup:
         elif join.context.version < FIRST_VERSION_WITH_REQUIRED_ID:
             self._add(group, join, member_id, knows_its_id=False)
         else:
-            group.pending_joins.add(member_id)
+            group.expect(member_id)
             self._rebalances.expect(group, member_id, join.request.session_timeout_ms)
             self._answer(join.context.waiter, refused_join(member_id, ErrorCode.MEMBER_ID_REQUIRED))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.groups.group import NO_MEMBER, Group, GroupState, shown
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.rebalances import Rebalances
@@ -25,7 +26,8 @@ log = logging.getLogger("mpbroker")
 
 
 class Members:
-    def __init__(self, manager: GroupMetadataManager, rebalances: Rebalances) -> None:
+    def __init__(self, config: BrokerConfig, manager: GroupMetadataManager, rebalances: Rebalances) -> None:
+        self._config = config
         self._manager = manager
         self._rebalances = rebalances
 
@@ -45,16 +47,34 @@ class Members:
                 raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is GroupState.PREPARING_REBALANCE:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS)
+        # Of the leader's assignment only what members get is kept.
+        assignments = {a.member_id: a.assignment for a in request.assignments if a.member_id in group.members}
+        is_leader = group.leader == member.member_id
+        if is_leader and group.state is GroupState.COMPLETING_REBALANCE:
+            self._check_memory(group, assignments)
         self._rebalances.synced(group, member.member_id)
         if group.state is GroupState.STABLE:
             return SyncGroupResponse(
                 protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
             )
         self._rebalances.wait_for_sync(group, member, context.waiter)
-        if group.leader == member.member_id:
-            assignments = {a.member_id: a.assignment for a in request.assignments}
+        if is_leader:
             self._rebalances.store_assignment(group, assignments)
         return None
+
+    def _check_memory(self, group: Group, assignments: dict[str, bytes]) -> None:
+        """Raise ApiError if there is no memory for an assignment."""
+        most = self._config.group_max_members_bytes
+        more = sum(map(len, assignments.values()))
+        more -= sum(len(member.assignment) for member in group.members.values())
+        if more > 0 and self._manager.memory.used_bytes + more > most:
+            log.warning(
+                "group %.255s: its assignment is refused: the members of all groups would take more than "
+                "group.max.members.bytes=%d",
+                group.group_id,
+                most,
+            )
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def heartbeat(self, _context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
         """Extend the member's session. Raises ApiError, also to tell the member that it has to join again."""

@@ -345,7 +345,7 @@ class Rebalances:
                 self.rebalance_or_complete(group, f"the assignment was not written: {error.name}")
                 return
             for member in group.members.values():
-                member.assignment = assignments.get(member.member_id, b"")
+                group.assign(member, assignments.get(member.member_id, b""))
             self._propagate(group)
             group.enter(GroupState.STABLE, self._clock.wall_ms())
 
@@ -361,7 +361,7 @@ class Rebalances:
 
     def reset_assignment(self, group: Group, error: ErrorCode) -> None:
         for member in group.members.values():
-            member.assignment = b""
+            group.assign(member, b"")
             if self.end_sync(member, SyncGroupResponse(error_code=error)):
                 self.keep_alive(group, member)
 

@@ -86,8 +86,6 @@ def alter(
 ) -> Message | None:
     """Alter the resources of a request. `replaces`: reset settings that a resource's changes do not name."""
     resources = exchange.body.resources
-    if exchange.names_too_many(len(resources)):
-        return None
     times = Counter((r.resource_type, r.resource_name) for r in resources)
     outcomes: list[Outcome | None] = []
     alterations = []

@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import Any, TypeAlias
 
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import NAMED_MAX
+from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.errors import ErrorCode
@@ -24,13 +24,18 @@ Handle: TypeAlias = Callable[[ApiExchange], Message | None]
 Failed: TypeAlias = Callable[[ApiExchange, ErrorCode], Message | None]
 
 
+def not_refused(_exchange: ApiExchange) -> None:
+    """Refuse nothing."""
+
+
 @dataclass(frozen=True)
 class Api:
     """A registered API.
 
     `advertised_from` is below `oldest` where clients want to see versions that are then refused.
     `is_forwarded`: the coordinator decodes the request; here it is decoded only if something goes wrong.
-    `elements_max`: the most elements that the arrays of one request may have in all.
+    `elements_max`: the most elements that the arrays of one request may have in all. `refusal`: returns the
+    response to a request that is refused before it is decoded, None if it is not.
     """
 
     key: ApiKey
@@ -42,7 +47,8 @@ class Api:
     handle: Handle
     failed: Failed
     is_forwarded: bool = False
-    elements_max: int = NAMED_MAX
+    elements_max: int = PARTITIONS_MAX
+    refusal: Handle = not_refused
 
     def serves(self, version: int) -> bool:
         return self.oldest <= version <= self.latest
@@ -60,7 +66,8 @@ def api(
     failed: Failed | None = None,
     advertised_from: int | None = None,
     is_forwarded: bool = False,
-    elements_max: int = NAMED_MAX,
+    elements_max: int = PARTITIONS_MAX,
+    refusal: Handle = not_refused,
 ) -> Callable[[Handle], Handle]:
     """Register a function for versions of an API.
 
@@ -75,7 +82,7 @@ def api(
         summary = " ".join((handle.__doc__ or "").split("\n\n")[0].split())
         whole = failed or _one_error(key)
         _registered[key] = Api(
-            key, name, oldest, latest, first, summary, handle, whole, is_forwarded, elements_max
+            key, name, oldest, latest, first, summary, handle, whole, is_forwarded, elements_max, refusal
         )
         return handle
 

@@ -31,6 +31,7 @@ from mpbroker.handlers.fetch.partition_readers import READ_COMMITTED, bound_of
 from mpbroker.handlers.produce.topic_meters import partition_fetched
 from mpbroker.handlers.requests.answers import FileSlice
 from mpbroker.handlers.requests.metadata import Topic
+from mpbroker.handlers.requests.parked_memory import PARTITION_BYTES, REQUEST_BYTES
 from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
@@ -163,9 +164,19 @@ class Fetch:
                     broker.readers.forget(read_partition(broker.table, slot))
         broker.fetches.park(self, slots, self.deadline_ms, self._parked)
 
+    @property
+    def _parked_bytes(self) -> int:
+        return REQUEST_BYTES + self.exchange.body_bytes + PARTITION_BYTES * len(self.context.interests)
+
     def _parked(self) -> None:
-        self.exchange.broker.counters.add(Counter.COUNT_FETCHES_PARKED)
-        self.exchange.broker.answers.parked(self.slot)
+        exchange, broker = self.exchange, self.exchange.broker
+        if not broker.parked_memory.has_room(exchange, self._parked_bytes):
+            # It is answered with what there is.
+            broker.fetches.expire_now(self.slot.connection)
+            return
+        broker.parked_memory.charge(exchange, self._parked_bytes)
+        broker.counters.add(Counter.COUNT_FETCHES_PARKED)
+        broker.answers.parked(self.slot)
 
     def _slots(self) -> list[int]:
         """Return the table slots of all partitions that exist."""
@@ -431,8 +442,6 @@ def handle(exchange: ApiExchange) -> FetchResponse | None:
     """Reads records from partitions, waiting for a minimum of bytes."""
     broker = exchange.broker
     named = sum(len(topic.partitions) for topic in exchange.body.topics)
-    if exchange.names_too_many(named):
-        return None
     if named > MOST_AS_NAMED:
         exchange.body.topics = each_once(exchange.body.topics)
     context = new_context(

@@ -14,6 +14,7 @@ from mpbroker.handlers.api_parts.acl_operations import cluster_operations, opera
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import TOPICS_MAX
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
@@ -165,12 +166,10 @@ def created(
     exchange.reply(answer(exchange, errors | denied), found.throttle_ms)
 
 
-@api(ApiKey.METADATA, 0, 13, name="Metadata", failed=failed)
+@api(ApiKey.METADATA, 0, 13, name="Metadata", failed=failed, elements_max=TOPICS_MAX)
 def handle(exchange: ApiExchange) -> MetadataResponse | None:
     """Brokers, topics and partitions; creates topics that are asked for by name, where that is allowed."""
     asked = exchange.body.topics or ()
-    if exchange.names_too_many(len(asked)):
-        return None
     if exchange.version < FIRST_VERSION_WITH_IDS and any(
         t.name is None or t.topic_id != ZERO_UUID for t in asked
     ):

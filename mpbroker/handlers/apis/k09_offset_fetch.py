@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from mpbroker.handlers.api_parts.allowed_topics import name_of
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -238,7 +239,7 @@ class Refused:
         return name is None or allows(self._exchange, DESCRIBE_TOPIC, name, is_told=False)
 
 
-@api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed)
+@api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed, elements_max=NAMED_MAX)
 def handle(exchange: ApiExchange) -> OffsetFetchResponse | None:
     """The committed offsets of groups."""
     request = exchange.body

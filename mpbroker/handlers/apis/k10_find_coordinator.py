@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TRANSACTION, Need
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -69,7 +70,7 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> FindCoordinatorResponse:
     return refused(exchange, code, code.message)
 
 
-@api(ApiKey.FIND_COORDINATOR, 0, 6, name="FindCoordinator", failed=failed)
+@api(ApiKey.FIND_COORDINATOR, 0, 6, name="FindCoordinator", failed=failed, elements_max=NAMED_MAX)
 def handle(exchange: ApiExchange) -> FindCoordinatorResponse:
     """This broker for groups and transactional ids; for share groups an error that no client retries."""
     kind = exchange.body.key_type

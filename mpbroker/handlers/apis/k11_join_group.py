@@ -19,16 +19,29 @@ from mpbroker.protocol.version_rules import in_version
 PROTOCOLS_MAX = 1_000
 
 
+def refusal(exchange: ApiExchange) -> JoinGroupResponse | None:
+    """Refuse a request that is too large. The response lacks the member id, which is not decoded."""
+    if not is_too_large(exchange):
+        return None
+    response = JoinGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE)
+    refused: JoinGroupResponse = in_version(ApiKey.JOIN_GROUP, exchange.version, response)
+    return refused
+
+
 def failed(exchange: ApiExchange, code: ErrorCode) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=code, member_id=exchange.body.member_id)
 
 
-@api(ApiKey.JOIN_GROUP, 0, 9, name="JoinGroup", failed=failed, is_forwarded=True, elements_max=PROTOCOLS_MAX)
+@api(
+    ApiKey.JOIN_GROUP,
+    0,
+    9,
+    name="JoinGroup",
+    failed=failed,
+    is_forwarded=True,
+    elements_max=PROTOCOLS_MAX,
+    refusal=refusal,
+)
 def handle(exchange: ApiExchange) -> None:
     """Makes the client a member of a group, and waits for the group's next generation."""
-    if is_too_large(exchange):
-        # Without the member id, for which all of it would be decoded.
-        response = JoinGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE)
-        exchange.reply(in_version(ApiKey.JOIN_GROUP, exchange.version, response))
-        return
     exchange.broker.forwarding.pass_on(exchange)

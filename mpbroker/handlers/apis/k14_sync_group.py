@@ -12,12 +12,15 @@ from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import MEMBERS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import SyncGroupResponse
 
 
-@api(ApiKey.SYNC_GROUP, 0, 5, name="SyncGroup", is_forwarded=True, elements_max=MEMBERS_MAX)
+def refusal(exchange: ApiExchange) -> SyncGroupResponse | None:
+    """Refuse a request that is too large."""
+    return SyncGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE) if is_too_large(exchange) else None
+
+
+@api(ApiKey.SYNC_GROUP, 0, 5, name="SyncGroup", is_forwarded=True, elements_max=MEMBERS_MAX, refusal=refusal)
 def handle(exchange: ApiExchange) -> None:
     """Takes the leader's assignment and gives each member its own."""
-    if is_too_large(exchange):
-        exchange.fail(ErrorCode.MESSAGE_TOO_LARGE)
-        return
     exchange.broker.forwarding.pass_on(exchange)

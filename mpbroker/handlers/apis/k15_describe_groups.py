@@ -9,6 +9,7 @@ from __future__ import annotations
 from mpbroker.handlers.api_parts.acl_operations import NOT_ASKED, operations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -36,7 +37,7 @@ def shaped(
     return DescribeGroupsResponse(groups=groups + refused(denied, DESCRIBE_GROUP.denied))
 
 
-@api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed)
+@api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed, elements_max=NAMED_MAX)
 def handle(exchange: ApiExchange) -> None:
     """State, members and assignment of classic groups."""
     allowed, denied = exchange.broker.authorization.split(

@@ -92,8 +92,6 @@ def created(
 def handle(exchange: ApiExchange) -> CreateTopicsResponse | None:
     """Creates topics, or checks whether it could."""
     request = exchange.body
-    if exchange.names_too_many(len(request.topics)):
-        return None
     results: dict[str, Result] = {}
     asked: list[CreateTopic] = []
     may_create_all = exchange.broker.authorization.allows_cluster(exchange, CREATE_CLUSTER, is_told=False)

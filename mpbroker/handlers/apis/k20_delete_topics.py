@@ -12,6 +12,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import TOPICS_MAX
 from mpbroker.handlers.requests.permissions import DELETE_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC
 from mpbroker.ipc.calls import DeletedTopics, DeleteTopics
 from mpbroker.protocol.api_keys import ApiKey
@@ -79,11 +80,9 @@ def deleted(
     exchange.reply(DeleteTopicsResponse(responses=results), answer.throttle_ms)
 
 
-@api(ApiKey.DELETE_TOPICS, 1, 6, name="DeleteTopics", failed=failed)
+@api(ApiKey.DELETE_TOPICS, 1, 6, name="DeleteTopics", failed=failed, elements_max=TOPICS_MAX)
 def handle(exchange: ApiExchange) -> DeleteTopicsResponse | None:
     """Deletes topics, by name or by id."""
-    if exchange.names_too_many(len(wanted_topics(exchange))):
-        return None
     if not exchange.broker.config.delete_topic_enable:
         old = exchange.version < FIRST_VERSION_WITH_DISABLED_ERROR
         return failed(exchange, ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED)

@@ -13,7 +13,6 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import DELETE_TOPIC
 from mpbroker.ipc import calls
@@ -82,7 +81,7 @@ def each_once(named: list[DeleteRecordsRequest.DeleteRecordsTopic]) -> None:
     )
 
 
-@api(ApiKey.DELETE_RECORDS, 0, 2, name="DeleteRecords", failed=failed, elements_max=PARTITIONS_MAX)
+@api(ApiKey.DELETE_RECORDS, 0, 2, name="DeleteRecords", failed=failed)
 def handle(exchange: ApiExchange) -> DeleteRecordsResponse | None:
     """Deletes the records of partitions below an offset."""
     each_once(exchange.body.topics)

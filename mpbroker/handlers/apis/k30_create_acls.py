@@ -48,8 +48,6 @@ def handle(exchange: ApiExchange) -> CreateAclsResponse | None:
     """Adds access control entries."""
     if not exchange.broker.authorization.is_on:
         return all_refused(exchange, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
-    if exchange.names_too_many(len(exchange.body.creations)):
-        return None
     asked = [
         AclImage(
             one.resource_type,

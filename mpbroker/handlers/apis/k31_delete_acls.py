@@ -56,8 +56,6 @@ def handle(exchange: ApiExchange) -> DeleteAclsResponse | None:
     """Removes access control entries."""
     if not exchange.broker.authorization.is_on:
         return all_refused(exchange, ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
-    if exchange.names_too_many(len(exchange.body.filters)):
-        return None
     ask_coordinator(
         exchange,
         DeleteAcls([filter_in(one) for one in exchange.body.filters]),

@@ -28,6 +28,8 @@ NAMES_OF_NOTHING: dict[int, str] = {
     ResourceType.CLIENT_METRICS: "Client metrics subscription name",
     ResourceType.GROUP: "Group name",
 }
+# An entry without its texts, with what one has of synonyms.
+SMALLEST_CONFIG_BYTES = 32
 Result: TypeAlias = DescribeConfigsResponse.DescribeConfigsResult
 
 
@@ -99,11 +101,19 @@ def describe(exchange: ApiExchange, resource: Resource) -> Result:
     return Result(ErrorCode.NONE, None, resource.resource_type, resource.resource_name, found)
 
 
+def size_of(result: Result) -> int:
+    """Return about how many bytes of the response a resource takes."""
+    texts = (text for c in result.configs for text in (c.name, c.value, c.documentation))
+    return SMALLEST_CONFIG_BYTES * len(result.configs) + sum(len(text or "") for text in texts)
+
+
 def pieces(exchange: ApiExchange) -> Iterator[None]:
     """Describe each resource once, however often it is named: answers can be much longer than the request."""
     results: list[Result] = []
     for resource in {(one.resource_type, one.resource_name): one for one in exchange.body.resources}.values():
         results.append(describe(exchange, resource))
+        if exchange.answers_too_much(size_of(results[-1])):
+            return
         if exchange.has_had_its_share(len(results)):
             yield
     exchange.reply(DescribeConfigsResponse(results=results))
@@ -112,5 +122,4 @@ def pieces(exchange: ApiExchange) -> Iterator[None]:
 @api(ApiKey.DESCRIBE_CONFIGS, 1, 4, name="DescribeConfigs", failed=failed)
 def handle(exchange: ApiExchange) -> None:
     """Every setting of a topic or of the broker, with default, synonyms and documentation; log levels."""
-    if not exchange.names_too_many(len(exchange.body.resources)):
-        exchange.work_off(pieces(exchange))
+    exchange.work_off(pieces(exchange))

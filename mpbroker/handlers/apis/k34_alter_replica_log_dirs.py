@@ -12,7 +12,6 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.log_questions import ask_workers
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import MovePartition, MovePartitions, MovesBegun
 from mpbroker.log.format.names import LONGEST_TO_MOVE, log_worker_of, partition_name
@@ -59,14 +58,7 @@ def begun(asked: list[Result], answer: calls.Message) -> None:
             result.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
 
 
-@api(
-    ApiKey.ALTER_REPLICA_LOG_DIRS,
-    1,
-    2,
-    name="AlterReplicaLogDirs",
-    failed=failed,
-    elements_max=PARTITIONS_MAX,
-)
+@api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, name="AlterReplicaLogDirs", failed=failed)
 def handle(exchange: ApiExchange) -> AlterReplicaLogDirsResponse | None:
     """Moves partitions to other log directories while they are served."""
     topics: dict[str, OfTopic] = {}

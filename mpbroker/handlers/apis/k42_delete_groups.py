@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.handlers.requests.permissions import DELETE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -21,7 +22,7 @@ def refused(names: list[str], code: ErrorCode) -> list[DeleteGroupsResponse.Dele
     return [DeleteGroupsResponse.DeletableGroupResult(name, code) for name in dict.fromkeys(names)]
 
 
-@api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed)
+@api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed, elements_max=NAMED_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Deletes groups without members, and their offsets."""
     allowed, denied = exchange.broker.authorization.split(

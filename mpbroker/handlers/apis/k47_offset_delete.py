@@ -10,7 +10,6 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.allowed_topics import forward_allowed
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
@@ -28,7 +27,7 @@ def refused(topic: OffsetDeleteRequest.OffsetDeleteRequestTopic, code: ErrorCode
     )
 
 
-@api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True, elements_max=PARTITIONS_MAX)
+@api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True)
 def handle(exchange: ApiExchange) -> None:
     """Deletes committed offsets of topics that the group is not subscribed to."""
     forward_allowed(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.ipc.calls import DescribeScram, ScramUsers
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -31,7 +32,14 @@ def described(exchange: ApiExchange, answer: ScramUsers | Unanswered) -> None:
     exchange.reply(Response(error_message=None, results=results))
 
 
-@api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, name="DescribeUserScramCredentials", failed=failed)
+@api(
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    0,
+    0,
+    name="DescribeUserScramCredentials",
+    failed=failed,
+    elements_max=NAMED_MAX,
+)
 def handle(exchange: ApiExchange) -> None:
     """Users with SCRAM credentials, their mechanisms and iterations."""
     users = exchange.body.users

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.ipc.calls import AlterScram, ScramUsers
 from mpbroker.ipc.credentials import ScramImage
 from mpbroker.protocol.api_keys import ApiKey
@@ -47,12 +48,17 @@ def altered(exchange: ApiExchange, answer: ScramUsers | Unanswered) -> None:
     exchange.reply(Response(results=[Result(u.user, u.error, u.message) for u in answer.users]))
 
 
-@api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, name="AlterUserScramCredentials", failed=failed)
+@api(
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    0,
+    0,
+    name="AlterUserScramCredentials",
+    failed=failed,
+    elements_max=NAMED_MAX,
+)
 def handle(exchange: ApiExchange) -> None:
     """Sets and removes SCRAM credentials of users."""
     body = exchange.body
-    if exchange.names_too_many(len(body.upsertions) + len(body.deletions)):
-        return
     ask_coordinator(
         exchange,
         AlterScram(

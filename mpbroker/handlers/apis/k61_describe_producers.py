@@ -7,18 +7,21 @@ KIP-664.)
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
 from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import PartitionProducers, Producers, TellProducers
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeProducersResponse
+
+# A producer in the response.
+PRODUCER_BYTES = 39
 
 Result: TypeAlias = DescribeProducersResponse.PartitionResponse
 State: TypeAlias = DescribeProducersResponse.ProducerState
@@ -40,9 +43,11 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> DescribeProducersResponse:
     return response_of(exchange, code)
 
 
-def told(asked: list[Result], answer: calls.Message) -> None:
+def told(exchange: ApiExchange, asked: list[Result], answer: calls.Message) -> None:
     """Fill in a log worker's answer. `asked` are the results it belongs to."""
     if isinstance(answer, Producers):
+        if exchange.answers_too_much(PRODUCER_BYTES * sum(len(one.producers) for one in answer.partitions)):
+            return
         for result, one in zip(asked, answer.partitions, strict=True):
             result.error_code = one.error
             result.active_producers = [
@@ -62,7 +67,7 @@ def told(asked: list[Result], answer: calls.Message) -> None:
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-@api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, name="DescribeProducers", failed=failed, elements_max=PARTITIONS_MAX)
+@api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, name="DescribeProducers", failed=failed)
 def handle(exchange: ApiExchange) -> DescribeProducersResponse | None:
     """The producers that a partition remembers, with their open transactions."""
     response = response_of(exchange, ErrorCode.NONE)
@@ -85,5 +90,5 @@ def handle(exchange: ApiExchange) -> DescribeProducersResponse | None:
             wanted.append((PartitionProducers(found[0].slot, found[0].slot_generation), result))
     if not wanted:
         return response
-    ask_owners(exchange, wanted, TellProducers, told, lambda: exchange.reply(response))
+    ask_owners(exchange, wanted, TellProducers, partial(told, exchange), lambda: exchange.reply(response))
     return None

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import NAMED_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC, DESCRIBE_TRANSACTION
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -33,7 +34,7 @@ def without_hidden_topics(exchange: ApiExchange, states: list[State]) -> list[St
     return states
 
 
-@api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, name="DescribeTransactions", failed=failed)
+@api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, name="DescribeTransactions", failed=failed, elements_max=NAMED_MAX)
 def handle(exchange: ApiExchange) -> DescribeTransactionsResponse | None:
     """Producer, state and partitions of transactional ids."""
     allowed, denied = exchange.broker.authorization.split(

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from mpbroker.handlers.calls.patient_client import PatientClient
-from mpbroker.handlers.requests.exchange import Exchange
+from mpbroker.handlers.requests.exchange import KEPT_BYTES, Exchange
+from mpbroker.handlers.requests.parked_memory import REQUEST_BYTES, ParkedMemory
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
+from mpbroker.ipc.slots import Call
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_response, encode_bytes, encode_request
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -23,8 +25,8 @@ from mpbroker.protocol.messages import Message
 # Groups or transactional ids asked for at once: one request about many must not hold up all heartbeats.
 NAMES_AT_ONCE = 500
 NAME_BYTES_AT_ONCE = 256 << 10
-# APIs whose requests wait for other members.
-WAITING: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+# APIs whose requests wait for other members, and what is long in them.
+WAITING: Final = {ApiKey.JOIN_GROUP: "protocols", ApiKey.SYNC_GROUP: "assignments"}
 
 
 class _Parts:
@@ -66,8 +68,9 @@ class _Parts:
 class Forwarding:
     """Requests that the coordinator has, by connection, with the numbers of their calls."""
 
-    def __init__(self, coordinator: PatientClient) -> None:
+    def __init__(self, coordinator: PatientClient, parked_memory: ParkedMemory) -> None:
         self._coordinator = coordinator
+        self._parked_memory = parked_memory
         self._away: dict[int, dict[Exchange, int]] = {}
 
     def __len__(self) -> int:
@@ -76,7 +79,13 @@ class Forwarding:
     # ---- as it came
 
     def pass_on(self, exchange: Exchange) -> None:
-        """Pass a request on as it came."""
+        """Pass a request on as it came. If it waits for other members, there must be memory for that."""
+        if exchange.slot.api_key in WAITING:
+            size = REQUEST_BYTES + exchange.body_bytes
+            if not self._parked_memory.has_room(exchange, size):
+                exchange.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                return
+            self._parked_memory.charge(exchange, size)
         self._forward(
             exchange,
             exchange.version,
@@ -157,6 +166,17 @@ class Forwarding:
         if number:
             self._away.setdefault(slot.connection, {})[exchange] = number
             exchange.broker.answers.parked(slot)
+
+    def taken(self, call: Call) -> None:
+        """Let go of a request that the coordinator has read, and that waits for other members."""
+        self._coordinator.taken(call.request)
+        for exchange, number in self._away.get(call.connection, {}).items():
+            if number == call.request:
+                key = ApiKey(exchange.slot.api_key)
+                exchange.shed(WAITING[key])
+                # What a member brings counts at its group from now on; an assignment only when it is written.
+                if key is ApiKey.JOIN_GROUP:
+                    self._parked_memory.charge(exchange, REQUEST_BYTES + min(exchange.body_bytes, KEPT_BYTES))
 
     def _back(self, exchange: Exchange) -> None:
         """Note that the coordinator has the request no more."""

@@ -180,6 +180,10 @@ class PatientClient:
         self.client.answered(answer)
         self._count()
 
+    def taken(self, number: int) -> None:
+        """Give up the block of a call: the server has read it, and answers later."""
+        self.client.taken(number)
+
     def server_died(self) -> None:
         """Fail all calls under way: they will not be answered."""
         self.server_is_up = False

@@ -108,6 +108,13 @@ class Fetches:
                 fetch.expire()
         self._count()
 
+    def expire_now(self, connection: int) -> None:
+        """Expire the fetch of a connection before its time."""
+        watch = self._by_connection.pop(connection, None)
+        if watch is not None and (fetch := self._purgatory.cancel(watch)) is not None:
+            fetch.expire()
+        self._count()
+
     def next_deadline_ms(self) -> int | None:
         return self._purgatory.next_deadline_ms()
 

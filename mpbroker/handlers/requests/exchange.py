@@ -36,16 +36,20 @@ from shm.counters import CounterPage
 log = logging.getLogger("mpbroker")
 
 # Elements that the arrays of one request may have in all, its tagged fields included. They are counted before
-# the request is decoded. No broker has as many groups or partitions. An administrator's client asks for all
-# groups at once.
+# the request is decoded. Requests about topics and partitions: all that a broker has, each partition with its
+# topic.
+PARTITIONS_MAX = 40_000
+# Requests about topics alone.
+TOPICS_MAX = 20_000
+# Requests about groups, transactional ids or users: an administrator's client asks for all of them at once.
 NAMED_MAX = 100_000
-# The same of APIs about partitions, of which a broker has fewer; about members of one group; and of those
-# without a long list.
-PARTITIONS_MAX = 20_000
+# Requests about the members of one group, and those without a long list.
 MEMBERS_MAX = 10_000
 FEW_MAX = 1_000
 # Shorter bodies are not looked into: each element takes at least a byte.
 LOOKED_INTO_BYTES = 1_000
+# A request that waits keeps so much of what its client has sent.
+KEPT_BYTES = 4_096
 # A request with more elements is decoded in pieces, between other work.
 DECODED_AT_ONCE = 10_000
 # The most bytes of one response, without the records that a processor sends from files.
@@ -82,6 +86,8 @@ class ServedApi(Protocol):
     def elements_max(self) -> int: ...
     @property
     def handle(self) -> Callable[[Any], Message | None]: ...
+    @property
+    def refusal(self) -> Callable[[Any], Message | None]: ...
     @property
     def failed(self) -> Callable[[Any, ErrorCode], Message | None]: ...
     def serves(self, version: int, /) -> bool: ...
@@ -205,6 +211,19 @@ class Exchange:
             self._raw, self._frame = bytes(self._frame[self.slot.body :]), None
         return self._raw
 
+    def shed(self, long_field: str) -> None:
+        """Let go of all but the short fields of a request that waits. Its error response needs only these.
+
+        The request log has all of it.
+        """
+        if self.body_bytes <= KEPT_BYTES or self.broker.tells_all():
+            return
+        try:
+            getattr(self.body, long_field).clear()
+        except UnreadableBody:
+            return  # the coordinator finds it out, too
+        self._raw = None
+
     def can_be_served(self) -> bool:
         """Read what every request needs. If that is malformed, or too much, close and return False."""
         assert self._frame is not None
@@ -213,7 +232,7 @@ class Exchange:
             if self.body_bytes > LOOKED_INTO_BYTES:
                 key, at, most = self.slot.api_key, self.slot.body, self.api.elements_max
                 self.elements = count_elements(key, self.version, self._frame, at, most)
-                if self.names_too_many(self.elements, most):
+                if self._names_too_many():
                     return False
             return self.api.is_forwarded or self.is_long or self.body is not None
         except (UnreadableBody, UnicodeDecodeError) as error:
@@ -257,7 +276,9 @@ class Exchange:
         self.local_ns = time.monotonic_ns()
 
     def _run(self) -> None:
-        if self.is_long and (not self.api.is_forwarded or self.broker.authorization.is_on):
+        if (refusal := self.api.refusal(self)) is not None:
+            self.reply(refusal)
+        elif self.is_long and (not self.api.is_forwarded or self.broker.authorization.is_on):
             self.takes_long = True
             self.work_off(self._read_and_handle())
         else:
@@ -288,9 +309,10 @@ class Exchange:
         if response is not None:
             self.reply(response)
 
-    def names_too_many(self, named: int, most: int = NAMED_MAX) -> bool:
+    def _names_too_many(self) -> bool:
         """Return True, and close the connection, if others would have to wait for all that it names."""
-        if named <= most:
+        most = self.api.elements_max
+        if self.elements <= most:
             return False
         log.warning(
             "%s names more than %d of what it is about: its connection is closed. Ask for fewer at once",

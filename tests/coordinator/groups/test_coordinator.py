@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 
 from mpbroker.coordinator.groups.group import GroupState
+from mpbroker.coordinator.groups.member_memory import MEMBER_BYTES
 from mpbroker.coordinator.groups.records import OffsetKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
@@ -231,6 +232,16 @@ class GroupModel(RuleBasedStateMachine):
         self.rig.reload()
 
     # --- what must hold
+
+    @invariant()
+    def all_memory_of_members_is_counted(self) -> None:
+        manager = self.rig.coordinator.manager
+        used_bytes = 0
+        for group in manager.groups.values():
+            used_bytes += sum(member.size + len(group.group_id) for member in group.members.values())
+            ids = group.pending_joins
+            used_bytes += sum(MEMBER_BYTES + len(group.group_id) + len(member_id) for member_id in ids)
+        assert manager.memory.used_bytes == used_bytes
 
     @invariant()
     def the_group_is_in_order(self) -> None:

@@ -200,3 +200,44 @@ def test_an_operator_removes_it_by_its_instance() -> None:
     assert rig.leave(("", "one"), ("", "two")) == [0, 25]
     assert rig.state == "Empty"
     assert rig.leave(("stranger", "one")) == [25]
+
+
+def test_what_members_take_is_given_back() -> None:
+    """Check that the memory of members is counted back to nothing, whichever way they went."""
+    rig = GroupRig()
+    memory = rig.coordinator.manager.memory
+    ids, _ = rig.stable(2)
+    full = memory.used_bytes
+    assert full > 2000
+    pending = rig.answers[rig.join()]
+    assert memory.used_bytes > full
+    rig.join(instance="one", session_ms=6000)
+    rig.join(ids[0], topics=("t", "u"))
+    rig.leave((pending.member_id, None))  # type: ignore[union-attr]
+    rig.later(10 * REBALANCE_MS)
+    assert (rig.coordinator.manager.groups, memory.used_bytes) == ({}, 0)
+
+
+def test_an_assignment_that_there_is_no_memory_for_is_refused() -> None:
+    rig = GroupRig(group_max_members_bytes=3000)
+    member_id, waiter = rig.new_member()
+    rig.until_answered(waiter)
+    generation = rig.joined(waiter).generation_id
+    refused = rig.sync(member_id, generation, {member_id: bytes(3000)})
+    assert error_of(rig, refused) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    sync = rig.sync(member_id, generation, {member_id: bytes(1000), "nobody": bytes(3000)})
+    rig.settle()
+    assert rig.synced(sync) == bytes(1000)
+
+
+def test_members_that_are_there_stay_when_there_is_no_memory_for_more() -> None:
+    rig = GroupRig()
+    ids, _ = rig.stable(2)
+    used_bytes = rig.coordinator.manager.memory.used_bytes
+    full = GroupRig(group_max_members_bytes=used_bytes)
+    ids, generation = full.stable(2)
+    assert error_of(full, full.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert full.heartbeat(ids[0], generation) is ErrorCode.NONE
+    waiters = [full.join(ids[0]), full.join(ids[1])]
+    full.until_answered(*waiters)
+    assert {full.joined(waiter).generation_id for waiter in waiters} == {generation + 1}
