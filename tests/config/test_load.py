@@ -15,6 +15,9 @@ from mpbroker.config.topic_config import TOPIC_KEYS
 ROOT = Path(__file__).parents[2]
 # What Kafka has no key for.
 OUR_OWN = {
+    "connections.max.login.ms",
+    "max.auto.created.partitions.per.principal",
+    "max.unauthenticated.connections",
     "log.workers",
     "log.flush.policy",
     "log.journal.bytes",
@@ -24,6 +27,7 @@ OUR_OWN = {
     "log.scrub.max.bytes.per.second",
     "handler.hang.timeout.ms",
     "max.in.flight.requests.per.connection",
+    "max.producer.ids.per.partition",
     "mpbroker.replication.factor.clamp",
     "mpbroker.sasl.oauthbearer.required.scope",
 }

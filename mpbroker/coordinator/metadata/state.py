@@ -27,6 +27,7 @@ from mpbroker.coordinator.metadata import (
     topic_rules,
 )
 from mpbroker.coordinator.metadata.acl_rules import AclTable
+from mpbroker.coordinator.metadata.automatic_topics import AutomaticTopics
 from mpbroker.coordinator.metadata.image_sizes import (
     PARTITION_BYTES,
     acl_bytes,
@@ -297,6 +298,7 @@ class Decider:
         self._config = config
         self._mutations = mutations
         self._partition_limit = partition_limit
+        self._automatic = AutomaticTopics(partition_limit)
         self._new_id = new_id
         self._image_bytes_max = image_bytes_max
 
@@ -357,6 +359,9 @@ class Decider:
         answers.topics = [
             CreatedTopic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in duplicates
         ]
+        # The coordinator's own topics are nobody's.
+        payer = call.account if call.automatic else None
+        share = self._config.max_auto_created_partitions_per_principal
         for topic in call.topics:
             if times[topic.name] > 1:
                 continue
@@ -366,12 +371,17 @@ class Decider:
                 answers.topics.append(_created(draft.topics[existing]))
                 continue
             try:
+                if payer is not None:
+                    more = topic_rules.partitions_asked(topic, self._config)
+                    self._automatic.check(payer.user, more, draft.topics, draft.partitions, share)
                 records = self._create_topic(draft, topic, mutation)
             except Refused as refused:
                 answers.topics.append(CreatedTopic(topic.name, refused.error, refused.message))
                 continue
             draft.apply_all(records)
             made = draft.topics[draft.ids[topic.name]]
+            if payer is not None:
+                self._automatic.created(payer.user, made.topic_id, draft.topics, share)
             answer = _created(made)
             if call.validate_only:
                 answer.topic_id = ZERO_ID
