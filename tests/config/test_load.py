@@ -29,6 +29,7 @@ OUR_OWN = {
     "max.in.flight.requests.per.connection",
     "max.producer.ids.per.partition",
     "mpbroker.replication.factor.clamp",
+    "mpbroker.ssl.crl.location",
     "mpbroker.sasl.oauthbearer.required.scope",
 }
 
