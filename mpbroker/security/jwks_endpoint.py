@@ -30,6 +30,10 @@ TIMEOUT_S = 10.0
 # At most one fetch in this time is for unknown keys, which anybody can name (Kafka: one for each key).
 UNKNOWN_KEY_PAUSE_S = 60.0
 
+# By URL, what this process or the one that it was forked from has fetched. A listener with changed settings
+# has another key set, and need not refuse tokens until it has fetched the keys again.
+last_fetched: dict[str, list[dict[str, Any]]] = {}
+
 log = logging.getLogger("mpbroker")
 
 
@@ -49,7 +53,7 @@ class FetchedKeySet(Keys):
     def __init__(self, endpoint: Endpoint, fetch: Callable[[str], bytes] | None = None) -> None:
         self.endpoint = endpoint
         self._fetch = fetch or fetched
-        self._keys: list[dict[str, Any]] = []
+        self._keys = last_fetched.get(endpoint.url, [])
         self._wish = threading.Event()
         self._wished_at = float("-inf")
         self._thread_of = 0
@@ -84,11 +88,12 @@ class FetchedKeySet(Keys):
             if not self._failures:
                 log.error("%s. The keys fetched last stay in use; it is tried again", error)
             self._failures += 1
-            pause_ms = self.endpoint.retry_backoff_ms * 2 ** min(self._failures - 1, 30)
+            pause_ms = self.endpoint.retry_backoff_ms << min(self._failures - 1, 30)
             return min(pause_ms, self.endpoint.retry_backoff_max_ms) / 1000
         if self._failures:
             log.info("%s is fetched again", url)
         self._failures = 0
+        last_fetched[url] = self._keys
         return self.endpoint.refresh_ms / 1000
 
     def _knows(self, kid: str) -> bool:

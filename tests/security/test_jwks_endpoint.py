@@ -32,6 +32,11 @@ NEVER = Endpoint("https://never.invalid/keys", 3_600_000, 100, 1000)
 FIRST, SECOND = {"keys": [{"kid": "1"}]}, {"keys": [{"kid": "2"}]}
 
 
+@pytest.fixture(autouse=True)
+def _nothing_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jwks_endpoint, "last_fetched", {})
+
+
 @pytest.fixture(scope="module")
 def authority() -> Authority:
     return Authority()
@@ -189,6 +194,14 @@ def test_an_unknown_key_is_fetched_early_and_seldom(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(jwks_endpoint, "UNKNOWN_KEY_PAUSE_S", 0.0)
     refused(other.sign("ES256", "unknown", claims))
     until(lambda: fetches.count == 3, "another fetch")
+
+
+def test_another_key_set_of_the_same_url_begins_with_the_keys() -> None:
+    """A listener whose settings change goes on letting clients in, and so does a process that is replaced."""
+    FetchedKeySet(NEVER, Fetches([FIRST])).fetch_now()
+    assert FetchedKeySet(NEVER, Fetches([SECOND]))._keys == FIRST["keys"]
+    other = Endpoint("https://other.invalid/keys", 1, 1, 1)
+    assert FetchedKeySet(other, Fetches([SECOND]))._keys == []
 
 
 def test_nobody_waits_for_a_fetch() -> None:
