@@ -9,7 +9,6 @@ authorities (or SSL_CERT_FILE).
 
 from __future__ import annotations
 
-import http.client
 import logging
 import os
 import ssl
@@ -117,6 +116,9 @@ def _keep_fetching(owner: weakref.ref[FetchedKeySet], wish: threading.Event) -> 
 
 def fetched(url: str) -> bytes:
     """Return what is at an https URL. Raises KeySetError."""
+    # It imports what no other process of a broker needs.
+    import http.client
+
     parts = urlsplit(url)
     assert parts.hostname is not None
     where = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
