@@ -79,7 +79,6 @@ class TransactionCoordinator:
         }
         # The rest of what a Shard has. Holds outlive `unload`.
         self.unload = self.state.unload
-        self.withdraw = self.state.withdraw
         self._set_sweep()
         self._set_expiry()
 
@@ -94,6 +93,11 @@ class TransactionCoordinator:
         """End the wait of a request whose client is gone."""
         self.state.abandon(waiter)
         self.listing.abandon(waiter)
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Forget the wait of a request that failed after it had begun to wait, if there is one."""
+        self.state.withdraw(waiter)
+        self.listing.withdraw(waiter)
 
     def refuse_waiters(self, transactional_id: str, waiter: Waiter | None = None) -> None:
         """Tell those who wait that something failed by a fault of ours: the request, or all of the id."""

@@ -48,6 +48,10 @@ class ListTransactions:
         if self._under_way.pop(waiter, None) is not None:
             self._answers.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
 
+    def withdraw(self, waiter: Waiter) -> None:
+        """Forget a list whose request has failed."""
+        self._under_way.pop(waiter, None)
+
     def list(
         self, context: RequestContext, request: ListTransactionsRequest
     ) -> ListTransactionsResponse | None:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from mpbroker.ipc.calls import Account, CreatedTopics, CreateTopic, CreateTopics
+from mpbroker.ipc.calls import (
+    Account,
+    AlteredResources,
+    CreatedTopics,
+    CreatePartitions,
+    CreateTopic,
+    CreateTopics,
+    MorePartitions,
+)
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.decider_rig import DeciderRig
 
@@ -45,6 +53,27 @@ def test_many_principals_leave_a_quarter() -> None:
     assert [asked(rig, f"user-{n}", f"topic-{n}") for n in range(7)] == [[0]] * 6 + [[REFUSED]]
     assert asked(rig, None, "__consumer_offsets") == [0]
     assert rig.create(CreateTopic("by-name", 2)) == [("by-name", 0, None)]
+
+
+def test_the_last_partitions_are_super_users() -> None:
+    """If there are permissions; without them everybody may do everything."""
+    settings = {"authorizer_class_name": "StandardAuthorizer", "super_users": "User:root;User:admin"}
+    for authorizer, rest in ((settings, ErrorCode.INVALID_PARTITIONS), ({}, ErrorCode.NONE)):
+        rig = DeciderRig(128, **authorizer)
+        eve, root = Account("eve", "client"), Account("root", "client")
+        assert made(rig, eve, CreateTopic("a", 126)) == ErrorCode.NONE
+        assert made(rig, eve, CreateTopic("b", 1)) == rest
+        more = rig.call(CreatePartitions([MorePartitions("a", 127)], account=eve))
+        assert isinstance(more, AlteredResources)
+        assert [error for error, _ in more.results] == [rest]
+        rig.delete(["b"])
+        assert made(rig, root, CreateTopic("c", 1)) == ErrorCode.NONE
+
+
+def made(rig: DeciderRig, account: Account, topic: CreateTopic) -> int:
+    answer = rig.call(CreateTopics([topic], account=account))
+    assert isinstance(answer, CreatedTopics)
+    return answer.topics[0].error
 
 
 def test_a_share_of_nothing() -> None:
