@@ -48,9 +48,9 @@ _LEVELS = {
     # The reason was logged with the connection id.
     CloseReason.CLOSED_TLS: logging.DEBUG,
     CloseReason.CLOSED_AUTHENTICATION: logging.DEBUG,
+    CloseReason.CLOSED_LOGIN_TIMEOUT: logging.DEBUG,
+    CloseReason.CLOSED_LOGIN_EXCESS: logging.DEBUG,
     CloseReason.CLOSED_SESSION_EXPIRED: logging.INFO,
-    CloseReason.CLOSED_LOGIN_TIMEOUT: logging.INFO,
-    CloseReason.CLOSED_LOGIN_EXCESS: logging.INFO,
     CloseReason.CLOSED_EXCESS: logging.INFO,
     CloseReason.CLOSED_LISTENER: logging.DEBUG,
     CloseReason.CLOSED_HEADER: logging.ERROR,

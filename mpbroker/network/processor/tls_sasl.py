@@ -21,6 +21,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.meters import ClientKind
 from mpbroker.ipc.session import Session as Connection
+from mpbroker.network.acceptor.limit_notices import LimitNotices
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.logins import LARGE_FRAME_BYTES, Logins
 from mpbroker.network.processor.tls_pipe import MoreLater, TlsPipe
@@ -44,6 +45,12 @@ FRAMES_PER_TALK_MAX = 4
 RECEIVED_AT_ONCE = 16 << 10
 REFRESH_NS = 1_000_000_000
 DISCARD_BYTES = 16 << 10
+
+
+_LOGIN_LIMITS = {
+    CloseReason.CLOSED_LOGIN_TIMEOUT: "connections.max.login.ms",
+    CloseReason.CLOSED_LOGIN_EXCESS: "max.unauthenticated.connections",
+}
 
 
 class Stage(Enum):
@@ -131,6 +138,7 @@ class TlsSaslChannels:
         self._served = served
         self._look_up = look_up
         self._logins = Logins(0, 0)
+        self._notices = LimitNotices(log)
         self.follow(config)
         self._wall_ms = wall_ms
         self._now_ns = now_ns
@@ -250,6 +258,7 @@ class TlsSaslChannels:
             self._give_up(self._failed.pop(connection))
         if now_ns >= self._next_refresh_ns:
             self._next_refresh_ns = now_ns + REFRESH_NS
+            self._notices.follow(now_ns / 1e6)
             self._refresh()
 
     def _refresh(self) -> None:
@@ -530,6 +539,16 @@ class TlsSaslChannels:
         self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
         self._failed.pop(connection, None)
         peer.ended = True
+        limit = _LOGIN_LIMITS[reason]
+        self._notices.tell(
+            self._now_ns() / 1e6,
+            logging.INFO,
+            peer.security.name,
+            limit,
+            "connection %s is closed, its client is not authenticated (%s)",
+            self._name(peer),
+            limit,
+        )
         self.native.close(peer.channel, reason, 0)
 
     def _fail(self, peer: TlsSaslChannel, why: str, answer: bytes) -> None:

@@ -84,6 +84,20 @@ def test_the_oldest_is_closed_for_a_newer_one(rig: SecureRig) -> None:
     log_in(rig, another)
 
 
+def test_a_crowd_does_not_fill_the_log(rig: SecureRig, caplog: pytest.LogCaptureFixture) -> None:
+    """The first has its line, and a minute later the others have one together."""
+    caplog.set_level("INFO", "mpbroker")
+    for _ in range(MOST + 10):
+        rig.meet(SASL)
+        rig.step()
+    rig.now_ns += 61_000_000_000
+    rig.step()
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("max.unauthenticated.connections" in line for line in told) == 2
+    assert "9 more connections on SASL met max.unauthenticated.connections in the last 61 s" in told
+    assert sum("connections.max.login.ms" in line for line in told) == 1
+
+
 def test_before_a_mechanism_is_agreed_frames_are_small(rig: SecureRig) -> None:
     client = rig.meet(SASL)
     client.sendall(struct.pack(">i", LARGE_FRAME_BYTES + 1))
