@@ -47,11 +47,8 @@ def _check_directory(directory: Path, owner: int) -> None:
     if stat.S_ISLNK(status.st_mode):
         check_directories(directory.resolve(), owner)
     elif status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
-        who = f"{_others(status)} ({_mode(status)})"
-        raise UntrustedPath(
-            f"{directory} can be written by {who}, who can replace what is below it. "
-            f"Run chmod go-w {directory}"
-        )
+        who = f"{_others(status)} ({_mode(status)}), who can replace what is below it"
+        raise UntrustedPath(f"{directory} can be written by {who}. Run chmod go-w {directory}")
 
 
 def check_directories(directory: Path, owner: int) -> None:

@@ -121,6 +121,15 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     auto_create_topics_enable: Annotated[
         bool, Key(BOOLEAN, "Create a topic when a client first asks for it.")
     ] = True
+    max_auto_created_partitions_per_principal: Annotated[
+        int,
+        Key(
+            INT,
+            "Partitions of topics that one principal may have created by asking for them. Three quarters of "
+            "the broker's partitions are for all such topics together.",
+            at_least=0,
+        ),
+    ] = 1000
     delete_topic_enable: Annotated[bool, Key(BOOLEAN, "Allow topics to be deleted.")] = True
     default_replication_factor: Annotated[
         int, Key(INT, "Replicas of a topic created without a number.", at_least=1)
@@ -242,6 +251,23 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     connection_failed_authentication_delay_ms: Annotated[
         int, Key(INT, "How long a failed authentication is held back before it is answered.", at_least=0)
     ] = 100
+    connections_max_login_ms: Annotated[
+        int,
+        Key(
+            LONG,
+            "Close connections of TLS and SASL listeners that are not authenticated within this time.",
+            at_least=1,
+        ),
+    ] = 30_000
+    max_unauthenticated_connections: Annotated[
+        int,
+        Key(
+            INT,
+            "Connections of TLS and SASL listeners that may be without authentication at once; beyond that "
+            "the oldest of them are closed.",
+            at_least=1,
+        ),
+    ] = 2000
     max_connections: Annotated[int, Key(INT, "Connections that may be open at once.", at_least=0)] = INT_MAX
     max_connections_per_ip: Annotated[
         int, Key(INT, "Connections that one address may have open at once.", at_least=0)
@@ -301,6 +327,15 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     producer_id_expiration_ms: Annotated[
         int, Key(INT, "Forget the sequence numbers of a producer idle for this long.", at_least=1)
     ] = 86_400_000
+    max_producer_ids_per_partition: Annotated[
+        int,
+        Key(
+            INT,
+            "Forget the producers of a partition that have not written for longest if there are more; those "
+            "with open transactions stay.",
+            at_least=1,
+        ),
+    ] = 10_000
 
     # the log
     log_dirs: Annotated[

@@ -8,6 +8,7 @@ once, at start. A secret is a `Secret`, which no log, error or description can s
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,10 +26,12 @@ UNSECURED_VALIDATOR = (
 _PREFIXED = re.compile(r"listener\.name\.(?P<listener>[^.]+)\.(?P<rest>.+)")
 
 
-def _jwks_file(url: str | None) -> str:
+def _jwks_url(url: str | None) -> str:
     if url is None or url.startswith("file:///"):
         return ""
-    return "only a file:/// URL can be read: fetch the key set into a file (and again when keys change)"
+    if (parts := urlsplit(url)).scheme == "https" and parts.hostname and not parts.username:
+        return ""
+    return "a key set is read from file:///… or https://…"
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +60,14 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     ssl_truststore_password: Annotated[Secret | None, Key(PASSWORD, "Password of a PKCS12 store.")] = None
     ssl_truststore_certificates: Annotated[
         Secret | None, Key(PASSWORD, "Trusted certificates in PEM, instead of ssl.truststore.location.")
+    ] = None
+    mpbroker_ssl_crl_location: Annotated[
+        str | None,
+        Key(
+            STRING,
+            "File with certificate revocation lists in PEM, one of each authority; clients whose "
+            "certificates they name are refused.",
+        ),
     ] = None
     ssl_enabled_protocols: Annotated[
         tuple[str, ...], Key(LIST, "Versions of TLS that are accepted.", choices=TLS_VERSIONS)
@@ -90,8 +101,17 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
         int, Key(INT, "Largest frame that is read from a client before it has authenticated.", at_least=1)
     ] = 524_288
     sasl_oauthbearer_jwks_endpoint_url: Annotated[
-        str | None, Key(STRING, "file:/// URL of the key set that signs tokens.", check=_jwks_file)
+        str | None, Key(STRING, "file:/// or https:// URL of the key set that signs tokens.", check=_jwks_url)
     ] = None
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: Annotated[
+        int, Key(LONG, "Time between two fetches of the key set from https.", at_least=1)
+    ] = 3_600_000
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: Annotated[
+        int, Key(LONG, "Wait after a failed fetch of the key set; doubled each time.", at_least=1)
+    ] = 100
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: Annotated[
+        int, Key(LONG, "Longest wait after failed fetches of the key set.", at_least=1)
+    ] = 10_000
     sasl_oauthbearer_expected_audience: Annotated[
         tuple[str, ...], Key(LIST, "A token must name one of these in its aud claim.")
     ] = ()

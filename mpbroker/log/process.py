@@ -41,6 +41,7 @@ from mpbroker.log.compaction.cleaner_manager import Compaction
 from mpbroker.log.directories.reserve import keep_room_behind
 from mpbroker.log.directories.startup_state import StartupState
 from mpbroker.log.format.names import LogWorker
+from mpbroker.log.format.producer_state import bound_producers
 from mpbroker.log.io.disk_errors import PASSING
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.manager.flush_interval import FlushInterval
@@ -174,6 +175,7 @@ class LogProcess:
     def _fork_workers(self) -> RecoveryScheduler:
         """Fork the recovery workers; call it before this process has a thread."""
         context = self.context
+        bound_producers(context.config.max_producer_ids_per_partition)
         pools = fork_pools(
             [Path(name) for name in context.config.log_dirs],
             context.config.num_recovery_threads_per_data_dir,
@@ -358,6 +360,7 @@ class LogProcess:
                 self._chores.append((None, self._snapshot()))
         if now >= self._next_expiration:
             self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
+            bound_producers(self.context.config.max_producer_ids_per_partition)
             before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
             for log in self.manager.logs.values():
                 log.state.producers.expire(before_ms)

@@ -1,6 +1,6 @@
-"""Signed tokens: a JSON Web Key Set in a file (RFC 7517) whose keys verify signatures (RFC 7518), by PyJWT.
+"""Signed tokens: a JSON Web Key Set (RFC 7517) whose keys verify signatures (RFC 7518), by PyJWT.
 
-The file is read again when it has changed, so that keys can be exchanged while the broker runs. The extra
+Its file is read again when it has changed, so that keys can be exchanged while the broker runs. The extra
 `security` installs PyJWT.
 """
 
@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from mpbroker.security.oauth import ClaimRules, InvalidToken, Token, Validator, check_size, object_of
+from mpbroker.security.oauth import (
+    ClaimRules,
+    InvalidToken,
+    Token,
+    Validator,
+    check_size,
+    object_of,
+    refuse_critical,
+)
 
 # Accepted algorithms. "none" is not one of them.
 KEY_TYPES = {"RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "ES256": "EC", "ES384": "EC"}
@@ -30,43 +38,22 @@ def path_of(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
 
 
-class KeySet:
-    """The keys of a file, by key id. Raises KeySetError when it is first read."""
+def keys_in(text: bytes, source: object) -> list[dict[str, Any]]:
+    """Return the keys of a key set. Raises KeySetError, which names the source."""
+    try:
+        return [key for key in json.loads(text)["keys"] if isinstance(key, dict)]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise KeySetError(f"{source} is not a JSON Web Key Set: {error}") from error
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, int, int, int] | None = None
-        self._keys: list[dict[str, Any]] = []
-        self._told = ""
-        self.refresh()
 
-    def refresh(self) -> bool:
-        """Read the file if it has changed, and return whether it had. Raises KeySetError."""
-        try:
-            status = self._path.stat()
-            seen = status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
-            if seen == self._seen:
-                return False
-            read = json.loads(self._path.read_bytes())
-            keys = [key for key in read["keys"] if isinstance(key, dict)]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise KeySetError(f"{self._path} is not a JSON Web Key Set: {error}") from error
-        self._seen, self._keys = seen, keys
-        return True
+class Keys:
+    """Keys by key id, wherever they come from."""
+
+    _keys: list[dict[str, Any]]
 
     def follow(self) -> None:
-        """Read the file if it has changed; keep the last keys while it cannot be used, and log once why."""
-        try:
-            if self.refresh() and self._told:
-                self._told = ""
-                log.info("%s is read again", self._path)
-        except KeySetError as error:
-            if str(error) != self._told:
-                self._told = str(error)
-                log.error(
-                    "%s. The keys read last stay in use; put a whole file in its place by renaming it",
-                    error,
-                )
+        """Look whether there are other keys now. Called before each token is checked."""
+        raise NotImplementedError
 
     def find(self, header: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Find the algorithm and the key for a token's header. Raises InvalidToken."""
@@ -87,7 +74,45 @@ class KeySet:
         return algorithm, {name: fitting[0][name] for name in PUBLIC_MEMBERS & fitting[0].keys()}
 
 
-def signed_validator(keys: KeySet, rules: ClaimRules) -> Validator:
+class KeySet(Keys):
+    """The keys of a file. Raises KeySetError when it is first read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int, int] | None = None
+        self._keys = []
+        self._told = ""
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Read the file if it has changed, and return whether it had. Raises KeySetError."""
+        try:
+            status = self._path.stat()
+            seen = status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+            if seen == self._seen:
+                return False
+            keys = keys_in(self._path.read_bytes(), self._path)
+        except OSError as error:
+            raise KeySetError(f"{self._path} is not a JSON Web Key Set: {error}") from error
+        self._seen, self._keys = seen, keys
+        return True
+
+    def follow(self) -> None:
+        """Read the file if it has changed; keep the last keys while it cannot be used, and log once why."""
+        try:
+            if self.refresh() and self._told:
+                self._told = ""
+                log.info("%s is read again", self._path)
+        except KeySetError as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                log.error(
+                    "%s. The keys read last stay in use; put a whole file in its place by renaming it",
+                    error,
+                )
+
+
+def signed_validator(keys: Keys, rules: ClaimRules) -> Validator:
     """Make the check of tokens that a key of the set has signed. Raises KeySetError without PyJWT."""
     try:
         # Import before the fork: it takes a tenth of a second, and processors inherit it.
@@ -101,7 +126,9 @@ def signed_validator(keys: KeySet, rules: ClaimRules) -> Validator:
         check_size(token)
         keys.follow()
         try:
-            algorithm, key = keys.find(signatures.get_unverified_header(token))
+            header = signatures.get_unverified_header(token)
+            refuse_critical(header)
+            algorithm, key = keys.find(header)
             payload = signatures.decode(token, jwt.PyJWK(key, algorithm), [algorithm])
         except jwt.InvalidSignatureError as error:
             raise InvalidToken("its signature is wrong") from error

@@ -18,7 +18,8 @@ from mpbroker.config.security import UNSECURED_VALIDATOR, SecuritySettings, miss
 from mpbroker.protocol.api_versions import Served
 from mpbroker.security import names
 from mpbroker.security.jaas import JaasError, PlainUsers, parse_jaas
-from mpbroker.security.jwks import KeySet, path_of, signed_validator
+from mpbroker.security.jwks import Keys, KeySet, path_of, signed_validator
+from mpbroker.security.jwks_endpoint import Endpoint, FetchedKeySet
 from mpbroker.security.mechanism import Mechanism
 from mpbroker.security.oauth import ClaimRules, OAuthBearerServer, Validator, unsecured_validator
 from mpbroker.security.plain import PlainServer
@@ -49,6 +50,7 @@ class ListenerSecurity:
         self._config = config
         self._users = PlainUsers({})
         self._validator: Validator | None = None
+        self._keys: Keys | None = None
         try:
             self.rules = parse_rules(self.settings.ssl_principal_mapping_rules)
             if self.uses_tls:
@@ -67,10 +69,19 @@ class ListenerSecurity:
         if mechanism == "PLAIN" and jaas is not None:
             self._users = PlainUsers.of(parse_jaas(jaas))
         elif mechanism == "OAUTHBEARER":
-            self._validator = _validator(settings, options)
+            if settings.sasl_server_callback_handler_class != UNSECURED_VALIDATOR:
+                self._keys = _keys(settings)
+            self._validator = _validator(settings, options, self._keys)
+
+    def fetch_keys(self) -> None:
+        """Fetch the keys of tokens that come from another host, once. It may take some seconds."""
+        if isinstance(self._keys, FetchedKeySet):
+            self._keys.fetch_now()
 
     def offer(self, served: tuple[Served, ...], look_up: LookUp, now_ms: Callable[[], int]) -> Offer:
-        """Return what the SASL server of a connection works with."""
+        """Return what the SASL server of a connection works with. Called in the process that serves it."""
+        if self._keys is not None:
+            self._keys.follow()
         mechanisms = self.settings.sasl_enabled_mechanisms
         limits = {
             name: self._config.security_of(self.name, name).connections_max_reauth_ms for name in mechanisms
@@ -96,11 +107,11 @@ class ListenerSecurity:
         return map_subject(self.rules, names.subject_of(certificate))
 
 
-def _validator(settings: SecuritySettings, options: dict[str, str]) -> Validator:
+def _validator(settings: SecuritySettings, options: dict[str, str], keys: Keys | None) -> Validator:
     scopes = frozenset(settings.mpbroker_sasl_oauthbearer_required_scope)
     audience = frozenset(settings.sasl_oauthbearer_expected_audience)
     issuer = settings.sasl_oauthbearer_expected_issuer
-    if settings.sasl_server_callback_handler_class == UNSECURED_VALIDATOR:
+    if keys is None:
         skew_ms = options.get(SKEW_MS, "0")
         if not skew_ms.isdecimal():
             raise SecurityError(f"{SKEW_MS} of sasl.jaas.config is not a number of milliseconds")
@@ -121,8 +132,22 @@ def _validator(settings: SecuritySettings, options: dict[str, str]) -> Validator
         issuer=issuer,
         skew_ms=settings.sasl_oauthbearer_clock_skew_seconds * 1000,
     )
-    assert settings.sasl_oauthbearer_jwks_endpoint_url is not None
-    return signed_validator(KeySet(path_of(settings.sasl_oauthbearer_jwks_endpoint_url)), rules)
+    return signed_validator(keys, rules)
+
+
+def _keys(settings: SecuritySettings) -> Keys:
+    url = settings.sasl_oauthbearer_jwks_endpoint_url
+    assert url is not None
+    if url.startswith("file:"):
+        return KeySet(path_of(url))
+    return FetchedKeySet(
+        Endpoint(
+            url,
+            settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+            settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+            settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+        )
+    )
 
 
 def settings_of(listener: Listener, config: BrokerConfig) -> dict[str, SecuritySettings]:

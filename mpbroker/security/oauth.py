@@ -111,13 +111,24 @@ def object_of(text: bytes) -> dict[str, Any]:
     return value
 
 
+def refuse_critical(header: dict[str, Any]) -> None:
+    """Refuse a token with extensions that whoever checks it must understand; none is (RFC 7515, 4.1.11).
+
+    Raises InvalidToken.
+    """
+    if "crit" in header:
+        raise InvalidToken("it has extensions that are not understood (crit)")
+
+
 def unsecured_validator(rules: ClaimRules) -> Validator:
     """Make the check of unsigned tokens (alg none), which is for tests, as Kafka says of its own."""
 
     def validate(token: str, now_ms: int) -> Token:
         check_size(token)
         header, claims, signature = _split(token)
-        if object_of(_decode(header)).get("alg") != "none" or signature:
+        fields = object_of(_decode(header))
+        refuse_critical(fields)
+        if fields.get("alg") != "none" or signature:
             raise InvalidToken("it is signed, and this listener only knows unsecured tokens")
         return rules.check(object_of(_decode(claims)), now_ms)
 

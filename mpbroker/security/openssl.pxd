@@ -17,6 +17,8 @@ cdef extern from "openssl/ssl.h":
         pass
     ctypedef struct X509:
         pass
+    ctypedef struct X509_CRL:
+        pass
     ctypedef struct X509_STORE:
         pass
     ctypedef struct X509_NAME:
@@ -97,6 +99,9 @@ cdef extern from "openssl/pem.h":
     ) nogil
 
 cdef extern from "openssl/x509.h":
+    X509_CRL *PEM_read_bio_X509_CRL(
+        BIO *, X509_CRL **, int (*)(char *, int, int, void *) noexcept nogil, void *) nogil
+    void X509_CRL_free(X509_CRL *) nogil
     void X509_free(X509 *) nogil
     int i2d_X509(X509 *, unsigned char **) nogil
     X509 *d2i_X509(X509 **, const unsigned char **, long) nogil
@@ -109,6 +114,11 @@ cdef extern from "openssl/x509.h":
         XN_FLAG_SEP_COMMA_PLUS
     void EVP_PKEY_free(EVP_PKEY *) nogil
     int X509_STORE_add_cert(X509_STORE *, X509 *) nogil
+    int X509_STORE_add_crl(X509_STORE *, X509_CRL *) nogil
+    int X509_STORE_set_flags(X509_STORE *, unsigned long) nogil
+    enum:
+        X509_V_FLAG_CRL_CHECK
+        X509_V_FLAG_CRL_CHECK_ALL
 
 cdef extern from "openssl/err.h":
     void ERR_clear_error() nogil

@@ -140,6 +140,29 @@ cdef class ServerContext:
         if not (added and at_end() and count):
             raise failure(ssl.SSLError, "no certificate")
 
+    def revoke(self, bytes pem) -> None:
+        """Refuse clients' certificates that revocation lists name.
+
+        Each authority between the client and the trusted one needs a list that has not expired.
+        """
+        cdef X509_CRL *one
+        cdef X509_STORE *store = SSL_CTX_get_cert_store(self.context)
+        cdef BIO *source = read_only(pem)
+        cdef int count = 0
+        cdef bint added = True
+        ERR_clear_error()
+        while added:
+            one = PEM_read_bio_X509_CRL(source, NULL, NULL, NULL)
+            if one == NULL:
+                break
+            count += 1
+            added = X509_STORE_add_crl(store, one)
+            X509_CRL_free(one)
+        BIO_free(source)
+        if not (added and at_end() and count):
+            raise failure(ssl.SSLError, "no revocation list")
+        X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL)
+
     cdef _use_key(self, bytes pem, bytes password):
         cdef Password known
         cdef EVP_PKEY *key

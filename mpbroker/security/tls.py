@@ -65,6 +65,7 @@ class Material:
     chain: bytes
     trusted: bytes
     key_password: str | None
+    revoked: bytes = b""
 
 
 def load_context(settings: SecuritySettings) -> ServerContext:
@@ -79,6 +80,8 @@ def load_context(settings: SecuritySettings) -> ServerContext:
     context.verify_clients(CLIENT_AUTH[settings.ssl_client_auth])
     if material.trusted:
         _load_trusted(context, settings, material)
+    if material.revoked:
+        _load_revoked(context, settings, material)
     return context
 
 
@@ -135,6 +138,16 @@ def _load_trusted(context: Context, settings: SecuritySettings, material: Materi
     except ssl.SSLError as error:
         named = _named(settings.ssl_truststore_location, "ssl.truststore.certificates")
         raise TlsError(f"{named} has no certificates in PEM ({_why(error)})") from error
+
+
+def _load_revoked(context: ServerContext, settings: SecuritySettings, material: Material) -> None:
+    try:
+        context.revoke(material.revoked)
+    except ssl.SSLError as error:
+        raise TlsError(
+            f"mpbroker.ssl.crl.location={settings.mpbroker_ssl_crl_location} has no certificate revocation "
+            f"lists in PEM ({_why(error)})"
+        ) from error
 
 
 def _versions(settings: SecuritySettings) -> list[str]:
@@ -202,7 +215,11 @@ def read_material(settings: SecuritySettings) -> Material:
             trusted = data
     elif settings.ssl_truststore_certificates:
         trusted = lines_of_pem(settings.ssl_truststore_certificates.text).encode()
-    return Material(chain, trusted, password.text if password else None)
+    revoked = b""
+    if settings.mpbroker_ssl_crl_location:
+        # An empty file is an error, too.
+        revoked = _read(settings.mpbroker_ssl_crl_location, "mpbroker.ssl.crl.location") or b"\n"
+    return Material(chain, trusted, password.text if password else None, revoked)
 
 
 def lines_of_pem(text: str) -> str:
@@ -302,7 +319,11 @@ class Keystore:
     def _stamps(self) -> Stamps:
         return tuple(
             _stamp(location)
-            for location in (self._settings.ssl_keystore_location, self._settings.ssl_truststore_location)
+            for location in (
+                self._settings.ssl_keystore_location,
+                self._settings.ssl_truststore_location,
+                self._settings.mpbroker_ssl_crl_location,
+            )
         )
 
     def refresh(self) -> bool:

@@ -71,12 +71,15 @@ log = logging.getLogger("mpbroker")
 def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
     """Check certificates, users and rules of all listeners before anything else is begun.
 
-    Raises FatalError.
+    Keys that come from another host are fetched once. Raises FatalError.
     """
     try:
-        return secure_listeners(config)
+        found = secure_listeners(config)
     except SecurityError as error:
         raise FatalError(str(error), EXIT_MISCONFIGURED) from error
+    for security in found.values():
+        security.fetch_keys()
+    return found
 
 
 def check_size(config: BrokerConfig) -> None:

@@ -117,7 +117,7 @@ class Broker:
 
     def start(self) -> None:
         """Starts the broker and waits until ApiVersions is answered."""
-        self.log_dir.mkdir(parents=True, exist_ok=True)
+        self.log_dir.mkdir(0o750, parents=True, exist_ok=True)
         command = self.command()
         with open(self.output_path, "ab") as output:
             start = time.monotonic()

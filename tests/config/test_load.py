@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2]
 # What Kafka has no key for.
 OUR_OWN = {
     "group.max.members.bytes",
+    "connections.max.login.ms",
+    "max.auto.created.partitions.per.principal",
+    "max.unauthenticated.connections",
     "log.workers",
     "log.flush.policy",
     "log.journal.bytes",
@@ -28,7 +31,9 @@ OUR_OWN = {
     "max.parked.bytes",
     "max.parked.bytes.per.connection",
     "max.parked.bytes.per.principal",
+    "max.producer.ids.per.partition",
     "mpbroker.replication.factor.clamp",
+    "mpbroker.ssl.crl.location",
     "mpbroker.sasl.oauthbearer.required.scope",
 }
 

@@ -38,7 +38,7 @@ from mpbroker.security.scram import (
     salted_password,
 )
 from tests.support import tokens
-from tests.support.tokens import segment
+from tests.support.tokens import segment, signed
 
 NOW_MS = 1_800_000_000_000
 SECRET = 'p=ä;, "x'
@@ -323,6 +323,21 @@ def test_signed_tokens(signer: Signer, tmp_path: Path) -> None:
             validate(f"{segment({'alg': 'HS256', 'kid': kid})}.{body}.{signature}", NOW_MS)
     with pytest.raises(InvalidToken, match="no key"):
         validate(signer.token("RS256", "e"), NOW_MS)
+
+
+def test_critical_extensions_are_refused(tmp_path: Path) -> None:
+    """Nobody here understands any, so a token that demands it is not believed (RFC 7515, 4.1.11)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    jwk = json.loads(jwt.get_algorithm_by_name("ES256").to_jwk(key.public_key()))
+    validate = validator_of(tmp_path / "keys", jwk)
+    assert validate(signed("ES256", key, claims(**GOOD)), NOW_MS).subject == "ann"
+    for crit in (["x"], ["exp"], ["b64"], [], "nonsense", None):
+        header = {"alg": "ES256", "crit": crit, "x": 1, "b64": True}
+        with pytest.raises(InvalidToken):
+            validate(signed("ES256", key, claims(**GOOD), header), NOW_MS)
+        unsigned = f"{segment({'alg': 'none', 'crit': crit})}.{segment(claims(**GOOD))}."
+        with pytest.raises(InvalidToken, match="crit"):
+            unsecured_validator(RULES)(unsigned, NOW_MS)
 
 
 def validator_of(path: Path, *keys: dict[str, Any]) -> Validator:

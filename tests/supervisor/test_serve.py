@@ -228,6 +228,7 @@ def test_nobody_else_may_read_what_a_broker_writes(tmp_path: Path) -> None:
     running.flags = ("--log-dirs", f"{running.log_dir},{new}", "-o", "offsets.topic.num.partitions=2")
     before = os.umask(0)
     try:
+        running.log_dir.mkdir(parents=True)
         running.start()
         create_topic(running.bootstrap, "topic", 4)
         confluent_write(running.bootstrap, "topic", sample_records(4, 10, 1), "none")

@@ -85,6 +85,20 @@ class Authority:
         )
         return Signed(key, certificate)
 
+    def revoke(self, *certificates: Signed, expires: datetime.timedelta = 30 * DAY) -> bytes:
+        """Sign a list of revoked certificates; return it as PEM."""
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._name)
+            .last_update(now - 2 * DAY)
+            .next_update(now + expires)
+        )
+        for one in certificates:
+            revoked = x509.RevokedCertificateBuilder().serial_number(one.certificate.serial_number)
+            builder = builder.add_revoked_certificate(revoked.revocation_date(now - DAY).build())
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(s.Encoding.PEM)
+
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (

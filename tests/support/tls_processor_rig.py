@@ -139,6 +139,8 @@ def descriptors() -> int:
 @contextlib.contextmanager
 def secure_rig(directory: Path, properties: str = "", **limits: int) -> Iterator[SecureRig]:
     """One that leaves nothing behind."""
+    # What earlier tests have left closes its descriptors now, not those that are made here.
+    gc.collect()
     made = SecureRig(directory, properties, **limits)
     gc.collect()
     before = descriptors()

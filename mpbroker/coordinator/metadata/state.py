@@ -27,6 +27,7 @@ from mpbroker.coordinator.metadata import (
     topic_rules,
 )
 from mpbroker.coordinator.metadata.acl_rules import AclTable
+from mpbroker.coordinator.metadata.automatic_topics import AutomaticTopics
 from mpbroker.coordinator.metadata.image_sizes import (
     PARTITION_BYTES,
     acl_bytes,
@@ -81,8 +82,11 @@ from mpbroker.protocol.uuids import uuid_text
 from mpbroker.quotas.entities import Entity, QuotaTable
 from mpbroker.quotas.mutations import Mutation, Mutations
 from mpbroker.security.acls import Acl
+from mpbroker.security.authorizer import super_users_in
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
+# The part of the partitions that is kept for super users, if there are permissions.
+SUPER_USERS_SHARE: Final = 64
 ZERO_ID: Final = bytes(16)
 UNASSIGNED_DIRECTORY: Final = bytes(16)
 """Kafka's DirectoryId.UNASSIGNED. Only the log process knows which log directory holds the replica."""
@@ -278,6 +282,15 @@ class Decision:
     acls: list[Acl] = field(default_factory=list)
 
 
+def _check_partitions(state: MetadataState, more: int, most: int) -> None:
+    """Check that `more` partitions fit. Raises Refused if they do not."""
+    if state.partitions + more > most:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The broker has room for {most} partitions and has {state.partitions}.",
+        )
+
+
 class Decider:
     """Answers calls from a state.
 
@@ -297,6 +310,7 @@ class Decider:
         self._config = config
         self._mutations = mutations
         self._partition_limit = partition_limit
+        self._automatic = AutomaticTopics(partition_limit)
         self._new_id = new_id
         self._image_bytes_max = image_bytes_max
 
@@ -357,6 +371,10 @@ class Decider:
         answers.topics = [
             CreatedTopic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.") for name in duplicates
         ]
+        most = self._most_partitions(call.account)
+        # The coordinator's own topics are nobody's.
+        payer = call.account if call.automatic else None
+        share = self._config.max_auto_created_partitions_per_principal
         for topic in call.topics:
             if times[topic.name] > 1:
                 continue
@@ -366,12 +384,17 @@ class Decider:
                 answers.topics.append(_created(draft.topics[existing]))
                 continue
             try:
-                records = self._create_topic(draft, topic, mutation)
+                if payer is not None:
+                    more = topic_rules.partitions_asked(topic, self._config)
+                    self._automatic.check(payer.user, more, draft.topics, draft.partitions, share)
+                records = self._create_topic(draft, topic, mutation, most)
             except Refused as refused:
                 answers.topics.append(CreatedTopic(topic.name, refused.error, refused.message))
                 continue
             draft.apply_all(records)
             made = draft.topics[draft.ids[topic.name]]
+            if payer is not None:
+                self._automatic.created(payer.user, made.topic_id, draft.topics, share)
             answer = _created(made)
             if call.validate_only:
                 answer.topic_id = ZERO_ID
@@ -383,7 +406,7 @@ class Decider:
         return decision
 
     def _create_topic(
-        self, state: MetadataState, topic: CreateTopic, mutation: Mutation | None
+        self, state: MetadataState, topic: CreateTopic, mutation: Mutation | None, most: int
     ) -> list[MetadataRecord]:
         """Return the records of a new topic. Raises Refused with the error that Kafka would find first."""
         if topic.name == METADATA_TOPIC:
@@ -400,7 +423,7 @@ class Decider:
             )
         configs = topic_rules.check_configs(topic.configs, self._config)
         partitions = topic_rules.check_placement(topic, self._config)
-        self._check_partitions(state, partitions)
+        _check_partitions(state, partitions, most)
         self._check_room(state, topic_bytes(topic.name, partitions, configs))
         if mutation and not mutation.allows(partitions):
             raise Refused(EXCEEDED, EXCEEDED.message)
@@ -463,9 +486,10 @@ class Decider:
     def _create_partitions(self, draft: MetadataState, call: CreatePartitions) -> Decision:
         mutation = self._begin_mutation(draft, call.account)
         decision = Decision(answers := AlteredResources([]), mutation=mutation)
+        most = self._most_partitions(call.account)
         for more in call.topics:
             try:
-                records = self._add_partitions(draft, more, mutation)
+                records = self._add_partitions(draft, more, mutation, most)
             except Refused as refused:
                 answers.results.append((refused.error, refused.message))
                 continue
@@ -475,7 +499,7 @@ class Decider:
         return decision
 
     def _add_partitions(
-        self, state: MetadataState, more: MorePartitions, mutation: Mutation | None
+        self, state: MetadataState, more: MorePartitions, mutation: Mutation | None, most: int
     ) -> list[MetadataRecord]:
         """Return the records of new partitions of a topic. Raises Refused."""
         topic = state.topics.get(state.ids.get(more.name, ZERO_ID))
@@ -491,7 +515,7 @@ class Decider:
             )
         if added > topic_rules.PARTITIONS_PER_REQUEST_MAX:
             raise Refused(ErrorCode.POLICY_VIOLATION, topic_rules.too_many_text(added))
-        self._check_partitions(state, added)
+        _check_partitions(state, added, most)
         self._check_room(state, added * PARTITION_BYTES)
         if mutation and not mutation.allows(added):
             raise Refused(EXCEEDED, EXCEEDED.message)
@@ -513,13 +537,16 @@ class Decider:
         decision.records += records
         decision.changes.append(Change(topic.topic_id, topic.config_version, topic.partitions))
 
-    def _check_partitions(self, state: MetadataState, more: int) -> None:
-        """Check that `more` partitions fit. Raises Refused if they do not."""
-        if state.partitions + more > self._partition_limit:
-            raise Refused(
-                ErrorCode.INVALID_PARTITIONS,
-                f"The broker has room for {self._partition_limit} partitions and has {state.partitions}.",
-            )
+    def _most_partitions(self, account: Account | None) -> int:
+        """Return how many partitions there may be after a creation.
+
+        If there are permissions, the last ones are for super users and for topics of the coordinator itself.
+        """
+        if account is None or not self._config.authorizer_class_name:
+            return self._partition_limit
+        if f"User:{account.user}" in super_users_in(self._config.super_users):
+            return self._partition_limit
+        return self._partition_limit - self._partition_limit // SUPER_USERS_SHARE
 
     def _check_room(self, state: MetadataState, more_bytes: int) -> None:
         """Check that handlers' bulletins have room for `more_bytes`.

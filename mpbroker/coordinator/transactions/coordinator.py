@@ -21,6 +21,7 @@ from mpbroker.coordinator.transactions.add_partitions import AddPartitions
 from mpbroker.coordinator.transactions.describe import DescribeTransactions
 from mpbroker.coordinator.transactions.end_txn import EndTxn, Markers
 from mpbroker.coordinator.transactions.init_producer_id import InitProducerId
+from mpbroker.coordinator.transactions.listing import ListTransactions
 from mpbroker.coordinator.transactions.loading import TransactionContents
 from mpbroker.coordinator.transactions.records import Entry, encode
 from mpbroker.coordinator.transactions.state_manager import ProducerIds, TransactionStateManager
@@ -66,25 +67,37 @@ class TransactionCoordinator:
         self.add_partitions = AddPartitions(config, self.state, self.end_txn.holds, clock, answers, topics)
         self.contents = TransactionContents(self.state, self.end_txn)
         init_producer_id = InitProducerId(config, self.state, self.end_txn, clock, answers)
-        describe = DescribeTransactions(self.state, clock)
+        describe = DescribeTransactions(self.state)
+        self.listing = ListTransactions(self.state, self.timers, clock, answers)
         self.handlers: Mapping[ApiKey, Handler] = {
             ApiKey.INIT_PRODUCER_ID: init_producer_id.init,
             ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions.add_partitions,
             ApiKey.ADD_OFFSETS_TO_TXN: self.add_partitions.add_offsets,
             ApiKey.END_TXN: self.end_txn.end,
             ApiKey.DESCRIBE_TRANSACTIONS: describe.describe,
-            ApiKey.LIST_TRANSACTIONS: describe.list,
+            ApiKey.LIST_TRANSACTIONS: self.listing.list,
         }
         # The rest of what a Shard has. Holds outlive `unload`.
         self.unload = self.state.unload
-        self.abandon = self.state.abandon
-        self.withdraw = self.state.withdraw
-        self.waiters = self.state.waiters
         self._set_sweep()
         self._set_expiry()
 
     def topic_loaded(self) -> None:
         """Do nothing: each partition had its markers sent when it was read."""
+
+    def waiters(self) -> list[Waiter]:
+        """Return the requests that wait for others, or whose lists are not complete."""
+        return [*self.state.waiters(), *self.listing.waiters()]
+
+    def abandon(self, waiter: Waiter) -> None:
+        """End the wait of a request whose client is gone."""
+        self.state.abandon(waiter)
+        self.listing.abandon(waiter)
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Forget the wait of a request that failed after it had begun to wait, if there is one."""
+        self.state.withdraw(waiter)
+        self.listing.withdraw(waiter)
 
     def refuse_waiters(self, transactional_id: str, waiter: Waiter | None = None) -> None:
         """Tell those who wait that something failed by a fault of ours: the request, or all of the id."""

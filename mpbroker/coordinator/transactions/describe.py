@@ -1,36 +1,27 @@
-"""DescribeTransactions and ListTransactions.
-
-(Kafka: TransactionCoordinator.handleDescribeTransactions, -ListTransactions; KIP-664, KIP-994, KIP-1152.)
-"""
+"""DescribeTransactions (Kafka: TransactionCoordinator.handleDescribeTransactions; KIP-664)."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from mpbroker.coordinator.runtime.requests import RequestContext
-from mpbroker.coordinator.runtime.timers import Clock
 from mpbroker.coordinator.transactions.records import TransactionValue
 from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
-from mpbroker.coordinator.transactions.states import BY_LABEL, TransactionState
+from mpbroker.coordinator.transactions.states import TransactionState
 from mpbroker.coordinator.transactions.transaction import TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
 )
 
 # The most that one response describes: a transaction can have many partitions.
 DESCRIBED_PARTITIONS: Final = 50_000
-# The most memory that a compiled pattern takes; the module re2 keeps the last 128.
-PATTERN_BYTES_MAX: Final = 1 << 20
 
 
 class DescribeTransactions:
-    def __init__(self, state: TransactionStateManager, clock: Clock) -> None:
+    def __init__(self, state: TransactionStateManager) -> None:
         self._state = state
-        self._clock = clock
 
     def describe(
         self, _context: RequestContext, request: DescribeTransactionsRequest
@@ -76,53 +67,6 @@ class DescribeTransactions:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return transaction.value
 
-    def list(self, _context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
-        self._state.partitions.check_none_is_loading()
-        response = ListTransactionsResponse()
-        states: set[TransactionState] = set()
-        for label in request.state_filters:
-            if label in BY_LABEL:
-                states.add(BY_LABEL[label])
-            else:
-                response.unknown_state_filters.append(label)
-        pattern = _pattern(request.transactional_id_pattern)
-        producer_ids = set(request.producer_id_filters)
-        started_before = self._clock.wall_ms() - request.duration_filter
-        for transaction in self._state:
-            value = transaction.value
-            assert value is not None
-            wanted = (
-                not _is_dead(transaction)
-                and (not request.state_filters or value.state in states)
-                and (not producer_ids or value.producer_id in producer_ids)
-                and (request.duration_filter < 0 or value.start_ms < started_before)
-                and (pattern is None or pattern.fullmatch(transaction.transactional_id))
-            )
-            if wanted:
-                response.transaction_states.append(
-                    ListTransactionsResponse.TransactionState(
-                        transaction.transactional_id, value.producer_id, value.state.label
-                    )
-                )
-        return response
-
 
 def _is_dead(transaction: TransactionMetadata) -> bool:
     return transaction.pending_state is TransactionState.DEAD
-
-
-def _pattern(text: str | None) -> Any:
-    """Compile a client's pattern, None if there is none. Raises ApiError.
-
-    Kafka has RE2/J for it: Python's `re` backtracks, and a dozen characters can keep it busy for hours.
-    """
-    if not text:
-        return None
-    import re2  # type: ignore[import-untyped]
-
-    options = re2.Options()
-    options.never_capture, options.log_errors, options.max_mem = True, False, PATTERN_BYTES_MAX
-    try:
-        return re2.compile(text, options)
-    except re2.error as error:
-        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, error.args[0].decode()) from error

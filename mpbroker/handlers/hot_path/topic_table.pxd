@@ -9,6 +9,9 @@ Only Python changes the table, between two turns. No other process shares it.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+cdef extern from "shm/siphash.h" nogil:
+    uint64_t siphash64(const void *data, uint64_t count, const uint64_t *key)
+
 cdef struct Place:
     uint32_t slot               # in the partition table
     uint32_t generation         # 0: no such partition
@@ -50,12 +53,10 @@ cdef struct TopicsRef:
     Grant *grants               # NULL: everybody may do everything
     uint64_t asking             # connection of the request that is looked at
     uint32_t down               # log workers that are down, a bit each
+    uint64_t key[2]             # of the hash of names, which clients choose; ids are the broker's
 
-cdef inline uint64_t hash_name(const uint8_t *name, uint64_t length) noexcept nogil:
-    cdef uint64_t h = 0xcbf29ce484222325ULL, i
-    for i in range(length):
-        h = (h ^ name[i]) * 0x100000001b3ULL
-    return h ^ (h >> 29)
+cdef inline uint64_t hash_name(const TopicsRef *topics, const uint8_t *name, uint64_t length) noexcept nogil:
+    return siphash64(name, length, topics.key)
 
 cdef inline uint64_t hash_id(const uint8_t *topic_id) noexcept nogil:
     cdef uint64_t halves[2]
@@ -80,7 +81,7 @@ cdef inline bint is_granted(const TopicsRef *topics, const Topic *topic, uint64_
     return False
 
 cdef inline Topic *topic_by_name(TopicsRef *topics, const uint8_t *name, uint64_t length) noexcept nogil:
-    cdef uint64_t at = hash_name(name, length) & topics.names.mask
+    cdef uint64_t at = hash_name(topics, name, length) & topics.names.mask
     cdef Topic *topic = topics.names.entries[at]
     while topic != NULL:
         if topic.name_length == length and memcmp(topic.name, name, length) == 0:

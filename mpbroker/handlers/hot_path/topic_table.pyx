@@ -8,6 +8,9 @@ from mpbroker.handlers.hot_path.topic_table cimport (
     topic_by_name,
 )
 
+import os
+import struct
+
 from mpbroker.ipc.topology import log_worker_of_slot
 
 
@@ -67,6 +70,7 @@ cdef class TopicTable:
     """Topics as Python describes them to the turn."""
 
     def __cinit__(self, *_):
+        self.ref.key[0], self.ref.key[1] = struct.unpack("=QQ", os.urandom(16))
         new_index(&self.ref.names, 64)
         new_index(&self.ref.ids, 64)
 
@@ -144,7 +148,7 @@ cdef class TopicTable:
         new_index(&self.ref.ids, size)
         for i in range(self.count):
             topic = self.all[i]
-            insert(&self.ref.names, hash_name(topic.name, topic.name_length), topic)
+            insert(&self.ref.names, hash_name(&self.ref, topic.name, topic.name_length), topic)
             insert(&self.ref.ids, hash_id(topic.id), topic)
         return 0
 

@@ -4,7 +4,7 @@ from libc.stdlib cimport calloc, free
 
 import os
 
-cdef extern from "mpbroker/log/compaction/siphash.h" nogil:
+cdef extern from "shm/siphash.h" nogil:
     void siphash128(const uint8_t *data, int64_t count, const uint64_t *key, uint64_t *hash)
 
 SLOT_BYTES = sizeof(MapSlot)

@@ -2,10 +2,15 @@
 
 (Kafka: ProducerStateManager, ProducerStateEntry, ProducerAppendInfo.)
 
-An open-addressed table by producer id. The state is a pure function of the batches in the log: recovery
-rebuilds it by replay.
+An open-addressed table by producer id, which clients choose: the hash has a secret key. The state is a pure
+function of the batches in the log: recovery rebuilds it by replay. At most so many producers are remembered
+as `bound_producers` has said; those that have not written for longest are forgotten then, as after
+producer.id.expiration.ms. One with an open transaction never is.
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+
+cdef extern from "shm/siphash.h" nogil:
+    uint64_t siphash64(const void *data, uint64_t count, const uint64_t *key)
 
 cdef enum:
     REMEMBERED_BATCHES = 5
@@ -40,6 +45,7 @@ cdef struct ProducersRef:
     Producer *table
     uint64_t room                       # a power of two, or 0
     uint64_t used
+    uint64_t key[2]                     # of the hash
 
 cdef inline int32_t sequence_after(int32_t sequence, int32_t steps) noexcept nogil:
     """Add `steps` to a sequence number, which wraps to 0 (Kafka: DefaultRecordBatch.incrementSequence)."""
@@ -49,13 +55,16 @@ cdef inline int32_t last_sequence_of(int32_t base_sequence, int32_t count) noexc
     """Return the last sequence number of a batch (Kafka: DefaultRecordBatch.lastSequence)."""
     return sequence_after(base_sequence, count - 1) if base_sequence >= 0 else NO_SEQUENCE
 
+cdef inline uint64_t producer_hash(const ProducersRef *producers, int64_t producer_id) noexcept nogil:
+    return siphash64(&producer_id, sizeof(producer_id), producers.key)
+
 cdef inline Producer *producer_find(ProducersRef *producers, int64_t producer_id) noexcept nogil:
     """Return the producer's entry; NULL if it has none."""
     cdef uint64_t mask = producers.room - 1
     cdef uint64_t at
     if producers.room == 0:
         return NULL
-    at = (<uint64_t>producer_id * <uint64_t>0x9E3779B97F4A7C15ull >> 20) & mask
+    at = producer_hash(producers, producer_id) & mask
     while producers.table[at].id != -1:
         if producers.table[at].id == producer_id:
             return &producers.table[at]

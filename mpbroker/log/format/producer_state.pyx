@@ -13,12 +13,13 @@ A snapshot holds only the last batch of each producer. The other remembered batc
 before it (`mpbroker.log.recovery.producer_history`).
 """
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memmove, memset
+from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.string cimport memmove, memset
 
 from mpbroker.records.batch cimport crc32c
 from mpbroker.records.wire cimport load_u16, load_u32, load_u64
 
+import os
 import struct
 
 from mpbroker.records.batch import checksum
@@ -38,25 +39,75 @@ class SnapshotCorrupt(ValueError):
     """A snapshot that cannot be used; an older one, or replay from the start, can."""
 
 
-cdef bint grow(ProducersRef *producers) noexcept nogil:
-    cdef ProducersRef larger
+# The same for all partitions of this process; 0: no bound. Set by `bound_producers`.
+cdef uint64_t producers_max = 0
+cdef uint64_t hash_key[2]
+hash_key[0], hash_key[1] = struct.unpack("=QQ", os.urandom(16))
+
+
+cdef bint rebuild(ProducersRef *producers, uint64_t room, int64_t forgotten_until) noexcept nogil:
+    """Move the producers into a new table. Return False without memory: nothing has changed then.
+
+    Those without an open transaction whose last offset is at most `forgotten_until` are left out.
+    """
+    cdef ProducersRef made
     cdef uint64_t i
-    cdef Producer *copy
-    # Most partitions have at most one producer.
-    larger.room = producers.room * 2 if producers.room else 2
-    larger.used = 0
-    larger.table = <Producer *>calloc(larger.room, sizeof(Producer))
-    if larger.table == NULL:
+    cdef Producer *p
+    made.room, made.used = room, 0
+    made.key[0], made.key[1] = producers.key[0], producers.key[1]
+    made.table = <Producer *>calloc(room, sizeof(Producer))
+    if made.table == NULL:
         return False
-    for i in range(larger.room):
-        larger.table[i].id = -1
+    for i in range(room):
+        made.table[i].id = -1
     for i in range(producers.room):
-        if producers.table[i].id != -1:
-            copy = producer_put(&larger, producers.table[i].id)
-            copy[0] = producers.table[i]
+        p = &producers.table[i]
+        if p.id != -1 and (p.txn_first_offset >= 0 or last_offset_of(p) > forgotten_until):
+            free_place(&made, p.id)[0] = p[0]
+            made.used += 1
     free(producers.table)
-    producers[0] = larger
+    producers[0] = made
     return True
+
+
+cdef inline int64_t last_offset_of(const Producer *producer) noexcept nogil:
+    """Return the last offset of the producer's last batch; 0 if none is remembered."""
+    return producer.batches[producer.count - 1].last_offset if producer.count else 0
+
+
+cdef Producer *free_place(ProducersRef *producers, int64_t producer_id) noexcept nogil:
+    """Return where an id belongs that the table does not have. One place at least is free."""
+    cdef uint64_t mask = producers.room - 1
+    cdef uint64_t at = producer_hash(producers, producer_id) & mask
+    while producers.table[at].id != -1:
+        at = (at + 1) & mask
+    return &producers.table[at]
+
+
+cdef int compare_offsets(const void *one, const void *other) noexcept nogil:
+    cdef int64_t a = (<const int64_t *>one)[0], b = (<const int64_t *>other)[0]
+    return (a > b) - (a < b)
+
+
+cdef bint forget_oldest(ProducersRef *producers) noexcept nogil:
+    """Forget the eighth of the producers that have not written for longest; return False without memory.
+
+    An eighth at once, so that a new producer costs little. If all have open transactions, nothing changes.
+    """
+    cdef int64_t *offsets = <int64_t *>malloc(producers.used * sizeof(int64_t))
+    cdef uint64_t i, count = 0
+    cdef bint done = True
+    if offsets == NULL:
+        return False
+    for i in range(producers.room):
+        if producers.table[i].id != -1 and producers.table[i].txn_first_offset < 0:
+            offsets[count] = last_offset_of(&producers.table[i])
+            count += 1
+    if count:
+        qsort(offsets, count, sizeof(int64_t), compare_offsets)
+        done = rebuild(producers, producers.room, offsets[max(count // 8, 1) - 1])
+    free(offsets)
+    return done
 
 
 cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexcept nogil:
@@ -65,17 +116,15 @@ cdef Producer *producer_put(ProducersRef *producers, int64_t producer_id) noexce
     The table may move: pointers to other entries become invalid.
     """
     cdef Producer *found = producer_find(producers, producer_id)
-    cdef uint64_t at, mask
     if found != NULL:
         return found
-    # Some places stay empty: a search ends there.
-    if (producers.used + 1) * 4 > producers.room * 3 and not grow(producers):
+    if producers_max and producers.used >= producers_max and not forget_oldest(producers):
         return NULL
-    mask = producers.room - 1
-    at = (<uint64_t>producer_id * <uint64_t>0x9E3779B97F4A7C15ull >> 20) & mask
-    while producers.table[at].id != -1:
-        at = (at + 1) & mask
-    found = &producers.table[at]
+    # Some places stay empty: a search ends there. Most partitions have at most one producer.
+    if (producers.used + 1) * 4 > producers.room * 3:
+        if not rebuild(producers, max(producers.room * 2, 2), -1):
+            return NULL
+    found = free_place(producers, producer_id)
     memset(found, 0, sizeof(Producer))
     found.id = producer_id
     found.epoch = NO_EPOCH
@@ -204,11 +253,21 @@ cdef void producer_recall(
     oldest.last_sequence, oldest.offset_delta = sequence_after(base_sequence, delta), delta
 
 
+def bound_producers(uint64_t most) -> None:
+    """Set how many producers each partition of this process remembers (max.producer.ids.per.partition).
+
+    0: no bound. Forgotten ones may write again with any sequence number, as after their expiration.
+    """
+    global producers_max
+    producers_max = most
+
+
 cdef class Producers:
     """Producer state of one partition, for Python."""
 
     def __cinit__(self):
         memset(&self.ref, 0, sizeof(self.ref))
+        self.ref.key[0], self.ref.key[1] = hash_key[0], hash_key[1]
 
     def __dealloc__(self):
         free(self.ref.table)
@@ -364,15 +423,18 @@ cdef class Producers:
     def carry(self, bytes data) -> None:
         """Load a table that another process has `carried`; this one must be empty."""
         cdef uint64_t i
-        if not data:
-            return
-        self.ref.table = <Producer *>calloc(len(data), 1)
-        if self.ref.table == NULL:
-            raise MemoryError("no memory for producer state")
-        memcpy(self.ref.table, <char *>data, len(data))
-        self.ref.room = len(data) // sizeof(Producer)
+        cdef const Producer *table = <const Producer *><const char *>data
+        for i in range(len(data) // sizeof(Producer)):
+            if table[i].id != -1:
+                self.put(table[i].id)[0] = table[i]
+
+    def longest_search(self) -> int:
+        """Return how many places a search for one of the producers looks at, at most."""
+        cdef uint64_t i, mask = self.ref.room - 1, longest = 0
         for i in range(self.ref.room):
-            self.ref.used += self.ref.table[i].id != -1
+            if self.ref.table[i].id != -1:
+                longest = max(longest, ((i - producer_hash(&self.ref, self.ref.table[i].id)) & mask) + 1)
+        return longest
 
     def expire(self, int64_t before_ms) -> int:
         """Forget producers without an open transaction, last seen before `before_ms`; return how many."""
@@ -380,6 +442,7 @@ cdef class Producers:
         cdef uint64_t i
         cdef Producer *p
         memset(&kept, 0, sizeof(kept))
+        kept.key[0], kept.key[1] = self.ref.key[0], self.ref.key[1]
         before = self.ref.used
         for i in range(self.ref.room):
             p = &self.ref.table[i]

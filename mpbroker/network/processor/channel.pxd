@@ -35,6 +35,8 @@ cpdef enum CloseReason:
     CLOSED_SESSION_EXPIRED = 19 # a request came after the end of the authentication
     CLOSED_NO_MEMORY = 20       # a parked request had to be asked again, and its frame was not kept
     CLOSED_MANY_FILES = 21      # its answer needs more segment files than can be open
+    CLOSED_LOGIN_TIMEOUT = 22   # the client was not authenticated in time
+    CLOSED_LOGIN_EXCESS = 23    # closed in favour of a newer one that is not authenticated either
 
 cdef enum:
     WINDOW_MOST = 32            # max.in.flight.requests.per.connection is at most so many

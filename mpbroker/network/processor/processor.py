@@ -51,6 +51,8 @@ _LEVELS = {
     # The reason was logged with the connection id.
     CloseReason.CLOSED_TLS: logging.DEBUG,
     CloseReason.CLOSED_AUTHENTICATION: logging.DEBUG,
+    CloseReason.CLOSED_LOGIN_TIMEOUT: logging.DEBUG,
+    CloseReason.CLOSED_LOGIN_EXCESS: logging.DEBUG,
     CloseReason.CLOSED_SESSION_EXPIRED: logging.INFO,
     CloseReason.CLOSED_EXCESS: logging.INFO,
     CloseReason.CLOSED_LISTENER: logging.DEBUG,
@@ -245,7 +247,7 @@ class Processor:
         self.turn.set_window(config.max_in_flight_requests_per_connection)
         if self.secure is None:
             return
-        self.secure.delay_ns = config.connection_failed_authentication_delay_ms * 1_000_000
+        self.secure.follow(config)
         for number, listener in listeners.items():
             if settings_of(listener, config) != before[number]:
                 self._renew_security(number, listener)
@@ -460,6 +462,9 @@ def describe_close(reason: int, detail: int) -> str:
         CloseReason.CLOSED_ILLEGAL_STATE: f"an answer came that cannot come in mute state {detail}",
         CloseReason.CLOSED_TLS: "TLS failed",
         CloseReason.CLOSED_AUTHENTICATION: "its authentication failed",
+        CloseReason.CLOSED_LOGIN_TIMEOUT: "its client was not authenticated within connections.max.login.ms",
+        CloseReason.CLOSED_LOGIN_EXCESS: "the oldest without authentication, in favour of newer ones "
+        "(max.unauthenticated.connections, or large tokens)",
         CloseReason.CLOSED_SESSION_EXPIRED: "a request came after its authentication had expired",
         CloseReason.CLOSED_STALLED: "what it began made no progress while others waited for the memory "
         "(queued.max.request.bytes) or the open files that it held",

@@ -21,7 +21,9 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.meters import ClientKind
 from mpbroker.ipc.session import Session as Connection
+from mpbroker.network.acceptor.limit_notices import LimitNotices
 from mpbroker.network.processor.channel import CloseReason
+from mpbroker.network.processor.logins import LARGE_FRAME_BYTES, Logins
 from mpbroker.network.processor.tls_pipe import MoreLater, TlsPipe
 from mpbroker.network.processor.turn import ProcessorTurn, TlsSaslTurn
 from mpbroker.protocol.api_versions import Served
@@ -45,6 +47,12 @@ REFRESH_NS = 1_000_000_000
 DISCARD_BYTES = 16 << 10
 
 
+_LOGIN_LIMITS = {
+    CloseReason.CLOSED_LOGIN_TIMEOUT: "connections.max.login.ms",
+    CloseReason.CLOSED_LOGIN_EXCESS: "max.unauthenticated.connections",
+}
+
+
 class Stage(Enum):
     SHAKING = 0  # the TLS handshake
     TALKING = 1  # SASL
@@ -56,10 +64,12 @@ class TlsSaslChannel:
     """A connection of a TLS or SASL listener. `sock` is None while the turn owns the descriptor."""
 
     __slots__ = (
+        "begun_ns",
         "channel",
         "cipher",
         "connection",
         "due_ns",
+        "ended",
         "frame",
         "listener",
         "out",
@@ -74,7 +84,10 @@ class TlsSaslChannel:
         "was_answered",
     )
 
-    def __init__(self, channel: int, connection: int, listener: int, security: ListenerSecurity) -> None:
+    def __init__(
+        self, channel: int, connection: int, listener: int, security: ListenerSecurity, begun_ns: int
+    ) -> None:
+        self.begun_ns = begun_ns
         self.channel = channel
         self.connection = connection
         self.listener = listener
@@ -88,6 +101,7 @@ class TlsSaslChannel:
         self.wanted = SIZE_BYTES
         self.out = bytearray()
         self.due_ns = 0
+        self.ended = False  # closed, and the turn has not said so yet
         self.cipher = -1  # its number in the meters
         self.renewed_ns = 0  # when its re-authentication began
         self.was_answered = False  # our part of the handshake, and so our certificate, was sent
@@ -123,7 +137,9 @@ class TlsSaslChannels:
         self.log = log
         self._served = served
         self._look_up = look_up
-        self.delay_ns = config.connection_failed_authentication_delay_ms * 1_000_000
+        self._logins = Logins(0, 0)
+        self._notices = LimitNotices(log)
+        self.follow(config)
         self._wall_ms = wall_ms
         self._now_ns = now_ns
         self._offers: dict[int, Offer] = {}
@@ -140,6 +156,13 @@ class TlsSaslChannels:
 
     # ---- what the processor calls
 
+    def follow(self, config: BrokerConfig) -> None:
+        """Apply the settings that are not a listener's. Each processor has its share of the connections."""
+        self.delay_ns = config.connection_failed_authentication_delay_ms * 1_000_000
+        self._logins.limit_ns = config.connections_max_login_ms * 1_000_000
+        share = config.max_unauthenticated_connections // config.num_network_threads
+        self._logins.connections_max = max(1, share)
+
     def add_listener(self, number: int, security: ListenerSecurity) -> None:
         self.listeners[number] = security
         if security.uses_sasl:
@@ -153,8 +176,11 @@ class TlsSaslChannels:
     def add(self, fd: int, listener: int, channel: int, connection: int) -> None:
         """Take over a connection that the turn has just registered."""
         security = self.listeners[listener]
-        peer = self._peers[connection] = TlsSaslChannel(channel, connection, listener, security)
+        peer = TlsSaslChannel(channel, connection, listener, security, self._now_ns())
+        self._peers[connection] = peer
         self.native.begin(channel)
+        if (excess := self._logins.add(peer)) is not None:
+            self._end_login(excess.connection, CloseReason.CLOSED_LOGIN_EXCESS)
         peer.sock = socket.socket(fileno=fd)
         peer.sock.setblocking(False)
         if security.uses_sasl:
@@ -170,7 +196,7 @@ class TlsSaslChannels:
         timed = self.native.timed
         for channel, connection, has_answer in self.native.take():
             peer = self._peers.get(connection)
-            if peer is None:
+            if peer is None or peer.ended:
                 continue
             if peer.stage is Stage.SHAKING:
                 handshakes += 1
@@ -204,6 +230,7 @@ class TlsSaslChannels:
         self._failed.pop(session.connection, None)
         peer = self._peers.pop(session.connection, None)
         if peer is not None:
+            self._logins.remove(peer)
             self.turn.meters.client_gone(ClientKind.CLIENT_CIPHER, peer.cipher)
         if peer is None or peer.sock is None:
             return
@@ -222,13 +249,16 @@ class TlsSaslChannels:
         return max(0, min(most_ms, -(-(first.due_ns - self._now_ns()) // 1_000_000)))
 
     def work(self) -> None:
-        """Do what is due: answer failed authentications, load changed certificates."""
+        """Do what is due: answer failed authentications, end late ones, load changed certificates."""
         now_ns = self._now_ns()
+        for late in self._logins.overdue(now_ns):
+            self._end_login(late.connection, CloseReason.CLOSED_LOGIN_TIMEOUT)
         while self._failed and next(iter(self._failed.values())).due_ns <= now_ns:
             connection = next(iter(self._failed))
             self._give_up(self._failed.pop(connection))
         if now_ns >= self._next_refresh_ns:
             self._next_refresh_ns = now_ns + REFRESH_NS
+            self._notices.follow(now_ns / 1e6)
             self._refresh()
 
     def _refresh(self) -> None:
@@ -317,6 +347,7 @@ class TlsSaslChannels:
             self._failed_handshake(peer, str(error))
             return
         self.counters.add(Counter.COUNT_AUTHENTICATIONS)
+        self._logins.remove(peer)
         peer.stage = Stage.OPEN
         self.native.opened(peer.channel, False, 0)
 
@@ -412,20 +443,31 @@ class TlsSaslChannels:
                     self.native.close(peer.channel, CloseReason.CLOSED_BY_PEER, len(peer.frame))
                     return None
                 peer.frame += data
+                if (excess := self._logins.received(peer, len(data))) is not None:
+                    self._end_login(excess.connection, CloseReason.CLOSED_LOGIN_EXCESS)
+                    if excess is peer:
+                        return None
                 continue
             if peer.wanted > SIZE_BYTES:
                 break
             size = int.from_bytes(peer.frame[:SIZE_BYTES], signed=True)
-            if not 0 <= size <= peer.security.settings.sasl_server_max_receive_size:
+            if not 0 <= size <= self._frame_bytes_max(peer):
                 self.native.close(peer.channel, CloseReason.CLOSED_SASL_FRAME_SIZE, size)
                 return None
             if size == 0:
                 break
             peer.wanted = SIZE_BYTES + size
         frame = bytes(peer.frame[SIZE_BYTES:])
+        self._logins.whole(peer)
         peer.frame.clear()
         peer.wanted = SIZE_BYTES
         return frame
+
+    def _frame_bytes_max(self, peer: TlsSaslChannel) -> int:
+        """Return how large the next frame may be; tokens alone may be large."""
+        most = peer.security.settings.sasl_server_max_receive_size
+        has_token = peer.sasl is not None and peer.sasl.state is State.AUTHENTICATE
+        return most if has_token else min(most, LARGE_FRAME_BYTES)
 
     def _answer(self, peer: TlsSaslChannel, frame: bytes) -> None:
         assert peer.sasl is not None
@@ -461,6 +503,7 @@ class TlsSaslChannels:
             self.counters.record(Histogram.TIME_REAUTHENTICATION_NS, self._now_ns() - peer.renewed_ns)
         if expires_ns and not sasl.renews and not sasl.tells_lifetime:
             self.counters.add(Counter.COUNT_AUTHENTICATIONS_NO_REAUTH)
+        self._logins.remove(peer)
         peer.session, peer.sasl, peer.stage = session, None, Stage.OPEN
         if peer.security.uses_tls:
             self.native.opened(peer.channel, False, expires_ns)
@@ -489,6 +532,24 @@ class TlsSaslChannels:
         self._talk(peer)
 
     # ---- failures
+
+    def _end_login(self, connection: int, reason: CloseReason) -> None:
+        """Close a connection that is not authenticated, in favour of others."""
+        peer = self._peers[connection]
+        self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
+        self._failed.pop(connection, None)
+        peer.ended = True
+        limit = _LOGIN_LIMITS[reason]
+        self._notices.tell(
+            self._now_ns() / 1e6,
+            logging.INFO,
+            peer.security.name,
+            limit,
+            "connection %s is closed, its client is not authenticated (%s)",
+            self._name(peer),
+            limit,
+        )
+        self.native.close(peer.channel, reason, 0)
 
     def _fail(self, peer: TlsSaslChannel, why: str, answer: bytes) -> None:
         """Hold back the answer and the close after a failure, to slow down guessing of passwords."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
 import os
 import socket
@@ -29,10 +30,12 @@ from mpbroker.protocol.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from mpbroker.security.listener import SecurityError
 from mpbroker.security.principals import Principal
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import PROCESSOR, answer_frame, frame
 from tests.support.tls_processor_rig import (
+    AUTHORITY,
     DELAY_MS,
     METADATA,
     SASL,
@@ -93,6 +96,44 @@ def test_a_resumed_session_is_still_hers(rig: SecureRig, version: ssl.TLSVersion
     again = rig.handshake(context, first.session)
     assert again.session_reused
     assert rig.session(again).principal == "User:jane"
+
+
+def test_revoked_certificates(tmp_path: Path) -> None:
+    """A list that names a client refuses it. Another list holds for new connections, also resumed ones."""
+    lists = tmp_path / "revoked.pem"
+    lists.write_bytes(AUTHORITY.revoke())
+    jane, eve = AUTHORITY.sign("Jane"), AUTHORITY.sign("Eve")
+    with secure_rig(tmp_path, f"listener.name.tls.mpbroker.ssl.crl.location={lists}\n") as rig:
+        contexts = []
+        for one in (jane, eve):
+            context = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
+            context.load_cert_chain(one.write(tmp_path / "one.pem"))
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            contexts.append(context)
+        first = [rig.handshake(context) for context in contexts]
+        assert [rig.session(each).principal for each in first] == ["User:jane", "User:eve"]
+        lists.write_bytes(AUTHORITY.revoke(eve))
+        rig.now_ns += 2_000_000_000
+        rig.step()
+        assert rig.session(rig.handshake(contexts[0])).principal == "User:jane"
+        for session in (None, first[1].session):
+            with pytest.raises(ssl.SSLError, match=r"(?i)revoked"):
+                rig.handshake(contexts[1], session)
+        lists.write_bytes(AUTHORITY.revoke(expires=-datetime.timedelta(days=1)))
+        rig.now_ns += 2_000_000_000
+        rig.step()
+        with pytest.raises(ssl.SSLError):
+            rig.handshake(contexts[0])
+
+
+def test_what_is_no_revocation_list(tmp_path: Path) -> None:
+    for content in (b"", b"nonsense", AUTHORITY.pem):
+        (tmp_path / "lists.pem").write_bytes(content)
+        with (
+            pytest.raises(SecurityError, match=r"lists\.pem has no certificate revocation lists in PEM"),
+            secure_rig(tmp_path, f"listener.name.tls.mpbroker.ssl.crl.location={tmp_path}/lists.pem\n"),
+        ):
+            pass
 
 
 def test_a_crowd_of_handshakes_is_spread_over_turns(rig: SecureRig) -> None:
@@ -257,7 +298,7 @@ def test_who_does_not_wait_for_the_failure(rig: SecureRig) -> None:
 def test_no_request_memory_before_authentication(rig: SecureRig) -> None:
     for _ in range(20):
         client = rig.meet(SASL)
-        client.sendall(struct.pack(">i", 400_000) + b"x" * 1000)
+        client.sendall(struct.pack(">i", 10_000) + b"x" * 1000)
         rig.meet(TLS).sendall(b"\x16\x03\x01\x02\x00\x01")
     rig.step()
     assert rig.in_use_bytes() == 0

@@ -1,7 +1,8 @@
-/* SipHash-2-4 with 128 bits (Aumasson, Bernstein; "SipHash: a fast short-input PRF"): the cleaner keeps this
- * hash in place of a key. Kafka takes MD5; with a secret nobody can choose colliding keys. */
-#ifndef MPBROKER_LOG_SIPHASH_H
-#define MPBROKER_LOG_SIPHASH_H
+/* SipHash (Aumasson, Bernstein; "SipHash: a fast short-input PRF"): with a secret key nobody can choose names
+ * or numbers that collide in a table. Words are read in the machine's byte order, little-endian; hashes never
+ * leave the process. */
+#ifndef SHM_SIPHASH_H
+#define SHM_SIPHASH_H
 
 #include <stdint.h>
 #include <string.h>
@@ -19,7 +20,32 @@ static inline void sip_rounds(uint64_t v[4], int rounds) {
 
 static inline uint64_t sip_fold(const uint64_t v[4]) { return v[0] ^ v[1] ^ v[2] ^ v[3]; }
 
-/* Words are read in the machine's byte order, little-endian; hashes never leave the process. */
+/* SipHash-1-3 with 64 bits, for tables. */
+static inline uint64_t siphash64(const void *data, uint64_t count, const uint64_t key[2]) {
+    uint64_t v[4] = {
+        key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du,
+        key[0] ^ 0x6c7967656e657261u, key[1] ^ 0x7465646279746573u,
+    };
+    const uint8_t *bytes = (const uint8_t *)data;
+    uint64_t word, at = 0;
+    for (; at + 8 <= count; at += 8) {
+        memcpy(&word, bytes + at, 8);
+        v[3] ^= word;
+        sip_rounds(v, 1);
+        v[0] ^= word;
+    }
+    word = 0;
+    if (count > at) memcpy(&word, bytes + at, count - at);
+    word |= count << 56;
+    v[3] ^= word;
+    sip_rounds(v, 1);
+    v[0] ^= word;
+    v[2] ^= 0xff;
+    sip_rounds(v, 3);
+    return sip_fold(v);
+}
+
+/* SipHash-2-4 with 128 bits: the cleaner keeps this hash in place of a key, where Kafka takes MD5. */
 static inline void siphash128(const uint8_t *data, int64_t count, const uint64_t key[2], uint64_t hash[2]) {
     uint64_t v[4] = {
         key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du ^ 0xee,

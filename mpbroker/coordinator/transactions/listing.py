@@ -1,0 +1,170 @@
+"""ListTransactions, a slice at a time: however long a pattern takes on all ids, others are served meanwhile.
+
+(Kafka: TransactionStateManager.listTransactionStates; KIP-664, KIP-994, KIP-1152.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from mpbroker.coordinator.runtime.requests import Answers, RequestContext, Waiter
+from mpbroker.coordinator.runtime.timers import Clock, Timers
+from mpbroker.coordinator.transactions.state_manager import TransactionStateManager
+from mpbroker.coordinator.transactions.states import BY_LABEL, TransactionState
+from mpbroker.coordinator.transactions.transaction import TransactionMetadata
+from mpbroker.protocol.errors import ApiError, ErrorCode
+from mpbroker.protocol.messages import ListTransactionsRequest, ListTransactionsResponse
+
+# Bounds of a pattern, which Kafka has not: the longest id takes a sixth of a second at most.
+PATTERN_LENGTH_MAX: Final = 1000
+INSTRUCTIONS_MAX: Final = 1000
+# The most memory that a compiled pattern takes; the module re2 keeps the last 128.
+PATTERN_BYTES_MAX: Final = 1 << 18
+# Steps of a slice: instructions times characters. Without memory for an automaton a step takes 5 ns.
+SLICE_STEPS: Final = 2_000_000
+# Steps of an id besides its pattern.
+STEPS_OF_AN_ID: Final = 500
+LISTINGS_MAX: Final = 64
+
+
+class ListTransactions:
+    """Requests under way, which take turns."""
+
+    def __init__(
+        self, state: TransactionStateManager, timers: Timers, clock: Clock, answers: Answers
+    ) -> None:
+        self._state = state
+        self._timers = timers
+        self._clock = clock
+        self._answers = answers
+        self._under_way: dict[Waiter, _Listing] = {}
+
+    def waiters(self) -> list[Waiter]:
+        """Return the requests whose lists are not complete."""
+        return list(self._under_way)
+
+    def abandon(self, waiter: Waiter) -> None:
+        """End a list whose client is gone."""
+        if self._under_way.pop(waiter, None) is not None:
+            self._answers.fail(waiter, ErrorCode.NETWORK_EXCEPTION)
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Forget a list whose request has failed."""
+        self._under_way.pop(waiter, None)
+
+    def list(
+        self, context: RequestContext, request: ListTransactionsRequest
+    ) -> ListTransactionsResponse | None:
+        """List at once what takes one slice; what takes more is answered later. Raises ApiError."""
+        self._state.partitions.check_none_is_loading()
+        if len(self._under_way) >= LISTINGS_MAX:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        listing = _Listing(request, list(self._state), self._clock.wall_ms())
+        if not self._under_way and listing.work(SLICE_STEPS):
+            return listing.response
+        self._under_way[context.waiter] = listing
+        self._go_on()
+        return None
+
+    def _go_on(self) -> None:
+        if self._under_way:
+            self._timers.set("list", self._clock.monotonic_ms(), self._slice)
+
+    def _slice(self) -> None:
+        """Work on the list that has waited longest."""
+        if not self._under_way:
+            return
+        waiter = next(iter(self._under_way))
+        listing = self._under_way.pop(waiter)
+        try:
+            self._state.partitions.check_none_is_loading()
+            is_complete = listing.work(SLICE_STEPS)
+        except ApiError as error:
+            self._answers.fail(waiter, error.code)
+        except Exception:
+            self._answers.fail(waiter, ErrorCode.UNKNOWN_SERVER_ERROR)
+            raise
+        else:
+            if is_complete:
+                self._answers.answer(waiter, listing.response)
+            else:
+                self._under_way[waiter] = listing
+        finally:
+            self._go_on()
+
+
+class _Listing:
+    """One request and how far it is. Raises ApiError for a pattern that is no pattern, or too large."""
+
+    def __init__(
+        self, request: ListTransactionsRequest, transactions: list[TransactionMetadata], now_ms: int
+    ) -> None:
+        self.response = ListTransactionsResponse()
+        self._request = request
+        self._transactions = transactions
+        self._at = 0
+        self._states: set[TransactionState] = set()
+        for label in request.state_filters:
+            if label in BY_LABEL:
+                self._states.add(BY_LABEL[label])
+            else:
+                self.response.unknown_state_filters.append(label)
+        self._pattern = _compiled(request.transactional_id_pattern)
+        self._producer_ids = set(request.producer_id_filters)
+        self._started_before_ms = now_ms - request.duration_filter
+
+    def work(self, steps: int) -> bool:
+        """Look at some ids, one at least, and return whether all were looked at."""
+        instructions = self._pattern.programsize if self._pattern is not None else 0
+        while self._at < len(self._transactions):
+            if steps <= 0:
+                return False
+            transaction = self._transactions[self._at]
+            self._at += 1
+            steps -= STEPS_OF_AN_ID + instructions * len(transaction.transactional_id)
+            self._look_at(transaction)
+        return True
+
+    def _look_at(self, transaction: TransactionMetadata) -> None:
+        value, request = transaction.value, self._request
+        if value is None or transaction.pending_state is TransactionState.DEAD:
+            return
+        if (
+            (not request.state_filters or value.state in self._states)
+            and (not self._producer_ids or value.producer_id in self._producer_ids)
+            and (request.duration_filter < 0 or value.start_ms < self._started_before_ms)
+            and (self._pattern is None or self._pattern.fullmatch(transaction.transactional_id))
+        ):
+            self.response.transaction_states.append(
+                ListTransactionsResponse.TransactionState(
+                    transaction.transactional_id, value.producer_id, value.state.label
+                )
+            )
+
+
+def _compiled(text: str | None) -> Any:
+    """Compile a client's pattern, None if there is none. Raises ApiError.
+
+    Kafka has RE2/J for it: Python's `re` backtracks, and a dozen characters can keep it busy for hours.
+    """
+    if not text:
+        return None
+    import re2  # type: ignore[import-untyped]
+
+    if len(text) > PATTERN_LENGTH_MAX:
+        raise ApiError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"The pattern has more than {PATTERN_LENGTH_MAX} characters.",
+        )
+    options = re2.Options()
+    options.never_capture, options.log_errors, options.max_mem = True, False, PATTERN_BYTES_MAX
+    try:
+        pattern = re2.compile(text, options)
+    except re2.error as error:
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, error.args[0].decode()) from error
+    if pattern.programsize > INSTRUCTIONS_MAX:
+        raise ApiError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"The pattern has more than {INSTRUCTIONS_MAX} instructions; repeat less in it.",
+        )
+    return pattern

@@ -1,0 +1,79 @@
+"""Connections of TLS and SASL listeners whose clients are not authenticated yet, and what they may take.
+
+Anybody can open such a connection. (Kafka bounds neither their number nor their time; OpenSSH: LoginGraceTime
+and MaxStartups.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+# Frames before authentication are small. Tokens may be larger (sasl.server.max.receive.size), but not all
+# at once.
+LARGE_FRAME_BYTES = 16 << 10
+LARGE_FRAMES_BYTES_MAX = 16 << 20
+
+
+class Login(Protocol):
+    """A connection as it is seen here; `frame` is what it has sent of its next frame."""
+
+    connection: int
+    begun_ns: int
+    frame: bytearray
+
+
+class Logins:
+    """The connections of one processor, the oldest first. Whoever calls closes those that are named."""
+
+    def __init__(self, limit_ns: int, connections_max: int) -> None:
+        self.limit_ns = limit_ns
+        self.connections_max = connections_max
+        self._open: dict[int, Login] = {}
+        self._large: dict[int, Login] = {}
+        self._large_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, login: Login) -> Login | None:
+        """Add a connection; return the one that has to be closed for it, which is removed."""
+        oldest = next(iter(self._open.values())) if len(self._open) >= self.connections_max else None
+        if oldest is not None:
+            self.remove(oldest)
+        self._open[login.connection] = login
+        return oldest
+
+    def remove(self, login: Login) -> None:
+        """Forget a connection that is authenticated or closed. Idempotent."""
+        if self._open.pop(login.connection, None) is not None:
+            self.whole(login)
+
+    def received(self, login: Login, count: int) -> Login | None:
+        """Count bytes that were added to its frame; return a connection that has to be closed for them.
+
+        It is the oldest of those with large frames, and it is removed.
+        """
+        if login.connection not in self._open or len(login.frame) <= LARGE_FRAME_BYTES:
+            return None
+        self._large_bytes += count if login.connection in self._large else len(login.frame)
+        self._large[login.connection] = login
+        if self._large_bytes <= LARGE_FRAMES_BYTES_MAX:
+            return None
+        oldest = next(iter(self._large.values()))
+        self.remove(oldest)
+        return oldest
+
+    def whole(self, login: Login) -> None:
+        """Stop counting the bytes of its frame, which are about to be given back."""
+        if self._large.pop(login.connection, None) is not None:
+            self._large_bytes -= len(login.frame)
+
+    def overdue(self, now_ns: int) -> Iterator[Login]:
+        """Remove and yield the connections that have had their time."""
+        while self._open:
+            oldest = next(iter(self._open.values()))
+            if oldest.begun_ns + self.limit_ns > now_ns:
+                return
+            self.remove(oldest)
+            yield oldest

@@ -1,0 +1,141 @@
+"""A key set that is fetched by HTTPS, in a thread: whoever checks a token never waits for another host.
+
+(Kafka: RefreshingHttpsJwks.) The supervisor fetches the keys once, before the first fork. Every processor has
+a thread that fetches them again: when it starts, each sasl.oauthbearer.jwks.endpoint.refresh.ms, after
+failures with growing pauses, and early for a token whose key is not known. Keys stay in use until others have
+come. Only https is spoken, redirects are not followed, and certificates are checked against the system's
+authorities (or SSL_CERT_FILE).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from mpbroker.security.jwks import Keys, KeySetError, keys_in
+from mpbroker.security.oauth import InvalidToken
+
+# Larger than any key set.
+ANSWER_BYTES_MAX = 1 << 20
+TIMEOUT_S = 10.0
+# At most one fetch in this time is for unknown keys, which anybody can name (Kafka: one for each key).
+UNKNOWN_KEY_PAUSE_S = 60.0
+
+# By URL, what this process or the one that it was forked from has fetched. A listener with changed settings
+# has another key set, and need not refuse tokens until it has fetched the keys again.
+last_fetched: dict[str, list[dict[str, Any]]] = {}
+
+log = logging.getLogger("mpbroker")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the keys are, and when they are fetched."""
+
+    url: str
+    refresh_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+
+
+class FetchedKeySet(Keys):
+    """The keys of an endpoint. `fetch` returns what is there, or raises KeySetError."""
+
+    def __init__(self, endpoint: Endpoint, fetch: Callable[[str], bytes] | None = None) -> None:
+        self.endpoint = endpoint
+        self._fetch = fetch or fetched
+        self._keys = last_fetched.get(endpoint.url, [])
+        self._wish = threading.Event()
+        self._wished_at = float("-inf")
+        self._thread_of = 0
+        self._failures = 0
+
+    def follow(self) -> None:
+        """Begin to fetch in this process, if it does not yet. A fork has none of its parent's threads."""
+        if self._thread_of != os.getpid():
+            self._thread_of = os.getpid()
+            self._wish = threading.Event()
+            thread = threading.Thread(
+                target=_keep_fetching, args=(weakref.ref(self), self._wish), name="jwks", daemon=True
+            )
+            thread.start()
+
+    def find(self, header: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        if not self._keys:
+            raise InvalidToken(f"no keys have come from {self.endpoint.url} yet")
+        try:
+            return super().find(header)
+        except InvalidToken:
+            if isinstance(header.get("kid"), str) and not self._knows(header["kid"]):
+                self._ask_early()
+            raise
+
+    def fetch_now(self) -> float:
+        """Fetch the keys; return after how many seconds to fetch again. A failure is logged."""
+        url = self.endpoint.url
+        try:
+            self._keys = keys_in(self._fetch(url), url)
+        except KeySetError as error:
+            if not self._failures:
+                log.error("%s. The keys fetched last stay in use; it is tried again", error)
+            self._failures += 1
+            pause_ms = self.endpoint.retry_backoff_ms << min(self._failures - 1, 30)
+            return min(pause_ms, self.endpoint.retry_backoff_max_ms) / 1000
+        if self._failures:
+            log.info("%s is fetched again", url)
+        self._failures = 0
+        last_fetched[url] = self._keys
+        return self.endpoint.refresh_ms / 1000
+
+    def _knows(self, kid: str) -> bool:
+        return any(key.get("kid") == kid for key in self._keys)
+
+    def _ask_early(self) -> None:
+        now = time.monotonic()
+        if now - self._wished_at >= UNKNOWN_KEY_PAUSE_S:
+            self._wished_at = now
+            self._wish.set()
+
+
+def _keep_fetching(owner: weakref.ref[FetchedKeySet], wish: threading.Event) -> None:
+    """Fetch for as long as somebody has the key set: a listener with changed settings has another one."""
+    while (keys := owner()) is not None:
+        pause_s = keys.fetch_now()
+        del keys
+        wish.wait(pause_s)
+        wish.clear()
+
+
+def fetched(url: str) -> bytes:
+    """Return what is at an https URL. Raises KeySetError."""
+    # It imports what no other process of a broker needs.
+    import http.client
+
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    where = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        connection = http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=TIMEOUT_S, context=ssl.create_default_context()
+        )
+        try:
+            connection.request("GET", where, headers={"Accept": "application/json"})
+            answer = connection.getresponse()
+            body = answer.read(ANSWER_BYTES_MAX + 1)
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise KeySetError(f"{url} cannot be fetched: {error}") from error
+    if answer.status != http.client.OK:
+        raise KeySetError(f"{url} cannot be fetched: it answers {answer.status} {answer.reason}")
+    if len(body) > ANSWER_BYTES_MAX:
+        raise KeySetError(f"{url} is no key set: it has more than {ANSWER_BYTES_MAX} bytes")
+    return body
