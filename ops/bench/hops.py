@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -41,6 +41,7 @@ class Work:
     turns: int = 0
     reads: int = 0
     writes: int = 0
+    responses: int = 0
     rounds: int = 0
     sync_ns: int = 0
     batches: int = 0
@@ -54,10 +55,6 @@ class Work:
 
     def __sub__(self, other: Self) -> Self:
         return self._with(other, -1)
-
-    def per(self, requests: float) -> dict[str, float]:
-        """Return each count for one request."""
-        return {field.name: getattr(self, field.name) / requests for field in fields(self)}
 
 
 Look = Mapping[str, Work]
@@ -127,6 +124,7 @@ class Hops:
             turns=page.turns,
             reads=page.get(Counter.COUNT_READS),
             writes=page.get(Counter.COUNT_WRITES),
+            responses=page.get(Counter.COUNT_RESPONSES),
             rounds=page.get(Counter.COUNT_COMMIT_ROUNDS),
             sync_ns=page.histogram_sum(Histogram.TIME_COMMIT_NS),
             batches=page.get(Counter.COUNT_BATCHES_APPENDED),

@@ -15,6 +15,7 @@ from statistics import median
 
 # A row that moved less than this between its rounds was lucky; one that moved more guards nothing.
 NOISE_LEAST, NOISE_MOST = 0.08, 0.5
+SLOWER_MOST = 2.0
 
 
 class RatiosError(Exception):
@@ -78,8 +79,8 @@ def recorded(measured: Measured) -> Recorded:
 
 
 def bound(kept: Recorded, device_us: float) -> float:
-    """Return the least ratio that holds. A device that is slower than the recorded one lowers it alike."""
-    slower = max(device_us / kept.device_us, 1.0) if kept.device_us and device_us else 1.0
+    """Return the least ratio that holds. A device slower than the recorded one lowers it, to half at most."""
+    slower = min(max(device_us / kept.device_us, 1.0), SLOWER_MOST) if kept.device_us and device_us else 1.0
     return kept.ratio * (1 - kept.noise) / slower
 
 

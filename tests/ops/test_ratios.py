@@ -54,6 +54,7 @@ def test_what_was_not_measured_is_not_compared() -> None:
 def test_a_slower_device_lowers_the_bound_and_a_faster_one_does_not() -> None:
     kept = Recorded(ratio=1.0, noise=0.1, rounds=5, device_us=100.0)
     assert ratios.bound(kept, 150.0) == pytest.approx(0.6)
+    assert ratios.bound(kept, 900.0) == pytest.approx(0.45)
     assert ratios.bound(kept, 50.0) == pytest.approx(0.9)
     assert ratios.bound(kept, 0.0) == pytest.approx(0.9)
     unbounded = Recorded(ratio=1.0, noise=0.1, rounds=5)
