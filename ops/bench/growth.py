@@ -275,14 +275,19 @@ CURVES: dict[str, Prepare] = {
 }
 
 
+def order(name: str, points: int, rounds: int) -> list[tuple[int, int]]:
+    """Return the number of the point and of its turn, in the order in which they are measured."""
+    turns = [(number, turn) for turn in range(rounds) for number in range(points)]
+    return sorted(turns) if name in IN_ORDER else turns
+
+
 def measure(name: str, place: Path, scale: Scale) -> list[Point]:
     """Return the points of a curve, series by series, each with its place and the load of the machine."""
     with ExitStack() as stack:
         run.progress.print(f"[dim]{name}: preparing")
         taken = CURVES[name](stack, place, scale)
         found: list[list[Point]] = [[] for _ in taken]
-        turns = [(number, turn) for turn in range(scale.rounds) for number in range(len(taken))]
-        for number, turn in sorted(turns) if name in IN_ORDER else turns:
+        for number, turn in order(name, len(taken), scale.rounds):
             one = taken[number]
             found[number].append(one.take())
             last = found[number][-1]
