@@ -113,6 +113,12 @@ bench-transactions: setup ## transactions a second beside Apache Kafka
 bench-clients: setup ## what stock clients get: Java's producer, commits of librdkafka, beside Apache Kafka (ARGS=--short)
 	$(BIN)/python -m ops.bench.clients $(ARGS)
 
+bench-check: setup ## fails where rates lost ground against Apache Kafka's since they were recorded (ARGS=--record: record)
+	$(BIN)/python -m ops.bench.check $(ARGS)
+
+bench-growth: setup ## how the cost of a request grows with partitions, connections, groups, log size, processes; draws docs/growth-*.svg (ARGS=--short)
+	$(BIN)/python -m ops.bench.growth $(ARGS)
+
 bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
 	$(BIN)/python -m ops.bench.compaction $(ARGS)
 

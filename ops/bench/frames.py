@@ -3,7 +3,7 @@
 It measures whatever stands behind a port, so it must not depend on the broker's own codec: a mistake there
 would then be made twice and cancel out. Only old, non-flexible versions are used, which Kafka 4.3 still
 serves: ApiVersions 0, CreateTopics 2, DeleteTopics 1, Produce 3 and 7, Fetch 4, Metadata 4,
-AlterClientQuotas 0 (Kafka's message definitions of those names).
+OffsetCommit 2, AlterClientQuotas 0 (Kafka's message definitions of those names).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ Address = tuple[str, int]
 PRODUCE: Final = 0
 FETCH: Final = 1
 METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
 API_VERSIONS: Final = 18
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
@@ -41,13 +42,14 @@ ZSTD_LEVEL: Final = 19
 @dataclass(frozen=True)
 class Request:
     """A whole frame, size first, and where the error code stands in the frame that answers it; where a
-    produce has the number of its partition.
+    produce has the number of its partition, or an offset commit that of its group in eight digits.
     """
 
     frame: bytes
     error_at: int
     response_bytes_min: int = 0
     partition_at: int = 0
+    digits_at: int = 0
 
     def for_partition(self, partition: int) -> Request:
         """The same produce, to another partition."""
@@ -131,6 +133,16 @@ def fetch(
     return Request(frame(FETCH, 4, body, client_id), error_at, response_bytes_min=bytes_max - bytes_max // 32)
 
 
+def offset_commit(topic: str, group: int = 0) -> Request:
+    """OffsetCommit version 2 of partition 0, by a group without members."""
+    name = f"group-{group:08d}"
+    body = _string(name) + struct.pack(">i", -1) + _string("") + struct.pack(">qi", -1, 1)
+    body += _string(topic) + struct.pack(">iiq", 1, 0, 1) + _string("")
+    whole = frame(OFFSET_COMMIT, 2, body)
+    digits_at = len(whole) - len(body) + len(_string(name)) - 8
+    return Request(whole, 4 + 4 + 4 + len(_string(topic)) + 4 + 4, digits_at=digits_at)
+
+
 def metadata(client_id: str = CLIENT_ID) -> Request:
     """Metadata version 4 of all topics, without an error code of its own: where one topic count stands."""
     return Request(frame(METADATA, 4, struct.pack(">ib", -1, 0), client_id), 4 + 4)
@@ -143,11 +155,17 @@ def set_quota(client_id: str, key: str, value: float) -> Request:
     return Request(frame(ALTER_CLIENT_QUOTAS, 0, body), 4 + 4 + 4 + 4)
 
 
-def create_topic(topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> Request:
+def create_topic(
+    topic: str,
+    partitions: int,
+    configs: Mapping[str, str] | None = None,
+    *,
+    timeout_ms: int = TIMEOUT_MS,
+) -> Request:
     settings = configs or {}
     body = struct.pack(">i", 1) + _string(topic) + struct.pack(">ihii", partitions, 1, 0, len(settings))
     body += b"".join(_string(key) + _string(value) for key, value in settings.items())
-    body += struct.pack(">ib", TIMEOUT_MS, 0)
+    body += struct.pack(">ib", timeout_ms, 0)
     return Request(frame(CREATE_TOPICS, 2, body), 4 + 4 + 4 + 4 + len(_string(topic)))
 
 

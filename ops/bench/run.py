@@ -12,6 +12,8 @@ so for all.
 import argparse
 import contextlib
 import json
+import os
+import platform
 import re
 import shutil
 import sys
@@ -75,24 +77,41 @@ def arguments() -> argparse.Namespace:
     return chosen
 
 
-def contenders(chosen: argparse.Namespace, directory: Path) -> list[Contender]:
+def contenders(
+    directory: Path, *, template: str = MPBROKER_COMMAND, ours: bool = True, kafka: bool = True
+) -> list[Contender]:
+    """Return the brokers of a run, none of them started. Apache Kafka comes last."""
     found = []
-    if not chosen.without_mpbroker:
-        template, policy = chosen.mpbroker, ("-o", "log.flush.policy=os")
+    if ours:
+        policy = ("-o", "log.flush.policy=os")
         durable = Mpbroker(directory / "durable", template=template)
         as_kafka = Mpbroker(directory / "os", template=template, flags=policy)
         found += [Contender("mpbroker durable", durable, 1), Contender("mpbroker os", as_kafka, 1)]
-    if chosen.kafka:
+    if kafka:
         found.append(
             Contender("Kafka 4.3", Kafka(directory / "kafka", properties=KAFKA_PATIENCE), KAFKA_WARMUP_S)
         )
     return found
 
 
+def file_system(directory: Path) -> str:
+    """Return the type of the file system that a directory is on."""
+    mounts = [m for m in psutil.disk_partitions(all=True) if directory.is_relative_to(m.mountpoint)]
+    return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype
+
+
+def circumstances(directory: Path) -> str:
+    """Return what absolute figures depend on, in a line."""
+    kernel = platform.release().partition("-")[0]
+    return (
+        f"{os.cpu_count()} cores shared with others, {platform.machine()}, Linux {kernel}, "
+        f"{file_system(directory)}"
+    )
+
+
 def refuse_memory_directory(directory: Path) -> None:
     """A write to tmpfs is never a write to disk, so durable figures from there would be worth nothing."""
-    mounts = [m for m in psutil.disk_partitions(all=True) if directory.is_relative_to(m.mountpoint)]
-    if max(mounts, key=lambda mount: len(mount.mountpoint)).fstype in ("tmpfs", "ramfs"):
+    if file_system(directory) in ("tmpfs", "ramfs"):
         raise BrokerError(f"{directory} is in memory: point --directory at a disk")
 
 
@@ -167,7 +186,9 @@ def run(chosen: argparse.Namespace) -> list[report.Column]:
         raise LoadError(f"no scenario matches {chosen.only!r}; there are {known}")
     scenarios.build_generator()
     with data_directory(chosen.directory) as directory, contextlib.ExitStack() as stack:
-        field_of = contenders(chosen, directory)
+        field_of = contenders(
+            directory, template=chosen.mpbroker, ours=not chosen.without_mpbroker, kafka=chosen.kafka
+        )
         for contender in field_of:
             stack.callback(contender.broker.kill)
             start(contender)

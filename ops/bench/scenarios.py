@@ -1,11 +1,12 @@
 """What the bench measures: the loads, how each is prepared on a broker, and how one run is taken."""
 
+import itertools
 import json
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -134,6 +135,16 @@ def build_generator() -> None:
         raise LoadError(f"{SOURCE.relative_to(ROOT)} does not compile:\n{done.stderr}")
 
 
+def attempts(patience_s: float) -> Iterator[int]:
+    """Count attempts, a moment apart. Raises BrokerError when the patience is over."""
+    deadline = time.monotonic() + patience_s
+    for number in itertools.count():
+        yield number
+        if time.monotonic() > deadline:
+            raise BrokerError(f"a request is still refused after {number + 1} attempts in {patience_s:g} s")
+        time.sleep(0.05)
+
+
 def _until_accepted(broker: Broker, request: frames.Request) -> None:
     """Sends until the error code is 0: a topic just made may not have a leader yet."""
     deadline = time.monotonic() + TOPIC_TIMEOUT_S
@@ -149,11 +160,17 @@ def _until_accepted(broker: Broker, request: frames.Request) -> None:
 
 
 def create_topic(
-    broker: Broker, topic: str, partitions: int = 1, *, first: frames.Request | None = None
+    broker: Broker,
+    topic: str,
+    partitions: int = 1,
+    *,
+    first: frames.Request | None = None,
+    timeout_s: int = TOPIC_TIMEOUT_S,
 ) -> None:
     """Makes the topic, and returns when it takes records: `first`, or one of 100 bytes, is in partition 0."""
-    with frames.connected(broker.address, timeout_s=TOPIC_TIMEOUT_S) as connection:
-        error_code, _ = frames.exchange(connection, frames.create_topic(topic, partitions))
+    with frames.connected(broker.address, timeout_s=timeout_s) as connection:
+        request = frames.create_topic(topic, partitions, timeout_ms=1000 * timeout_s)
+        error_code, _ = frames.exchange(connection, request)
     if error_code:
         raise BrokerError(f"{broker.name} answers CreateTopics with error code {error_code}")
     _until_accepted(broker, first or frames.produce(topic, records=1, value_bytes=100))
@@ -230,8 +247,14 @@ def _generator_command(
         *(["--reconnect"] if reconnect else []),
         *(["--rate", str(rate)] if rate else []),
         *(["--tls-ca", str(tls.authorities)] if tls else []),
-        *(["--partitions", str(partitions), "--partition-at", str(request.partition_at)] * (partitions > 1)),
+        *(["--partitions", str(partitions), *_number_at(request)] if partitions > 1 else []),
     ]
+
+
+def _number_at(request: frames.Request) -> list[str]:
+    if request.digits_at:
+        return ["--digits-at", str(request.digits_at)]
+    return ["--partition-at", str(request.partition_at)]
 
 
 def run_load(
@@ -244,9 +267,11 @@ def run_load(
     reconnect: bool = False,
     rate: float = 0,
     tls: TlsPort | None = None,
+    at_edges: Callable[[int], None] | None = None,
 ) -> Result:
     """One run of the generator, with the CPU time that the broker's tree took meanwhile. `rate`: requests
     per second, however fast they are answered; 0: each connection sends the next one when it is answered.
+    `at_edges` is called with the generator's process id when the measuring begins and when it ends.
     """
     tree = broker.tree()
     with tempfile.NamedTemporaryFile() as file:
@@ -263,9 +288,13 @@ def run_load(
             assert generator.stdout is not None
             assert generator.stderr is not None
             first = generator.stdout.readline()
+            if at_edges:
+                at_edges(generator.pid)
             cpu_before = tree.cpu_seconds()
             second = generator.stdout.readline()
             cpu_after = tree.cpu_seconds()
+            if at_edges:
+                at_edges(generator.pid)
             complaint = generator.stderr.read().strip()
             generator.wait(LOAD_GRACE_S)
     if first != "measuring\n" or not second or generator.returncode:

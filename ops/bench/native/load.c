@@ -18,7 +18,8 @@
  * With --tls-ca every connection is encrypted, to a server that one of these authorities vouches for. As many records are
  * read at once as lie in the socket, and a response goes into the same scratch buffer as without.
  *
- * With --partitions each request goes to the next of so many partitions: their number stands at --partition-at in it.
+ * With --partitions each request goes to the next of so many partitions: their number stands at --partition-at in it,
+ * as 32 bits, or at --digits-at, as eight decimal digits of a name.
  *
  * Output: "measuring" on a line of its own when the warm-up is over (who samples the broker's CPU time starts
  * there), then one line with the figures. Latencies go into a log-linear histogram (128 steps per power of two: less
@@ -57,11 +58,12 @@ enum {
     BUCKETS = (64 - STEP_BITS) * STEPS,
     CORRELATION_ID_AT_REQUEST = 8,     /* size 4, api key 2, api version 2 */
     CORRELATION_ID_AT_RESPONSE = 4,
+    DIGITS = 8,
 };
 
 struct options {
     const char *host, *request_path, *tls_ca;
-    int port, connections, error_at, partitions, partition_at;
+    int port, connections, error_at, partitions, partition_at, digits_at;
     double seconds, warmup, rate;
     size_t min_response;
     bool json, discard, reconnect;
@@ -219,8 +221,14 @@ static void send_rest(struct connection *c)
 static void name_next_partition(void)
 {
     static int next;
-    uint32_t number = htonl((uint32_t)next);
-    memcpy(request.bytes + options.partition_at, &number, sizeof number);
+    if (options.digits_at) {
+        char digits[DIGITS + 1];
+        snprintf(digits, sizeof digits, "%0*d", DIGITS, next);
+        memcpy(request.bytes + options.digits_at, digits, DIGITS);
+    } else {
+        uint32_t number = htonl((uint32_t)next);
+        memcpy(request.bytes + options.partition_at, &number, sizeof number);
+    }
     next = (next + 1) % options.partitions;
 }
 
@@ -449,13 +457,16 @@ static void read_request(void)
         fail("%s is not one Kafka request with its size in front", options.request_path);
     if (options.partition_at < 0 || (size_t)options.partition_at + 4 > request.size)
         fail("--partition-at %d lies outside of the request", options.partition_at);
+    if (options.digits_at < 0 || (size_t)options.digits_at + DIGITS > request.size)
+        fail("--digits-at %d lies outside of the request", options.digits_at);
 }
 
 static void __attribute__((noreturn)) usage(void)
 {
     fputs("usage: load --port PORT --request FILE [--host ADDRESS] [--connections N] [--seconds S] [--warmup S]\n"
           "            [--error-at OFFSET] [--min-response BYTES] [--discard] [--reconnect] [--json]\n"
-          "            [--rate REQUESTS_PER_S] [--partitions N --partition-at OFFSET] [--tls-ca FILE]\n", stderr);
+          "            [--rate REQUESTS_PER_S] [--partitions N --partition-at OFFSET | --digits-at OFFSET]\n"
+          "            [--tls-ca FILE]\n", stderr);
     exit(1);
 }
 
@@ -466,6 +477,7 @@ static void read_options(int count, char **values)
         {"warmup", 1, 0, 'w'},   {"request", 1, 0, 'r'},  {"error-at", 1, 0, 'e'},     {"min-response", 1, 0, 'm'},
         {"discard", 0, 0, 'd'},  {"reconnect", 0, 0, 'n'}, {"json", 0, 0, 'j'},
         {"partitions", 1, 0, 'P'}, {"partition-at", 1, 0, 'a'},
+        {"digits-at", 1, 0, 'D'},
         {"rate", 1, 0, 'R'},       {"tls-ca", 1, 0, 't'},   {0},
     };
     for (int option; (option = getopt_long(count, values, "", known, NULL)) != -1;)
@@ -483,6 +495,7 @@ static void read_options(int count, char **values)
         case 'j': options.json = true; break;
         case 'P': options.partitions = atoi(optarg); break;
         case 'a': options.partition_at = atoi(optarg); break;
+        case 'D': options.digits_at = atoi(optarg); break;
         case 'R': options.rate = atof(optarg); break;
         case 't': options.tls_ca = optarg; break;
         default: usage();

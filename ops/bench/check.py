@@ -1,0 +1,235 @@
+"""`make bench-check`: fails where mpbroker lost ground against Apache Kafka since it was recorded.
+
+    python -m ops.bench.check                  # the rows in their short form, about eight minutes
+    python -m ops.bench.check --only 'produce-100B.*durable'
+    python -m ops.bench.check --record         # write ops/bench/ratios.json anew, on a machine that is quiet
+
+Each row is measured beside Kafka, the brokers taking turns, and its ratio compared with the recorded one
+(ops/bench/ratios.py). A row below its bound is measured again, longer, before it counts as missed. Where a
+commit round waits for the disk, the bare device is measured in the same run (ops/bench/device.py): a slower
+disk lowers the bound of those rows.
+"""
+
+import argparse
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from ops.bench import clients, device, ratios, run, scenarios
+from ops.bench.brokers import BrokerError, Mpbroker
+from ops.bench.hops import Hops
+from ops.bench.maven import MissingToolError
+from ops.bench.ratios import Compared, Measured, RatiosError, Verdict
+from ops.bench.run import Contender
+from ops.bench.scenarios import LoadError, Scenario
+
+RATIOS = Path(__file__).with_name("ratios.json")
+LOADS = (
+    *("produce-100B-1", "produce-100B-8", "produce-100B-64", "produce-100B-256"),
+    *("produce-16KiB-8", "fetch-1MiB-8", "connect-8"),
+)
+LOAD_S = 1.5
+CLIENTS_SCALE = 0.1
+ROUNDS, RECORD_ROUNDS = 3, 5
+DURABLE = "durable"
+POLICIES = (DURABLE, "os")
+RATE, CPU = "rate", "CPU"
+WIDTH = 130
+
+# By what was measured, then by contender: the figures of its rounds, more being better.
+Figures = Mapping[str, Mapping[str, list[float]]]
+
+
+Measure = Callable[["Run", int], Figures]
+
+
+class Guarded(NamedTuple):
+    """What is measured at once: `quantities`, of which CPU never waits for a disk."""
+
+    name: str
+    quantities: Sequence[str]
+    waits_for_disk: bool
+    measure: Measure
+
+    def rows(self) -> list[str]:
+        return [f"{self.name}, {policy}, {what}" for what in self.quantities for policy in POLICIES]
+
+
+@dataclass
+class Run:
+    """The brokers, Kafka last, and what has been measured on them so far."""
+
+    brokers: Sequence[Contender]
+    directory: Path
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    device_us: dict[str, float] = field(default_factory=dict)
+
+    def measured(self, wanted: re.Pattern[str]) -> dict[str, Measured]:
+        return {
+            row: Measured(found, self.device_us.get(row, 0.0))
+            for row, found in self.ratios.items()
+            if wanted.search(row)
+        }
+
+    def take(self, guarded: Guarded, rounds: int) -> None:
+        """Measure so many rounds more."""
+        durable = next(c for c in self.brokers if c.title.endswith(DURABLE))
+        assert isinstance(durable.broker, Mpbroker)
+        hops = Hops(durable.broker)
+        before = hops.look()["log worker"]
+        figures = guarded.measure(self, rounds)
+        work = hops.look()["log worker"] - before
+        for what, by_broker in figures.items():
+            kafka = by_broker[self.brokers[-1].title]
+            for contender in self.brokers[:-1]:
+                row = f"{guarded.name}, {contender.title.split()[-1]}, {what}"
+                pairs = zip(by_broker[contender.title], kafka, strict=True)
+                self.ratios.setdefault(row, []).extend(ours / theirs for ours, theirs in pairs)
+        if guarded.waits_for_disk and work.rounds:
+            bare = device.beside(self.directory, work.rounds, work.bytes, work.sync_ns)
+            run.progress.print(f"[dim]{guarded.name}, {DURABLE}: {bare}")
+            self.device_us[f"{guarded.name}, {DURABLE}, {guarded.quantities[0]}"] = bare.device.p50_us
+
+
+def load(scenario: Scenario) -> Guarded:
+    """Guard a load: its rate, and the requests that a microsecond of the broker's CPU is enough for."""
+
+    def measure(taken: Run, rounds: int) -> Figures:
+        for contender in taken.brokers:
+            contender.rounds.pop(scenario.name, None)
+        run.measure(scenario, taken.brokers, taken.directory, LOAD_S, rounds)
+        found = {c.title: c.rounds[scenario.name] for c in taken.brokers}
+        return {
+            RATE: {title: [one.requests_per_s for one in results] for title, results in found.items()},
+            CPU: {title: [1 / one.broker_cpu_us for one in results] for title, results in found.items()},
+        }
+
+    return Guarded(scenario.name, (RATE, CPU), scenario.kind == "produce", measure)
+
+
+def stock_client(row: clients.Row) -> Guarded:
+    """Guard a row of ops/bench/clients.py."""
+
+    def measure(taken: Run, rounds: int) -> Figures:
+        found: dict[str, list[float]] = {contender.title: [] for contender in taken.brokers}
+        for _ in range(rounds):
+            for contender in taken.brokers:
+                with run.awake(contender) as broker:
+                    figure = row.measure(broker, CLIENTS_SCALE)
+                run.progress.print(f"[dim]{row.name}  {contender.title}: {figure:,.2f} {row.unit}")
+                found[contender.title].append(figure if row.more_is_better else 1 / figure)
+        return {row.unit: found}
+
+    return Guarded(row.name, (row.unit,), True, measure)
+
+
+def everything() -> list[Guarded]:
+    found = [load(one) for one in scenarios.SCENARIOS if one.name in LOADS]
+    return found + [stock_client(row) for row in clients.ROWS]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--record", action="store_true", help=f"write the measured rows to {RATIOS.name}")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only rows whose name matches")
+    parser.add_argument("--rounds", type=int, help=f"of each row ({ROUNDS}; {RECORD_ROUNDS} to record)")
+    parser.add_argument("--directory", type=Path, help="where to keep the brokers' data (TMPDIR)")
+    chosen = parser.parse_args()
+    chosen.rounds = chosen.rounds or (RECORD_ROUNDS if chosen.record else ROUNDS)
+    return chosen
+
+
+@contextlib.contextmanager
+def brokers(directory: Path | None) -> Iterator[Run]:
+    """Start the brokers, warm and each with the topic of the stock clients; kill them afterwards."""
+    scenarios.build_generator()
+    with run.data_directory(directory) as place, contextlib.ExitStack() as stack:
+        field_of = run.contenders(place)
+        for contender in field_of:
+            stack.callback(contender.broker.kill)
+            run.start(contender)
+            with run.awake(contender) as broker:
+                scenarios.create_topic(broker, clients.TOPIC)
+        yield Run(field_of, place)
+
+
+def circumstances(place: Path, rounds: int) -> str:
+    return (
+        f"{run.circumstances(place)}; {rounds} rounds of {LOAD_S:g} s, "
+        f"stock clients with {CLIENTS_SCALE:g} of their records"
+    )
+
+
+def table(found: Sequence[Compared]) -> Table:
+    out = Table(title="mpbroker : Kafka, more is better", title_justify="left")
+    out.add_column("row")
+    for heading in ("recorded", "noise", "measured", "bound", "device µs (recorded)"):
+        out.add_column(heading, justify="right")
+    out.add_column("verdict")
+    for one in found:
+        kept = one.recorded
+        disk = f"{one.device_us:,.0f} ({kept.device_us:,.0f})" if one.device_us and kept else ""
+        cells = (f"{kept.ratio:.2f}", f"{kept.noise:.2f}") if kept else ("", "")
+        out.add_row(
+            *(one.row, *cells, f"{one.measured:.2f}", f"{one.bound:.2f}", disk, one.verdict.value),
+            style="bold red" if one.failed else "",
+        )
+    return out
+
+
+def check(chosen: argparse.Namespace) -> list[Compared]:
+    """Measure, compare, and measure again what was missed."""
+    wanted, kept = re.compile(chosen.only), ratios.load(RATIOS)
+    guarded = [one for one in everything() if any(map(wanted.search, one.rows()))]
+    with brokers(chosen.directory) as taken:
+        for one in guarded:
+            taken.take(one, chosen.rounds)
+            missed = [c for c in ratios.compare(kept, taken.measured(wanted)) if c.verdict is Verdict.MISSED]
+            if set(one.rows()) & {c.row for c in missed}:
+                taken.take(one, RECORD_ROUNDS)
+        return ratios.compare(kept, taken.measured(wanted))
+
+
+def record(chosen: argparse.Namespace) -> None:
+    """Measure and write, row by row. Rows that --only leaves out stay as they were."""
+    wanted, guarded = re.compile(chosen.only), everything()
+    known = [row for one in guarded for row in one.rows()]
+    kept = ratios.load(RATIOS) if RATIOS.exists() else {}
+    with brokers(chosen.directory) as taken:
+        for one in guarded:
+            if not any(map(wanted.search, one.rows())):
+                continue
+            taken.take(one, chosen.rounds)
+            kept |= {row: ratios.recorded(found) for row, found in taken.measured(wanted).items()}
+            rows = {row: kept[row] for row in known if row in kept}
+            ratios.save(RATIOS, circumstances(taken.directory, chosen.rounds), rows)
+
+
+def main() -> int:
+    chosen = arguments()
+    try:
+        if chosen.record:
+            record(chosen)
+            return 0
+        found = check(chosen)
+    except (BrokerError, LoadError, MissingToolError, RatiosError, clients.BenchError, OSError) as error:
+        print(f"bench-check: {error}", file=sys.stderr)
+        return 2
+    if not found:
+        print(f"bench-check: no row matches {chosen.only!r}", file=sys.stderr)
+        return 2
+    Console(width=max(Console().width, WIDTH)).print(table(found))
+    return 1 if any(one.failed for one in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Measure the bare device below a log directory: `python -m ops.bench.device DIR`.
+
+A commit round without a broker: one write of the round's size to a file that has its blocks, behind the one
+before and around the file's end, past the page cache as the commit journal writes
+(mpbroker/log/append/flusher.h), and one fdatasync. Durable figures are to be read beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import mmap
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+SECTOR_BYTES = 512
+FILE_BYTES = 64 << 20
+# A record of the commit journal around the batches of one segment (mpbroker/log/append/journal.h).
+RECORD_BYTES = 88
+# Beside a row of a table.
+BESIDE_S = 1.0
+SIZES = (512, 4096, 33 << 10, 130 << 10)
+
+
+class Device(NamedTuple):
+    """What rounds of `round_bytes` took. `direct`: past the page cache; some file systems refuse that."""
+
+    round_bytes: int
+    rounds_per_s: float
+    p50_us: float
+    p99_us: float
+    direct: bool
+
+    def __str__(self) -> str:
+        how = "" if self.direct else " by way of the page cache, the file system refuses O_DIRECT"
+        return (
+            f"write and sync of {self.round_bytes:,} bytes {self.p50_us:,.0f} us, p99 {self.p99_us:,.0f} us, "
+            f"{self.rounds_per_s:,.0f}/s{how}"
+        )
+
+
+def whole_sectors(payload_bytes: float) -> int:
+    """Return the bytes that the commit journal writes for a round of so many bytes of batches."""
+    return -(-int(payload_bytes + RECORD_BYTES) // SECTOR_BYTES) * SECTOR_BYTES
+
+
+def _open_direct(path: Path) -> tuple[int, bool]:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC), True
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC), False
+
+
+def measure(directory: Path, round_bytes: int, seconds: float) -> Device:
+    """Write rounds one after the other to a file in the directory. Raises OSError."""
+    if round_bytes <= 0 or round_bytes % SECTOR_BYTES or round_bytes > FILE_BYTES:
+        raise ValueError(
+            f"{round_bytes} is no size of a round: multiples of {SECTOR_BYTES} up to {FILE_BYTES}"
+        )
+    took_ns: list[int] = []
+    with tempfile.NamedTemporaryFile(dir=directory) as file, mmap.mmap(-1, round_bytes) as aligned:
+        for _ in range(FILE_BYTES >> 20):
+            file.write(bytes(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+        aligned[:] = b"x" * round_bytes
+        fd, direct = _open_direct(Path(file.name))
+        try:
+            at, began = 0, time.perf_counter_ns()
+            until = now = began
+            until += int(seconds * 1e9)
+            while now < until:
+                os.pwrite(fd, aligned, at)
+                os.fdatasync(fd)
+                before, now = now, time.perf_counter_ns()
+                took_ns.append(now - before)
+                at = at + round_bytes if at + 2 * round_bytes <= FILE_BYTES else 0
+        finally:
+            os.close(fd)
+    took_ns.sort()
+    p50, p99 = (took_ns[int(len(took_ns) * share)] / 1e3 for share in (0.5, 0.99))
+    return Device(round_bytes, len(took_ns) / ((now - began) / 1e9), p50, p99, direct)
+
+
+class Beside(NamedTuple):
+    """A broker's commit rounds, and the bare device with rounds of their size."""
+
+    rounds: int
+    sync_us: float
+    device: Device
+
+    def __str__(self) -> str:
+        return f"{self.rounds:,} commit rounds took {self.sync_us:,.0f} us each; bare device: {self.device}"
+
+
+def beside(directory: Path, rounds: int, appended_bytes: int, sync_ns: int) -> Beside:
+    """Measure the device with rounds as large as those in which a broker wrote so many bytes."""
+    found = measure(directory, whole_sectors(appended_bytes / rounds), BESIDE_S)
+    return Beside(rounds, sync_ns / rounds / 1e3, found)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", type=Path, help="on the file system of the log directory")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each size (%(default)s)")
+    parser.add_argument("--bytes", type=int, nargs="*", default=SIZES, help="sizes of a round")
+    given = parser.parse_args(arguments)
+    try:
+        for size in given.bytes:
+            print(measure(given.directory, size, given.seconds), flush=True)
+    except (OSError, ValueError) as error:
+        print(f"device: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The tables of docs/PERFORMANCE.md that are made from measurements."""
+
+from __future__ import annotations
+
+import pytest
+
+from ops.docs import performance
+from ops.docs.performance import PAGE, TableError
+
+
+def test_the_tables_are_up_to_date() -> None:
+    assert PAGE.read_text() == performance.page(PAGE.read_text(), performance.measured()), (
+        "run: python -m ops.docs.performance"
+    )
+
+
+def test_each_table_is_on_the_page() -> None:
+    text = PAGE.read_text()
+    assert [name for name in performance.TABLES if f"<!-- table {name} -->" not in text] == []
+
+
+def test_a_table_is_made_anew_and_the_rest_stays() -> None:
+    text = "before\n<!-- table circumstances -->\nold\n<!-- end -->\nbehind\n"
+    made = performance.page(text, {"a": {"circumstances": "two cores"}})
+    assert made == (
+        "before\n<!-- table circumstances -->\n| curve | measured |\n|---|---|\n| a | two cores |\n"
+        "<!-- end -->\nbehind\n"
+    )
+
+
+@pytest.mark.parametrize(("name", "lacks"), [("odd", "'odd'"), ("hops", "'hops'")])
+def test_a_table_that_cannot_be_made_is_named(name: str, lacks: str) -> None:
+    with pytest.raises(TableError, match=f"PERFORMANCE.md: the table {name} lacks {lacks}"):
+        performance.page(f"<!-- table {name} -->\n<!-- end -->", {})
