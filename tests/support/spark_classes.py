@@ -16,12 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ops.bench.brokers import HOST, free_port
+from tests.support.spark_here import PYTHON_PATH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
-ROOT = Path(__file__).parents[2]
 # In a JVM that lives for seconds, optimising costs more than all else.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # The launcher, or a JVM with more jars, would complain of an archive that is not for it.
@@ -58,7 +58,7 @@ def make() -> None:
 
     unfinished = ARCHIVE.with_suffix(".new")
     os.environ.pop("SPARK_CONF_DIR", None)
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": HOST}
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": PYTHON_PATH, "SPARK_LOCAL_IP": HOST}
     os.environ["SPARK_SUBMIT_OPTS"] = (
         f"{SHORT_LIVED_JVM} {SETTINGS} -XX:ArchiveClassesAtExit={unfinished} {QUIET}"
     )
@@ -116,7 +116,7 @@ def main() -> None:
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
-    use(session)
+    session.range(10).selectExpr("string(id) s").where("s > '3'").collect()
     session.stop()
 
 

@@ -20,6 +20,7 @@ import pyspark
 from ops.bench.brokers import HOST, free_port
 from tests.support import spark_classes
 from tests.support.polling import until
+from tests.support.spark_here import PYTHON_PATH
 
 SPARK_HOME = Path(pyspark.__path__[0])
 ROOT = Path(__file__).parents[2]
@@ -66,15 +67,15 @@ class Cluster:
     def master(self) -> str:
         return f"spark://{HOST}:{self._port}"
 
-    def start(self, workers: Sequence[Sequence[str]]) -> None:
-        """One worker with one core for each prefix of a command; returns when all have registered."""
+    def start(self, workers: Sequence[Sequence[str]], cores: int) -> None:
+        """One worker with so many cores for each prefix of a command; returns when all have registered."""
         self._start(
             "master", [], ["master.Master", "--port", str(self._port), "--webui-port", str(self._web_port)]
         )
         until(self._answers, "the master answers")
         for number, prefix in enumerate(workers):
-            words = ["worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", self.master]
-            self._start(f"worker-{number}", prefix, words)
+            words = ["worker.Worker", "--cores", str(cores), "--memory", "1g", "--webui-port", "0"]
+            self._start(f"worker-{number}", prefix, [*words, self.master])
         until(lambda: self._workers_alive() == len(workers), "all workers have registered")
 
     def stop(self) -> None:
@@ -151,11 +152,11 @@ def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 @contextmanager
-def running_cluster(directory: Path, workers: Sequence[Sequence[str]]) -> Iterator[Cluster]:
-    """A cluster with a worker for each prefix of a command, certainly gone afterwards."""
+def running_cluster(directory: Path, workers: Sequence[Sequence[str]], cores: int = 1) -> Iterator[Cluster]:
+    """A cluster with a worker of so many cores for each prefix of a command, certainly gone afterwards."""
     cluster = Cluster(directory)
     try:
-        cluster.start(workers)
+        cluster.start(workers, cores)
         yield cluster
     finally:
         cluster.stop()
@@ -164,7 +165,7 @@ def running_cluster(directory: Path, workers: Sequence[Sequence[str]]) -> Iterat
 def executor_settings() -> dict[str, str]:
     """Return the settings of executors for a cluster on which the package is not installed."""
     return {
-        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
         "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
         "spark.executor.memory": EXECUTOR_MEMORY,
         "spark.executor.extraJavaOptions": spark_classes.jvm_options(),
