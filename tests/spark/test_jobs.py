@@ -99,44 +99,6 @@ def ended(job: subprocess.Popen[str]) -> tuple[int, str, str]:
     return job.returncode, out, err
 
 
-@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
-def test_an_archive_is_written_back(
-    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, exactly_once: bool
-) -> None:
-    """Killed before it wrote down that a step is written, a job does that step again, and no other."""
-    lake, copy = tmp_path / "lake", f"copy-{exactly_once}"
-    source = Source(topic, bootstrap_servers=broker.bootstrap)
-    archive(spark, ArchiveSettings(source, lake, records_per_run=RECORDS // 2))
-    create_topic(broker.bootstrap, copy, PARTITIONS)
-    options = {"kafka.bootstrap.servers": broker.bootstrap}
-    settings = ReplaySettings(lake, options, to_topic=copy, keep_partitions=True, exactly_once=exactly_once)
-    with pytest.MonkeyPatch.context() as patch:
-        save = replaying._save
-
-        def killed_after_the_second(file: Path, progress: Progress) -> None:
-            if (progress.step, progress.next) == (2, ()):
-                raise KeyboardInterrupt
-            save(file, progress)
-
-        patch.setattr(replaying, "_save", killed_after_the_second)
-        with pytest.raises(KeyboardInterrupt):
-            replay(spark, settings)
-    assert compact(spark, lake).runs == 2
-    assert replay(spark, settings) == Replayed(RECORDS // 2, 1)
-    assert replay(spark, settings) == Replayed(0, 0)
-    with pytest.raises(JobError, match="Give this one another name"):
-        replay(spark, replace(settings, to_topic="elsewhere"))
-    found = records(broker, copy)
-    for partition in range(PARTITIONS):
-        numbers = [int(message.value() or b"") for message in found if message.partition() == partition]
-        mine = list(range(partition, RECORDS, PARTITIONS))
-        assert numbers == [*mine, *([] if exactly_once else mine[len(mine) // 2 :])]
-    first = next(message for message in found if message.value() == b"7")
-    (original,) = (message for message in records(broker, topic) if message.value() == b"7")
-    for read in (Message.key, Message.headers, Message.timestamp, Message.partition):
-        assert read(first) == read(original)
-
-
 def test_an_audit_of_a_log_that_is_whole(spark: SparkSession, broker: Broker, topic: str) -> None:
     found = audit(spark, Source(topic, log_dir=str(broker.log_dir)), keys=True)
     assert found.is_whole
@@ -230,6 +192,44 @@ def test_the_commands_of_archive_and_replay(
     assert len(records(broker, "again")) >= RECORDS
     assert here("replay", str(tmp_path), "-b", broker.bootstrap) == 1
     assert "is no archive. Name what mpbroker spark archive was given as --to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_an_archive_is_written_back(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, exactly_once: bool
+) -> None:
+    """Killed before it wrote down that a step is written, a job does that step again, and no other."""
+    lake, copy = tmp_path / "lake", f"copy-{exactly_once}"
+    source = Source(topic, bootstrap_servers=broker.bootstrap)
+    archive(spark, ArchiveSettings(source, lake, records_per_run=RECORDS // 2))
+    create_topic(broker.bootstrap, copy, PARTITIONS)
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    settings = ReplaySettings(lake, options, to_topic=copy, keep_partitions=True, exactly_once=exactly_once)
+    with pytest.MonkeyPatch.context() as patch:
+        save = replaying._save
+
+        def killed_after_the_second(file: Path, progress: Progress) -> None:
+            if (progress.step, progress.next) == (2, ()):
+                raise KeyboardInterrupt
+            save(file, progress)
+
+        patch.setattr(replaying, "_save", killed_after_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            replay(spark, settings)
+    assert compact(spark, lake).runs == 2
+    assert replay(spark, settings) == Replayed(RECORDS // 2, 1)
+    assert replay(spark, settings) == Replayed(0, 0)
+    with pytest.raises(JobError, match="Give this one another name"):
+        replay(spark, replace(settings, to_topic="elsewhere"))
+    found = records(broker, copy)
+    for partition in range(PARTITIONS):
+        numbers = [int(message.value() or b"") for message in found if message.partition() == partition]
+        mine = list(range(partition, RECORDS, PARTITIONS))
+        assert numbers == [*mine, *([] if exactly_once else mine[len(mine) // 2 :])]
+    first = next(message for message in found if message.value() == b"7")
+    (original,) = (message for message in records(broker, topic) if message.value() == b"7")
+    for read in (Message.key, Message.headers, Message.timestamp, Message.partition):
+        assert read(first) == read(original)
 
 
 class Stopped(NamedTuple):
