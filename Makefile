@@ -10,6 +10,7 @@ SYNCED := .venv/.synced
 BUILT := .venv/.built
 JAR := .venv/.jar
 SPARK_CLASSES := .venv/spark-classes.jsa
+KAFKA_CLASSES := build/kafka/classes.jsa
 FRANZ := build/franz/franz
 JAVA := $(shell find spark_integration/jvm/java -name '*.java')
 NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
@@ -62,6 +63,12 @@ $(SPARK_CLASSES): $(SYNCED) tests/support/spark_classes.py
 	@$(BIN)/python -m tests.support.spark_classes > $@.log 2>&1 && touch $@ || \
 	  echo "setup: Spark's class-data archive is not made, see $@.log"
 
+# Of tests with Kafka's tools and brokers: the first one would make it, while others wait for that.
+$(KAFKA_CLASSES): $(SYNCED) tests/support/class_archive.py ops/bench/kafka/pom.xml
+	@mkdir -p $(@D)
+	@$(BIN)/python -m tests.support.class_archive > $@.log 2>&1 && touch $@ || \
+	  echo "setup: Kafka's class-data archive is not made, see $@.log; tests will try again"
+
 run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…)
 	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
 
@@ -72,13 +79,13 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 NO_UNITS := $(addprefix --ignore=tests/,network/acceptor chaos real_clients spark)
 PARALLEL := --numprocesses $$((2 * $$(nproc))) --dist loadfile --no-loadscope-reorder
 
-test: setup $(SPARK_CLASSES) ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
+test: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-fast: setup ## the loop while working: unit tests alone
 	$(PYTEST) $(PARALLEL) -m 'unit and not soak' $(NO_UNITS) $(ARGS)
 
-test-all: setup $(SPARK_CLASSES) ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
+test-all: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
 	$(PYTEST) $(PARALLEL) --long $(or $(ARGS),tests $(LONG_ONLY))
 
 test-asan: setup ## unit tests of native modules that are built with sanitizers: addresses, undefined behaviour

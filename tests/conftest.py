@@ -6,6 +6,7 @@ Property tests try the same examples in each run, and new ones in their long for
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from hypothesis import Phase, settings
 
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from ops.bench.brokers import Mpbroker
-from tests.support import spark_classes
+from tests.support import spark_classes, spark_here
 
 # A loaded machine is slow, not wrong. To explain a failure, hypothesis would trace every line once more.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
@@ -55,6 +56,7 @@ def _small_sparks() -> Iterator[None]:
         environment.setenv("SPARK_SUBMIT_OPTS", spark_classes.driver_options())
         environment.setenv("SPARK_LAUNCHER_OPTS", spark_classes.SHORT_LIVED_JVM)
         environment.delenv("SPARK_CONF_DIR", raising=False)
+        environment.setenv("PYTHONPATH", str(spark_here.WORKERS), prepend=os.pathsep)
         yield
 
 

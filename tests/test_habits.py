@@ -154,6 +154,7 @@ MAY_PAUSE = (
     "tests/chaos/topics.py",
     "tests/chaos/workload.py",
     "tests/support/client_tools.py",
+    "tests/support/polling.py",
     "tests/security/fuzz.py",
 )
 

@@ -40,6 +40,7 @@ class SharedSession:
         self._session = None
 
     def _start(self) -> SparkSession:
+        is_jvm_new = SparkContext._gateway is None
         session = (
             SparkSession.builder.master("local[2]")
             .appName("mpbroker tests")
@@ -58,6 +59,9 @@ class SharedSession:
         session.sparkContext.setLogLevel("ERROR")
         with open(os.devnull) as probe:
             assert probe.fileno() < HIGHEST_FD, "py4j's callbacks would hang: see what keeps descriptors open"
+        if is_jvm_new:
+            # The first query of a JVM takes seconds, which belong to no test.
+            session.range(4).selectExpr("id % 2 k").groupBy("k").count().collect()
         return session
 
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-_BLOCK = re.compile(
-    r"^(?:<!-- skip: (?P<skip>.+?) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+_HEADING = re.compile(r"^##+ (.+)$", re.MULTILINE)
+# A comment of a block that looks like a heading is none.
+_HEADING_OR_BLOCK = re.compile(
+    r"^##+ (?P<heading>[^\n]+)$"
+    r"|^(?:<!-- skip: (?P<skip>.+?) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 RUN = ("python", "bash")
 SHOWN = "text"
@@ -29,8 +33,12 @@ class GuideError(AssertionError):
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block that runs. `line` is that of its fence; `prints` what the page shows behind it."""
+    """A fenced block that runs.
 
+    `section` is the heading above it, `line` that of its fence, `prints` what the page shows behind it.
+    """
+
+    section: str
     line: int
     language: str
     code: str
@@ -41,15 +49,18 @@ class Block:
 def blocks(page: str) -> list[Block]:
     """All blocks that a reader runs. Raises GuideError for a fence of another language."""
     found: list[Block] = []
-    end_of_last = -1
-    for match in _BLOCK.finditer(page):
+    section, end_of_last = "", -1
+    for match in _HEADING_OR_BLOCK.finditer(page):
+        if match["heading"]:
+            section = match["heading"]
+            continue
         language, line = match["language"], page.count("\n", 0, match.start("language")) + 1
         if language == SHOWN:
             if match.start() == end_of_last + 1 and found:
                 last = found.pop()
-                found.append(Block(last.line, last.language, last.code, last.skip, match["code"]))
+                found.append(replace(last, prints=match["code"]))
         elif language in RUN:
-            found.append(Block(line, language, match["code"], match["skip"], None))
+            found.append(Block(section, line, language, match["code"], match["skip"], None))
             end_of_last = match.end()
         else:
             raise GuideError(
@@ -58,10 +69,19 @@ def blocks(page: str) -> list[Block]:
     return found
 
 
+def sections(page: str) -> list[str]:
+    """The headings that have something to run."""
+    return list(dict.fromkeys(block.section for block in blocks(page) if block.skip is None))
+
+
 @dataclass
 class Guide:
-    """Runs blocks in one directory and one namespace. `places`: words of the page, and what they are here."""
+    """Runs the blocks of a page in one directory and one namespace.
 
+    `places`: words of the page, and what they are here.
+    """
+
+    page: Path
     directory: Path
     places: Mapping[str, str]
     variables: Mapping[str, str]
@@ -69,23 +89,28 @@ class Guide:
     def __post_init__(self) -> None:
         # Spark's workers get functions of this module by their code, as of a notebook.
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
+        self._left = [block for block in blocks(self.page.read_text()) if block.skip is None]
 
-    def run(self, page: Path) -> int:
-        """How many blocks were run. Raises GuideError."""
+    def run(self, section: str) -> int:
+        """Run what has not been run yet, to the end of the section. Returns how many blocks the section had.
+
+        Raises GuideError. A block that failed is not run again.
+        """
         ran = 0
-        for block in self._wanted(page):
-            where = f"{page.name}, line {block.line}"
-            try:
-                printed = self._python(block) if block.language == "python" else self._bash(block)
-            except Exception as error:
-                raise GuideError(f"{where}: {error}") from error
-            if block.prints is not None and _stripped(printed) != _stripped(block.prints):
-                raise GuideError(f"{where} prints\n{printed}\nnot\n{block.prints}")
-            ran += 1
+        while any(block.section == section for block in self._left):
+            block = self._left.pop(0)
+            self._run(block)
+            ran += block.section == section
         return ran
 
-    def _wanted(self, page: Path) -> Iterator[Block]:
-        return (block for block in blocks(page.read_text()) if block.skip is None)
+    def _run(self, block: Block) -> None:
+        where = f"{self.page.name}, line {block.line}"
+        try:
+            printed = self._python(block) if block.language == "python" else self._bash(block)
+        except Exception as error:
+            raise GuideError(f"{where}: {error}") from error
+        if block.prints is not None and _stripped(printed) != _stripped(block.prints):
+            raise GuideError(f"{where} prints\n{printed}\nnot\n{block.prints}")
 
     def _here(self, code: str) -> str:
         for name, place in self.places.items():

@@ -10,8 +10,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -47,15 +48,18 @@ def run(directory: Path) -> Any:
     return found
 
 
-def run_here(directory: Path) -> list[str]:
-    """What each cell of code prints and gives, run in this process: on its JVM, if it has one already.
+@contextmanager
+def cells_here(directory: Path) -> Iterator[list[Callable[[], str]]]:
+    """Yield the cells of code beside a broker, each as a function that runs it and returns what it prints and
+    gives.
 
-    The caller takes back what this changes in `os.environ`.
+    They run in this process, on its JVM if it has one already. The caller takes back what this changes in
+    `os.environ`.
     """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with _broker(directory) as broker:
         os.environ.update(_variables(directory, broker))
-        return [_cell(cell.source, namespace) for cell in read().cells if cell.cell_type == "code"]
+        yield [partial(_cell, cell.source, namespace) for cell in read().cells if cell.cell_type == "code"]
 
 
 def _cell(source: str, namespace: dict[str, Any]) -> str:
@@ -90,13 +94,23 @@ def _variables(directory: Path, broker: Mpbroker) -> Mapping[str, str]:
 
 def shown(notebook: Any) -> list[str]:
     """What each cell of code prints and gives, as text."""
-    return [
-        "".join(
-            output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs
-        )
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-    ]
+    return [text for _, text in chapters_shown(notebook)]
+
+
+def chapters_shown(notebook: Any) -> list[tuple[str, str]]:
+    """For each cell of code the heading above it, and what it prints and gives."""
+    found, chapter = [], ""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("#"):
+            chapter = cell.source.splitlines()[0].lstrip("# ")
+        elif cell.cell_type == "code":
+            found.append((chapter, "".join(_text(output) for output in cell.outputs)))
+    return found
+
+
+def _text(output: Any) -> str:
+    text: str = output.get("text", "") or output.get("data", {}).get("text/plain", "")
+    return text
 
 
 @contextmanager

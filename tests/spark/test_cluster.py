@@ -129,6 +129,13 @@ def log_bytes(broker: Mpbroker, partitions: set[int]) -> int:
     )
 
 
+def test_fetching_asks_nobody_for_files(far_spark: SparkSession, broker: Mpbroker) -> None:
+    before = bytes_out(broker)
+    assert frame(far_spark, broker, "remote").count() == RECORDS
+    sent = log_bytes(broker, set(range(PARTITIONS)))
+    until(lambda: bytes_out(broker) >= before + sent, "what was fetched is counted")
+
+
 def test_each_task_reads_where_it_is(far_spark: SparkSession, broker: Mpbroker) -> None:
     before = bytes_out(broker)
     rows = with_place(frame(far_spark, broker, "auto"), broker.log_dir).collect()
@@ -146,10 +153,3 @@ def test_each_task_reads_where_it_is(far_spark: SparkSession, broker: Mpbroker) 
 def test_a_task_without_the_files_says_what_to_do(far_spark: SparkSession, broker: Mpbroker) -> None:
     with pytest.raises(PySparkException, match=r"is not on this host.*kafka\.bootstrap\.servers"):
         frame(far_spark, broker, "auto", bootstrap=False).collect()
-
-
-def test_fetching_asks_nobody_for_files(far_spark: SparkSession, broker: Mpbroker) -> None:
-    before = bytes_out(broker)
-    assert frame(far_spark, broker, "remote").count() == RECORDS
-    sent = log_bytes(broker, set(range(PARTITIONS)))
-    until(lambda: bytes_out(broker) >= before + sent, "what was fetched is counted")

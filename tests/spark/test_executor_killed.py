@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from ops.bench.brokers import Mpbroker
+from ops.bench.brokers import Broker, Mpbroker
 from tests.support.real_brokers import TRANSACTIONS, served, with_settings
 from tests.support.spark_cluster import executor_settings, running_cluster
 from tests.support.spark_produced import make_topic, produce, records
@@ -33,18 +33,28 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
         yield found
 
 
-@pytest.fixture
-def spark(tmp_path: Path, no_spark: None) -> Iterator[SparkSession]:  # noqa: ARG001
-    """A session on a cluster with two executors."""
-    with running_cluster(tmp_path / "cluster", [[], []]) as cluster, pytest.MonkeyPatch.context() as patch:
+@pytest.fixture(scope="module")
+def filled(broker: Broker) -> Broker:
+    """The broker, with records in the topic `in`."""
+    make_topic(broker, "in")
+    produce(broker, "in", range(RECORDS))
+    return broker
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory, no_spark: None) -> Iterator[SparkSession]:  # noqa: ARG001
+    """A session on a cluster of one worker with two executors."""
+    place = tmp_path_factory.mktemp("spark")
+    with running_cluster(place / "cluster", [[]], cores=2) as cluster, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(cluster.master).appName("mpbroker executor tests")
         settings = {
             "spark.ui.enabled": "false",
-            "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
+            "spark.sql.warehouse.dir": str(place / "warehouse"),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             **executor_settings(),
+            "spark.executor.cores": "1",
             # Earlier sessions of this JVM may have said that a task has one attempt.
             "spark.task.maxFailures": "4",
         }
@@ -54,6 +64,11 @@ def spark(tmp_path: Path, no_spark: None) -> Iterator[SparkSession]:  # noqa: AR
         session.sparkContext.setLogLevel("OFF")
         yield session
         session.stop()
+
+
+def pid_of_executor() -> int:
+    """The process that the worker which runs this is a child of."""
+    return next(one.pid for one in psutil.Process().parents() if one.name() == "java")
 
 
 class Held:
@@ -73,9 +88,8 @@ class Held:
             yield batch.drop_columns(["partition"])
             is_held = batch.num_rows and batch.column("partition")[0].as_py() == HELD_PARTITION
             if is_held and not self._executor.exists():
-                executor = next(one for one in psutil.Process().parents() if one.name() == "java")
                 fresh = self._executor.with_suffix(".new")
-                fresh.write_text(str(executor.pid))
+                fresh.write_text(str(pid_of_executor()))
                 fresh.rename(self._executor)
                 self._gate.read_bytes()
 
@@ -87,16 +101,34 @@ class Held:
         os.kill(int(self._executor.read_text()), signal.SIGKILL)
 
 
-def test_an_executor_that_is_killed_alone_loses_and_doubles_nothing(
-    spark: SparkSession, broker: Mpbroker, tmp_path: Path
-) -> None:
-    make_topic(broker, "in")
-    make_topic(broker, "out")
-    produce(broker, "in", range(RECORDS))
+def orders(spark: SparkSession, broker: Broker) -> DataFrame:
     reader = spark.read.format("mpbroker").option("log.dir", str(broker.log_dir)).option("subscribe", "in")
+    return reader.load().select("value", "partition")
+
+
+def test_both_executors_read(spark: SparkSession, filled: Broker) -> None:
+    """What the other test kills is one of two; by now both are there."""
+
+    def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        pid = pid_of_executor()
+        for batch in batches:
+            pids = pa.repeat(pa.scalar(pid), batch.num_rows)
+            yield pa.RecordBatch.from_arrays([batch.column("value"), pids], ["value", "executor"])
+
+    rows = orders(spark, filled).mapInArrow(see, "value binary, executor long").collect()
+    assert len({bytes(row.value) for row in rows}) == len(rows) == RECORDS
+    assert len({row.executor for row in rows}) == 2
+
+
+def test_an_executor_that_is_killed_alone_loses_and_doubles_nothing(
+    spark: SparkSession, filled: Broker, tmp_path: Path
+) -> None:
+    make_topic(filled, "out")
     held = Held(tmp_path)
-    rows = reader.load().select("value", "partition").mapInArrow(held, "value binary")
-    writer = rows.write.format("mpbroker").option("kafka.bootstrap.servers", broker.bootstrap)
+    rows = orders(spark, filled).mapInArrow(held, "value binary")
+    writer = rows.write.format("mpbroker").option("kafka.bootstrap.servers", filled.bootstrap)
     over = threading.Event()
     killer = threading.Thread(target=held.kill_executor, args=[over])
     killer.start()
@@ -106,6 +138,6 @@ def test_an_executor_that_is_killed_alone_loses_and_doubles_nothing(
         over.set()
         killer.join()
     assert held.is_done
-    wanted = sorted(message.value() or b"" for message in records(broker, "in"))
+    wanted = sorted(message.value() or b"" for message in records(filled, "in"))
     assert len(wanted) == RECORDS
-    assert sorted(message.value() or b"" for message in records(broker, "out")) == wanted
+    assert sorted(message.value() or b"" for message in records(filled, "out")) == wanted

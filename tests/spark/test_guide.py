@@ -11,17 +11,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ops.bench.brokers import HOST, Mpbroker
-from tests.spark.guide import Block, Guide, GuideError, blocks
+from tests.spark.guide import Block, Guide, GuideError, blocks, sections
 from tests.support.real_brokers import end, stop_cleanly
 from tests.support.spark_here import ROOT
 
 PAGE = ROOT / "docs" / "SPARK.md"
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Mpbroker]:
-    found = Mpbroker(tmp_path / "broker")
-    found.directory.mkdir()
+SECTIONS = sections(PAGE.read_text())
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
+    found = Mpbroker(tmp_path_factory.mktemp("broker"))
     try:
         found.start()
         yield found
@@ -30,41 +32,51 @@ def broker(tmp_path: Path) -> Iterator[Mpbroker]:
         end(found)
 
 
-def test_the_guide_does_what_it_says(
-    broker: Mpbroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(scope="module")
+def guide(broker: Mpbroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guide]:
+    """The page, of which nothing has been run yet."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     variables = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": path,
         "SPARK_LOCAL_IP": HOST,
     }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    lake = tmp_path / "lake"
-    lake.mkdir()
-    monkeypatch.chdir(lake)
+    lake = tmp_path_factory.mktemp("lake")
     places = {
         "/var/lib/mpbroker": str(broker.log_dir),
         "127.0.0.1:9092": broker.bootstrap,
         "/lake": str(lake),
     }
-    guide = Guide(tmp_path, places, variables)
-    try:
-        assert guide.run(PAGE) > 10
-    finally:
-        session = guide.namespace.get("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.chdir(lake)
+        found = Guide(PAGE, lake, places, variables)
+        yield found
+        session = found.namespace.get("spark")
         if isinstance(session, SparkSession):
             session.stop()
 
 
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_guide_does_what_it_says(guide: Guide, section: str) -> None:
+    """A section goes on from those before it; alone it runs them first."""
+    assert guide.run(section) > 0
+
+
+def test_most_sections_have_something_to_run() -> None:
+    assert len(SECTIONS) > 8
+
+
 def test_what_a_page_has_to_run() -> None:
-    page = "a\n```python\nprint(1)\n```\n```text\n1\n```\n"
-    page += "<!-- skip: why -->\n```bash\nfalse\n```\nb\n```text\nx\n```\n"
+    page = "# a\n```python\nprint(1)\n```\n```text\n1\n```\n"
+    page += "## b\n<!-- skip: why -->\n```bash\nfalse\n```\nb\n```text\nx\n```\n### c\n```bash\n## d\n```\n"
     assert blocks(page) == [
-        Block(2, "python", "print(1)\n", None, "1\n"),
-        Block(9, "bash", "false\n", "why", None),
+        Block("", 2, "python", "print(1)\n", None, "1\n"),
+        Block("b", 10, "bash", "false\n", "why", None),
+        Block("c", 18, "bash", "## d\n", None, None),
     ]
+    assert sections(page) == ["", "c"]
     with pytest.raises(GuideError, match="line 1: a block of perl"):
         blocks("```perl\nprint 1\n```\n")
 
@@ -81,4 +93,4 @@ def test_what_does_not_do_what_it_says(tmp_path: Path, page: str, text: str) -> 
     path = tmp_path / "page.md"
     path.write_text(page)
     with pytest.raises(GuideError, match=text):
-        Guide(tmp_path, {}, {}).run(path)
+        Guide(path, tmp_path, {}, {}).run("")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -32,11 +33,10 @@ from spark_integration.jobs.frame import JobError, Source
 from spark_integration.jobs.replay import Progress, Replayed, ReplaySettings, replay
 from tests.support.polling import PATIENCE_S, is_readable
 from tests.support.real_brokers import TRANSACTIONS, create_topic, served, with_settings
-from tests.support.spark_here import Here
+from tests.support.spark_here import PYTHON_PATH, Here
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill, numbered
 from tests.support.spark_produced import records
 
-ROOT = Path(__file__).parents[2]
 PARTITIONS = 2
 RECORDS = 2000
 JOB_PATIENCE_S = 300
@@ -70,7 +70,7 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH, "SPARK_LOCAL_IP": "127.0.0.1"},
     )
     try:
         yield job
@@ -97,63 +97,6 @@ def ended(job: subprocess.Popen[str]) -> tuple[int, str, str]:
     assert not re.search(r"spark_integration|mpbroker/cli|py4j", err), err
     assert "\tat " not in err, err
     return job.returncode, out, err
-
-
-def test_an_archive_whose_job_is_told_to_stop(
-    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
-) -> None:
-    """What a kill leaves is in test_archive, between any two steps."""
-    lake = tmp_path / "lake"
-    where = ["--log-dir", str(broker.log_dir), "--to", str(lake), "--records-per-run", "20"]
-    with command("archive", topic, *where) as job:
-        goes_on(job, lambda: list(lake.glob("data/run=*")), "a run of the archive")
-        job.terminate()
-        code, _, err = ended(job)
-    assert code == 128 + signal.SIGTERM, err
-    assert err.splitlines()[-1].startswith("mpbroker: stopped by SIGTERM. What was committed stays; run the")
-    settings = ArchiveSettings(Source(topic, bootstrap_servers=broker.bootstrap), lake)
-    assert archive(spark, settings).records > 0
-    rows = spark.read.parquet(str(lake)).select("value", "headers").collect()
-    assert sorted(int(bytes(row.value)) for row in rows) == list(range(RECORDS))
-    assert all(bytes(row.headers[0].value) == bytes(row.value) for row in rows)
-
-
-@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
-def test_an_archive_is_written_back(
-    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, exactly_once: bool
-) -> None:
-    """Killed before it wrote down that a step is written, a job does that step again, and no other."""
-    lake, copy = tmp_path / "lake", f"copy-{exactly_once}"
-    source = Source(topic, bootstrap_servers=broker.bootstrap)
-    archive(spark, ArchiveSettings(source, lake, records_per_run=RECORDS // 2))
-    create_topic(broker.bootstrap, copy, PARTITIONS)
-    options = {"kafka.bootstrap.servers": broker.bootstrap}
-    settings = ReplaySettings(lake, options, to_topic=copy, keep_partitions=True, exactly_once=exactly_once)
-    with pytest.MonkeyPatch.context() as patch:
-        save = replaying._save
-
-        def killed_after_the_second(file: Path, progress: Progress) -> None:
-            if (progress.step, progress.next) == (2, ()):
-                raise KeyboardInterrupt
-            save(file, progress)
-
-        patch.setattr(replaying, "_save", killed_after_the_second)
-        with pytest.raises(KeyboardInterrupt):
-            replay(spark, settings)
-    assert compact(spark, lake).runs == 2
-    assert replay(spark, settings) == Replayed(RECORDS // 2, 1)
-    assert replay(spark, settings) == Replayed(0, 0)
-    with pytest.raises(JobError, match="Give this one another name"):
-        replay(spark, replace(settings, to_topic="elsewhere"))
-    found = records(broker, copy)
-    for partition in range(PARTITIONS):
-        numbers = [int(message.value() or b"") for message in found if message.partition() == partition]
-        mine = list(range(partition, RECORDS, PARTITIONS))
-        assert numbers == [*mine, *([] if exactly_once else mine[len(mine) // 2 :])]
-    first = next(message for message in found if message.value() == b"7")
-    (original,) = (message for message in records(broker, topic) if message.value() == b"7")
-    for read in (Message.key, Message.headers, Message.timestamp, Message.partition):
-        assert read(first) == read(original)
 
 
 def test_an_audit_of_a_log_that_is_whole(spark: SparkSession, broker: Broker, topic: str) -> None:
@@ -249,6 +192,81 @@ def test_the_commands_of_archive_and_replay(
     assert len(records(broker, "again")) >= RECORDS
     assert here("replay", str(tmp_path), "-b", broker.bootstrap) == 1
     assert "is no archive. Name what mpbroker spark archive was given as --to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_an_archive_is_written_back(
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, exactly_once: bool
+) -> None:
+    """Killed before it wrote down that a step is written, a job does that step again, and no other."""
+    lake, copy = tmp_path / "lake", f"copy-{exactly_once}"
+    source = Source(topic, bootstrap_servers=broker.bootstrap)
+    archive(spark, ArchiveSettings(source, lake, records_per_run=RECORDS // 2))
+    create_topic(broker.bootstrap, copy, PARTITIONS)
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    settings = ReplaySettings(lake, options, to_topic=copy, keep_partitions=True, exactly_once=exactly_once)
+    with pytest.MonkeyPatch.context() as patch:
+        save = replaying._save
+
+        def killed_after_the_second(file: Path, progress: Progress) -> None:
+            if (progress.step, progress.next) == (2, ()):
+                raise KeyboardInterrupt
+            save(file, progress)
+
+        patch.setattr(replaying, "_save", killed_after_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            replay(spark, settings)
+    assert compact(spark, lake).runs == 2
+    assert replay(spark, settings) == Replayed(RECORDS // 2, 1)
+    assert replay(spark, settings) == Replayed(0, 0)
+    with pytest.raises(JobError, match="Give this one another name"):
+        replay(spark, replace(settings, to_topic="elsewhere"))
+    found = records(broker, copy)
+    for partition in range(PARTITIONS):
+        numbers = [int(message.value() or b"") for message in found if message.partition() == partition]
+        mine = list(range(partition, RECORDS, PARTITIONS))
+        assert numbers == [*mine, *([] if exactly_once else mine[len(mine) // 2 :])]
+    first = next(message for message in found if message.value() == b"7")
+    (original,) = (message for message in records(broker, topic) if message.value() == b"7")
+    for read in (Message.key, Message.headers, Message.timestamp, Message.partition):
+        assert read(first) == read(original)
+
+
+class Stopped(NamedTuple):
+    """What a job has left, and said, that was told to stop."""
+
+    lake: Path
+    code: int
+    err: str
+
+
+@pytest.fixture(scope="module")
+def stopped(broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    """An archive whose job was told to stop behind its first run."""
+    lake = tmp_path_factory.mktemp("stopped") / "lake"
+    where = ["--log-dir", str(broker.log_dir), "--to", str(lake), "--records-per-run", "20"]
+    with command("archive", topic, *where) as job:
+        goes_on(job, lambda: list(lake.glob("data/run=*")), "a run of the archive")
+        job.terminate()
+        code, _, err = ended(job)
+    return Stopped(lake, code, err)
+
+
+def test_a_job_that_is_told_to_stop_says_so(stopped: Stopped) -> None:
+    """What a kill leaves is in test_archive, between any two steps."""
+    assert stopped.code == 128 + signal.SIGTERM, stopped.err
+    last = stopped.err.splitlines()[-1]
+    assert last.startswith("mpbroker: stopped by SIGTERM. What was committed stays; run the")
+
+
+def test_an_archive_whose_job_was_told_to_stop_goes_on(
+    spark: SparkSession, broker: Broker, topic: str, stopped: Stopped
+) -> None:
+    settings = ArchiveSettings(Source(topic, bootstrap_servers=broker.bootstrap), stopped.lake)
+    assert archive(spark, settings).records > 0
+    rows = spark.read.parquet(str(stopped.lake)).select("value", "headers").collect()
+    assert sorted(int(bytes(row.value)) for row in rows) == list(range(RECORDS))
+    assert all(bytes(row.headers[0].value) == bytes(row.value) for row in rows)
 
 
 @pytest.mark.parametrize(

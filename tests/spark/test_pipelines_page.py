@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,24 +29,70 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
-def test_the_commands(here: Here, broker: Broker, tmp_path: Path) -> None:
+def commands() -> dict[str, list[str]]:
+    """The words of each command of the page, in their order, by the job."""
     blocks = re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    commands = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
-    names = []
-    for command in commands:
-        for there, mine in (
-            ("/var/lib/mpbroker", str(broker.log_dir)),
-            ("/lake", str(tmp_path)),
-            ("localhost:9092", broker.bootstrap),
-        ):
-            command = command.replace(there, mine)
-        words = shlex.split(command)
-        assert words[:2] == ["mpbroker", "spark"]
-        assert here(*words[2:]) == 0, command
-        names.append(words[2])
-    assert names == ["archive", "replay", "mirror", "audit", "sessions"]
-    assert len(records(broker, "orders-again")) == len(records(broker, "copy.orders")) == RECORDS
-    assert (tmp_path / "audit.svg").exists()
+    found: dict[str, list[str]] = {}
+    for line in "".join(blocks).splitlines():
+        program, spark, job, *words = shlex.split(line.removeprefix("$ "))
+        assert (program, spark) == ("mpbroker", "spark")
+        assert job not in found
+        found[job] = [job, *words]
+    return found
+
+
+def test_there_is_a_command_for_each_job() -> None:
+    assert list(commands()) == ["archive", "replay", "mirror", "audit", "sessions"]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lake")
+
+
+@pytest.fixture
+def run(here: Here, broker: Broker, lake: Path) -> Callable[[str], None]:
+    """Runs the command of a job, with the places that are here."""
+    places = {
+        "/var/lib/mpbroker": str(broker.log_dir),
+        "/lake": str(lake),
+        "localhost:9092": broker.bootstrap,
+    }
+
+    def run(job: str) -> None:
+        words = commands()[job]
+        for there, mine in places.items():
+            words = [word.replace(there, mine) for word in words]
+        assert here(*words) == 0, words
+
+    return run
+
+
+def test_the_command_of_an_archive(run: Callable[[str], None], lake: Path) -> None:
+    run("archive")
+    assert list((lake / "orders" / "data").rglob("*.parquet"))
+
+
+def test_the_command_of_a_replay(run: Callable[[str], None], broker: Broker, lake: Path) -> None:
+    if not (lake / "orders").exists():
+        run("archive")
+    run("replay")
+    assert len(records(broker, "orders-again")) == RECORDS
+
+
+def test_the_command_of_a_mirror(run: Callable[[str], None], broker: Broker) -> None:
+    run("mirror")
+    assert len(records(broker, "copy.orders")) == RECORDS
+
+
+def test_the_command_of_an_audit(run: Callable[[str], None], lake: Path) -> None:
+    run("audit")
+    assert (lake / "audit.svg").exists()
+
+
+def test_the_command_of_sessions(run: Callable[[str], None], lake: Path) -> None:
+    run("sessions")
+    assert (lake / "sessions").exists()
 
 
 def test_the_files_of_the_pipeline() -> None:

@@ -13,6 +13,7 @@ import pytest
 from mpbroker.spark import SparkSetupError
 from spark_integration import environment, session
 from spark_integration.jvm.jar import jar_path
+from tests.support.spark_here import PYTHON_PATH
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill
 
 ROOT = Path(__file__).parents[2]
@@ -38,13 +39,19 @@ for name, value in config.items():
     builder = builder.config(name, value)
 before = builder.getOrCreate()
 before.sparkContext.setLogLevel("OFF")
+"""
+MENDED = """
 spark = mpbroker.spark.session(master="local[1]", config={"spark.driver.memory": "3g"})
 found["same"] = spark is before
 found["count"] = count(spark)
 spark.stop()
+print(json.dumps(found))
+"""
+STOPPED = """
+mpbroker.spark.session(master="local[1]").stop()
 # The JVM goes on, with the environment that it was started in.
 spark = mpbroker.spark.session(master="local[1]", config=config, quiet=True)
-found["again"] = count(spark)
+found["count"] = count(spark)
 try:
     mpbroker.spark.session(accelerated=True)
 except mpbroker.spark.SparkSetupError as error:
@@ -79,7 +86,7 @@ def run(program: str, log_dir: Path, **environ: str) -> tuple[dict[str, Any], st
         timeout=300,
         check=False,
         cwd=log_dir,
-        env={**inherited, "PYTHONPATH": str(ROOT), **environ},
+        env={**inherited, "PYTHONPATH": PYTHON_PATH, **environ},
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -95,11 +102,16 @@ def filled(log_dir: Path) -> Path:
 
 
 def test_a_session_with_a_wrong_python_is_mended(filled: Path) -> None:
-    found, said = run(RUNNING_BEFORE, filled, PYSPARK_PYTHON=OTHER_PYTHON)
+    found, said = run(RUNNING_BEFORE + MENDED, filled, PYSPARK_PYTHON=OTHER_PYTHON)
     assert found["same"] is True
-    assert found["count"] == found["again"] == 30
+    assert found["count"] == 30
     assert f"has the Python {OTHER_PYTHON}, but there is no program {OTHER_PYTHON}" in said
     assert "spark.driver.memory is not set, not 3g" in said
+
+
+def test_a_jvm_with_a_wrong_python_has_sessions_after_the_first(filled: Path) -> None:
+    found, _ = run(RUNNING_BEFORE + STOPPED, filled, PYSPARK_PYTHON=OTHER_PYTHON)
+    assert found["count"] == 30
     assert "was started without" in found["accelerated"]
     assert OTHER_PYTHON in found["configure"]
     assert "mpbroker.spark.session()" in found["configure"]

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -40,37 +41,63 @@ def in_turns(count: int) -> list[list[int]]:
     return [list(range(number, count, PARTITIONS)) for number in range(PARTITIONS)]
 
 
-@pytest.mark.parametrize("how", ["--exactly-once", "--at-least-once"])
-def test_a_mirror(
-    here: Here, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
-) -> None:
-    """What there is; then, with the same checkpoint, what comes, until it is told to stop."""
+@dataclass(frozen=True)
+class Mirror:
+    """A topic with records, the topic that is to be its copy, and the arguments of the job."""
+
+    topic: str
+    copy: str
+    job: list[str]
+
+
+@pytest.fixture(scope="module", params=["--exactly-once", "--at-least-once"])
+def mirror(
+    broker: Broker, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Mirror:
+    how = request.param
     topic = f"orders{how}"
-    copy = f"copy.{topic}"
-    for name in (topic, copy):
+    for name in (topic, f"copy.{topic}"):
         make_topic(broker, name)
     produce(broker, topic, range(RECORDS))
-    job = ["mirror", topic, "-b", broker.bootstrap, "--to", broker.bootstrap, "--prefix", "copy."]
-    job += [how, "--name", f"mirror{how}", "--checkpoint", str(tmp_path / "checkpoint"), "--every-s", "0"]
-    assert here(*job, "--once") == 0
+    job = ["mirror", topic, "-b", broker.bootstrap, "--to", broker.bootstrap, "--prefix", "copy.", how]
+    place = tmp_path_factory.mktemp("mirror") / "checkpoint"
+    job += ["--name", f"mirror{how}", "--checkpoint", str(place), "--every-s", "0"]
+    return Mirror(topic, f"copy.{topic}", job)
+
+
+def test_a_mirror_of_what_there_is(
+    here: Here, broker: Broker, mirror: Mirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert here(*mirror.job, "--once") == 0
     assert "600 records mirrored to" in capsys.readouterr().err
-    assert numbers(broker, copy) == in_turns(RECORDS)
-    for message in records(broker, copy):
+    assert numbers(broker, mirror.copy) == in_turns(RECORDS)
+    for message in records(broker, mirror.copy):
         number = int(message.key() or b"")
         assert (message.value(), message.timestamp()[1]) == (b"value %d" % number, AT + number)
         assert message.headers() == [
             *([("n", b"%d" % number)] if number % 2 else []),
-            ("__source.topic", topic.encode()),
+            ("__source.topic", mirror.topic.encode()),
             ("__source.partition", b"%d" % (number % PARTITIONS)),
             ("__source.offset", b"%d" % (number // PARTITIONS)),
         ]
 
+
+def test_a_mirror_goes_on_until_it_is_told_to_stop(
+    here: Here, broker: Broker, mirror: Mirror, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the checkpoint that the first run has left."""
+    if not records(broker, mirror.copy):
+        assert here(*mirror.job, "--once") == 0
+        capsys.readouterr()
+
     def grow_and_stop() -> None:
         try:
             for turn in range(2):
-                produce(broker, topic, range(RECORDS + turn * 300, RECORDS + turn * 300 + 300))
+                produce(broker, mirror.topic, range(RECORDS + turn * 300, RECORDS + turn * 300 + 300))
                 wanted = RECORDS + turn * 300 + 300
-                until(lambda wanted=wanted: len(records(broker, copy)) >= wanted, "records in the copy")
+                until(
+                    lambda wanted=wanted: len(records(broker, mirror.copy)) >= wanted, "records in the copy"
+                )
         finally:
             # With nobody who hears it any more it would end the tests.
             if not over.is_set():
@@ -79,12 +106,12 @@ def test_a_mirror(
     over = threading.Event()
     grower = threading.Thread(target=grow_and_stop)
     grower.start()
-    code = here(*job)
+    code = here(*mirror.job)
     over.set()
     grower.join()
     assert code == 0
     assert "stopped by SIGTERM: 600 records mirrored to" in capsys.readouterr().err
-    assert numbers(broker, copy) == in_turns(2 * RECORDS)
+    assert numbers(broker, mirror.copy) == in_turns(2 * RECORDS)
 
 
 def test_sessions(here: Here, spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

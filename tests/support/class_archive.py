@@ -1,6 +1,7 @@
 """An archive of Apache Kafka's classes, which JVMs of tests map instead of reading jars (JEP 350).
 
-A broker starts in two thirds of the time with it. It is made when a test first needs a JVM, in `build/`.
+A broker starts in two thirds of the time with it. `python -m tests.support.class_archive` makes it in
+`build/`; where `make test` has not done so, the first test that needs a JVM does.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def _is_fresh() -> bool:
 
 
 def _record() -> None:
+    ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as directory:
         broker = Recorded(Path(directory))
         try:

@@ -6,6 +6,7 @@ clients  Runs Spark, Java, Go or another foreign client, mostly beside a broker.
 
 A unit test that starts a broker fails and says so. Tests run in the order clients, process, unit: what takes
 long begins early, and many short ones fill the end, when some workers have nothing left.
+Of Spark's files those that share a session come before those that need one of their own.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ def _is_given_one(item: pytest.Item) -> bool:
     )
 
 
+def _ends_the_session(item: pytest.Item) -> bool:
+    """Return True if the test cannot share Spark's session: those behind it would need another one."""
+    return "no_spark" in getattr(item, "fixturenames", ())
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its kind before `-m` chooses, and sort them; those of a file stay together."""
@@ -68,10 +74,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         files.setdefault(item.nodeid.split("::")[0], []).append(item)
 
-    def place(tests: list[pytest.Item]) -> tuple[int, bool, bool]:
+    def place(tests: list[pytest.Item]) -> tuple[int, bool, bool, bool]:
         first = min(ORDER.index(kinds[item]) for item in tests)
         is_spark = f"/{SPARK_FOLDER}/" in tests[0].nodeid
-        return first, not is_spark, not any(item.get_closest_marker("soak") for item in tests)
+        is_soak = any(item.get_closest_marker("soak") for item in tests)
+        return first, not is_spark, any(_ends_the_session(item) for item in tests), not is_soak
 
     items[:] = [item for tests in sorted(files.values(), key=place) for item in tests]
 

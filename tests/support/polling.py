@@ -13,16 +13,33 @@ from mpbroker.ipc.hangs import Patience
 # After so long a test hangs. Nothing else may depend on it: a loaded machine is slow, not wrong.
 PATIENCE_S = 60
 TRIES = 30
+# A wait that is over so soon never sleeps; a long one leaves nearly all of a processor to those it waits for.
+SHORT_S = 0.002
+PAUSE_MAX_S = 0.05
 
 
-def until(holds: Callable[[], object], what: str, step: Callable[[], object] = os.sched_yield) -> None:
+def until(holds: Callable[[], object], what: str, step: Callable[[], object] | None = None) -> None:
     """Goes on until it holds, a step at a time; says what did not come where that hangs. What counts is the
     time in which it looks: it may be stopped for a while, with all that it waits for.
+
+    Without a step of its own it leaves the processor to others, for longer the longer it has waited.
     """
     patience = Patience(PATIENCE_S)
+    begun = time.monotonic()
     while not holds():
         assert not patience.is_over(), f"{what}: not within {PATIENCE_S} s"
-        step()
+        if step is None:
+            _pause(time.monotonic() - begun)
+        else:
+            step()
+
+
+def _pause(waited_s: float) -> None:
+    """Let others run, so that a short wait ends on time; then sleep for a 16th of what it took so far."""
+    if waited_s < SHORT_S:
+        os.sched_yield()
+    else:
+        time.sleep(min(waited_s / 16, PAUSE_MAX_S))
 
 
 def is_soon(ask: Callable[[], object], within_s: float) -> bool:

@@ -18,7 +18,9 @@ import psutil
 import pyspark
 
 from ops.bench.brokers import HOST, free_port
+from tests.support import spark_classes
 from tests.support.polling import until
+from tests.support.spark_here import PYTHON_PATH
 
 SPARK_HOME = Path(pyspark.__path__[0])
 ROOT = Path(__file__).parents[2]
@@ -65,16 +67,16 @@ class Cluster:
     def master(self) -> str:
         return f"spark://{HOST}:{self._port}"
 
-    def start(self, workers: Sequence[Sequence[str]]) -> None:
-        """One worker with one core for each prefix of a command; returns when all have registered."""
+    def start(self, workers: Sequence[Sequence[str]], cores: int) -> None:
+        """One worker with so many cores for each prefix of a command; returns when all have registered."""
         self._start(
             "master", [], ["master.Master", "--port", str(self._port), "--webui-port", str(self._web_port)]
         )
-        until(self._answers, "the master answers", self._check)
+        until(self._answers, "the master answers")
         for number, prefix in enumerate(workers):
-            words = ["worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0", self.master]
-            self._start(f"worker-{number}", prefix, words)
-        until(lambda: self._workers_alive() == len(workers), "all workers have registered", self._check)
+            words = ["worker.Worker", "--cores", str(cores), "--memory", "1g", "--webui-port", "0"]
+            self._start(f"worker-{number}", prefix, [*words, self.master])
+        until(lambda: self._workers_alive() == len(workers), "all workers have registered")
 
     def stop(self) -> None:
         """Ends the daemons, and with them their executors."""
@@ -110,7 +112,6 @@ class Cluster:
         for process in self._processes:
             code = process.poll()
             assert code is None, f"{process.args} ended with {code}, see {self._directory}"
-        os.sched_yield()
 
     def _answers(self) -> bool:
         try:
@@ -121,6 +122,7 @@ class Cluster:
         return True
 
     def _workers_alive(self) -> int:
+        self._check()
         with urllib.request.urlopen(f"http://{HOST}:{self._web_port}/json/", timeout=10) as answer:
             return int(json.load(answer)["aliveworkers"])
 
@@ -132,7 +134,7 @@ def _environment(place: Path) -> Mapping[str, str]:
         "SPARK_LOCAL_DIRS": place / "local",
         "SPARK_LOCAL_IP": HOST,
         "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_DAEMON_JAVA_OPTS": spark_classes.jvm_options(),
     }
     # The workers' hosts know nothing of this checkout: what executors need, the job tells them.
     inherited = {
@@ -150,11 +152,11 @@ def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 @contextmanager
-def running_cluster(directory: Path, workers: Sequence[Sequence[str]]) -> Iterator[Cluster]:
-    """A cluster with a worker for each prefix of a command, certainly gone afterwards."""
+def running_cluster(directory: Path, workers: Sequence[Sequence[str]], cores: int = 1) -> Iterator[Cluster]:
+    """A cluster with a worker of so many cores for each prefix of a command, certainly gone afterwards."""
     cluster = Cluster(directory)
     try:
-        cluster.start(workers)
+        cluster.start(workers, cores)
         yield cluster
     finally:
         cluster.stop()
@@ -163,10 +165,10 @@ def running_cluster(directory: Path, workers: Sequence[Sequence[str]]) -> Iterat
 def executor_settings() -> dict[str, str]:
     """Return the settings of executors for a cluster on which the package is not installed."""
     return {
-        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
         "spark.executorEnv.PYSPARK_PYTHON": sys.executable,
         "spark.executor.memory": EXECUTOR_MEMORY,
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": spark_classes.jvm_options(),
         # All executors before the first task: the tests say which of them read what.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark import SparkContext
 
 
-def end_jvm() -> None:
+def end_jvm(within_s: float = 60) -> None:
     """Ends the JVM that earlier sessions of this process have left, so that the next one starts its own."""
     gateway = SparkContext._gateway
     if gateway is None:
@@ -15,4 +15,4 @@ def end_jvm() -> None:
     SparkContext._gateway = SparkContext._jvm = None
     # It ends when its standard input does.
     process.stdin.close()
-    process.wait(60)
+    process.wait(within_s)
