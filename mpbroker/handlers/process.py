@@ -91,6 +91,14 @@ class Handler:
             context.index, memory, context.counters, TopicTable(len(self.log_workers)), rings
         )
         self.produces = ProduceOrder(self.turn.produce_passed_on)
+        for library in self.turn.unpacker.missing():
+            log.info(
+                "%s: there is no %s here, so batches of its codec take a slower way through Python. Install "
+                "it (Debian and Ubuntu: apt-get install zlib1g liblz4-1 libzstd1; RHEL: dnf install zlib "
+                "lz4-libs libzstd) and start the broker again",
+                self,
+                library,
+            )
         self._take_limits()
         self.open: dict[Exchange, None] = {}
         # Heavy requests that wait, oldest first; requests that came as light and turned out to take long; and

@@ -34,6 +34,11 @@ KEPT_SCRATCH_BYTES: Final = 1 << 20
 SNAPPY_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 SNAPPY_BLOCK_BYTES: Final = 32 << 10
 
+# zlib copies what lies behind a member, for each member anew. Pieces that begin small and double keep that
+# linear, also for a stream of many empty members.
+GZIP_FIRST_PIECE_BYTES: Final = 256
+GZIP_PIECE_BYTES: Final = 1 << 20
+
 LZ4_FAST_LEVEL: Final = 1
 """The level to pass for Kafka's default, 9, which means the fast compressor. Others mean the high one."""
 
@@ -119,18 +124,23 @@ def _plain(data: memoryview, limit: int) -> bytes:
 
 
 def _gzip_decompress(data: memoryview, limit: int) -> bytes:
-    parts, room, rest = [], limit, bytes(data)
+    parts: list[bytes] = []
+    room, at = limit, 0
     while True:
-        member = zlib.decompressobj(wbits=31)
-        part = member.decompress(rest, room + 1)
-        if len(part) > room:
-            raise CompressionError(f"gzip: holds more than the bound of {limit} bytes")
-        if not member.eof:
-            raise CompressionError("gzip: the stream is cut off")
-        parts.append(part)
-        room -= len(part)
-        rest = member.unused_data
-        if not rest:
+        member, piece = zlib.decompressobj(wbits=31), GZIP_FIRST_PIECE_BYTES
+        while not member.eof:
+            if at == len(data):
+                raise CompressionError("gzip: the stream is cut off")
+            fed = data[at : at + piece]
+            part = member.decompress(fed, room + 1)
+            if len(part) > room:
+                raise CompressionError(f"gzip: holds more than the bound of {limit} bytes")
+            if part:
+                parts.append(part)
+            room -= len(part)
+            at += len(fed) - len(member.unused_data)
+            piece = min(2 * piece, GZIP_PIECE_BYTES)
+        if at == len(data):
             return b"".join(parts)
 
 

@@ -43,6 +43,7 @@ from mpbroker.ipc.slots cimport (
     THROTTLED_BY_REQUEST, JobHeader, ProduceSlot, ReplySlot, RequestSlot,
 )
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
+from mpbroker.records.unpack cimport UNPACK_ROOM_BYTES, BatchUnpacker
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 from shm.counters cimport (
@@ -137,6 +138,7 @@ cdef class HandlerTurn:
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public int fetch_bytes_max
     cdef readonly TopicTable topics
+    cdef readonly BatchUnpacker unpacker
     cdef readonly Meters meters
     cdef readonly Clients clients
     cdef int64_t window_ms      # of quotas
@@ -153,6 +155,7 @@ cdef class HandlerTurn:
         cdef int number
         self.index, self.topics, self.meters = index, topics, memory.meters(index)
         self.clients, self.window_ms = Clients(memory.rates(index), self.meters), memory.sizes.quota_window_ms
+        self.unpacker = BatchUnpacker()
         self.keep = [bell, counters]
         self.sessions, self.log_rings, self.inboxes = [], [], []
         self.bell, self.counters = &bell.ref, &counters.ref
@@ -462,7 +465,7 @@ cdef class HandlerTurn:
         cdef uint64_t count = ring_waiting(
             peer.inbox
         ), i, own = 0, fast = 0, slow = 0, fetches = 0, now_ns, before_ns
-        cdef uint64_t since_clock = 0
+        cdef uint64_t since_clock = 0, unpacked
         cdef int64_t now_ms
         cdef int failed = 0
         cdef bint stale
@@ -493,21 +496,26 @@ cdef class HandlerTurn:
                 continue
             own += 1
             if request.api_key == PRODUCE_KEY:
+                self.unpacker.ref.too_large = False
                 if (
                     not stale and not self.tells_all and not peer.slow_produces[request.channel]
                     and self._produce(peer, request, now_ms, &job)
                 ):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
-                    since_clock += request.length + 256
+                    unpacked = UNPACK_ROOM_BYTES - self.unpacker.ref.left_bytes
+                    since_clock += request.length + unpacked + 256
                     if since_clock >= CLOCK_EVERY_BYTES:
                         since_clock, before_ns, now_ns = 0, now_ns, monotonic_ns()
                         job.local_us = stamp_us(before_ns, now_ns)
                     failed |= self._send(peer, &job)
-                    count_produce(&self.meters.ref, peer.arena, &job)
+                    count_produce(&self.meters.ref, peer.arena, &job, unpacked)
                     fast += 1
                     continue
                 slow += 1
                 peer.slow_produces[request.channel] += 1
+                if self.unpacker.ref.too_large:
+                    self._announce(request)
+                    memcpy(&slot, request, sizeof(Slot))
             elif request.api_key == FETCH_KEY and not stale and self._fetch(peer, request, now_ns):
                 fetches += 1
                 continue
@@ -522,12 +530,21 @@ cdef class HandlerTurn:
         counter_add(self.counters, COUNT_FETCHES_FAST, fetches)
         return failed
 
+    cdef void _announce(self, RequestSlot *request) noexcept nogil:
+        """Make a heavy request of one whose batches unpack to more than the turn may do."""
+        self.unpacker.ref.too_large = 0
+        request.flags |= HEAVY
+        if load_relaxed(self.heavy) == 0:
+            store_relaxed(self.heavy, monotonic_ns())
+
     cdef inline bint _produce(
         self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job
     ) noexcept nogil:
         if self.clients.ref.on:
             return self._produce_on_account(peer, request, now_ms, job)
-        return try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job)
+        return try_produce(
+            request, peer.arena, &self.topics.ref, &self.unpacker.ref, now_ms, self.index, job,
+        )
 
     cdef bint _produce_on_account(
         self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job
@@ -536,7 +553,9 @@ cdef class HandlerTurn:
         cdef uint64_t begun_ns = monotonic_ns()
         cdef int64_t clock_ms = begun_ns // 1000000, pause_ms = 0, time_ms = 0, spent_ns
         cdef Client *client = self._client(peer, request)
-        if client == NULL or not try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job):
+        if client == NULL or not try_produce(
+            request, peer.arena, &self.topics.ref, &self.unpacker.ref, now_ms, self.index, job,
+        ):
             return False
         if client.produce.key:
             pause_ms = charge(

@@ -1,0 +1,69 @@
+/* The decoder of raw Snappy blocks (github.com/google/snappy, format_description.txt).
+ *
+ *     block    varint with the unpacked size, then elements
+ *     element  tag, whose lowest two bits are its kind:
+ *              0 literal: length - 1 in the upper six bits, 60 to 63: in the 1 to 4 bytes that follow
+ *              1 copy of 4 to 11 bytes, 11 bits of offset    2 copy, 16 bits    3 copy, 32 bits
+ *
+ * A copy repeats bytes that were unpacked before; it may overlap with what it writes. Nothing here reads or
+ * writes outside of the bytes it was given. */
+#ifndef MPBROKER_RECORDS_SNAPPY_H
+#define MPBROKER_RECORDS_SNAPPY_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* Reads the unpacked size of a block and moves *p behind it. Returns -1 if there is none within 32 bits. */
+static inline int64_t snappy_size(const uint8_t **p, const uint8_t *end) {
+    uint64_t size = 0;
+    for (int shift = 0; shift < 35 && *p < end; shift += 7) {
+        uint8_t byte = *(*p)++;
+        size |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) return size <= UINT32_MAX ? (int64_t)size : -1;
+    }
+    return -1;
+}
+
+/* Repeats `length` bytes that lie `offset` before `to`. */
+static inline void snappy_repeat(uint8_t *to, int64_t offset, int64_t length) {
+    const uint8_t *from = to - offset;
+    if (offset >= length) {
+        memcpy(to, from, (size_t)length);
+        return;
+    }
+    while (length-- > 0) *to++ = *from++;
+}
+
+/* Unpacks the elements in [p, end) to [out, out + size). Returns 0, or -1 if they are malformed or make fewer
+ * or more than `size` bytes. */
+static inline int snappy_elements(const uint8_t *p, const uint8_t *end, uint8_t *out, int64_t size) {
+    int64_t at = 0;
+    while (p < end) {
+        uint32_t tag = *p++, kind = tag & 3;
+        int64_t length = (tag >> 2) + 1, offset = 0;
+        if (kind == 0) {
+            int more = length > 60 ? (int)length - 60 : 0;
+            if (more && end - p < 4) return -1; /* a literal that needs them has 61 bytes at the least */
+            if (more) length = 1;
+            for (int i = 0; i < more; i++) length += (int64_t)*p++ << (8 * i);
+            if (length > end - p || length > size - at) return -1;
+            memcpy(out + at, p, (size_t)length);
+            p += length;
+            at += length;
+            continue;
+        }
+        int more = kind == 1 ? 1 : kind == 2 ? 2 : 4;
+        if (end - p < more) return -1;
+        for (int i = 0; i < more; i++) offset |= (int64_t)*p++ << (8 * i);
+        if (kind == 1) {
+            length = ((tag >> 2) & 7) + 4;
+            offset |= (int64_t)(tag >> 5) << 8;
+        }
+        if (offset == 0 || offset > at || length > size - at) return -1;
+        snappy_repeat(out + at, offset, length);
+        at += length;
+    }
+    return at == size ? 0 : -1;
+}
+
+#endif
