@@ -24,9 +24,13 @@ static inline int64_t snappy_size(const uint8_t **p, const uint8_t *end) {
     return -1;
 }
 
-/* Repeats `length` bytes that lie `offset` before `to`. */
-static inline void snappy_repeat(uint8_t *to, int64_t offset, int64_t length) {
+/* Repeats `length` bytes that lie `offset` before `to`. There are `room` bytes from `to` on. */
+static inline void snappy_repeat(uint8_t *to, int64_t offset, int64_t length, int64_t room) {
     const uint8_t *from = to - offset;
+    if (offset >= 8 && room >= length + 8) { /* eight at a time; what is too much is written over */
+        for (int64_t i = 0; i < length; i += 8) memcpy(to + i, from + i, 8);
+        return;
+    }
     if (offset >= length) {
         memcpy(to, from, (size_t)length);
         return;
@@ -47,20 +51,25 @@ static inline int snappy_elements(const uint8_t *p, const uint8_t *end, uint8_t 
             if (more) length = 1;
             for (int i = 0; i < more; i++) length += (int64_t)*p++ << (8 * i);
             if (length > end - p || length > size - at) return -1;
-            memcpy(out + at, p, (size_t)length);
+            if (length <= 16 && end - p >= 16 && size - at >= 16) memcpy(out + at, p, 16);
+            else memcpy(out + at, p, (size_t)length);
             p += length;
             at += length;
             continue;
         }
         int more = kind == 1 ? 1 : kind == 2 ? 2 : 4;
         if (end - p < more) return -1;
-        for (int i = 0; i < more; i++) offset |= (int64_t)*p++ << (8 * i);
         if (kind == 1) {
             length = ((tag >> 2) & 7) + 4;
-            offset |= (int64_t)(tag >> 5) << 8;
+            offset = (int64_t)(tag >> 5) << 8 | p[0];
+        } else if (kind == 2) {
+            offset = p[0] | (int64_t)p[1] << 8;
+        } else {
+            offset = p[0] | (int64_t)p[1] << 8 | (int64_t)p[2] << 16 | (int64_t)p[3] << 24;
         }
+        p += more;
         if (offset == 0 || offset > at || length > size - at) return -1;
-        snappy_repeat(out + at, offset, length);
+        snappy_repeat(out + at, offset, length, size - at);
         at += length;
     }
     return at == size ? 0 : -1;

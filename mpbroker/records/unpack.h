@@ -264,7 +264,8 @@ static inline void unpacker_reset(Unpacker *u) {
 }
 
 /* Unpacks and walks the records of the batch at p, of which validate_batch has said BATCH_COMPRESSED, and
- * fills `info` as the latter does for plain records. Returns BATCH_OK, UNPACK_LEFT or UNPACK_TOO_LARGE. The work is bounded by the room, also of a stream that unpacks to nothing. */
+ * fills `info` as the latter does for plain records. Returns BATCH_OK, UNPACK_LEFT or UNPACK_TOO_LARGE. The
+ * work is bounded by the room, also of a stream that unpacks to nothing. */
 static inline int unpack_batch(Unpacker *u, const uint8_t *p, BatchInfo *info) {
     int64_t n = info->length - BATCH_HEADER_BYTES, limit = u->left_bytes;
     if (n > limit || (int64_t)info->count * SMALLEST_RECORD_BYTES > limit) {
