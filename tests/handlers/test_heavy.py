@@ -18,7 +18,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from tests.handlers.test_fences import fence
-from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, request_frame, topic_image
+from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, for_python, request_frame, topic_image
 
 PARTITIONS = 4
 TOPIC = topic_image("t", 1, PARTITIONS)
@@ -41,7 +41,7 @@ def produce(
 ) -> bytes:
     batch = bytes(build_batch([NewRecord(b"k", value, -1)], codec=codec))
     if codec is not Codec.NONE and not native:
-        batch += bytes(5)  # a piece of a second batch, which the turn leaves to Python
+        batch = for_python(batch)
     data = [ProduceRequest.PartitionProduceData(n, batch) for n in range(partitions)]
     of_topic = ProduceRequest.TopicProduceData(topic.name, topic.topic_id, data)
     return request_frame(0, 7, ProduceRequest(None, acks, 1000, [of_topic]))

@@ -27,6 +27,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.support.client_tools import eventually
+from tests.support.handler_rig import for_python
 from tests.support.metered_client import Client, Meter
 from tests.support.polling import PATIENCE_S, TRIES
 
@@ -163,7 +164,7 @@ def test_stages_of_a_durable_produce(client: Client, meter: Meter, topic: str) -
 
 def test_stages_of_the_slow_path(client: Client, meter: Meter, topic: str) -> None:
     before = stages(meter, ApiKey.PRODUCE)
-    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch(50, codec=Codec.GZIP)))
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, for_python(batch(50, codec=Codec.GZIP))))
     spent = took(meter, ApiKey.PRODUCE, before, 1)
     assert_adds_up(spent)
     assert spent[ApiHistogram.LOCAL_NS] > 10_000, "decompressing is the handler's own time"
@@ -177,7 +178,7 @@ def test_stages_of_a_parked_fetch(client: Client, meter: Meter, topic: str) -> N
         client.call(ApiKey.FETCH, FETCH_VERSION, fetch(topic, 0, wait_ms=PARKED_MS))
         spent = took(meter, ApiKey.FETCH, before, 1)
         assert_adds_up(spent)
-        assert spent[ApiHistogram.REMOTE_NS] > PARKED_MS * 900_000, "it waited in the purgatory"
+        assert spent[ApiHistogram.REMOTE_NS] > PARKED_MS * 500_000, "it waited in the purgatory"
         return spent[ApiHistogram.LOCAL_NS]
 
     # A handler may lose its processor at any moment, but not each time.
