@@ -38,11 +38,14 @@ static inline void snappy_repeat(uint8_t *to, int64_t offset, int64_t length, in
     while (length-- > 0) *to++ = *from++;
 }
 
-/* Unpacks the elements in [p, end) to [out, out + size). Returns 0, or -1 if they are malformed or make fewer
- * or more than `size` bytes. */
-static inline int snappy_elements(const uint8_t *p, const uint8_t *end, uint8_t *out, int64_t size) {
-    int64_t at = 0;
-    while (p < end) {
+/* Unpacks elements from *p on to [out + *at, out + size), until they end or `most` bytes were made; one literal
+ * may exceed that. Returns 1 if elements are left, 0 if they have made `size` bytes, or -1 if they are malformed
+ * or make fewer or more. */
+static inline int snappy_elements(
+    const uint8_t **from, const uint8_t *end, uint8_t *out, int64_t *made, int64_t size, int64_t most) {
+    const uint8_t *p = *from;
+    int64_t at = *made, stop = size - at > most ? at + most : size;
+    while (p < end && (at < stop || stop == size)) {
         uint32_t tag = *p++, kind = tag & 3;
         int64_t length = (tag >> 2) + 1, offset = 0;
         if (kind == 0) {
@@ -72,6 +75,9 @@ static inline int snappy_elements(const uint8_t *p, const uint8_t *end, uint8_t 
         snappy_repeat(out + at, offset, length, size - at);
         at += length;
     }
+    *from = p;
+    *made = at;
+    if (p < end) return 1;
     return at == size ? 0 : -1;
 }
 

@@ -75,7 +75,10 @@ cdef enum:
     MOST_LOGS = 7               # mpbroker.config.workers.MAX_LOG_WORKERS
     MOST_PEERS = 24             # processors, log workers, coordinator
     MOST_WATCHED = 16
-    TAKEN_AT_ONCE = 1024
+    # Requests taken at once: each may unpack UNPACK_ROOM_BYTES, some ms of work.
+    TAKEN_AT_ONCE = 8
+    # A turn takes nothing more after this time: it ends 50 ms after its start at the latest.
+    TURN_AT_MOST_NS = 10 * 1000 * 1000
     # Read the clock again after this many bytes of batches: a few microseconds of work.
     CLOCK_EVERY_BYTES = 16384
     SIZE_FIELD_BYTES = 4        # at the start of a frame; a request's size does not count it
@@ -119,6 +122,7 @@ cdef class HandlerTurn:
 
     cdef Peer peers[MOST_PEERS]
     cdef int peer_count
+    cdef int first_peer         # with which the next turn begins
     cdef Watched watched[MOST_WATCHED]
     cdef int watched_count
     cdef LogPeer logs[MOST_LOGS]
@@ -402,20 +406,26 @@ cdef class HandlerTurn:
         )
 
     cdef int _run(self, int timeout_ms) noexcept nogil:
-        cdef int i, failed = 0
-        cdef uint64_t requests = 0
+        cdef int i, n, failed = 0
+        cdef uint64_t requests = 0, begun_ns
+        cdef bint late = False
         for i in range(self.log_count):
             drain_to_log(&self.logs[i])
         self._publish()
         if timeout_ms > 0:
             self._sleep(timeout_ms)
-        heartbeat(self.counters, monotonic_ns())
+        begun_ns = monotonic_ns()
+        heartbeat(self.counters, begun_ns)
         self.heavy_for_python = False
-        for i in range(self.peer_count):
-            if self.paused and self.peers[i].requests:
-                continue
+        for n in range(self.peer_count):
+            i = (self.first_peer + n) % self.peer_count
             while failed == 0 and ring_waiting(self.peers[i].inbox):
+                if self.peers[i].requests and (self.paused or late):
+                    break
                 failed = self._take(&self.peers[i], &requests)
+                if self.peers[i].requests and monotonic_ns() - begun_ns > TURN_AT_MOST_NS:
+                    # The next turn begins with another peer, so that each gets its share.
+                    late, self.first_peer = True, (i + 1) % self.peer_count
         self._publish()
         if not self.heavy_for_python and not self.python_works and load_relaxed(self.heavy):
             store_relaxed(self.heavy, 0)
@@ -496,7 +506,7 @@ cdef class HandlerTurn:
                 continue
             own += 1
             if request.api_key == PRODUCE_KEY:
-                self.unpacker.ref.too_large = False
+                self.unpacker.ref.too_large = 0
                 if (
                     not stale and not self.tells_all and not peer.slow_produces[request.channel]
                     and self._produce(peer, request, now_ms, &job)
