@@ -253,7 +253,7 @@ def _check_lz4_end(data: memoryview) -> None:
     (lz4_Frame_format.md; Kafka: Lz4BlockInputStream)
     """
     flags = data[4] if len(data) > 4 else 0
-    if data[:4] != LZ4_MAGIC:
+    if bytes(data[:4]) != LZ4_MAGIC:
         raise CompressionError("lz4: the stream does not begin with a frame")
     at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
     while (size := int.from_bytes(data[at : at + 4], "little")) and at + 4 <= len(data):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -261,6 +262,22 @@ def test_the_turn_announces_what_unpacks_to_more_than_it_may_do(ready: Rig, code
     for _ in range(2 * PARTITIONS):
         ready.turn()
     assert len(ready.log.take()) == 1
+    assert not announced(ready)
+
+
+def test_a_turn_takes_no_more_requests_than_some_ms_are_for(ready: Rig) -> None:
+    """Forty requests of gzip that unpack to nearly 1 MiB take 100 ms and more on any machine."""
+    value = random.Random(18).randbytes(450_000).hex().encode()
+    frame = produce(Codec.GZIP, value=value, partitions=1, native=True)
+    for connection in range(40):
+        ready.processor.send(frame, connection=connection, room=8192)
+    ready.turn()
+    jobs = ready.log.take()
+    assert 0 < len(jobs) < 40
+    while len(jobs) < 40:
+        ready.turn()
+        jobs += ready.log.take()
+    assert [job.connection for job in jobs] == list(range(40))
     assert not announced(ready)
 
 
