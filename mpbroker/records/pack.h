@@ -6,7 +6,14 @@
 
 #include "mpbroker/records/unpack.h"
 
-enum { ZSTD_COMPRESSION_LEVEL = 100, ZSTD_CONTINUE = 0, ZSTD_END = 2 };
+enum {
+    ZSTD_COMPRESSION_LEVEL = 100, /* a parameter */
+    ZSTD_CONTINUE = 0,
+    ZSTD_FLUSH = 1,
+    ZSTD_END = 2,
+    /* From this level on a block of 128 KiB takes up to 100 ms, so each piece is a block of its own. */
+    ZSTD_SLOW_LEVEL = 16,
+};
 
 typedef struct ZstdPacker {
     void *(*create)(void);
@@ -17,6 +24,7 @@ typedef struct ZstdPacker {
     size_t (*stream)(void *context, ZstdOut *, ZstdIn *, int end);
     unsigned (*is_error)(size_t);
     void *context;
+    int is_slow;
 } ZstdPacker;
 
 /* Returns 1 if the library is there. */
@@ -29,6 +37,7 @@ static inline int zstd_packer_load(ZstdPacker *z, const char *library) {
 }
 
 static inline int zstd_packer_begin(ZstdPacker *z, int level, int64_t size) {
+    z->is_slow = level >= ZSTD_SLOW_LEVEL;
     z->context = z->create();
     if (z->context == NULL) return 0;
     if (z->is_error(z->set(z->context, ZSTD_COMPRESSION_LEVEL, level))) return 0;
@@ -42,10 +51,12 @@ static inline void zstd_packer_end(ZstdPacker *z) {
 
 /* Packs [p, p + n) to [out, out + room), which must have room for the whole frame; `last` ends it. Returns how
  * many bytes that made, or -1. */
-static inline int64_t zstd_pack(ZstdPacker *z, const uint8_t *p, int64_t n, int last, uint8_t *to, int64_t room) {
+static inline int64_t zstd_pack(
+    ZstdPacker *z, const uint8_t *p, int64_t n, int last, uint8_t *to, int64_t room) {
     ZstdIn in = {p, (size_t)n, 0};
     ZstdOut out = {to, (size_t)room, 0};
-    size_t left = z->stream(z->context, &out, &in, last ? ZSTD_END : ZSTD_CONTINUE);
+    int how = last ? ZSTD_END : z->is_slow ? ZSTD_FLUSH : ZSTD_CONTINUE;
+    size_t left = z->stream(z->context, &out, &in, how);
     if (z->is_error(left) || in.pos != in.size || (last && left != 0)) return -1;
     return (int64_t)out.pos;
 }

@@ -34,7 +34,8 @@ cdef class ZstdPacking:
         if not zstd_packer_begin(&self.ref, level, size):
             raise CompressionError(f"zstd: no context for level {level} and {size} bytes")
         self.left = size
-        self.map = mmap.mmap(-1, self.ref.bound(size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # A block for each piece takes a header for each, which the bound does not count.
+        self.map = mmap.mmap(-1, 2 * self.ref.bound(size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.out = self.map
 
     def __dealloc__(self):
@@ -42,9 +43,11 @@ cdef class ZstdPacking:
 
     def add(self, const uint8_t[::1] data) -> None:
         """Pack the next piece. Raises CompressionError if the pieces are more than `size` in all."""
-        cdef int64_t made
+        cdef int64_t made = -1
         cdef int64_t n = data.shape[0]
         cdef const uint8_t *p = &data[0] if n else NULL
+        if n > self.left:
+            raise CompressionError(f"zstd: {n} bytes are more than the {self.left} that are missing")
         self.left -= n
         with nogil:
             made = zstd_pack(
@@ -53,6 +56,11 @@ cdef class ZstdPacking:
         if made < 0:
             raise CompressionError("zstd: the library does not pack this")
         self.made += made
+
+    @property
+    def size(self) -> int:
+        """Bytes of the frame so far."""
+        return self.made
 
     def finish(self) -> memoryview:
         """Return the frame. Raises CompressionError if pieces are missing."""
