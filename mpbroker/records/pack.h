@@ -1,6 +1,7 @@
 /* Zstandard frames that are made a piece at a time, with libzstd loaded at run time.
  *
- * The size of the content is told beforehand: without it the tables of high levels take hundreds of megabytes. */
+ * The size of the content is told beforehand. Without it the tables of high levels take hundreds of
+ * megabytes. */
 #ifndef MPBROKER_RECORDS_PACK_H
 #define MPBROKER_RECORDS_PACK_H
 
@@ -49,8 +50,8 @@ static inline void zstd_packer_end(ZstdPacker *z) {
     z->context = NULL;
 }
 
-/* Packs [p, p + n) to [out, out + room), which must have room for the whole frame; `last` ends it. Returns how
- * many bytes that made, or -1. */
+/* Packs [p, p + n) to [to, to + room), which must have room for all that is left of the frame; `last` ends it.
+ * Returns how many bytes that made, or -1. */
 static inline int64_t zstd_pack(
     ZstdPacker *z, const uint8_t *p, int64_t n, int last, uint8_t *to, int64_t room) {
     ZstdIn in = {p, (size_t)n, 0};

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t
 import mmap
 
 from mpbroker.records.errors import CompressionError
-from mpbroker.records.unpack import LIBRARY_NAMES
+from mpbroker.records.unpack import LIBRARY_NAMES as _LIBRARY_NAMES
 
 
 cdef extern from "mpbroker/records/pack.h" nogil:
@@ -27,10 +27,10 @@ cdef class ZstdPacking:
     cdef int64_t left, made
 
     def __init__(self, int level, int64_t size):
-        cdef bytes library = LIBRARY_NAMES[4].encode()
+        cdef bytes library = _LIBRARY_NAMES[4].encode()
         zstd_packer_end(&self.ref)
         if not zstd_packer_load(&self.ref, library):
-            raise CompressionError(f"zstd: there is no {LIBRARY_NAMES[4]}")
+            raise CompressionError(f"zstd: there is no {_LIBRARY_NAMES[4]}")
         if not zstd_packer_begin(&self.ref, level, size):
             raise CompressionError(f"zstd: no context for level {level} and {size} bytes")
         self.left = size
