@@ -39,8 +39,8 @@ static inline void snappy_repeat(uint8_t *to, int64_t offset, int64_t length, in
 }
 
 /* Unpacks elements from *from on to [out + *made, out + size), until they end or `most` bytes were made; one
- * literal may exceed that. Returns 1 if elements are left, 0 if they have made `size` bytes, or -1 if they are
- * malformed or make fewer or more. */
+ * literal may exceed that. Returns 1 if elements are left, 0 if they have made `size` bytes, or -1 if they
+ * are malformed or make fewer or more. */
 static inline int snappy_elements(
     const uint8_t **from, const uint8_t *end, uint8_t *out, int64_t *made, int64_t size, int64_t most) {
     const uint8_t *p = *from;

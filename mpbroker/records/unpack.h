@@ -253,8 +253,8 @@ static inline int step_lz4(Unpacker *u, int64_t most) {
     return size == 0 && room == 0 ? UNPACK_BAD : UNPACK_MORE;
 }
 
-/* Tells if a frame begins at p that any build of the library reads. Frames of versions before 1.0 are optional
- * in it. */
+/* Tells if a frame begins at p that any build of the library reads. Frames of versions before 1.0 are
+ * optional in it. */
 static inline int zstd_frame_begins(const uint8_t *p, int64_t n) {
     if (n < 4) return 0;
     uint32_t magic = little_u32(p);
