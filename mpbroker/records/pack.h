@@ -50,8 +50,8 @@ static inline void zstd_packer_end(ZstdPacker *z) {
     z->context = NULL;
 }
 
-/* Packs [p, p + n) to [to, to + room), which must have room for all that is left of the frame. `last` ends the
- * frame. Returns how many bytes that made, or -1. */
+/* Packs [p, p + n) to [to, to + room), which must have room for all that is left of the frame. `last` ends
+ * it. Returns how many bytes that made, or -1. */
 static inline int64_t zstd_pack(
     ZstdPacker *z, const uint8_t *p, int64_t n, int last, uint8_t *to, int64_t room) {
     ZstdIn in = {p, (size_t)n, 0};
