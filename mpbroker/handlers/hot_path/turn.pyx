@@ -1,9 +1,10 @@
 """The handler's turn: take all that waits, serve the common requests without Python, hand back the rest.
 
     1. sleep      arm the bell, look at every ring and watched word, sleep for at most the time given
-    2. take       copy each ring's slots and advance its head before acting on them
+    2. take       copy some of a ring's slots and advance its head before acting on them, until the ring is
+                  empty or the turn has taken 10 ms
     3. act        common Produce requests become jobs (produce.pyx), hot fetches are answered (fetch.pyx);
-                  all else is kept for Python
+                  all else is kept for Python, as heavy where batches unpack to much
     4. publish    each ring once, its bell once
 
 This object is the only producer of the rings to the log workers: Python's own jobs go through `push_job`.
@@ -524,8 +525,7 @@ cdef class HandlerTurn:
                 slow += 1
                 peer.slow_produces[request.channel] += 1
                 if self.unpacker.ref.too_large:
-                    self._announce(request)
-                    memcpy(&slot, request, sizeof(Slot))
+                    self._announce(request, &slot)
             elif request.api_key == FETCH_KEY and not stale and self._fetch(peer, request, now_ns):
                 fetches += 1
                 continue
@@ -540,10 +540,11 @@ cdef class HandlerTurn:
         counter_add(self.counters, COUNT_FETCHES_FAST, fetches)
         return failed
 
-    cdef void _announce(self, RequestSlot *request) noexcept nogil:
-        """Make a heavy request of one whose batches unpack to more than the turn may do."""
+    cdef void _announce(self, RequestSlot *request, Slot *slot) noexcept nogil:
+        """Make a heavy request of one whose batches unpack to more than the turn may do, in `slot` too."""
         self.unpacker.ref.too_large = 0
         request.flags |= HEAVY
+        memcpy(slot, request, sizeof(Slot))
         if load_relaxed(self.heavy) == 0:
             store_relaxed(self.heavy, monotonic_ns())
 
