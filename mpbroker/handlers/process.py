@@ -57,6 +57,7 @@ from mpbroker.ipc.topology import (
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import unsupported
 from mpbroker.protocol.headers import encode_response_frame
+from mpbroker.records.unpack import LIBRARIES
 from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
 
@@ -92,6 +93,14 @@ class Handler:
             context.index, memory, context.counters, TopicTable(len(self.log_workers)), rings
         )
         self.produces = ProduceOrder(self.turn)
+        if missing := LIBRARIES.missing():
+            log.info(
+                "%s: there is no %s here, so batches of that codec are decompressed more slowly, each at "
+                "once. Install it (Debian and Ubuntu: apt-get install zlib1g liblz4-1 libzstd1; RHEL: dnf "
+                "install zlib lz4-libs libzstd) and start the broker again",
+                self,
+                " and no ".join(missing),
+            )
         self._take_limits()
         self.open: dict[Exchange, None] = {}
         # Heavy requests that wait, oldest first; requests that came as light and turned out to take long; and

@@ -316,15 +316,25 @@ typedef struct RecordWalk {
     int32_t bad_record;
 } RecordWalk;
 
-/* Walks `count` records, which must fill [p, end) exactly. Timestamps are base + delta.
- * Returns a BatchReason, 0 if good. */
-static inline int walk_records(
-    const uint8_t *p, const uint8_t *end, int32_t count, int64_t base_timestamp, RecordWalk *walk) {
+static inline void begin_walk(RecordWalk *walk) {
+    walk->max_timestamp = NO_TIMESTAMP;
+    walk->min_timestamp = INT64_MAX;
+    walk->has_null_key = 0;
+    walk->consecutive = 1;
+    walk->bad_record = -1;
+}
+
+/* Walks the records from number `from` up to `to`, not included, and moves *p behind them. Timestamps are
+ * base + delta. Returns a BatchReason, 0 if good. */
+static inline int walk_some(
+    const uint8_t **p, const uint8_t *end, int32_t from, int32_t to, int64_t base_timestamp,
+    RecordWalk *walk) {
     RecordView record;
-    int64_t max_timestamp = NO_TIMESTAMP, min_timestamp = INT64_MAX;
-    int has_null_key = 0, consecutive = 1;
-    for (int32_t i = 0; i < count; i++) {
-        int reason = read_record(&p, end, &record);
+    const uint8_t *at = *p;
+    int64_t max_timestamp = walk->max_timestamp, min_timestamp = walk->min_timestamp;
+    int has_null_key = walk->has_null_key, consecutive = walk->consecutive;
+    for (int32_t i = from; i < to; i++) {
+        int reason = read_record(&at, end, &record);
         if (__builtin_expect(reason, 0)) {
             walk->bad_record = i;
             return reason;
@@ -338,11 +348,25 @@ static inline int walk_records(
             walk->bad_record = i;
         }
     }
+    *p = at;
     walk->max_timestamp = max_timestamp;
-    walk->min_timestamp = min_timestamp == INT64_MAX ? NO_TIMESTAMP : min_timestamp;
+    walk->min_timestamp = min_timestamp;
     walk->has_null_key = has_null_key;
     walk->consecutive = consecutive;
-    if (consecutive) walk->bad_record = -1;
+    return REASON_NONE;
+}
+
+static inline void end_walk(RecordWalk *walk) {
+    if (walk->min_timestamp == INT64_MAX) walk->min_timestamp = NO_TIMESTAMP;
+}
+
+/* Walks `count` records, which must fill [p, end) exactly. Returns a BatchReason, 0 if good. */
+static inline int walk_records(
+    const uint8_t *p, const uint8_t *end, int32_t count, int64_t base_timestamp, RecordWalk *walk) {
+    begin_walk(walk);
+    int reason = walk_some(&p, end, 0, count, base_timestamp, walk);
+    end_walk(walk);
+    if (reason != REASON_NONE) return reason;
     return p == end ? REASON_NONE : REASON_BATCH_END;
 }
 

@@ -120,6 +120,10 @@ cdef extern from "mpbroker/records/batch.h" nogil:
     int whole_batch(const uint8_t *p, int64_t n, bint check_crc, int64_t *length, int *reason) noexcept
     int walk_records(const uint8_t *p, const uint8_t *end, int32_t count, int64_t base_timestamp,
                      RecordWalk *walk) noexcept
+    void begin_walk(RecordWalk *walk) noexcept
+    int walk_some(const uint8_t **p, const uint8_t *end, int32_t start, int32_t stop, int64_t base_timestamp,
+                  RecordWalk *walk) noexcept
+    void end_walk(RecordWalk *walk) noexcept
     int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) noexcept
     int64_t read_bytes(const uint8_t **p, const uint8_t *end, const uint8_t **field) noexcept
     int64_t add_wrapping(int64_t a, int64_t b) noexcept

@@ -1,10 +1,14 @@
 """The codecs of a record batch, with a bound on the size they decompress to (Kafka: common/compress).
 
+`decompress` unpacks a stream at once. It is what readers use, and the reference for `unpack.h`, by which the
+broker validates batches. Packing can be done in pieces (`Packing`).
+
 Only the bytes behind the batch header are compressed, as one stream:
 gzip     RFC 1952 members, one or more.
 snappy   the framing of snappy-java ("xerial"): magic, version, compatible version, then blocks, each
          behind its size. A bare block without the framing, which some clients send, is read too.
-lz4      LZ4 frames of independent blocks; the Java client refuses dependent ones.
+lz4      One LZ4 frame that fills the stream. What is written has independent blocks; the Java client refuses
+         dependent ones.
 zstd     Zstandard frames.
 
 lz4 and zstd decompress into a private mapping no larger than the bound, so that a decompression bomb gets an
@@ -19,11 +23,13 @@ import threading
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import cramjam
 
 from mpbroker.records.errors import CompressionError
+from mpbroker.records.pack import ZstdPacking
+from mpbroker.records.unpack import LIBRARIES
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -33,6 +39,12 @@ KEPT_SCRATCH_BYTES: Final = 1 << 20
 
 SNAPPY_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 SNAPPY_BLOCK_BYTES: Final = 32 << 10
+LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+
+# zlib copies what lies behind a member, for each member anew. Pieces that begin small and double keep that
+# linear, also for a stream of many empty members.
+GZIP_FIRST_PIECE_BYTES: Final = 256
+GZIP_PIECE_BYTES: Final = 1 << 20
 
 LZ4_FAST_LEVEL: Final = 1
 """The level to pass for Kafka's default, 9, which means the fast compressor. Others mean the high one."""
@@ -67,11 +79,27 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """Return the data as one stream of the codec. `level`: Kafka's default if None."""
+class Packing(Protocol):
+    """A stream that is packed a piece at a time."""
+
+    def add(self, data: memoryview) -> object: ...
+
+    def finish(self) -> Buffer: ...
+
+
+def packing(codec: Codec, size: int, level: int | None = None) -> Packing:
+    """Return a packing of `size` bytes, which are to be added in pieces. `level`: Kafka's default if None."""
     if level is None:
         level = DEFAULT_LEVELS.get(codec, 0)
-    return _COMPRESSORS[codec](memoryview(data).cast("B"), level)
+    return _PACKINGS[codec](size, level)
+
+
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """Return the data as one stream of the codec. `level`: Kafka's default if None."""
+    view = memoryview(data).cast("B")
+    whole = packing(codec, len(view), level)
+    whole.add(view)
+    return bytes(whole.finish())
 
 
 def decompress(codec: Codec, data: Buffer, limit: int = DEFAULT_LIMIT_BYTES) -> bytes:
@@ -86,30 +114,90 @@ def decompress(codec: Codec, data: Buffer, limit: int = DEFAULT_LIMIT_BYTES) -> 
         raise CompressionError(f"{codec.name.lower()}: {error} (bound: {limit} bytes)") from error
 
 
-def _gzip_compress(data: memoryview, level: int) -> bytes:
-    return zlib.compress(data, level, wbits=31)
+class _Plain:
+    def __init__(self, _size: int, _level: int) -> None:
+        self._data = bytearray()
+
+    def add(self, data: memoryview) -> None:
+        self._data += data
+
+    def finish(self) -> bytearray:
+        return self._data
 
 
-def _snappy_compress(data: memoryview, _level: int) -> bytes:
-    parts = [SNAPPY_HEADER]
-    for at in range(0, len(data), SNAPPY_BLOCK_BYTES):
-        block = bytes(cramjam.snappy.compress_raw(data[at : at + SNAPPY_BLOCK_BYTES]))
-        parts += (len(block).to_bytes(4), block)
-    return b"".join(parts)
+class _Gzip:
+    def __init__(self, _size: int, level: int) -> None:
+        self._stream = zlib.compressobj(level, wbits=31)
+        self._data = bytearray()
+
+    def add(self, data: memoryview) -> None:
+        self._data += self._stream.compress(data)
+
+    def finish(self) -> bytearray:
+        self._data += self._stream.flush()
+        return self._data
 
 
-def _lz4_compress(data: memoryview, level: int) -> bytes:
-    compressor = cramjam.lz4.Compressor(
-        level=LZ4_FAST_LEVEL if level == DEFAULT_LEVELS[Codec.LZ4] else level,
-        content_checksum=False,
-        block_linked=False,
-    )
-    compressor.compress(bytes(data))
-    return bytes(compressor.finish())
+class _Snappy:
+    """Blocks of SNAPPY_BLOCK_BYTES, each behind its size."""
+
+    def __init__(self, _size: int, _level: int) -> None:
+        self._data = bytearray(SNAPPY_HEADER)
+        self._waiting = bytearray()
+
+    def add(self, data: memoryview) -> None:
+        if not self._waiting:
+            whole = len(data) - len(data) % SNAPPY_BLOCK_BYTES
+            for at in range(0, whole, SNAPPY_BLOCK_BYTES):
+                self._add_block(data[at : at + SNAPPY_BLOCK_BYTES])
+            data = data[whole:]
+        self._waiting += data
+        while len(self._waiting) >= SNAPPY_BLOCK_BYTES:
+            self._add_block(memoryview(self._waiting[:SNAPPY_BLOCK_BYTES]))
+            del self._waiting[:SNAPPY_BLOCK_BYTES]
+
+    def _add_block(self, data: memoryview) -> None:
+        block = bytes(cramjam.snappy.compress_raw(data))
+        self._data += len(block).to_bytes(4)
+        self._data += block
+
+    def finish(self) -> bytearray:
+        if self._waiting:
+            self._add_block(memoryview(self._waiting))
+        return self._data
 
 
-def _zstd_compress(data: memoryview, level: int) -> bytes:
-    return bytes(cramjam.zstd.compress(data, level))
+class _Lz4:
+    def __init__(self, _size: int, level: int) -> None:
+        self._frame = cramjam.lz4.Compressor(
+            level=LZ4_FAST_LEVEL if level == DEFAULT_LEVELS[Codec.LZ4] else level,
+            content_checksum=False,
+            block_linked=False,
+        )
+
+    def add(self, data: memoryview) -> None:
+        self._frame.compress(bytes(data))
+
+    def finish(self) -> bytes:
+        return bytes(self._frame.finish())
+
+
+class _ZstdAtOnce:
+    """For a host without libzstd: cramjam's pieces do not know the size, and then take much more memory."""
+
+    def __init__(self, _size: int, level: int) -> None:
+        self._level = level
+        self._data = bytearray()
+
+    def add(self, data: memoryview) -> None:
+        self._data += data
+
+    def finish(self) -> bytes:
+        return bytes(cramjam.zstd.compress(self._data, self._level))
+
+
+def _zstd(size: int, level: int) -> Packing:
+    return ZstdPacking(level, size) if LIBRARIES.has(Codec.ZSTD) else _ZstdAtOnce(size, level)
 
 
 def _plain(data: memoryview, limit: int) -> bytes:
@@ -119,18 +207,23 @@ def _plain(data: memoryview, limit: int) -> bytes:
 
 
 def _gzip_decompress(data: memoryview, limit: int) -> bytes:
-    parts, room, rest = [], limit, bytes(data)
+    parts: list[bytes] = []
+    room, at = limit, 0
     while True:
-        member = zlib.decompressobj(wbits=31)
-        part = member.decompress(rest, room + 1)
-        if len(part) > room:
-            raise CompressionError(f"gzip: holds more than the bound of {limit} bytes")
-        if not member.eof:
-            raise CompressionError("gzip: the stream is cut off")
-        parts.append(part)
-        room -= len(part)
-        rest = member.unused_data
-        if not rest:
+        member, piece = zlib.decompressobj(wbits=31), GZIP_FIRST_PIECE_BYTES
+        while not member.eof:
+            if at == len(data):
+                raise CompressionError("gzip: the stream is cut off")
+            fed = data[at : at + piece]
+            part = member.decompress(fed, room + 1)
+            if len(part) > room:
+                raise CompressionError(f"gzip: holds more than the bound of {limit} bytes")
+            if part:
+                parts.append(part)
+            room -= len(part)
+            at += len(fed) - len(member.unused_data)
+            piece = min(2 * piece, GZIP_PIECE_BYTES)
+        if at == len(data):
             return b"".join(parts)
 
 
@@ -149,7 +242,24 @@ def _into_scratch(unpack: Callable[[memoryview, memoryview], int], data: memoryv
 
 
 def _lz4_decompress(data: memoryview, limit: int) -> bytes:
+    _check_lz4_end(data)
     return _into_scratch(cramjam.lz4.decompress_into, data, limit)
+
+
+def _check_lz4_end(data: memoryview) -> None:
+    """Raise CompressionError unless one frame fills the data, from its magic to its end.
+
+    The decoder takes a frame without an end and ignores what is behind one.
+    (lz4_Frame_format.md; Kafka: Lz4BlockInputStream)
+    """
+    flags = data[4] if len(data) > 4 else 0
+    if bytes(data[:4]) != LZ4_MAGIC:
+        raise CompressionError("lz4: the stream does not begin with a frame")
+    at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    while (size := int.from_bytes(data[at : at + 4], "little")) and at + 4 <= len(data):
+        at += 4 + (size & 0x7FFFFFFF) + (4 if flags & 0x10 else 0)
+    if at + 4 + (4 if flags & 0x04 else 0) != len(data):
+        raise CompressionError("lz4: the frame is cut off, or something is behind it")
 
 
 def _zstd_decompress(data: memoryview, limit: int) -> bytes:
@@ -180,12 +290,12 @@ def _snappy_decompress(data: memoryview, limit: int) -> bytes:
     return b"".join(parts)
 
 
-_COMPRESSORS: Final[dict[Codec, Callable[[memoryview, int], bytes]]] = {
-    Codec.NONE: lambda data, _level: bytes(data),
-    Codec.GZIP: _gzip_compress,
-    Codec.SNAPPY: _snappy_compress,
-    Codec.LZ4: _lz4_compress,
-    Codec.ZSTD: _zstd_compress,
+_PACKINGS: Final[dict[Codec, Callable[[int, int], Packing]]] = {
+    Codec.NONE: _Plain,
+    Codec.GZIP: _Gzip,
+    Codec.SNAPPY: _Snappy,
+    Codec.LZ4: _Lz4,
+    Codec.ZSTD: _zstd,
 }
 _DECOMPRESSORS: Final[dict[Codec, Callable[[memoryview, int], bytes]]] = {
     Codec.NONE: _plain,

@@ -1,7 +1,8 @@
-"""The stream of records within a batch: read into objects, written from them, renumbered."""
+"""The stream of records within a batch: walked, read into objects, written from them, renumbered."""
 
 from typing_extensions import Buffer
 
+from mpbroker.records.batch import WalkScan
 from mpbroker.records.record import NewRecord, Record
 
 class RecordWriter:
@@ -11,10 +12,39 @@ class RecordWriter:
     def add(self, record: NewRecord, offset_delta: int = -1) -> None: ...
     def finish(self) -> bytearray: ...
 
+class RecordWalker:
+    def __init__(self, data: Buffer, count: int, base_timestamp: int) -> None: ...
+    def step(self, most_bytes: int) -> bool: ...
+    def result(self) -> WalkScan: ...
+
+class RecordRules:
+    def __init__(
+        self,
+        data: Buffer,
+        count: int,
+        base_timestamp: int,
+        *,
+        keyed: bool,
+        earliest: int,
+        latest: int,
+        refuses_all: bool,
+        most: int,
+    ) -> None: ...
+    @property
+    def refused(self) -> list[tuple[int, int, bool]]: ...
+    @property
+    def refused_count(self) -> int: ...
+    @property
+    def keyless_count(self) -> int: ...
+    def step(self, most_bytes: int) -> bool: ...
+
+class Renumbering:
+    def __init__(self, data: Buffer, count: int) -> None: ...
+    def take(self, most_bytes: int) -> bytearray: ...
+
 def read_records(
     data: Buffer, count: int, base_offset: int, base_timestamp: int, append_time: int | None = None
 ) -> list[Record]: ...
-def renumber_records(data: Buffer, count: int) -> bytes: ...
 def seal(
     batch: Buffer,
     *,

@@ -1,4 +1,4 @@
-"""The stream of records within a batch: read into objects, written from them, renumbered.
+"""The stream of records within a batch: walked, read into objects, written from them, renumbered.
 
 Only batch.h knows the layout of a record: its functions read and write all fields.
 """
@@ -10,9 +10,13 @@ from libc.string cimport memcpy
 
 from mpbroker.records cimport batch as c
 
-from mpbroker.records.batch import reason_text
+from mpbroker.records.batch import WalkScan, reason_text
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.record import Record
+
+cdef enum:
+    WALKED_AT_ONCE = 64         # records between two looks at the bytes that a piece has taken
+    MOST_LENGTH_BYTES = 10      # of a record's length
 
 
 cdef object _bytes_or_none(const uint8_t *p, int64_t size):
@@ -144,36 +148,143 @@ cdef class RecordWriter:
         return out
 
 
-def renumber_records(const uint8_t[::1] data, int32_t count) -> bytes:
-    """Return the records with the offset deltas 0, 1, 2, …; all other fields stay as they are.
+cdef class RecordWalker:
+    """A walk over `count` uncompressed records, a piece at a time. They must fill the data exactly."""
 
-    Raises CorruptBatch if a record is malformed.
+    cdef const uint8_t[::1] data
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef c.RecordWalk walk
+    cdef int64_t base_timestamp
+    cdef int32_t count, done
+    cdef int reason
+
+    def __init__(self, const uint8_t[::1] data, int32_t count, int64_t base_timestamp):
+        self.data, self.count, self.base_timestamp = data, count, base_timestamp
+        self.at = &data[0] if data.shape[0] else NULL
+        self.end = self.at + data.shape[0]
+        c.begin_walk(&self.walk)
+
+    def step(self, int64_t most_bytes) -> bool:
+        """Walk over about `most_bytes` more; return True if that was all, or a record is malformed."""
+        cdef const uint8_t *start = self.at
+        cdef int32_t upto
+        with nogil:
+            while self.reason == 0 and self.done < self.count and self.at - start < most_bytes:
+                upto = min(self.count - self.done, WALKED_AT_ONCE) + self.done
+                self.reason = c.walk_some(
+                    &self.at, self.end, self.done, upto, self.base_timestamp, &self.walk
+                )
+                self.done = upto
+        if self.reason == 0 and self.done < self.count:
+            return False
+        if self.reason == 0 and self.at != self.end:
+            self.reason = c.REASON_BATCH_END
+        return True
+
+    def result(self) -> WalkScan:
+        """Return what the walk has found; call it when `step` has returned True."""
+        cdef c.RecordWalk walk = self.walk
+        c.end_walk(&walk)
+        return WalkScan(
+            reason_text(self.reason), walk.bad_record, walk.max_timestamp, walk.min_timestamp,
+            bool(walk.has_null_key), bool(walk.consecutive),
+        )
+
+
+cdef class RecordRules:
+    """The rules about single records, applied to records that a walk has accepted, a piece at a time.
+
+    `keyed`: a key is wanted. A timestamp other than -1 must lie from `earliest` to `latest`; or, with
+    `refuses_all`, no record is good. Of the records that break a rule all are counted, and the first `most`
+    are kept in `refused`: index, timestamp, and whether a key is missing.
     """
-    cdef const uint8_t *at = &data[0] if data.shape[0] else NULL
-    cdef const uint8_t *end = at + data.shape[0]
-    cdef const uint8_t *rest
-    cdef c.RecordView view
-    cdef uint8_t head[32]
-    cdef uint8_t whole[8]
-    cdef uint8_t *p
-    cdef int64_t body
-    cdef int32_t i
-    parts = []
-    for i in range(count):
-        rest = at
-        if c.read_record(&at, end, &view):
-            raise CorruptBatch(0, f"record {i} is malformed")
-        c.read_varint(&rest, at)
-        head[0] = rest[0]
-        rest += 1
-        c.read_varlong(&rest, at)
-        c.read_varint(&rest, at)
-        p = c.write_varlong(c.write_varlong(head + 1, view.timestamp_delta), i)
-        body = (p - head) + (at - rest)
-        parts.append(PyBytes_FromStringAndSize(<char *>whole, c.write_varlong(whole, body) - whole))
-        parts.append(PyBytes_FromStringAndSize(<char *>head, p - head))
-        parts.append(PyBytes_FromStringAndSize(<const char *>rest, at - rest))
-    return b"".join(parts)
+
+    cdef const uint8_t[::1] data
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef int64_t base_timestamp, earliest, latest
+    cdef int32_t count, done, most
+    cdef bint keyed, refuses_all
+    cdef readonly list refused
+    cdef readonly int32_t refused_count, keyless_count
+
+    def __init__(
+        self, const uint8_t[::1] data, int32_t count, int64_t base_timestamp, *, bint keyed,
+        int64_t earliest, int64_t latest, bint refuses_all, int32_t most
+    ):
+        self.data, self.count, self.base_timestamp = data, count, base_timestamp
+        self.keyed, self.earliest, self.latest, self.refuses_all = keyed, earliest, latest, refuses_all
+        self.most, self.refused = most, []
+        self.at = &data[0] if data.shape[0] else NULL
+        self.end = self.at + data.shape[0]
+
+    def step(self, int64_t most_bytes) -> bool:
+        """Check about `most_bytes` more; return True if that was all. Raises CorruptBatch."""
+        cdef const uint8_t *start = self.at
+        cdef c.RecordView view
+        cdef int64_t timestamp
+        cdef bint keyless
+        while self.done < self.count and self.at - start < most_bytes:
+            if c.read_record(&self.at, self.end, &view):
+                raise CorruptBatch(0, f"record {self.done} is malformed")
+            timestamp = c.add_wrapping(self.base_timestamp, view.timestamp_delta)
+            keyless = self.keyed and view.key == NULL
+            if keyless or self.refuses_all or (
+                timestamp != c.NO_TIMESTAMP and not self.earliest <= timestamp <= self.latest
+            ):
+                self.refused_count += 1
+                self.keyless_count += keyless
+                if self.refused_count <= self.most:
+                    self.refused.append((self.done, timestamp, bool(keyless)))
+            self.done += 1
+        return self.done == self.count
+
+
+cdef class Renumbering:
+    """Records with the offset deltas 0, 1, 2, …, a piece at a time; all other fields stay as they are."""
+
+    cdef const uint8_t[::1] data
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef int32_t count, done
+
+    def __init__(self, const uint8_t[::1] data, int32_t count):
+        self.data, self.count = data, count
+        self.at = &data[0] if data.shape[0] else NULL
+        self.end = self.at + data.shape[0]
+
+    def take(self, int64_t most_bytes) -> bytearray:
+        """Return about `most_bytes` more of the records, whole ones, and nothing behind the last one.
+
+        Raises CorruptBatch if a record is malformed.
+        """
+        cdef const uint8_t *rest
+        cdef c.RecordView view
+        cdef uint8_t head[32]
+        cdef uint8_t *p
+        cdef int64_t body, used = 0
+        out = bytearray(most_bytes)
+        while self.done < self.count and used < most_bytes:
+            rest = self.at
+            if c.read_record(&self.at, self.end, &view):
+                raise CorruptBatch(0, f"record {self.done} is malformed")
+            c.read_varint(&rest, self.at)
+            head[0] = rest[0]
+            rest += 1
+            c.read_varlong(&rest, self.at)
+            c.read_varint(&rest, self.at)
+            p = c.write_varlong(c.write_varlong(head + 1, view.timestamp_delta), self.done)
+            body = (p - head) + (self.at - rest)
+            if used + body + MOST_LENGTH_BYTES > PyByteArray_GET_SIZE(out):
+                PyByteArray_Resize(out, used + body + MOST_LENGTH_BYTES)
+            p = c.write_varlong(<uint8_t *>PyByteArray_AS_STRING(out) + used, body)
+            memcpy(p, head, body - (self.at - rest))
+            memcpy(p + body - (self.at - rest), rest, self.at - rest)
+            used = p + body - <uint8_t *>PyByteArray_AS_STRING(out)
+            self.done += 1
+        PyByteArray_Resize(out, used)
+        return out
 
 
 def seal(

@@ -6,7 +6,8 @@ records decompressed (Kafka: LogValidator, UnifiedLog.analyzeAndValidateRecords)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,10 +26,9 @@ from mpbroker.records.batch import (
     correct_max_timestamp,
     fault_of,
     scan_batch,
-    scan_records,
 )
 from mpbroker.records.builder import with_records
-from mpbroker.records.compression import DEFAULT_LIMIT_BYTES, Codec, compress, decompress
+from mpbroker.records.compression import DEFAULT_LIMIT_BYTES, Codec, decompress, packing
 from mpbroker.records.errors import (
     CORRUPT_MESSAGE,
     INVALID_RECORD,
@@ -40,13 +40,24 @@ from mpbroker.records.errors import (
     InvalidRecords,
     RecordError,
 )
-from mpbroker.records.record import CREATE_TIME, LOG_APPEND_TIME, Record
-from mpbroker.records.stream import read_records, renumber_records, seal
+from mpbroker.records.record import CREATE_TIME
+from mpbroker.records.stream import RecordRules, RecordWalker, Renumbering, seal
+from mpbroker.records.unpack import LIBRARIES, Unpacking
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+T = TypeVar("T")
+Pieces: TypeAlias = Generator[None, None, T]
+"""Work that may take long: others may be served at each `yield`. It returns a T."""
+
+# Bytes of records in a piece: a few milliseconds with the slowest codec and level that is common.
+UNPACKED_AT_ONCE_BYTES: Final = 1 << 20
+PACKED_AT_ONCE_BYTES: Final = 32 << 10
+MOST_RECORD_ERRORS: Final = 100
+
 MAX_LONG: Final = (1 << 63) - 1
+MIN_LONG: Final = -(1 << 63)
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1048588
 DEFAULT_AFTER_MAX_MS: Final = 3_600_000
 
@@ -80,12 +91,30 @@ class ValidatedBatch(msgspec.Struct, frozen=True):
     """Bytes of memory that the decompressed records took besides the request."""
 
 
+def at_once(pieces: Pieces[T]) -> T:
+    """Do all pieces, and return what they return."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 def validate(data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bool = True) -> ValidatedBatch:
+    """Do at once what `validate_in_pieces` does."""
+    return at_once(validate_in_pieces(data, policy, now_ms=now_ms, zstd_allowed=zstd_allowed))
+
+
+def validate_in_pieces(
+    data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bool = True
+) -> Pieces[ValidatedBatch]:
     """Return the batch to append for the record data of one partition of a produce request.
 
     The batch is a view of the data unless it had to be changed. A wrong maximum timestamp is corrected, in
     place if the data is writable. A batch with another codec or offsets than wanted is rebuilt. A piece of
-    a second batch is cut off. Raises InvalidRecords if the batch is refused.
+    a second batch is cut off. Memory: what the batch unpacks to, three times at the most while it is rebuilt.
+    Raises InvalidRecords if the batch is refused.
     """
     view = memoryview(data).cast("B")
     scan = scan_batch(view, policy.max_message_bytes)
@@ -96,19 +125,22 @@ def validate(data: Buffer, policy: TopicPolicy, *, now_ms: int, zstd_allowed: bo
         _refuse(scan)
     if scan.codec == Codec.ZSTD and not zstd_allowed:
         raise InvalidRecords(UNSUPPORTED_COMPRESSION_TYPE, "Produce before version 7 may not carry zstd")
-    stream = _stream(view, scan, policy)
-    walk = scan_records(stream, scan.record_count, scan.base_timestamp)
+    stream = yield from _unpack(view, scan, policy)
+    walk = yield from _walk(stream, scan)
     if walk.reason:
         raise _invalid(walk.reason, walk.bad_record)
-    _check_records(stream, scan, walk, policy, now_ms)
+    yield from _check_records(stream, scan, walk, policy, now_ms)
     codec = Codec(scan.codec) if policy.compression is None else policy.compression
-    if codec != scan.codec or not walk.consecutive:
-        batch = _rebuild(stream, scan, walk, policy, codec)
-    else:
+    unpacked_bytes = memoryview(stream).nbytes
+    if codec == scan.codec and walk.consecutive:
         batch = _in_place(view, scan, walk, policy)
+    else:
+        if not walk.consecutive:
+            stream = yield from _renumber(stream, scan)
+        batch = yield from _rebuild(stream, scan, walk, policy, codec)
     if scan.codec == Codec.NONE and not batch.rebuilt:
         return batch
-    return msgspec.structs.replace(batch, decompressed_bytes=memoryview(stream).nbytes)
+    return msgspec.structs.replace(batch, decompressed_bytes=unpacked_bytes)
 
 
 def _invalid(reason: str, bad_record: int) -> InvalidRecords:
@@ -127,45 +159,76 @@ def _refuse(scan: BatchScan) -> NoReturn:
     raise _invalid(scan.reason, scan.bad_record)
 
 
-def _stream(view: memoryview, scan: BatchScan, policy: TopicPolicy) -> Buffer:
-    stream = view[BATCH_HEADER_BYTES : scan.length]
+def _unpack(view: memoryview, scan: BatchScan, policy: TopicPolicy) -> Pieces[Buffer]:
+    packed = view[BATCH_HEADER_BYTES : scan.length]
     if scan.codec == Codec.NONE:
-        return stream
+        return packed
     try:
-        return decompress(Codec(scan.codec), stream, policy.max_decompressed_bytes)
+        if not LIBRARIES.has(scan.codec):
+            return decompress(Codec(scan.codec), packed, policy.max_decompressed_bytes)
+        unpacking = Unpacking(scan.codec, packed, policy.max_decompressed_bytes)
+        while not unpacking.step(UNPACKED_AT_ONCE_BYTES):
+            yield
+        return unpacking.stream
     except CompressionError as error:
         raise InvalidRecords(INVALID_RECORD, f"the records cannot be decompressed: {error}") from error
 
 
-def _check_records(stream: Buffer, scan: BatchScan, walk: WalkScan, policy: TopicPolicy, now_ms: int) -> None:
-    """Check the rules about single records. Read them only if the walk shows that one breaks a rule.
+def _walk(stream: Buffer, scan: BatchScan) -> Pieces[WalkScan]:
+    walker = RecordWalker(stream, scan.record_count, scan.base_timestamp)
+    while not walker.step(UNPACKED_AT_ONCE_BYTES):
+        yield
+    return walker.result()
 
-    Raises InvalidRecords with an error for each such record.
+
+def _check_records(
+    stream: Buffer, scan: BatchScan, walk: WalkScan, policy: TopicPolicy, now_ms: int
+) -> Pieces[None]:
+    """Check the rules about single records. Look at them only if the walk shows that one breaks a rule.
+
+    Raises InvalidRecords with an error for each such record, but for no more than MOST_RECORD_ERRORS.
     """
     stamped = bool(scan.attributes & LOG_APPEND_TIME_BIT)
-    smallest = scan.header_max_timestamp if stamped else walk.min_timestamp
-    largest = scan.header_max_timestamp if stamped else walk.max_timestamp
+    ranged = policy.timestamp_type == CREATE_TIME
     if (
         not (policy.compact and walk.has_null_key)
         and not stamped
-        and (policy.timestamp_type == LOG_APPEND_TIME or _in_range(smallest, policy, now_ms))
-        and (policy.timestamp_type == LOG_APPEND_TIME or _in_range(largest, policy, now_ms))
+        and (not ranged or _in_range(walk.min_timestamp, policy, now_ms))
+        and (not ranged or _in_range(walk.max_timestamp, policy, now_ms))
     ):
         return
-    append_time = scan.header_max_timestamp if stamped else None
-    records = read_records(stream, scan.record_count, 0, scan.base_timestamp, append_time)
-    code, errors, keyless = INVALID_RECORD, [], 0
-    for index, record in enumerate(records):
-        if policy.compact and record.key is None:
-            keyless += 1
-            errors.append(RecordError(index, "Compacted topic cannot accept message without key."))
-        elif (problem := _timestamp_problem(record, stamped, policy, now_ms)) is not None:
-            errors.append(RecordError(index, problem))
-            code = INVALID_TIMESTAMP
-    if errors:
-        text = f"{len(errors)} records are refused: {errors[0].message}"
-        fault = Fault.NO_KEY_COMPACTED if keyless else Fault.OTHER
-        raise InvalidRecords(code, text, tuple(errors), fault, max(keyless, 1))
+    earliest, latest = MIN_LONG, MAX_LONG
+    if ranged and not stamped:
+        earliest = max(now_ms - policy.timestamp_before_max_ms, MIN_LONG)
+        latest = min(now_ms + policy.timestamp_after_max_ms, MAX_LONG)
+    # All records of a stamped batch have the timestamp of its header.
+    stamp = scan.header_max_timestamp if stamped else None
+    rules = RecordRules(
+        stream,
+        scan.record_count,
+        scan.base_timestamp,
+        keyed=policy.compact,
+        earliest=earliest,
+        latest=latest,
+        refuses_all=stamp is not None and _timestamp_problem(stamp, stamped, policy, now_ms) is not None,
+        most=MOST_RECORD_ERRORS,
+    )
+    while not rules.step(UNPACKED_AT_ONCE_BYTES):
+        yield
+    if not rules.refused_count:
+        return
+    errors = []
+    for index, timestamp, is_keyless in rules.refused:
+        problem = "Compacted topic cannot accept message without key."
+        if not is_keyless:
+            shown = timestamp if stamp is None else stamp
+            problem = _timestamp_problem(shown, stamped, policy, now_ms) or ""
+        errors.append(RecordError(index, problem))
+    text = f"{rules.refused_count} records are refused: {errors[0].message}"
+    keyless = rules.keyless_count
+    code = INVALID_TIMESTAMP if keyless < rules.refused_count else INVALID_RECORD
+    fault = Fault.NO_KEY_COMPACTED if keyless else Fault.OTHER
+    raise InvalidRecords(code, text, tuple(errors), fault, max(keyless, 1))
 
 
 def _in_range(timestamp: int, policy: TopicPolicy, now_ms: int) -> bool:
@@ -177,16 +240,16 @@ def _in_range(timestamp: int, policy: TopicPolicy, now_ms: int) -> bool:
     )
 
 
-def _timestamp_problem(record: Record, stamped: bool, policy: TopicPolicy, now_ms: int) -> str | None:
+def _timestamp_problem(timestamp: int, stamped: bool, policy: TopicPolicy, now_ms: int) -> str | None:
     """Return the problem with a record's timestamp, None if there is none.
 
     On a topic of CreateTime a timestamp other than -1 must be in range, whatever type the batch claims.
     """
-    if policy.timestamp_type == CREATE_TIME and record.timestamp != NO_TIMESTAMP:
-        if _in_range(record.timestamp, policy, now_ms):
+    if policy.timestamp_type == CREATE_TIME and timestamp != NO_TIMESTAMP:
+        if _in_range(timestamp, policy, now_ms):
             return None
         return (
-            f"Timestamp {record.timestamp} is out of range: "
+            f"Timestamp {timestamp} is out of range: "
             f"it may be at most {policy.timestamp_before_max_ms} ms before "
             f"and {policy.timestamp_after_max_ms} ms after {now_ms}"
         )
@@ -203,19 +266,36 @@ def _in_place(view: memoryview, scan: BatchScan, walk: WalkScan, policy: TopicPo
     return _validated(view, scan, walk, attributes, rebuilt=False)
 
 
+def _renumber(stream: Buffer, scan: BatchScan) -> Pieces[Buffer]:
+    renumbering, renumbered = Renumbering(stream, scan.record_count), bytearray()
+    while piece := renumbering.take(PACKED_AT_ONCE_BYTES):
+        renumbered += piece
+        yield
+    return renumbered
+
+
+def _pack(stream: Buffer, codec: Codec, level: int | None) -> Pieces[Buffer]:
+    view = memoryview(stream).cast("B")
+    whole = packing(codec, len(view), level)
+    for at in range(0, len(view), PACKED_AT_ONCE_BYTES):
+        whole.add(view[at : at + PACKED_AT_ONCE_BYTES])
+        yield
+    return whole.finish()
+
+
 def _rebuild(
     stream: Buffer, scan: BatchScan, walk: WalkScan, policy: TopicPolicy, codec: Codec
-) -> ValidatedBatch:
-    if not walk.consecutive:
-        stream = renumber_records(stream, scan.record_count)
+) -> Pieces[ValidatedBatch]:
     level = policy.compression_level if codec is policy.compression else None
-    batch = with_records(compress(codec, stream, level))
-    if len(batch) > policy.max_message_bytes:
+    packed = yield from _pack(stream, codec, level)
+    length = BATCH_HEADER_BYTES + memoryview(packed).nbytes
+    if length > policy.max_message_bytes:
         raise InvalidRecords(
             MESSAGE_TOO_LARGE,
-            f"the batch has {len(batch)} bytes after it was rebuilt with codec {codec.name.lower()}, "
+            f"the batch has {length} bytes after it was rebuilt with codec {codec.name.lower()}, "
             f"max.message.bytes is {policy.max_message_bytes}",
         )
+    batch = with_records(packed)
     attributes = (scan.attributes & ~CODEC_MASK & ~LOG_APPEND_TIME_BIT) | codec
     seal(
         batch,

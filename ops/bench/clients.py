@@ -78,6 +78,18 @@ def java_producer(
     return measure
 
 
+def producing_cpu(records: int, size: int, *properties: str) -> Callable[[Broker, float], float]:
+    """Return a measurement of the broker's CPU time for a GB of records, in seconds."""
+    produce = java_producer(records, size, *properties)
+
+    def measure(broker: Broker, scale: float) -> float:
+        before = broker.tree().cpu_seconds()
+        produce(broker, scale)
+        return (broker.tree().cpu_seconds() - before) / (records * scale * size / 1e9)
+
+    return measure
+
+
 def committing(broker: Broker, **settings: object) -> Consumer:
     group = f"group-{time.time_ns()}"
     return Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, **settings})
@@ -168,6 +180,18 @@ ROWS = (
     Row("Java producer, 1 KB", "records/s", True, java_producer(300_000, 1024)),
     Row("Java producer, 1 KB, lz4, 64 KB batches", "records/s", True, java_producer(300_000, 1024, *LZ4)),
     Row("Java producer, 1 KB, zstd, 64 KB batches", "records/s", True, java_producer(300_000, 1024, *ZSTD)),
+    Row(
+        "Java producer, 1 KB, lz4, 64 KB batches: broker's CPU",
+        "s per GB",
+        False,
+        producing_cpu(300_000, 1024, *LZ4),
+    ),
+    Row(
+        "Java producer, 1 KB, zstd, 64 KB batches: broker's CPU",
+        "s per GB",
+        False,
+        producing_cpu(300_000, 1024, *ZSTD),
+    ),
     Row(
         "Java producer, 5,000/s of 100 B, linger 0: mean latency",
         "ms",

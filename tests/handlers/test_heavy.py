@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from tests.handlers.test_fences import fence
-from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, request_frame, topic_image
+from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, for_python, request_frame, topic_image
 
 PARTITIONS = 4
 TOPIC = topic_image("t", 1, PARTITIONS)
@@ -37,8 +38,11 @@ def produce(
     value: bytes = b"v",
     partitions: int = PARTITIONS,
     topic: TopicImage = TOPIC,
+    native: bool = False,
 ) -> bytes:
     batch = bytes(build_batch([NewRecord(b"k", value, -1)], codec=codec))
+    if codec is not Codec.NONE and not native:
+        batch = for_python(batch)
     data = [ProduceRequest.PartitionProduceData(n, batch) for n in range(partitions)]
     of_topic = ProduceRequest.TopicProduceData(topic.name, topic.topic_id, data)
     return request_frame(0, 7, ProduceRequest(None, acks, 1000, [of_topic]))
@@ -244,6 +248,39 @@ def test_a_small_frame_with_little_work_in_it_is_done_at_once(
     assert not announced(ready)
 
 
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_the_turn_announces_what_unpacks_to_more_than_it_may_do(ready: Rig, codec: Codec) -> None:
+    ready.processor.send(produce(codec, value=bytes(400_000), partitions=2, native=True), room=8192)
+    ready.turn()
+    assert not announced(ready)
+    assert len(ready.log.take()) == 1
+    ready.processor.send(produce(codec, value=bytes(400_000), partitions=3, native=True), room=8192)
+    ready.processor.send(LIGHT, connection=2)
+    ready.turn()
+    assert announced(ready)
+    assert not ready.log.take()
+    for _ in range(2 * PARTITIONS):
+        ready.turn()
+    assert len(ready.log.take()) == 1
+    assert not announced(ready)
+
+
+def test_a_turn_takes_no_more_requests_than_some_ms_are_for(ready: Rig) -> None:
+    """Forty requests of gzip that unpack to nearly 1 MiB take 100 ms and more on any machine."""
+    value = random.Random(18).randbytes(450_000).hex().encode()
+    frame = produce(Codec.GZIP, value=value, partitions=1, native=True)
+    for connection in range(40):
+        ready.processor.send(frame, connection=connection, room=8192)
+    ready.turn()
+    jobs = ready.log.take()
+    assert 0 < len(jobs) < 40
+    while len(jobs) < 40:
+        ready.turn()
+        jobs += ready.log.take()
+    assert [job.connection for job in jobs] == list(range(40))
+    assert not announced(ready)
+
+
 def test_what_a_request_unpacks_at_once_is_counted_together(ready: Rig) -> None:
     ready.processor.send(produce(Codec.ZSTD, value=bytes(400_000)))
     ready.turn()
@@ -273,7 +310,7 @@ def test_light_ones_that_take_long_end_with_whom_they_depend_on(ready: Rig) -> N
 
 def test_a_light_one_that_takes_long_and_is_wrong_is_refused(ready: Rig) -> None:
     frame = bytearray(produce(Codec.ZSTD, value=MEGABYTES, partitions=1))
-    frame[-1] ^= 1
+    frame[-6] ^= 1  # the last byte of the batch
     ready.processor.send(bytes(frame))
     for _ in range(3):
         ready.turn()

@@ -27,6 +27,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import ROOT, Mpbroker
 from tests.support.client_tools import eventually
+from tests.support.handler_rig import for_python
 from tests.support.metered_client import Client, Meter
 from tests.support.polling import PATIENCE_S, TRIES
 
@@ -163,7 +164,7 @@ def test_stages_of_a_durable_produce(client: Client, meter: Meter, topic: str) -
 
 def test_stages_of_the_slow_path(client: Client, meter: Meter, topic: str) -> None:
     before = stages(meter, ApiKey.PRODUCE)
-    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, batch(50, codec=Codec.GZIP)))
+    client.call(ApiKey.PRODUCE, PRODUCE_VERSION, produce(topic, for_python(batch(50, codec=Codec.GZIP))))
     spent = took(meter, ApiKey.PRODUCE, before, 1)
     assert_adds_up(spent)
     assert spent[ApiHistogram.LOCAL_NS] > 10_000, "decompressing is the handler's own time"

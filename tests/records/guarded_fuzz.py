@@ -15,12 +15,14 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.errors import CorruptBatch, InvalidRecords
 from mpbroker.records.record import NewRecord
+from mpbroker.records.unpack import BatchUnpacker
 from mpbroker.records.validation import TopicPolicy, validate
 from tests.support.record_reading import iterate_records
 
 PAGE = mmap.PAGESIZE
 NO_ACCESS = 0
 LIMIT = 1 << 20
+UNPACKER = BatchUnpacker()
 
 
 class Guarded:
@@ -76,6 +78,7 @@ def mutate(seed: bytes, chance: random.Random) -> bytes:
 def read_all_ways(view: memoryview) -> bool:
     """Whether the validator accepts it; any error but the two of this package is a failure."""
     scan_batch(view)
+    UNPACKER.scan(view)
     for check_crc in (True, False):
         try:
             for _ in iterate_records(view, check_crc=check_crc, limit=LIMIT):

@@ -1,6 +1,7 @@
 """The codecs: both ways, in the framings that others write, and never beyond the bound."""
 
 import gzip
+import random
 import subprocess
 import sys
 import zlib
@@ -11,8 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpbroker.records.compression import SNAPPY_BLOCK_BYTES, SNAPPY_HEADER, Codec, compress, decompress
+from mpbroker.records.compression import (
+    SNAPPY_BLOCK_BYTES,
+    SNAPPY_HEADER,
+    Codec,
+    compress,
+    decompress,
+    packing,
+)
 from mpbroker.records.errors import CompressionError
+from mpbroker.records.pack import ZstdPacking
+from mpbroker.records.unpack import LIBRARY_NAMES, Libraries
+from mpbroker.records.validation import PACKED_AT_ONCE_BYTES as PIECE_BYTES
 
 PACKING = [codec for codec in Codec if codec is not Codec.NONE]
 TEXT = b'{"user": 12345, "action": "view"}' * 5000
@@ -111,3 +122,40 @@ def test_a_bomb_takes_no_more_memory_than_the_bound(codec: Codec) -> None:
         env={"PYTHONPATH": str(root)},
     )
     assert int(done.stdout) * 1024 < 40 << 20
+
+
+def test_zstd_makes_a_block_of_each_piece_where_a_level_is_slow() -> None:
+    """A block of the library's own size takes a tenth of a second with the highest levels."""
+    data = memoryview(random.Random(18).randbytes(1 << 19).hex().encode())
+    for level, makes in ((3, False), (15, False), (16, True), (22, True)):
+        whole, sizes = ZstdPacking(level, len(data)), []
+        for at in range(0, len(data), PIECE_BYTES):
+            whole.add(data[at : at + PIECE_BYTES])
+            sizes.append(whole.size)
+        assert (len(set(sizes)) == len(sizes)) == makes
+        assert decompress(Codec.ZSTD, whole.finish()) == data
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("piece_bytes", [1000, PIECE_BYTES, 100_000])
+def test_pieces_of_any_size_make_one_stream(codec: Codec, piece_bytes: int) -> None:
+    data = memoryview(random.Random(18).randbytes(150_000).hex().encode())
+    whole = packing(codec, len(data))
+    for at in range(0, len(data), piece_bytes):
+        whole.add(data[at : at + piece_bytes])
+    assert decompress(codec, whole.finish()) == data
+
+
+def test_zstd_holds_its_writer_to_the_size_that_was_told() -> None:
+    whole = ZstdPacking(3, 10)
+    whole.add(b"12345")
+    with pytest.raises(CompressionError, match="5 bytes of the content are missing"):
+        whole.finish()
+    with pytest.raises(CompressionError, match="more than"):
+        whole.add(b"1234567")
+
+
+def test_pieces_without_libzstd(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = Libraries(dict.fromkeys(LIBRARY_NAMES, "libnothing.so.0"))
+    monkeypatch.setattr("mpbroker.records.compression.LIBRARIES", nothing)
+    assert decompress(Codec.ZSTD, compress(Codec.ZSTD, TEXT)) == TEXT

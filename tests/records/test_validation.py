@@ -1,8 +1,13 @@
 """Each rule about a produced batch, with its error; and that nothing but a rule is enough to be refused."""
 
+import random
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from mpbroker.records import batch as layout
@@ -28,8 +33,15 @@ from mpbroker.records.errors import (
 )
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import LOG_APPEND_TIME, NewRecord
-from mpbroker.records.stream import seal
-from mpbroker.records.validation import TopicPolicy, validate
+from mpbroker.records.stream import RecordWriter, seal
+from mpbroker.records.validation import (
+    MOST_RECORD_ERRORS,
+    PACKED_AT_ONCE_BYTES,
+    UNPACKED_AT_ONCE_BYTES,
+    TopicPolicy,
+    validate,
+    validate_in_pieces,
+)
 from tests.support.record_reading import iterate_records
 
 NOW = 1700000000000
@@ -271,6 +283,98 @@ def test_inner_offsets_of_a_compressed_batch_are_made_consecutive() -> None:
     assert records[1].key == b"k"
     assert records[1].value == b"v"
     assert records[1].headers == (("h", b""),)
+
+
+@pytest.mark.parametrize("renumbers", [False, True])
+@pytest.mark.parametrize("target", list(Codec))
+@pytest.mark.parametrize("source", [codec for codec in Codec if codec is not Codec.NONE])
+def test_large_batches_are_rebuilt_in_pieces(source: Codec, target: Codec, renumbers: bool) -> None:
+    chance = random.Random(18)
+    records = [NewRecord(chance.randbytes(100).hex().encode(), b"k", NOW + i) for i in range(2000)]
+    writer = RecordWriter(NOW)
+    for offset, record in enumerate(records):
+        writer.add(record, 2 * offset if renumbers else offset)
+    stream = bytes(writer.finish())[layout.BATCH_HEADER_BYTES :]
+    batch = sealed(compress(source, stream), len(records), source)
+    pieces = validate_in_pieces(batch, TopicPolicy(compression=target), now_ms=NOW)
+    count = 0
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            accepted = end.value
+            break
+        count += 1
+    assert accepted.rebuilt == (source is not target or renumbers)
+    if accepted.rebuilt:
+        assert count >= (1 + renumbers) * (len(stream) // PACKED_AT_ONCE_BYTES)
+    found = list(iterate_records(accepted.data))
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in found] == [
+        (offset, record.timestamp, record.key, record.value) for offset, record in enumerate(records)
+    ]
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_large_batches_are_unpacked_walked_and_checked_in_pieces(codec: Codec) -> None:
+    count = 5 * UNPACKED_AT_ONCE_BYTES // len(GOOD_RECORD)
+    keyless = b"".join(
+        b"%c%s" % (2 * len(body), body)
+        for body in (b"\0\0" + varint(offset) + b"\1\0\0" for offset in range(count))
+    )
+    batch = sealed(compress(codec, keyless), count, codec)
+    large = TopicPolicy(max_message_bytes=16 << 20)
+    assert sum(1 for _ in validate_in_pieces(batch, large, now_ms=NOW)) >= 2 * 4
+    pieces, seen = validate_in_pieces(batch, msgspec.structs.replace(large, compact=True), now_ms=NOW), []
+    with pytest.raises(InvalidRecords) as caught:
+        seen.extend(pieces)
+    assert len(seen) >= 3 * 4
+    assert [error.batch_index for error in caught.value.record_errors] == list(range(MOST_RECORD_ERRORS))
+    assert f"{count} records are refused" in caught.value.message
+    assert caught.value.faults == count
+
+
+def varint(number: int) -> bytes:
+    """Return a number that is not negative as records have it."""
+    raw, out = 2 * number, bytearray()
+    while raw >= 0x80:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    return bytes((*out, raw))
+
+
+PEAK = """
+import pathlib, sys
+from mpbroker.records.compression import Codec
+from mpbroker.records.errors import InvalidRecords
+from mpbroker.records.validation import TopicPolicy, validate
+
+def peak_kib():
+    return int(pathlib.Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+
+batch = sys.stdin.buffer.read()
+policy = TopicPolicy(compact=sys.argv[1] == "refused", max_message_bytes=64 << 20)
+if sys.argv[1] == "rebuilt":
+    policy = TopicPolicy(compression=Codec.GZIP, compression_level=1, max_message_bytes=64 << 20)
+pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak is what is there now
+before = peak_kib()
+try:
+    validate(batch, policy, now_ms=1_700_000_000_000)
+except InvalidRecords as error:
+    assert sys.argv[1] == "refused", error
+print(peak_kib() - before)
+"""
+
+
+@pytest.mark.parametrize("how", ["renumbered", "refused", "rebuilt"])
+def test_memory_of_a_batch_is_bounded_by_what_it_unpacks_to(how: str) -> None:
+    """A Python record and error for each of millions of records took fifty times the bytes of the records."""
+    count = 3_000_000
+    batch = sealed(compress(Codec.ZSTD, GOOD_RECORD * count), count, Codec.ZSTD)
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, how], input=bytes(batch), capture_output=True, check=True, cwd=root
+    )
+    assert count * len(GOOD_RECORD) / 2 < int(done.stdout) << 10 <= 3 * count * len(GOOD_RECORD)
 
 
 def test_zstd_where_it_is_not_allowed() -> None:

@@ -129,6 +129,11 @@ def request_frame(
     return b"".join(encode_request_frame(RequestHeader(api_key, version, correlation, client), body))
 
 
+def for_python(batch: bytes) -> bytes:
+    """Return a compressed batch that the turn leaves to Python: a piece of a second one is behind it."""
+    return batch + bytes(5)
+
+
 def piece(arena: Arena, block: int, position: int, length: int) -> memoryview:
     """Some bytes of a block."""
     return arena.view(block, position + length)[position:]

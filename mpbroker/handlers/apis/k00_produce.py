@@ -1,10 +1,10 @@
 """Produce (key 0), versions 3-13, advertised from 0.
 
-This is the slow path, for what the native turn (produce.pyx) hands back: all errors, compressed batches,
-topics that change what they store, requests without room for their answer, and transactions
-(`handlers/produce/transaction_checks.py`). Both paths must do the same to the same request. Versions 0-2 are
-advertised because librdkafka turns compression off for brokers that do not list them (KAFKA-18659); a request
-of such a version closes the connection. (Kafka: KafkaApis.handleProduceRequest,
+This is the slow path, for what the native turn (produce.pyx) hands back: all errors, compressed batches that
+unpack to more than the turn may do, batches that are to be compressed anew, requests without room for their
+answer, and transactions (`handlers/produce/transaction_checks.py`). Both paths must do the same to the same
+request. Versions 0-2 are advertised because librdkafka turns compression off for brokers that do not list
+them (KAFKA-18659); a request of such a version closes the connection. (Kafka: KafkaApis.handleProduceRequest,
 ReplicaManager.handleProduceAppend, ProduceRequest.validateRecords.)
 """
 
@@ -40,7 +40,7 @@ from mpbroker.records.errors import (
     CompressionError,
     InvalidRecords,
 )
-from mpbroker.records.validation import ValidatedBatch, validate
+from mpbroker.records.validation import Pieces, at_once, validate_in_pieces
 
 FIRST_ZSTD_VERSION = 7
 FIRST_TOPIC_ID_VERSION = 13
@@ -148,7 +148,7 @@ def check(
     topic: Topic | ErrorCode,
     data: ProduceRequest.PartitionProduceData,
     most_bytes: int | None = None,
-) -> Append | Problem:
+) -> Pieces[Append | Problem]:
     """Validate the batch of a partition; return its append, or why there is none.
 
     No more than `most_bytes` are decompressed.
@@ -164,7 +164,7 @@ def check(
     if most_bytes is not None:
         policy = msgspec.structs.replace(policy, max_decompressed_bytes=most_bytes)
     try:
-        batch: ValidatedBatch = validate(
+        batch = yield from validate_in_pieces(
             data.records,
             policy,
             now_ms=exchange.broker.wall_clock_ms(),
@@ -173,6 +173,28 @@ def check(
     except InvalidRecords as problem:
         return problem
     return Append(image.slot, image.slot_generation, topic.config_version, batch)
+
+
+class Checked(NamedTuple):
+    """The result of a check, and the time that it took, in ns."""
+
+    found: Append | Problem
+    spent_ns: int
+
+
+def check_in_pieces(
+    exchange: ApiExchange, topic: Topic | ErrorCode, data: ProduceRequest.PartitionProduceData
+) -> Pieces[Checked]:
+    """Do what `check` does, and note the time, without that in which others are served."""
+    pieces, spent_ns = check(exchange, topic, data), 0
+    while True:
+        started_ns = time.monotonic_ns()
+        try:
+            next(pieces)
+        except StopIteration as end:
+            return Checked(end.value, spent_ns + time.monotonic_ns() - started_ns)
+        spent_ns += time.monotonic_ns() - started_ns
+        yield
 
 
 class Wanted(NamedTuple):
@@ -202,7 +224,7 @@ class Production:
         self.room_bytes = AT_ONCE_BYTES
 
     def pieces(self) -> Iterator[None]:
-        """Validate one batch per piece, which may take long for each, then ask for the append."""
+        """Validate the batches, one or a part of one per piece, then ask for the append."""
         for data in self.exchange.body.topic_data:
             yield from self._add(data)
         self.start()
@@ -213,12 +235,13 @@ class Production:
         for partition in data.partition_data:
             started_ns = time.monotonic_ns()
             found = self._check_at_once(topic, partition)
+            spent_ns = time.monotonic_ns() - started_ns
             if found is None:
-                self.exchange.takes_long = True
-                yield
-                started_ns = time.monotonic_ns()
-                found = check(self.exchange, topic, partition)
-            self._count(topic, partition, found, time.monotonic_ns() - started_ns)
+                if not self.exchange.takes_long:
+                    self.exchange.takes_long = True
+                    yield
+                found, spent_ns = yield from check_in_pieces(self.exchange, topic, partition)
+            self._count(topic, partition, found, spent_ns)
             if isinstance(found, Append):
                 assert isinstance(topic, Topic)
                 answer = Answer(index=partition.index)
@@ -250,17 +273,17 @@ class Production:
 
         A batch that could not be decompressed may have been too large, so it is checked again later.
         """
-        if self.exchange.takes_long or isinstance(topic, ErrorCode) or data.records is None:
-            return check(self.exchange, topic, data)
+        if isinstance(topic, ErrorCode) or data.records is None:
+            return at_once(check(self.exchange, topic, data))
         codec, wanted = codec_of(data.records), topic.policy.compression
         rebuilt = wanted is not None and wanted != codec
         if codec == Codec.NONE and not rebuilt:
-            return check(self.exchange, topic, data)
+            return at_once(check(self.exchange, topic, data))
         cost = REBUILDING_COSTS if rebuilt else 1
         room_bytes = self.room_bytes // cost
-        if len(data.records) > room_bytes:
+        if self.exchange.takes_long or len(data.records) > room_bytes:
             return None
-        found = check(self.exchange, topic, data, room_bytes)
+        found = at_once(check(self.exchange, topic, data, room_bytes))
         if isinstance(found, InvalidRecords) and isinstance(found.__cause__, CompressionError):
             return None
         if isinstance(found, Append):

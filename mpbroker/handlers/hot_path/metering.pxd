@@ -5,13 +5,16 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from mpbroker.handlers.hot_path.fetch cimport FETCH_KEY, FetchCounts
-from mpbroker.ipc.meters cimport MetersRef, TopicMeter, count_error, count_topic, topic_cell
+from mpbroker.handlers.hot_path.produce cimport PRODUCE_KEY
+from mpbroker.ipc.meters cimport (
+    ApiHistogram, MetersRef, TopicMeter, api_page, count_error, count_topic, note_api, topic_cell,
+)
 from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot
 
 cdef inline void count_produce(
-    MetersRef *meters, const uint8_t *arena, const ProduceSlot *job
+    MetersRef *meters, const uint8_t *arena, const ProduceSlot *job, uint64_t unpacked_bytes
 ) noexcept nogil:
-    """Count each partition of a request that goes to the log process."""
+    """Count each partition of a request that goes to the log process, and what its batches unpacked to."""
     cdef JobHeader *header = <JobHeader *>(arena + job.block + job.job)
     cdef JobBatch *batches = <JobBatch *>(<uint8_t *>header + sizeof(JobHeader))
     cdef uint32_t i
@@ -19,6 +22,8 @@ cdef inline void count_produce(
         count_topic(
             topic_cell(meters, batches[i].slot, batches[i].slot_generation), TopicMeter.TOTAL_PRODUCE, 1,
         )
+    if unpacked_bytes:
+        note_api(api_page(meters, PRODUCE_KEY), ApiHistogram.TEMPORARY_BYTES, unpacked_bytes)
 
 cdef inline void count_fetch(MetersRef *meters, const FetchCounts *counts) noexcept nogil:
     """Count an answer without errors: neither the response nor a partition of it has one."""

@@ -5,19 +5,22 @@ validates the batches and writes the job and the answer behind the request, in t
 
     | frame of the request | pad to 8 | JobHeader | n times JobBatch | response frame with holes | free |
 
-Anything uncommon (an error of any kind, a compressed batch, a transaction, too little room) is left to the
-slow path. Then nothing has been changed but bytes behind the frame.
+Compressed batches are unpacked to be validated (records/unpack.h), up to 1 MiB for a request. Anything
+uncommon (an error of any kind, a batch that has to be packed anew, a transaction, too little room) is left to
+the slow path. Then nothing has been changed but bytes behind the frame.
 """
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from mpbroker.handlers.hot_path.topic_table cimport TopicsRef
 from mpbroker.ipc.slots cimport ProduceSlot, RequestSlot
+from mpbroker.records.unpack cimport Unpacker
 
 cdef enum:
     PRODUCE_KEY = 0
     FIRST_PRODUCE_VERSION = 3
     LAST_PRODUCE_VERSION = 13
     FIRST_LOG_START_VERSION = 5
+    FIRST_ZSTD_VERSION = 7
     FIRST_RECORD_ERRORS_VERSION = 8
     FIRST_FLEXIBLE_VERSION = 9
     FIRST_TOPIC_ID_VERSION = 13
@@ -36,5 +39,6 @@ cdef void set_throttle(
     ProduceSlot *job, uint8_t *arena, int version, uint32_t throttle_ms, int by
 ) noexcept nogil
 cdef bint try_produce(
-    RequestSlot *request, uint8_t *arena, TopicsRef *topics, int64_t now_ms, uint16_t sender, ProduceSlot *out
+    RequestSlot *request, uint8_t *arena, TopicsRef *topics, Unpacker *unpacker, int64_t now_ms,
+    uint16_t sender, ProduceSlot *out
 ) noexcept nogil

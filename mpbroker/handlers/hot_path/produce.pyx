@@ -7,9 +7,10 @@ from mpbroker.handlers.hot_path.topic_table cimport (
 )
 from mpbroker.ipc.slots cimport PRODUCE, JobBatch, JobHeader, ProduceSlot, RequestSlot
 from mpbroker.records.batch cimport (
-    BATCH_OK, LOG_APPEND_TIME_BIT, NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchInfo, set_max_timestamp,
-    validate_batch,
+    ATTRIBUTES_AT, BATCH_COMPRESSED, BATCH_OK, CODEC_MASK, LOG_APPEND_TIME_BIT, NO_TIMESTAMP,
+    TRANSACTIONAL_BIT, BatchInfo, set_max_timestamp, validate_batch,
 )
+from mpbroker.records.unpack cimport Unpacker, unpack_batch, unpacker_reset
 from mpbroker.handlers.hot_path.wire cimport (
     NULL_LENGTH, Cursor, count_bytes, put_count, skip_tags, take, take_length, take_u16, take_u32,
 )
@@ -17,6 +18,7 @@ from mpbroker.records.wire cimport store_u16, store_u32, store_u64
 from shm.arena cimport block_capacity
 
 cdef enum:
+    ZSTD = 4                    # mpbroker.records.compression.Codec
     # error_code i16, base_offset i64, log_append_time_ms i64; then log_start_offset i64
     HOLE_BYTES = 18
     HOLE_BYTES_WITH_LOG_START = 26
@@ -94,8 +96,29 @@ cdef inline bint timestamps_allowed(Topic *topic, BatchInfo *info, int64_t now_m
     return info.max_timestamp - now_ms <= topic.after_max_ms
 
 
+cdef inline bint is_kept(Topic *topic, const uint8_t *records, int64_t length, int version) noexcept nogil:
+    """Return True if the codec that the unchecked batch claims is the topic's and allowed in this version."""
+    cdef int codec
+    if length <= ATTRIBUTES_AT + 1:
+        return False
+    codec = records[<int>ATTRIBUTES_AT + 1] & CODEC_MASK
+    if codec == ZSTD and version < FIRST_ZSTD_VERSION:
+        return False
+    return topic.codec < 0 or topic.codec == codec
+
+
+cdef inline bint is_valid(
+    Topic *topic, Unpacker *unpacker, const uint8_t *records, int64_t length, BatchInfo *info
+) noexcept nogil:
+    cdef int verdict = validate_batch(records, length, topic.max_message_bytes, info)
+    if verdict == BATCH_COMPRESSED:
+        verdict = unpack_batch(unpacker, records, info)
+    return verdict == BATCH_OK
+
+
 cdef bint accept_batch(
-    Topic *topic, int32_t partition, const uint8_t *records, int64_t length, int64_t now_ms, JobBatch *job
+    Topic *topic, Unpacker *unpacker, int32_t partition, const uint8_t *records, int64_t length, int version,
+    int64_t now_ms, JobBatch *job
 ) noexcept nogil:
     """Fill `job`, but for data and hole. Return False if the batch cannot be appended as it is."""
     cdef BatchInfo info
@@ -103,7 +126,9 @@ cdef bint accept_batch(
     if partition < 0 or partition >= topic.partitions:
         return False
     place = topic.places[partition]
-    if place.generation == 0 or validate_batch(records, length, topic.max_message_bytes, &info) != BATCH_OK:
+    if place.generation == 0 or not is_kept(topic, records, length, version):
+        return False
+    if not is_valid(topic, unpacker, records, length, &info):
         return False
     if info.attributes & TRANSACTIONAL_BIT or (topic.keyed and info.has_null_key):
         return False
@@ -143,8 +168,8 @@ cdef uint8_t *put_partition(uint8_t *p, int32_t partition, int version) noexcept
 
 
 cdef bint accept(
-    const uint8_t *body, uint64_t length, int version, Shape *shape, TopicsRef *topics, int64_t now_ms,
-    uint8_t *arena, uint64_t block, JobBatch *jobs, uint8_t *reply, uint32_t correlation
+    const uint8_t *body, uint64_t length, int version, Shape *shape, TopicsRef *topics, Unpacker *unpacker,
+    int64_t now_ms, uint8_t *arena, uint64_t block, JobBatch *jobs, uint8_t *reply, uint32_t correlation
 ) noexcept nogil:
     """Look topics up, validate batches, write jobs and answer. `measure` has checked the structure."""
     cdef bint flexible = version >= FIRST_FLEXIBLE_VERSION
@@ -179,7 +204,7 @@ cdef bint accept(
         for i in range(partitions):
             partition = <int32_t>take_u32(&c)
             count = take_length(&c, flexible, True)
-            if not accept_batch(topic, partition, c.at, count, now_ms, jobs):
+            if not accept_batch(topic, unpacker, partition, c.at, count, version, now_ms, jobs):
                 return False
             worker = topic.places[partition].worker
             if topics.down >> worker & 1:
@@ -203,7 +228,8 @@ cdef bint accept(
 
 
 cdef bint try_produce(
-    RequestSlot *request, uint8_t *arena, TopicsRef *topics, int64_t now_ms, uint16_t sender, ProduceSlot *out
+    RequestSlot *request, uint8_t *arena, TopicsRef *topics, Unpacker *unpacker, int64_t now_ms,
+    uint16_t sender, ProduceSlot *out
 ) noexcept nogil:
     """Turn the request into a job and fill `out` for the log process. Return False if it is not common."""
     cdef int version = request.api_version
@@ -214,6 +240,7 @@ cdef bint try_produce(
     cdef Shape shape
     cdef uint32_t i
     topics.asking = request.connection
+    unpacker_reset(unpacker)
     if version < FIRST_PRODUCE_VERSION or version > LAST_PRODUCE_VERSION or request.body > request.length:
         return False
     if not measure(base + request.body, request.length - request.body, version, &shape):
@@ -222,8 +249,8 @@ cdef bint try_produce(
     if reply + shape.reply_bytes > block_capacity(arena, request.block):
         return False
     if not accept(
-        base + request.body, request.length - request.body, version, &shape, topics, now_ms, arena,
-        request.block, jobs, base + reply, <uint32_t>request.correlation,
+        base + request.body, request.length - request.body, version, &shape, topics, unpacker,
+        now_ms, arena, request.block, jobs, base + reply, <uint32_t>request.correlation,
     ):
         return False
     header.batches, header.workers = shape.partitions, shape.workers

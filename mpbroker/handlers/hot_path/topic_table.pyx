@@ -62,6 +62,7 @@ cdef Topic *new_topic(policy, bytes packed, int log_workers) except NULL:
         topic.places[number].worker = log_worker_of_slot(places[2 * number], log_workers)
     topic.config_version, topic.max_message_bytes = policy.config_version, policy.max_message_bytes
     topic.fast, topic.append_time, topic.keyed = policy.fast, policy.append_time, policy.keyed
+    topic.codec = policy.codec
     topic.before_max_ms, topic.after_max_ms = policy.before_max_ms, policy.after_max_ms
     return topic
 

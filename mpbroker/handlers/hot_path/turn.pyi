@@ -4,6 +4,7 @@ from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log.read.fetch_positions import FetchPositions
 from mpbroker.quotas.clients import Clients
+from mpbroker.records.unpack import BatchUnpacker
 from shm.counters import CounterPage
 from shm.ring import Ring
 
@@ -20,6 +21,8 @@ class HandlerTurn:
     def meters(self) -> Meters: ...
     @property
     def topics(self) -> TopicTable: ...
+    @property
+    def unpacker(self) -> BatchUnpacker: ...
     @property
     def clients(self) -> Clients: ...
     @property

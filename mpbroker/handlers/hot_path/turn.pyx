@@ -1,9 +1,10 @@
 """The handler's turn: take all that waits, serve the common requests without Python, hand back the rest.
 
     1. sleep      arm the bell, look at every ring and watched word, sleep for at most the time given
-    2. take       copy each ring's slots and advance its head before acting on them
+    2. take       copy some of a ring's slots and advance its head before acting on them, until the ring is
+                  empty or the turn has taken 10 ms
     3. act        common Produce requests become jobs (produce.pyx), hot fetches are answered (fetch.pyx);
-                  all else is kept for Python
+                  all else is kept for Python, as heavy where batches unpack to much
     4. publish    each ring once, its bell once
 
 This object is the only producer of the rings to the log workers: Python's own jobs go through `push_job`.
@@ -43,6 +44,7 @@ from mpbroker.ipc.slots cimport (
     THROTTLED_BY_REQUEST, JobHeader, ProduceSlot, ReplySlot, RequestSlot,
 )
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
+from mpbroker.records.unpack cimport UNPACK_ROOM_BYTES, BatchUnpacker
 from shm.arena cimport Arena
 from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 from shm.counters cimport (
@@ -74,7 +76,10 @@ cdef enum:
     MOST_LOGS = 7               # mpbroker.config.workers.MAX_LOG_WORKERS
     MOST_PEERS = 24             # processors, log workers, coordinator
     MOST_WATCHED = 16
-    TAKEN_AT_ONCE = 1024
+    # Requests taken at once: each may unpack UNPACK_ROOM_BYTES, some ms of work.
+    TAKEN_AT_ONCE = 8
+    # A turn takes nothing more after this time: it ends 50 ms after its start at the latest.
+    TURN_AT_MOST_NS = 10 * 1000 * 1000
     # Read the clock again after this many bytes of batches: a few microseconds of work.
     CLOCK_EVERY_BYTES = 16384
     SIZE_FIELD_BYTES = 4        # at the start of a frame; a request's size does not count it
@@ -119,6 +124,7 @@ cdef class HandlerTurn:
 
     cdef Peer peers[MOST_PEERS]
     cdef int peer_count
+    cdef int first_peer         # with which the next turn begins
     cdef Watched watched[MOST_WATCHED]
     cdef int watched_count
     cdef LogPeer logs[MOST_LOGS]
@@ -138,6 +144,7 @@ cdef class HandlerTurn:
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public int fetch_bytes_max
     cdef readonly TopicTable topics
+    cdef readonly BatchUnpacker unpacker
     cdef readonly Meters meters
     cdef readonly Clients clients
     cdef int64_t window_ms      # of quotas
@@ -154,6 +161,7 @@ cdef class HandlerTurn:
         cdef int number
         self.index, self.topics, self.meters = index, topics, memory.meters(index)
         self.clients, self.window_ms = Clients(memory.rates(index), self.meters), memory.sizes.quota_window_ms
+        self.unpacker = BatchUnpacker()
         self.keep = [bell, counters]
         self.sessions, self.log_rings, self.inboxes = [], [], []
         self.bell, self.counters = &bell.ref, &counters.ref
@@ -407,20 +415,26 @@ cdef class HandlerTurn:
         )
 
     cdef int _run(self, int timeout_ms) noexcept nogil:
-        cdef int i, failed = 0
-        cdef uint64_t requests = 0
+        cdef int i, n, failed = 0
+        cdef uint64_t requests = 0, begun_ns
+        cdef bint late = False
         for i in range(self.log_count):
             drain_to_log(&self.logs[i])
         self._publish()
         if timeout_ms > 0:
             self._sleep(timeout_ms)
-        heartbeat(self.counters, monotonic_ns())
+        begun_ns = monotonic_ns()
+        heartbeat(self.counters, begun_ns)
         self.heavy_for_python = False
-        for i in range(self.peer_count):
-            if self.paused and self.peers[i].requests:
-                continue
+        for n in range(self.peer_count):
+            i = (self.first_peer + n) % self.peer_count
             while failed == 0 and ring_waiting(self.peers[i].inbox):
+                if self.peers[i].requests and (self.paused or late):
+                    break
                 failed = self._take(&self.peers[i], &requests)
+                if self.peers[i].requests and monotonic_ns() - begun_ns > TURN_AT_MOST_NS:
+                    # The next turn begins with another peer, so that each gets its share.
+                    late, self.first_peer = True, (i + 1) % self.peer_count
         self._publish()
         if not self.heavy_for_python and not self.python_works and load_relaxed(self.heavy):
             store_relaxed(self.heavy, 0)
@@ -470,7 +484,7 @@ cdef class HandlerTurn:
         cdef uint64_t count = ring_waiting(
             peer.inbox
         ), i, own = 0, fast = 0, slow = 0, fetches = 0, now_ns, before_ns
-        cdef uint64_t since_clock = 0
+        cdef uint64_t since_clock = 0, unpacked
         cdef int64_t now_ms
         cdef int failed = 0
         cdef bint stale
@@ -501,21 +515,25 @@ cdef class HandlerTurn:
                 continue
             own += 1
             if request.api_key == PRODUCE_KEY:
+                self.unpacker.ref.too_large = 0
                 if (
                     not stale and not self.tells_all and not peer.slow_produces[request.channel]
                     and self._produce(peer, request, now_ms, &job)
                 ):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
-                    since_clock += request.length + 256
+                    unpacked = UNPACK_ROOM_BYTES - self.unpacker.ref.left_bytes
+                    since_clock += request.length + unpacked + 256
                     if since_clock >= CLOCK_EVERY_BYTES:
                         since_clock, before_ns, now_ns = 0, now_ns, monotonic_ns()
                         job.local_us = stamp_us(before_ns, now_ns)
                     failed |= self._send(peer, &job)
-                    count_produce(&self.meters.ref, peer.arena, &job)
+                    count_produce(&self.meters.ref, peer.arena, &job, unpacked)
                     fast += 1
                     continue
                 slow += 1
                 peer.slow_produces[request.channel] += 1
+                if self.unpacker.ref.too_large:
+                    self._announce(request, &slot)
             elif request.api_key == FETCH_KEY and not stale and self._fetch(peer, request, now_ns):
                 fetches += 1
                 continue
@@ -530,12 +548,22 @@ cdef class HandlerTurn:
         counter_add(self.counters, COUNT_FETCHES_FAST, fetches)
         return failed
 
+    cdef void _announce(self, RequestSlot *request, Slot *slot) noexcept nogil:
+        """Make a heavy request of one whose batches unpack to more than the turn may do, in `slot` too."""
+        self.unpacker.ref.too_large = 0
+        request.flags |= HEAVY
+        memcpy(slot, request, sizeof(Slot))
+        if load_relaxed(self.heavy) == 0:
+            store_relaxed(self.heavy, monotonic_ns())
+
     cdef inline bint _produce(
         self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job
     ) noexcept nogil:
         if self.clients.ref.on:
             return self._produce_on_account(peer, request, now_ms, job)
-        return try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job)
+        return try_produce(
+            request, peer.arena, &self.topics.ref, &self.unpacker.ref, now_ms, self.index, job,
+        )
 
     cdef bint _produce_on_account(
         self, Peer *peer, RequestSlot *request, int64_t now_ms, ProduceSlot *job
@@ -544,7 +572,9 @@ cdef class HandlerTurn:
         cdef uint64_t begun_ns = monotonic_ns()
         cdef int64_t clock_ms = begun_ns // 1000000, pause_ms = 0, time_ms = 0, spent_ns
         cdef Client *client = self._client(peer, request)
-        if client == NULL or not try_produce(request, peer.arena, &self.topics.ref, now_ms, self.index, job):
+        if client == NULL or not try_produce(
+            request, peer.arena, &self.topics.ref, &self.unpacker.ref, now_ms, self.index, job,
+        ):
             return False
         if client.produce.key:
             pause_ms = charge(

@@ -32,7 +32,6 @@ from mpbroker.records.validation import TopicPolicy
 from mpbroker.security.acls import Acl
 from mpbroker.security.authorizer import Authorizer, super_users_in
 
-_STORED_AS_SENT = ("producer", "uncompressed")
 _CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE, "producer": None}
 
 _decoder: msgspec.msgpack.Decoder[MetadataNews] = msgspec.msgpack.Decoder(MetadataNews)
@@ -53,7 +52,11 @@ class Topic(msgspec.Struct, frozen=True, gc=False):
     # For the produce turn (mpbroker.handlers.hot_path.topic_table.Policy).
     @property
     def fast(self) -> bool:
-        return not self.internal and self.config.compression_type in _STORED_AS_SENT
+        return not self.internal
+
+    @property
+    def codec(self) -> int:
+        return -1 if self.policy.compression is None else int(self.policy.compression)
 
     @property
     def append_time(self) -> bool:

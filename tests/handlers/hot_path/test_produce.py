@@ -53,8 +53,15 @@ def records(count: int = 1, size: int = 10, key: bytes | None = b"k", age_ms: in
     return [NewRecord(key=key, value=bytes(size), timestamp=now_ms() - age_ms + i) for i in range(count)]
 
 
-def wrong_max_timestamp() -> bytes:
-    batch = build_batch(records(3))
+def bad_stream(codec: Codec) -> bytes:
+    batch = build_batch(records(), codec=codec)
+    batch[-8] ^= 0xFF
+    correct_max_timestamp(batch, now_ms())  # mends the CRC
+    return bytes(batch)
+
+
+def wrong_max_timestamp(codec: Codec = Codec.NONE) -> bytes:
+    batch = build_batch(records(3), codec=codec)
     correct_max_timestamp(batch, now_ms() + 1000)
     return bytes(batch)
 
@@ -76,6 +83,13 @@ BATCHES: dict[str, Callable[[], bytes | None]] = {
     "old": lambda: bytes(build_batch(records(age_ms=5000))),
     "future": lambda: bytes(build_batch(records(age_ms=-7_200_000))),
     "gzip": lambda: bytes(build_batch(records(5), codec=Codec.GZIP)),
+    "snappy": lambda: bytes(build_batch(records(5, 1000), codec=Codec.SNAPPY)),
+    "lz4": lambda: bytes(build_batch(records(5, 1000), codec=Codec.LZ4)),
+    "zstd": lambda: bytes(build_batch(records(5, 1000), codec=Codec.ZSTD)),
+    "gzip without keys": lambda: bytes(build_batch(records(key=None), codec=Codec.GZIP)),
+    "old lz4": lambda: bytes(build_batch(records(age_ms=5000), codec=Codec.LZ4)),
+    "lz4 with wrong max timestamp": lambda: wrong_max_timestamp(Codec.LZ4),
+    "bad lz4": lambda: bad_stream(Codec.LZ4),
     "transactional": lambda: bytes(
         build_batch(records(), producer_id=9, producer_epoch=1, base_sequence=4, transactional=True)
     ),
@@ -133,6 +147,8 @@ def produce(rig: Rig, case: Case, native: bool) -> Seen:
     rig.handler.turn.log_is_up, rig.handler.fenced_logs = native, set() if native else {0}
     rig.processor.send(case.frame(), room=case.room, connection=next(CONNECTIONS))
     rig.turn()
+    while rig.handler.has_heavy():
+        rig.turn()
     jobs = rig.log.take()
     assert len(jobs) <= 1
     appended: list[tuple[object, ...]] = []
@@ -178,6 +194,14 @@ COMMON = [
     ("stamped", "old"),
     ("keyed", "one"),
     ("late", "one"),
+    ("plain", "gzip"),
+    ("plain", "snappy"),
+    ("plain", "lz4"),
+    ("plain", "lz4 with wrong max timestamp"),
+    ("plain", "gzip without keys"),
+    ("stamped", "old lz4"),
+    ("keyed", "snappy"),
+    ("zipped", "gzip"),
 ]
 
 
@@ -279,7 +303,30 @@ def test_a_bad_partition_does_not_harm_its_neighbour(ready: Rig) -> None:
     assert len(appended) == 1
 
 
-@pytest.mark.parametrize("batch", ["gzip", "trailing"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_zstd_is_native_from_the_version_on_that_has_it(ready: Rig, version: int) -> None:
+    native, slow = both(ready, Case({"plain": [(0, "zstd")]}, version=version))
+    assert native[0] == ("native" if version >= 7 else "slow")
+    assert native[1:] == slow[1:]
+
+
+@pytest.mark.parametrize(
+    ("topic", "batch"),
+    [
+        ("zipped", "one"),
+        ("zipped", "lz4"),
+        ("keyed", "gzip without keys"),
+        ("late", "old lz4"),
+        ("plain", "bad lz4"),
+    ],
+)
+def test_compressed_batches_for_the_slow_path(ready: Rig, topic: str, batch: str) -> None:
+    native, slow = both(ready, Case({topic: [(0, batch)]}))
+    assert native[0] == slow[0] == "slow"
+    assert native[1:] == slow[1:]
+
+
+@pytest.mark.parametrize("batch", ["trailing"])
 def test_what_needs_more_work_is_appended_by_the_slow_path(ready: Rig, batch: str) -> None:
     how, _, appended = produce(ready, Case({"plain": [(0, batch)]}), native=True)
     assert how == "slow"

@@ -17,7 +17,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from tests.handlers.test_heavy import LIGHT
-from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, request_frame, topic_image
+from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, for_python, request_frame, topic_image
 from tests.support.handler_rig import rig as make_rig
 
 WORKERS = 3
@@ -34,6 +34,7 @@ def _ready() -> Iterator[Rig]:
 
 def produce(*partitions: int, codec: Codec = Codec.NONE, acks: int = -1) -> bytes:
     batch = bytes(build_batch([NewRecord(b"k", b"v", -1)], codec=codec))
+    batch = for_python(batch) if codec is not Codec.NONE else batch
     data = [ProduceRequest.PartitionProduceData(number, batch) for number in partitions]
     request = ProduceRequest(None, acks, 1000, [ProduceRequest.TopicProduceData("t", TOPIC.topic_id, data)])
     return request_frame(0, 7, request)

@@ -20,7 +20,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Mpbroker
 from tests.handlers.test_fences import fence
-from tests.support.handler_rig import PROCESSOR, Rig, request_frame, topic_image
+from tests.support.handler_rig import PROCESSOR, Rig, for_python, request_frame, topic_image
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic
 
@@ -36,6 +36,7 @@ def _ready(rig: Rig) -> Rig:
 
 def produce(value: str, codec: Codec = Codec.NONE) -> bytes:
     batch = bytes(build_batch([NewRecord(value.encode())], codec=codec))
+    batch = for_python(batch) if codec is not Codec.NONE else batch
     data = [ProduceRequest.PartitionProduceData(0, batch)]
     of_topic = ProduceRequest.TopicProduceData("t", partition_data=data)
     return request_frame(0, 7, ProduceRequest(None, -1, 1000, [of_topic]))
