@@ -92,7 +92,10 @@ def acl_remove(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
 ) -> None:
-    """Remove what `add` with the same flags has added; without a principal, all about these resources."""
+    """Remove access control lists.
+
+    These are the ones that `add` with the same flags adds; without a principal, all about the resources.
+    """
     from mpbroker.cli import acls
 
     found = acls.filters(
@@ -116,7 +119,10 @@ def acl_list(
     command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
-    """List access control lists; for a topic, group or id also those by prefix and for all."""
+    """List access control lists.
+
+    For a topic, group or id also those for a prefix of it and for all.
+    """
     from mpbroker.cli import acls
 
     resources = acls.Resources(topic or [], group or [], transactional_id or [], cluster, False)

@@ -63,17 +63,20 @@ def make_broker(
     waiting = _make_waiting(context, number)
     lender = Lender(arena, context.index)
     appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
-
-    def closed_behind(request: Request) -> Sequence[Request]:
-        return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
-
     parked_memory = ParkedMemory(lambda: context.config)
     jobs = Jobs(appends, waiting, len(workers), produces.end)
     return Broker(
         config=config,
         metadata=metadata,
         table=table,
-        answers=Answers(context.index, arena, lambda p: outboxes[p], waiting, context.whose, closed_behind),
+        answers=Answers(
+            context.index,
+            arena,
+            lambda p: outboxes[p],
+            waiting,
+            context.whose,
+            partial(_closed_behind, produces),
+        ),
         coordinator=coordinator,
         log=jobs,
         log_calls=[_log_client(context, arena, worker, turn) for worker in workers],
@@ -112,6 +115,11 @@ def make_broker(
         authorization=Authorization(metadata.authorizer, turn.topics),
         log_levels=LogLevels(memory),
     )
+
+
+def _closed_behind(produces: ProduceOrder, request: Request) -> Sequence[Request]:
+    """Return the produces that a produce which closes its connection takes along; see `Answers.close`."""
+    return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
 
 
 def session_slots(config: BrokerConfig) -> int:
