@@ -86,14 +86,7 @@ def make_broker(
         fetches=Fetches(
             table, marks, number, context.counters, config.fetch_purgatory_purge_interval_requests
         ),
-        fetch_sessions=FetchSessionCache(
-            session_slots(config),
-            number,
-            turn.fetch_sessions,
-            context.counters,
-            monotonic_ms,
-            memory.sizes.partition_slots,
-        ),
+        fetch_sessions=_fetch_sessions(context, number, turn),
         forwarding=Forwarding(coordinator, parked_memory),
         parked_memory=parked_memory,
         readers=Readers(config.log_dirs),
@@ -120,6 +113,17 @@ def make_broker(
 def _closed_behind(produces: ProduceOrder, request: Request) -> Sequence[Request]:
     """Return the produces that a produce which closes its connection takes along; see `Answers.close`."""
     return produces.refuse(request) if request.api_key == ApiKey.PRODUCE else ()
+
+
+def _fetch_sessions(context: ProcessContext, number: int, turn: HandlerTurn) -> FetchSessionCache:
+    return FetchSessionCache(
+        session_slots(context.config),
+        number,
+        turn.fetch_sessions,
+        context.counters,
+        monotonic_ms,
+        context.memory.sizes.partition_slots,
+    )
 
 
 def session_slots(config: BrokerConfig) -> int:
