@@ -140,14 +140,10 @@ class AclFilter(NamedTuple):
 
     def check(self) -> None:
         """Check that all numbers are known ones. Raises BadAcl. (Kafka: AclControlManager.validateFilter.)"""
-        pattern, entry = "Unknown patternFilter.", "Unknown entryFilter."
-        known_types = {*map(int, ResourceType)} - {0}
-        if self.resource_type not in known_types or self.pattern_type not in {*map(int, PatternType)} - {0}:
-            raise BadAcl(pattern)
-        if self.operation not in {*map(int, Operation)} - {0}:
-            raise BadAcl(entry)
-        if self.permission not in {*map(int, Permission)} - {0}:
-            raise BadAcl(entry)
+        if not (_is_known(ResourceType, self.resource_type) and _is_known(PatternType, self.pattern_type)):
+            raise BadAcl("Unknown patternFilter.")
+        if not (_is_known(Operation, self.operation) and _is_known(Permission, self.permission)):
+            raise BadAcl("Unknown entryFilter.")
 
     @property
     def is_exact(self) -> bool:
@@ -196,7 +192,7 @@ def check_new(acl: Acl) -> None:
         raise BadAcl("Invalid empty resource name")
     if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise BadAcl(f"Invalid patternType {_named(PatternType, acl.pattern_type)}")
-    if acl.operation not in {*map(int, Operation)} - {Operation.UNKNOWN, Operation.ANY}:
+    if acl.operation == Operation.ANY or not _is_known(Operation, acl.operation):
         raise BadAcl(f"Invalid operation {_named(Operation, acl.operation)}")
     if acl.permission not in (Permission.DENY, Permission.ALLOW):
         raise BadAcl(f"Invalid permissionType {_named(Permission, acl.permission)}")
@@ -215,4 +211,9 @@ def kafka_word(number: IntEnum) -> str:
 
 
 def _named(numbers: type[IntEnum], number: int) -> str:
-    return numbers(number).name if number in {*map(int, numbers)} else "UNKNOWN"
+    return numbers(number).name if _is_known(numbers, number) else "UNKNOWN"
+
+
+def _is_known(numbers: type[IntEnum], number: int) -> bool:
+    """Return True if `number` has a name other than UNKNOWN."""
+    return number != 0 and number in {*map(int, numbers)}

@@ -85,9 +85,6 @@ class Authorizer:
     def __iter__(self) -> Iterator[Acl]:
         return iter(self._entries)
 
-    def __contains__(self, acl: Acl) -> bool:
-        return acl in self._entries
-
     def clear(self) -> None:
         """Remove all entries."""
         self._entries.clear()
@@ -125,9 +122,6 @@ class Authorizer:
     def find(self, question: AclFilter) -> list[Acl]:
         """Return the entries that a filter matches."""
         return [acl for acl in self._entries if question.matches(acl)]
-
-    def is_super_user(self, principal: str) -> bool:
-        return principal in self._super_users
 
     def authorize(self, client: Client, operation: Operation, kind: ResourceType, name: str) -> Verdict:
         """Decide whether the client may do `operation` to the resource of this type and name."""

@@ -1,8 +1,9 @@
-"""What the broker's processes run, imported while others of them start.
+"""Late imports of the supervisor, and the entry points of the roles that are imported late.
 
-The supervisor imports everything, so that all processes share it, and before any role can need a successor:
-the files may be those of another release by then. But it imports late. A process that has been forked waits
-for its disk, or uses another CPU, meanwhile. `prepare_*` are called in the order of the start.
+The supervisor imports everything, so that its children share the memory, and before a child has to be
+replaced: by then the files may belong to another release. It imports the modules of a role only while the
+role before it starts, because that one waits for its disk or runs on another CPU. Call the `prepare_*`
+functions in the order of the start.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ HOT_APIS = (
 
 
 def prepare_coordinator() -> None:
+    """Import the coordinator, and prepare the codecs of its records."""
     import_module("mpbroker.coordinator.process")
     from mpbroker.coordinator.metadata import metadata_records
 
@@ -47,7 +49,7 @@ def prepare_scrubber() -> None:
 
 
 def prepare_cleaner() -> None:
-    """Prepare a successor of the cleaner. Nobody waits for the first one, which imports beside the others."""
+    """Import the cleaner for a replacement. The first cleaner imports it itself; nobody waits for that."""
     import_module("mpbroker.log.compaction.cleaner_process")
 
 

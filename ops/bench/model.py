@@ -29,12 +29,14 @@ ROUND_VISITS = 2
 FITTED_MOST = 64
 # Rounds of several log workers at once on one device (docs/PERFORMANCE.md, "The commit journal").
 OVERLAP = 1.5
+# Fixed-point steps for each population, and halvings of the interval of its rate.
 STEPS, HALVINGS = 8, 24
-# The next larger number of connections is a part more, from so many on.
+# From this many connections on, the next population is 1/APART larger instead of one more.
 APART = 32
 # Cores that others may take beside a point that a prediction is compared with.
 OTHERS_MOST = 0.75
-FROM_HALF = 0.5
+# Part of the way that each step moves the queues: a whole step would swing.
+DAMPING = 0.5
 
 Point = Mapping[str, Any]
 
@@ -145,7 +147,7 @@ def _add_one(costs: Costs, population: int, cores: float, queues: dict[str, floa
                 slowest = rate
         for hop in costs.hops:
             waits_us = alone[hop.kind] + VISITS[hop.kind] * core_us
-            queues[hop.kind] += FROM_HALF * (rate * waits_us / 1e6 - queues[hop.kind])
+            queues[hop.kind] += DAMPING * (rate * waits_us / 1e6 - queues[hop.kind])
     return rate
 
 
@@ -226,9 +228,10 @@ def comparison(points: Sequence[Point], cores: int) -> list[str]:
         apart = 100 * (told / point["requests_per_s"] - 1)
         used = point["x"] == 1 or (point["series"] == "os" and point["x"] == FITTED_MOST)
         cells = (f"{left:.1f}", f"{point['requests_per_s']:,.0f}", f"{told:,.0f}")
-        verdict = f"{'fitted, ' if used else ''}{apart:+.0f} %"
+        verdict = f"{apart:+.0f} %"
         if point["others_cores"] > OTHERS_MOST:
             verdict = f"others took {point['others_cores']:.1f}"
+        verdict = f"{'fitted, ' if used else ''}{verdict}"
         lines.append(f"| {point['x']:,} | {point['series']} | {' | '.join(cells)} | {verdict} |")
     return lines
 

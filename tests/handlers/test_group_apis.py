@@ -318,7 +318,7 @@ def test_more_than_any_broker_has_closes_the_connection(
     ready.turn()
     (reply,) = ready.processor.replies()
     assert reply.kind == SlotKind.CLOSE
-    assert f"names more than {all_apis()[key].elements_max} of what it is about" in caplog.text
+    assert f"has more than {all_apis()[key].elements_max} elements in its arrays" in caplog.text
     assert ready.coordinator.take() == []
 
 

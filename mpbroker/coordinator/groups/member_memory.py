@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-# A member or an id that was given out, with its places in tables and its timer; a name in a set.
+# An estimate of a member, or of a member id that was given out: objects, places in tables, a timer.
 MEMBER_BYTES: Final = 1024
+# An estimate of a name in a set.
 NAME_BYTES: Final = 100
 
 
 class MemberMemory:
-    """`used_bytes` is an estimate. A group charges what it keeps and gives back what it no longer does."""
+    """A counter of the bytes that groups keep for their members; an estimate."""
 
     def __init__(self) -> None:
         self.used_bytes = 0

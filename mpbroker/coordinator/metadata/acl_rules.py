@@ -75,22 +75,9 @@ def create(
                 answer.results.append((ErrorCode.POLICY_VIOLATION, text))
                 continue
             made.add(acl)
-            records.append(AccessControlEntryRecord(new_id(), *_fields(acl)))
+            records.append(AccessControlEntryRecord(new_id(), *acl))
         answer.results.append((ErrorCode.NONE, None))
     return answer, records
-
-
-def _fields(acl: Acl) -> tuple[int, str, int, str, str, int, int]:
-    """Return the fields of an entry in the order of its record."""
-    return (
-        acl.resource_type,
-        acl.resource_name,
-        acl.pattern_type,
-        acl.principal,
-        acl.host,
-        acl.operation,
-        acl.permission,
-    )
 
 
 def _check_lengths(acl: Acl) -> None:

@@ -16,6 +16,8 @@ from mpbroker.protocol.errors import ErrorCode
 
 # A quarter of the broker's partitions is kept for those who create topics by name and number.
 RESERVE_SHARE = 4
+# Principals that are told apart in the log; tokens may name very many.
+TOLD_MAX = 1_000
 
 log = logging.getLogger("mpbroker")
 
@@ -54,7 +56,7 @@ class AutomaticTopics:
             )
         else:
             return
-        if user not in self._told:
+        if user not in self._told and len(self._told) < TOLD_MAX:
             self._told.add(user)
             log.warning("topics are not created automatically for %s: %s. Create them by name", user, why)
         raise Refused(ErrorCode.POLICY_VIOLATION, f"Automatic creation of topics: {why}.")
@@ -62,6 +64,7 @@ class AutomaticTopics:
     def created(self, user: str, topic_id: bytes, topics: Mapping[bytes, _Topic], share: int) -> None:
         """Note a topic that is about to be created. One that never is counts for nothing."""
         ids = self._ids.setdefault(user, [])
+        # Topics that are gone stay here until there are twice as many as the principal may have.
         if len(ids) > 2 * share:
             ids[:] = [one for one in ids if one in topics]
         ids.append(topic_id)

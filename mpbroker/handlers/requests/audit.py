@@ -1,4 +1,4 @@
-"""Log lines about what clients are refused: some for each principal and minute, and the number of the rest.
+"""Log lines about refusals: in each handler so many for a principal and minute, then how many more.
 
 (Kafka: `kafka.authorizer.logger`, which has a line for each refusal of each name, without a bound.)
 """
@@ -37,7 +37,9 @@ class Audit:
     def __init__(self) -> None:
         self._told: dict[str, _Told] = {}
 
-    def refused(self, now_ms: int, client: Client, need: Need, name: str, key: int, verdict: Verdict) -> None:
+    def refused(
+        self, now_ms: int, client: Client, need: Need, name: str, api_key: int, verdict: Verdict
+    ) -> None:
         """Log a refusal: who, from where, what, for which API, and by which entry."""
         who = client.principal
         if who not in self._told and len(self._told) >= PRINCIPALS_MAX:
@@ -53,7 +55,7 @@ class Audit:
             client.host,
             need,
             name[:NAME_SHOWN_MAX],
-            ApiKey(key).name,
+            ApiKey(api_key).name,
             verdict.rule if isinstance(verdict.rule, Acl) else verdict.rule.value,
         )
 

@@ -1,7 +1,8 @@
 """Decisions about the clients of this handler, by the entries that the coordinator has published.
 
-Without an authorizer everybody may do everything. Decisions are remembered until an entry changes: here, and
-for produces and fetches of a connection in the turn's native table. (Kafka: AuthHelper.)
+Without an authorizer everybody may do everything. What is allowed is remembered until an entry changes: here,
+and for produces and fetches of a connection in the turn's native table. Refusals are decided anew. (Kafka:
+AuthHelper.)
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Authorization:
         self._grants = grants
         if authorizer is not None:
             grants.require_grants()
-        self._remembered: dict[tuple[Client, Need, str], bool] = {}
+        self._allowed: set[tuple[Client, Need, str]] = set()
         self._any: dict[tuple[Client, Operation], bool] = {}
         self.audit = Audit()
 
@@ -67,35 +68,34 @@ class Authorization:
 
     def refresh(self) -> None:
         """Forget all decisions, because entries have changed."""
-        self._remembered.clear()
+        self._allowed.clear()
         self._any.clear()
         self._grants.revoke_grants()
 
     def allows(self, asking: Asking, need: Need, name: str, *, is_told: bool = True) -> bool:
         """Return True if the client may do that to the resource of this name.
 
-        `is_told`: a refusal is logged, because the client has asked for the resource by name.
+        `is_told`: log a refusal. It is False where the client has not asked for this name.
         """
         if self._authorizer is None:
             return True
         session = asking.session
         client = Client(session.principal, session.client_host)
         key = client, need, name
-        if self._remembered.get(key):
+        if key in self._allowed:
             return True
         verdict = self._authorizer.authorize(client, need.operation, need.resource_type, name)
         if is_told and not verdict.is_allowed:
-            key_of_api = asking.slot.api_key
-            self.audit.refused(monotonic_ms(), client, need, name, key_of_api, verdict)
+            self.audit.refused(monotonic_ms(), client, need, name, asking.slot.api_key, verdict)
         # Only what is asked for by name comes again soon.
         if is_told and verdict.is_allowed and len(name) <= NAME_LENGTH_MAX:
             self._remember(key)
         return verdict.is_allowed
 
     def _remember(self, key: tuple[Client, Need, str]) -> None:
-        if len(self._remembered) >= REMEMBERED_MAX:
-            self._remembered.clear()
-        self._remembered[key] = True
+        if len(self._allowed) >= REMEMBERED_MAX:
+            self._allowed.clear()
+        self._allowed.add(key)
 
     def allows_topic(self, asking: Asking, need: Need, topic: Topic) -> bool:
         """Decide about a topic that exists. If that is allowed, the turn will know for this connection."""
@@ -127,9 +127,9 @@ class Authorization:
     def split(
         self, asking: Asking, need: Need, named: Iterable[Named], name_of: Callable[[Named], str | None]
     ) -> tuple[list[Named], list[Named]]:
-        """Return what the client may do it to, and the rest.
+        """Return the things that the client may use, and those that it may not.
 
-        Things without a name are among the former: they do not exist, which their API will say.
+        A thing without a name counts as allowed: it does not exist, and its API says so.
         """
         allowed: list[Named] = []
         denied: list[Named] = []

@@ -310,12 +310,12 @@ class Exchange:
             self.reply(response)
 
     def _names_too_many(self) -> bool:
-        """Return True, and close the connection, if others would have to wait for all that it names."""
+        """Return True, and close the connection, if the request has more elements than `most`."""
         most = self.api.elements_max
         if self.elements <= most:
             return False
         log.warning(
-            "%s names more than %d of what it is about: its connection is closed. Ask for fewer at once",
+            "%s has more than %d elements in its arrays: its connection is closed. Ask for fewer at once",
             self,
             most,
         )

@@ -13,39 +13,49 @@ from typing import Final
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.requests.exchange import Exchange
+from shm.clock import monotonic_ms
 
-# What any request takes that waits: objects, places in tables, a timer; and a partition of a fetch.
+# An estimate of any request that waits: objects, places in tables, a timer.
 REQUEST_BYTES: Final = 2_048
+# An estimate of a partition of a fetch that waits.
 PARTITION_BYTES: Final = 512
+WARNED_EVERY_MS: Final = 60_000
 
 log = logging.getLogger("mpbroker")
 
 
 class ParkedMemory:
-    """Bytes are an estimate. `config` returns the current configuration."""
+    """A counter of the bytes of requests that wait, and their bounds; an estimate.
 
-    def __init__(self, config: Callable[[], BrokerConfig]) -> None:
+    `config` returns the current configuration.
+    """
+
+    def __init__(
+        self, config: Callable[[], BrokerConfig], clock_ms: Callable[[], int] = monotonic_ms
+    ) -> None:
         self._config = config
         self._charged: dict[Exchange, tuple[str, int]] = {}
         self._by_principal: dict[str, int] = {}
         self._used_bytes = 0
-        # Whether the log says that there was no room; once until there is some again.
-        self._is_told = False
+        self._clock_ms = clock_ms
+        # No warning before this time: clients choose how often they meet a bound.
+        self._silent_until_ms = 0
 
     @property
     def used_bytes(self) -> int:
         return self._used_bytes
 
     def has_room(self, exchange: Exchange, size: int) -> bool:
-        """Return whether a request that takes so many bytes may wait. Log the first that may not."""
-        principal = exchange.session.principal_name
-        bound = self._bound_that_is_met(principal, size)
-        if bound and not self._is_told:
-            log.warning("%s may not wait: %s. More such requests are not logged", exchange, bound)
-        self._is_told = bool(bound)
+        """Return True if a request that takes `size` bytes may wait. Log at most one refusal a minute."""
+        bound = self._exceeded_bound(exchange.session.principal_name, size)
+        now_ms = self._clock_ms()
+        if bound and now_ms >= self._silent_until_ms:
+            self._silent_until_ms = now_ms + WARNED_EVERY_MS
+            log.warning("%s may not wait: %s. Others are not logged for a minute", exchange, bound)
         return not bound
 
-    def _bound_that_is_met(self, principal: str, size: int) -> str:
+    def _exceeded_bound(self, principal: str, size: int) -> str:
+        """Return the setting that forbids `size` more bytes, with its value; "" if none does."""
         config = self._config()
         handlers = config.num_io_threads
         if size > config.max_parked_bytes_per_connection:

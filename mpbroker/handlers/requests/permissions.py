@@ -32,8 +32,9 @@ class Need(NamedTuple):
 class Rule(NamedTuple):
     """The needs of an API.
 
-    `whole`: each of them, or `instead` of all of them this one. `each`: for each thing that is named.
-    `remark`: when that is so, and what a client sees that is denied it; "": the need's own error.
+    `whole`: needs of the request, all of which its client must have. `each`: needs of each thing that the
+    request names. `instead`: one need that replaces all of these; `Authorization.refusal` checks it for
+    `whole`, the API for `each`. `remark`: exceptions, for docs/SECURITY.md.
     """
 
     whole: tuple[Need, ...] = ()
@@ -90,7 +91,7 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.LIST_OFFSETS: Rule(each=(DESCRIBE_TOPIC,)),
     ApiKey.METADATA: Rule(
         each=(DESCRIBE_TOPIC,),
-        remark="Create Topic or Create Cluster if it is to be made; a list of all topics lacks those denied",
+        remark="Create Topic or Create Cluster to create it; denied topics are left out of a list of all",
     ),
     ApiKey.OFFSET_COMMIT: Rule(whole=(READ_GROUP,), each=(READ_TOPIC,)),
     ApiKey.OFFSET_FETCH: Rule(
@@ -110,7 +111,7 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.CREATE_TOPICS: Rule(
         each=(CREATE_TOPIC,),
         instead=CREATE_CLUSTER,
-        remark="settings and numbers of the new topic are told to who has DescribeConfigs Topic",
+        remark="settings and numbers of the new topic are told to clients with DescribeConfigs Topic",
     ),
     ApiKey.DELETE_TOPICS: Rule(
         each=(DELETE_TOPIC, DESCRIBE_TOPIC),
@@ -158,7 +159,7 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: Rule(whole=(ALTER_CLUSTER_CONFIGS,)),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Rule(whole=(DESCRIBE_CLUSTER,)),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Rule(whole=(ALTER_CLUSTER,)),
-    ApiKey.DESCRIBE_CLUSTER: Rule(remark="authorized operations are told to who has Describe Cluster"),
+    ApiKey.DESCRIBE_CLUSTER: Rule(remark="authorized operations are told to clients with Describe Cluster"),
     ApiKey.DESCRIBE_PRODUCERS: Rule(each=(READ_TOPIC,)),
     ApiKey.DESCRIBE_TRANSACTIONS: Rule(
         each=(DESCRIBE_TRANSACTION, DESCRIBE_TOPIC), remark="topics denied are left out"

@@ -182,6 +182,13 @@ cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail)
     event.detail = detail
     c.unreported += 1
 
+cdef inline bint is_close_reported(ChannelTurn *t, Channel *c, uint32_t reason) noexcept nogil:
+    """Return True if Python must hear of the close: to log a line, or to drop its own TLS or SASL state."""
+    cdef uint64_t least = load_relaxed(t.log_level)
+    if t.sessions[c.index].protocol != SecurityProtocol.PLAINTEXT:
+        return True
+    return t.reason_levels[reason] >= (least if least else t.log_level_at_start)
+
 cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
     """Close the socket. While others have requests of it the place stays CLOSED, until their answers come."""
     if c.state == ChannelState.CHANNEL_FREE or c.state == ChannelState.CHANNEL_CLOSED:
@@ -197,7 +204,7 @@ cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t det
     t.open_count -= 1
     ledger_close(&t.ledger, c.index)
     t.made_room = True
-    if is_told(t, c, reason):
+    if is_close_reported(t, c, reason):
         note(c, &t.closed[t.closed_count], reason, detail)
         t.closed_count += 1
     counter_add(t.counters, Counter.COUNT_CONNECTIONS_CLOSED, 1)

@@ -84,12 +84,3 @@ cdef void ring_acceptors(ChannelTurn *t) noexcept nogil:
     for i in range(ACCEPTORS):
         if ledger_waits(&t.ledger, i):
             bell_ring(&t.acceptor_bells[i])
-
-cdef inline bint is_told(ChannelTurn *t, Channel *c, uint32_t reason) noexcept nogil:
-    """Return whether Python has to hear that a connection closes for `reason`: if the log has a line about
-    it, or if it is one of TLS or SASL, of which Python keeps something.
-    """
-    cdef uint64_t least = load_relaxed(t.log_level)
-    if t.sessions[c.index].protocol != SecurityProtocol.PLAINTEXT:
-        return True
-    return t.reason_levels[reason] >= (least if least else t.log_level_at_start)

@@ -1,7 +1,7 @@
 """Connections of TLS and SASL listeners whose clients are not authenticated yet, and what they may take.
 
-Anybody can open such a connection. (Kafka bounds neither their number nor their time; OpenSSH: LoginGraceTime
-and MaxStartups.)
+Anybody can open such a connection. (Kafka counts them as any other connection and closes them when they are
+idle. OpenSSH has LoginGraceTime and MaxStartups.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ class Login(Protocol):
 
 
 class Logins:
-    """The connections of one processor, the oldest first. Whoever calls closes those that are named."""
+    """The unauthenticated connections of one processor, oldest first.
+
+    Methods return connections that the caller must close.
+    """
 
     def __init__(self, limit_ns: int, connections_max: int) -> None:
         self.limit_ns = limit_ns
@@ -37,7 +40,7 @@ class Logins:
         return len(self._open)
 
     def add(self, login: Login) -> Login | None:
-        """Add a connection; return the one that has to be closed for it, which is removed."""
+        """Add a connection. Return the oldest one, removed, if there were too many."""
         oldest = next(iter(self._open.values())) if len(self._open) >= self.connections_max else None
         if oldest is not None:
             self.remove(oldest)
@@ -47,12 +50,12 @@ class Logins:
     def remove(self, login: Login) -> None:
         """Forget a connection that is authenticated or closed. Idempotent."""
         if self._open.pop(login.connection, None) is not None:
-            self.whole(login)
+            self.frame_taken(login)
 
     def received(self, login: Login, count: int) -> Login | None:
-        """Count bytes that were added to its frame; return a connection that has to be closed for them.
+        """Count `count` bytes added to the frame of `login`.
 
-        It is the oldest of those with large frames, and it is removed.
+        Return the oldest connection with a large frame, removed, if large frames take too much; else None.
         """
         if login.connection not in self._open or len(login.frame) <= LARGE_FRAME_BYTES:
             return None
@@ -64,8 +67,8 @@ class Logins:
         self.remove(oldest)
         return oldest
 
-    def whole(self, login: Login) -> None:
-        """Stop counting the bytes of its frame, which are about to be given back."""
+    def frame_taken(self, login: Login) -> None:
+        """Stop counting the frame of `login`. Call it before the frame is cleared."""
         if self._large.pop(login.connection, None) is not None:
             self._large_bytes -= len(login.frame)
 

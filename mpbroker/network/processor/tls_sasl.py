@@ -458,7 +458,7 @@ class TlsSaslChannels:
                 break
             peer.wanted = SIZE_BYTES + size
         frame = bytes(peer.frame[SIZE_BYTES:])
-        self._logins.whole(peer)
+        self._logins.frame_taken(peer)
         peer.frame.clear()
         peer.wanted = SIZE_BYTES
         return frame
