@@ -217,7 +217,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         int,
         Key(
             INT,
-            "Produces, offset commits and heartbeats of a connection that are served at once, without TLS; "
+            "Produces, offset commits and heartbeats of a connection that are served at once; "
             "1: each waits for the answer to the one before it.",
             at_least=1,
             at_most=32,

@@ -124,6 +124,7 @@ class Handler:
         private = memory.private
         self.news = BulletinReader(private.block("bulletin"), memory.words("bulletin_acks"), index)
         self.bulletin_word = self.turn.watch(private.block("bulletin"), 0)
+        self.turn.permissions_word = self.bulletin_word
         self.dirty_words = [
             self.turn.watch(private.block("dirty"), worker * DIRTY_BYTES + 8 * self.number)
             for worker in self.log_workers

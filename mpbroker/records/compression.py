@@ -40,6 +40,8 @@ KEPT_SCRATCH_BYTES: Final = 1 << 20
 SNAPPY_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 SNAPPY_BLOCK_BYTES: Final = 32 << 10
 LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+# Version, block independence and dictionary id in the flags of a frame, and the only values that Kafka reads.
+LZ4_FLAGS_READ, LZ4_FLAGS_KAFKA = 0xE3, 0x60
 
 # zlib copies what lies behind a member, for each member anew. Pieces that begin small and double keep that
 # linear, also for a stream of many empty members.
@@ -247,7 +249,7 @@ def _lz4_decompress(data: memoryview, limit: int) -> bytes:
 
 
 def _check_lz4_end(data: memoryview) -> None:
-    """Raise CompressionError unless one frame fills the data, from its magic to its end.
+    """Raise CompressionError unless one frame that Kafka's clients read fills the data.
 
     The decoder takes a frame without an end and ignores what is behind one.
     (lz4_Frame_format.md; Kafka: Lz4BlockInputStream)
@@ -255,6 +257,8 @@ def _check_lz4_end(data: memoryview) -> None:
     flags = data[4] if len(data) > 4 else 0
     if bytes(data[:4]) != LZ4_MAGIC:
         raise CompressionError("lz4: the stream does not begin with a frame")
+    if flags & LZ4_FLAGS_READ != LZ4_FLAGS_KAFKA:
+        raise CompressionError("lz4: the frame has dependent blocks, a dictionary or another version")
     at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
     while (size := int.from_bytes(data[at : at + 4], "little")) and at + 4 <= len(data):
         at += 4 + (size & 0x7FFFFFFF) + (4 if flags & 0x10 else 0)

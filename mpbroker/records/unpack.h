@@ -60,6 +60,8 @@ typedef struct Lz4Options {
 } Lz4Options;
 
 enum { LZ4_FRAME_VERSION = 100, LZ4_MAGIC = 0x184D2204 };
+/* Version, block independence and dictionary id in the flags of a frame, and the only values that Kafka reads. */
+enum { LZ4_FLAGS_READ = 0xE3, LZ4_FLAGS_KAFKA = 0x60 };
 
 /* zstd.h, ZSTD_inBuffer and ZSTD_outBuffer. */
 typedef struct ZstdIn {
@@ -118,7 +120,8 @@ typedef struct Unpacker {
     int64_t block_at, block_made, block_bytes;
 
     uint8_t *room;               /* for the turn: UNPACK_ROOM_BYTES + 1 */
-    int64_t left_bytes;          /* what the batches of the current request may still unpack to */
+    int64_t left_bytes;          /* what the batches of the current request may still have or unpack to */
+    int64_t unpacked_bytes;      /* what they have unpacked to */
     int too_large;               /* a batch of the current request would have unpacked to more */
 } Unpacker;
 
@@ -237,11 +240,17 @@ static inline int step_gzip(Unpacker *u, int64_t most) {
     return u->p == u->end && !u->inside ? UNPACK_DONE : UNPACK_MORE;
 }
 
+/* Tells if a frame begins at p that Kafka's clients read: of version 1, blocks independent of each other, without
+ * a dictionary (Kafka: Lz4BlockInputStream.FLG). */
+static inline int lz4_frame_begins(const uint8_t *p, int64_t n) {
+    return n > 4 && little_u32(p) == LZ4_MAGIC && (p[4] & LZ4_FLAGS_READ) == LZ4_FLAGS_KAFKA;
+}
+
 static inline int step_lz4(Unpacker *u, int64_t most) {
     const Lz4Options options = {1, 0, 0, 0}; /* what was unpacked stays where it is until the end */
     size_t room = (size_t)(smaller(u->at + most, u->limit + 1) - u->at);
     size_t size = (size_t)smaller(most, u->end - u->p);
-    if (!u->inside && (u->end - u->p < 4 || little_u32(u->p) != LZ4_MAGIC)) return UNPACK_BAD;
+    if (!u->inside && !lz4_frame_begins(u->p, u->end - u->p)) return UNPACK_BAD;
     u->inside = 1;
     size_t hint = u->codecs->lz4_decompress(u->lz4, u->out + u->at, &room, u->p, &size, &options);
     if (u->codecs->lz4_is_error(hint)) return UNPACK_BAD;
@@ -261,17 +270,22 @@ static inline int zstd_frame_begins(const uint8_t *p, int64_t n) {
     return magic == (uint32_t)ZSTD_MAGIC || (magic & 0xFFFFFFF0u) == ZSTD_SKIPPABLE_MAGIC;
 }
 
+/* A call ends at the end of a frame, and frames may be tiny. */
 static inline int step_zstd(Unpacker *u, int64_t most) {
-    ZstdIn in = {u->p, (size_t)smaller(most, u->end - u->p), 0};
-    ZstdOut out = {u->out + u->at, (size_t)(smaller(u->at + most, u->limit + 1) - u->at), 0};
-    if (!u->inside && !zstd_frame_begins(u->p, u->end - u->p)) return UNPACK_BAD;
-    size_t hint = u->codecs->zstd_stream(u->zstd, &out, &in);
-    if (u->codecs->zstd_is_error(hint)) return UNPACK_BAD;
-    u->p += in.pos;
-    u->at += (int64_t)out.pos;
-    u->inside = hint != 0;
-    if (u->at > u->limit) return UNPACK_OVER;
-    if (in.pos == 0 && out.pos == 0) return UNPACK_BAD;
+    const uint8_t *fed = u->p + smaller(most, u->end - u->p);
+    int64_t stop = smaller(u->at + most, u->limit + 1);
+    do {
+        ZstdIn in = {u->p, (size_t)(fed - u->p), 0};
+        ZstdOut out = {u->out + u->at, (size_t)(stop - u->at), 0};
+        if (!u->inside && !zstd_frame_begins(u->p, u->end - u->p)) return UNPACK_BAD;
+        size_t hint = u->codecs->zstd_stream(u->zstd, &out, &in);
+        if (u->codecs->zstd_is_error(hint)) return UNPACK_BAD;
+        u->p += in.pos;
+        u->at += (int64_t)out.pos;
+        u->inside = hint != 0;
+        if (u->at > u->limit) return UNPACK_OVER;
+        if (in.pos == 0 && out.pos == 0) return UNPACK_BAD;
+    } while (u->p < fed && u->at < stop);
     return u->p == u->end && !u->inside ? UNPACK_DONE : UNPACK_MORE;
 }
 
@@ -352,6 +366,7 @@ static inline int unpacker_add_room(Unpacker *u) {
 /* Begins with a request: its batches may unpack to UNPACK_ROOM_BYTES in all. */
 static inline void unpacker_reset(Unpacker *u) {
     u->left_bytes = UNPACK_ROOM_BYTES;
+    u->unpacked_bytes = 0;
     u->too_large = 0;
 }
 
@@ -362,8 +377,9 @@ static inline int unpack_whole(Unpacker *u, int codec, const uint8_t *p, int64_t
 }
 
 /* Unpacks and walks the records of the batch at p, of which validate_batch has said BATCH_COMPRESSED, and
- * fills `info` as the latter does for plain records. Returns BATCH_OK, UNPACK_LEFT or UNPACK_TOO_LARGE. The
- * work is bounded by the room, also of a stream that unpacks to nothing. */
+ * fills `info` as the latter does for plain records. Returns BATCH_OK, UNPACK_LEFT or UNPACK_TOO_LARGE. A
+ * request's work is bounded by the room: a batch takes what it has of it, or what it unpacks to, if that is
+ * more. So streams that unpack to nothing take something, too. */
 static inline int unpack_batch(Unpacker *u, const uint8_t *p, BatchInfo *info) {
     int64_t n = info->length - BATCH_HEADER_BYTES, limit = u->left_bytes;
     if (n > limit || (int64_t)info->count * SMALLEST_RECORD_BYTES > limit) {
@@ -376,7 +392,8 @@ static inline int unpack_batch(Unpacker *u, const uint8_t *p, BatchInfo *info) {
     RecordWalk walk;
     int reason = walk_records(u->room, u->room + u->at, info->count, info->base_timestamp, &walk);
     if (reason != REASON_NONE || !walk.consecutive) return UNPACK_LEFT;
-    u->left_bytes -= u->at;
+    u->left_bytes -= u->at > n ? u->at : n;
+    u->unpacked_bytes += u->at;
     info->max_timestamp = walk.max_timestamp;
     info->min_timestamp = walk.min_timestamp;
     info->has_null_key = walk.has_null_key;

@@ -20,6 +20,7 @@ cdef extern from "mpbroker/records/unpack.h" nogil:
     ctypedef struct Unpacker:
         int64_t at
         int64_t left_bytes
+        int64_t unpacked_bytes
         int too_large
 
     int load_codecs(Codecs *codecs, const char *zlib, const char *lz4, const char *zstd)

@@ -49,17 +49,23 @@ cdef class BatchUnpacker:
     def __dealloc__(self):
         unpacker_end(&self.ref)
 
-    def scan(self, const uint8_t[::1] data, int32_t max_message_bytes=0x7fffffff) -> BatchScan:
-        """Check the record data of one partition like `scan_batch`, and walk compressed records, too."""
+    def scan(
+        self, const uint8_t[::1] data, int32_t max_message_bytes=0x7fffffff, *, bint begins_request=True
+    ) -> BatchScan:
+        """Check the record data of one partition like `scan_batch`, and walk compressed records, too.
+
+        `begins_request` False: the data belongs to the request of the last call, and shares its room.
+        """
         cdef BatchInfo info
         cdef int verdict
         cdef const uint8_t *p = NULL
         if data.shape[0]:
             p = &data[0]
+        if begins_request:
+            unpacker_reset(&self.ref)
         with nogil:
             verdict = validate_batch(p, data.shape[0], max_message_bytes, &info)
             if verdict == BATCH_COMPRESSED:
-                unpacker_reset(&self.ref)
                 verdict = unpack_batch(&self.ref, p, &info)
         return BatchScan(
             verdict, reason_text(info.reason), info.bad_record, info.length, info.count,

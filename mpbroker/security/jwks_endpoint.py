@@ -28,10 +28,12 @@ ANSWER_BYTES_MAX = 1 << 20
 TIMEOUT_S = 10.0
 # At most one fetch in this time is for unknown keys, which anybody can name (Kafka: one for each key).
 UNKNOWN_KEY_PAUSE_S = 60.0
+# Refresh intervals after which a new process does not begin with the keys of the one that it was forked from.
+OLD_AFTER = 2
 
-# By URL, what this process or the one that it was forked from has fetched. A listener with changed settings
-# has another key set, and need not refuse tokens until it has fetched the keys again.
-last_fetched: dict[str, list[dict[str, Any]]] = {}
+# By URL, what this process or the one that it was forked from has fetched, and when (s). A listener with
+# changed settings has another key set, and need not refuse tokens until it has fetched the keys again.
+last_fetched: dict[str, tuple[float, list[dict[str, Any]]]] = {}
 
 log = logging.getLogger("mpbroker")
 
@@ -52,7 +54,7 @@ class FetchedKeySet(Keys):
     def __init__(self, endpoint: Endpoint, fetch: Callable[[str], bytes] | None = None) -> None:
         self.endpoint = endpoint
         self._fetch = fetch or fetched
-        self._keys = last_fetched.get(endpoint.url, [])
+        self._fetched_at, self._keys = last_fetched.get(endpoint.url, (float("-inf"), []))
         self._wish = threading.Event()
         self._wished_at = float("-inf")
         self._thread_of = 0
@@ -62,6 +64,9 @@ class FetchedKeySet(Keys):
         """Begin to fetch in this process, if it does not yet. A fork has none of its parent's threads."""
         if self._thread_of != os.getpid():
             self._thread_of = os.getpid()
+            if (time.monotonic() - self._fetched_at) * 1000 > OLD_AFTER * self.endpoint.refresh_ms:
+                # A process that is forked late must not believe keys that were withdrawn long ago.
+                self._keys = []
             self._wish = threading.Event()
             thread = threading.Thread(
                 target=_keep_fetching, args=(weakref.ref(self), self._wish), name="jwks", daemon=True
@@ -92,7 +97,8 @@ class FetchedKeySet(Keys):
         if self._failures:
             log.info("%s is fetched again", url)
         self._failures = 0
-        last_fetched[url] = self._keys
+        self._fetched_at = time.monotonic()
+        last_fetched[url] = self._fetched_at, self._keys
         return self.endpoint.refresh_ms / 1000
 
     def _knows(self, kid: str) -> bool:

@@ -172,11 +172,35 @@ def lz4_frames() -> dict[str, bytes]:
         "plain": {},
         "content checksum": {"content_checksum": True},
         "block checksums": {"block_checksum": True},
-        "linked blocks": {"block_linked": True, "block_size": lz4.frame.BLOCKSIZE_MAX64KB},
         "large blocks": {"block_size": lz4.frame.BLOCKSIZE_MAX4MB},
         "no content size": {"store_size": False},
     }
-    return {name: lz4.frame.compress(stream, **settings) for name, settings in kinds.items()}
+    apart = {"block_linked": False}
+    return {name: lz4.frame.compress(stream, **apart, **settings) for name, settings in kinds.items()}
+
+
+def test_lz4_frames_that_kafka_cannot_read() -> None:
+    """Blocks that depend on each other are what this library makes by default."""
+    linked = lz4.frame.compress(records_stream(30), block_linked=True)
+    assert agrees(sealed(linked, Codec.LZ4, 30)) == LEFT
+
+
+def test_streams_that_unpack_to_nothing_take_room_of_their_request() -> None:
+    nothing = struct.pack("<II", 0x184D2A50, 0) * 50_000
+    batch = sealed(nothing + zstandard.ZstdCompressor().compress(records_stream(1)), Codec.ZSTD, 1)
+    assert len(batch) < ROOM_BYTES // 2
+    verdicts = [UNPACKER.scan(batch, begins_request=number == 0).verdict for number in range(4)]
+    assert verdicts == [BATCH_OK, BATCH_OK, TOO_LARGE, TOO_LARGE]
+
+
+def test_tiny_frames_are_unpacked_many_at_a_time() -> None:
+    nothing = struct.pack("<II", 0x184D2A50, 0) * 50_000
+    unpacking = Unpacking(Codec.ZSTD, nothing + zstandard.ZstdCompressor().compress(b"x"), ROOM_BYTES)
+    steps = 1
+    while not unpacking.step(1 << 20):
+        steps += 1
+    assert steps < 5
+    assert bytes(unpacking.stream) == b"x"
 
 
 def zstd_frames() -> dict[str, bytes]:

@@ -204,6 +204,15 @@ def test_another_key_set_of_the_same_url_begins_with_the_keys() -> None:
     assert FetchedKeySet(other, Fetches([SECOND]))._keys == []
 
 
+@pytest.mark.parametrize(("age_ms", "believed"), [(NEVER.refresh_ms, True), (3 * NEVER.refresh_ms, False)])
+def test_a_process_that_is_forked_late_does_not_begin_with_old_keys(age_ms: int, believed: bool) -> None:
+    keys = FetchedKeySet(NEVER, Fetches([FIRST, KeySetError("down")]))
+    keys.fetch_now()
+    keys._fetched_at -= age_ms / 1000
+    keys.follow()
+    assert bool(keys._keys) is believed
+
+
 def test_nobody_waits_for_a_fetch() -> None:
     """A token is refused at once while another host is silent."""
     silent = threading.Event()

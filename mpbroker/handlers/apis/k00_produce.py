@@ -10,6 +10,7 @@ ReplicaManager.handleProduceAppend, ProduceRequest.validateRecords.)
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -49,6 +50,10 @@ FIRST_TOPIC_ID_VERSION = 13
 AT_ONCE_BYTES = 1 << 20
 # Compressing takes this many times as long as decompressing, with the slowest codec and level.
 REBUILDING_COSTS = 16
+# The batches of one request that are compressed anew stay in memory until all are checked.
+REBUILT_BYTES_MAX = 64 << 20
+
+log = logging.getLogger("mpbroker")
 
 Answer: TypeAlias = ProduceResponse.PartitionProduceResponse
 Problem: TypeAlias = ErrorCode | InvalidRecords
@@ -222,11 +227,14 @@ class Production:
         self.hold: Hold | None = None
         # Bytes that may still be decompressed while others wait.
         self.room_bytes = AT_ONCE_BYTES
+        self.rebuilt_bytes = 0
 
     def pieces(self) -> Iterator[None]:
         """Validate the batches, one or a part of one per piece, then ask for the append."""
         for data in self.exchange.body.topic_data:
             yield from self._add(data)
+            if self.exchange.done:
+                return
         self.start()
 
     def _add(self, data: ProduceRequest.TopicProduceData) -> Iterator[None]:
@@ -244,6 +252,12 @@ class Production:
             self._count(topic, partition, found, spent_ns)
             if isinstance(found, Append):
                 assert isinstance(topic, Topic)
+                self.rebuilt_bytes += len(found.batch.data) if found.batch.rebuilt else 0
+                if self.rebuilt_bytes > REBUILT_BYTES_MAX:
+                    text = "%s: its batches would take more than %d bytes, compressed anew"
+                    log.warning(text, self.exchange, REBUILT_BYTES_MAX)
+                    self.exchange.fail(ErrorCode.MESSAGE_TOO_LARGE)
+                    return
                 answer = Answer(index=partition.index)
                 self.wanted.append(Wanted(found, answer, part_of(topic, partition.index, found)))
             else:

@@ -17,6 +17,7 @@ class HandlerTurn:
     tells_all: bool
     fetch_is_fast: bool
     fetch_bytes_max: int
+    permissions_word: int
     @property
     def meters(self) -> Meters: ...
     @property

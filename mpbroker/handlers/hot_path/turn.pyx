@@ -143,6 +143,7 @@ cdef class HandlerTurn:
     cdef public bint tells_all  # True: every request goes to Python, for the request log
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public int fetch_bytes_max
+    cdef public int permissions_word  # number of the watched word that moves with permissions
     cdef readonly TopicTable topics
     cdef readonly BatchUnpacker unpacker
     cdef readonly Meters meters
@@ -467,6 +468,11 @@ cdef class HandlerTurn:
                 return True
         return False
 
+    cdef inline bint _are_grants_old(self) noexcept nogil:
+        """Return True if permissions may have changed, which Python has not read yet."""
+        cdef Watched *watched = &self.watched[self.permissions_word]
+        return load_acquire(watched.word) != watched.seen
+
     cdef void _sleep(self, int timeout_ms) noexcept nogil:
         cdef uint64_t before
         bell_arm(self.bell)
@@ -502,7 +508,7 @@ cdef class HandlerTurn:
             bell_ring(peer.bell)
         now_ns, now_ms = monotonic_ns(), wall_clock_ms()
         # A change of permissions that was answered before one of these was sent is among the news by now.
-        stale = self.topics.ref.grants != NULL and self._has_news()
+        stale = self.topics.ref.grants != NULL and self._are_grants_old()
         for i in range(count):
             request = &taken[i]
             memcpy(&slot, request, sizeof(Slot))
@@ -521,7 +527,7 @@ cdef class HandlerTurn:
                     and self._produce(peer, request, now_ms, &job)
                 ):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
-                    unpacked = UNPACK_ROOM_BYTES - self.unpacker.ref.left_bytes
+                    unpacked = self.unpacker.ref.unpacked_bytes
                     since_clock += request.length + unpacked + 256
                     if since_clock >= CLOCK_EVERY_BYTES:
                         since_clock, before_ns, now_ns = 0, now_ns, monotonic_ns()

@@ -36,6 +36,7 @@ cdef struct Producer:
     int64_t id
     int64_t txn_first_offset            # -1: no transaction is open
     int64_t last_timestamp
+    int64_t ended_offset                # of a transaction whose end forgot the batches; LATEST: unknown
     int32_t coordinator_epoch
     int16_t epoch                       # NO_EPOCH: the entry is blank
     int16_t count

@@ -39,6 +39,8 @@ class SnapshotCorrupt(ValueError):
     """A snapshot that cannot be used; an older one, or replay from the start, can."""
 
 
+# An offset that is not known, and counts as later than all others.
+cdef int64_t LATEST = 0x7fffffffffffffff
 # The same for all partitions of this process; 0: no bound. Set by `bound_producers`.
 cdef uint64_t producers_max = 0
 cdef uint64_t hash_key[2]
@@ -71,8 +73,8 @@ cdef bint rebuild(ProducersRef *producers, uint64_t room, int64_t forgotten_unti
 
 
 cdef inline int64_t last_offset_of(const Producer *producer) noexcept nogil:
-    """Return the last offset of the producer's last batch; 0 if none is remembered."""
-    return producer.batches[producer.count - 1].last_offset if producer.count else 0
+    """Return the last offset that the producer is known to have written; LATEST if that is not known."""
+    return producer.batches[producer.count - 1].last_offset if producer.count else producer.ended_offset
 
 
 cdef Producer *free_place(ProducersRef *producers, int64_t producer_id) noexcept nogil:
@@ -92,18 +94,21 @@ cdef int compare_offsets(const void *one, const void *other) noexcept nogil:
 cdef bint forget_oldest(ProducersRef *producers) noexcept nogil:
     """Forget the eighth of the producers that have not written for longest; return False without memory.
 
-    An eighth at once, so that a new producer costs little. If all have open transactions, nothing changes.
+    An eighth at once, so that a new producer costs little. Nothing changes if fewer can be forgotten, because
+    of open transactions or of offsets that are not known.
     """
     cdef int64_t *offsets = <int64_t *>malloc(producers.used * sizeof(int64_t))
     cdef uint64_t i, count = 0
     cdef bint done = True
+    cdef const Producer *p
     if offsets == NULL:
         return False
     for i in range(producers.room):
-        if producers.table[i].id != -1 and producers.table[i].txn_first_offset < 0:
-            offsets[count] = last_offset_of(&producers.table[i])
+        p = &producers.table[i]
+        if p.id != -1 and p.txn_first_offset < 0 and last_offset_of(p) != LATEST:
+            offsets[count] = last_offset_of(p)
             count += 1
-    if count:
+    if count > producers.used // 8:
         qsort(offsets, count, sizeof(int64_t), compare_offsets)
         done = rebuild(producers, producers.room, offsets[max(count // 8, 1) - 1])
     free(offsets)
@@ -172,6 +177,8 @@ cdef void producer_update(
     """Remember an appended batch."""
     cdef ProducerBatch *batch
     if epoch != producer.epoch:
+        # Its batches are forgotten, but not that it wrote: a late one of the old epoch has to be refused.
+        producer.ended_offset = max(last_offset_of(producer), first)
         producer.epoch = epoch
         producer.count = 0
     if producer.count == REMEMBERED_BATCHES:
@@ -399,6 +406,8 @@ cdef class Producers:
         if offset >= 0:
             sequence = sequence_after(sequence, -delta) if sequence >= 0 else NO_SEQUENCE
             producer_update(producer, epoch, sequence, delta + 1, offset - delta, timestamp)
+        else:
+            producer.ended_offset = LATEST
         producer.epoch = epoch
         producer.last_timestamp = timestamp
         producer.coordinator_epoch = <int32_t>load_u32(entry + 34)

@@ -8,7 +8,7 @@ cdef bint is_ordered(ChannelTurn *t) noexcept nogil:
 
 cdef bint must_stay_awake(ChannelTurn *t) noexcept nogil:
     cdef uint32_t h
-    if t.soon or t.marked_count or may_open(t):
+    if t.soon or t.made_room or t.marked_count or may_open(t):
         return True
     for h in range(t.log_count):
         if ring_waiting(&t.log_answers[h]):

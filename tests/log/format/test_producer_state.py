@@ -77,6 +77,33 @@ def test_open_transactions_go_beyond_the_bound(bound: int) -> None:
     assert producers.first_open() == 0
 
 
+def test_who_has_just_ended_a_transaction_is_not_the_oldest(bound: int) -> None:
+    """A marker with a new epoch (KIP-890) leaves no batch behind, but the epoch that later batches need."""
+    producers = Producers()
+    for offset in range(bound - 1):
+        producers.update(offset, 0, 0, 1, offset, 0)
+    producers.update(7000, 0, 0, 1, bound, 0, True)
+    producers.ended(7000, 1, 0, 0)
+    producers.update(8000, 0, 0, 1, bound + 2, 0)
+    assert {7000, 8000} <= {entry[0] for entry in producers.entries()}
+    # A late batch of the old epoch is refused, also after a restart, which knows no offset of the producer.
+    loaded = Producers()
+    loaded.load(producers.snapshot())
+    for offset in range(bound + 3, 3 * bound):
+        loaded.update(offset, 0, 0, 1, offset, 0)
+    assert loaded.check(7000, 0, 1, 1)[0] == 47
+
+
+def test_few_that_can_be_forgotten_are_kept(bound: int) -> None:
+    """Two producers beside open transactions do not push each other out."""
+    producers = Producers()
+    for offset in range(bound):
+        producers.update(offset, 0, 0, 1, offset, 0, True)
+    for offset in (bound, bound + 1):
+        producers.update(offset, 0, 0, 1, offset, 0)
+    assert len(producers) == bound + 2
+
+
 def test_a_table_of_another_process_has_another_key() -> None:
     """`carry` gives each producer its place anew."""
     producers, copy = Producers(), Producers()
