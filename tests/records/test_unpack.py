@@ -180,9 +180,12 @@ def lz4_frames() -> dict[str, bytes]:
 
 
 def test_lz4_frames_that_kafka_cannot_read() -> None:
-    """Blocks that depend on each other are what this library makes by default."""
-    linked = lz4.frame.compress(records_stream(30), block_linked=True)
-    assert agrees(sealed(linked, Codec.LZ4, 30)) == LEFT
+    """Blocks that depend on each other are what these libraries make by default."""
+    stream = records_stream(1_000)
+    linked = lz4.frame.compress(stream, block_size=lz4.frame.BLOCKSIZE_MAX64KB)
+    for frame in (linked, bytes(cramjam.lz4.compress(stream))):
+        assert not frame[4] & 0x20
+        assert agrees(sealed(frame, Codec.LZ4, 1_000)) == LEFT
 
 
 def test_streams_that_unpack_to_nothing_take_room_of_their_request() -> None:
@@ -365,7 +368,7 @@ def test_streams_of_several_members() -> None:
     assert agrees(sealed(frames + compress(Codec.ZSTD, two), Codec.ZSTD, 2)) == BATCH_OK
     assert agrees(sealed(frames + compress(Codec.ZSTD, two)[:-1], Codec.ZSTD, 2)) == LEFT
     assert agrees(sealed(zlib.compress(one + two), Codec.GZIP, 2)) == LEFT
-    assert agrees(sealed(bytes(cramjam.lz4.compress(one + two)), Codec.LZ4, 2)) == BATCH_OK
+    assert agrees(sealed(lz4.frame.compress(one + two, block_linked=False), Codec.LZ4, 2)) == BATCH_OK
     assert agrees(sealed(compress(Codec.LZ4, one) + compress(Codec.LZ4, two), Codec.LZ4, 2)) == LEFT
     skipped = struct.pack("<II", 0x184D2A50, 3) + b"abc" + compress(Codec.LZ4, one + two)
     assert agrees(sealed(skipped, Codec.LZ4, 2)) == LEFT

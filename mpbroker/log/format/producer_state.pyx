@@ -177,8 +177,6 @@ cdef void producer_update(
     """Remember an appended batch."""
     cdef ProducerBatch *batch
     if epoch != producer.epoch:
-        # Its batches are forgotten, but not that it wrote: a late one of the old epoch has to be refused.
-        producer.ended_offset = max(last_offset_of(producer), first)
         producer.epoch = epoch
         producer.count = 0
     if producer.count == REMEMBERED_BATCHES:
@@ -202,6 +200,10 @@ cdef int64_t producer_ended(
     """
     cdef int64_t first = producer.txn_first_offset
     if epoch != producer.epoch:
+        # Its batches are forgotten, but not that it wrote: a late one of the old epoch has to be refused.
+        producer.ended_offset = last_offset_of(producer)
+        if first > producer.ended_offset:
+            producer.ended_offset = first
         producer.epoch = epoch
         producer.count = 0
     producer.coordinator_epoch = coordinator_epoch

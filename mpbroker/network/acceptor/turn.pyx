@@ -147,9 +147,12 @@ cdef Processor *processor_with_room(AcceptTurn *t) noexcept nogil:
     for i in range(t.processor_count):
         p = &t.processors[(t.next_processor + i) % t.processor_count]
         if load_acquire(p.life) and ledger_outstanding(&p.ledger) < t.outstanding_most:
-            t.next_processor = (t.next_processor + i + 1) % t.processor_count
             return p
     return NULL
+
+cdef inline void pass_turn(AcceptTurn *t, const Processor *p) noexcept nogil:
+    """Begin with the processor behind this one next time."""
+    t.next_processor = <uint32_t>((p - t.processors + 1) % t.processor_count)
 
 cdef bint is_no_room(int error) noexcept nogil:
     """Return whether a hand-over may succeed later: the processor's queue is full, or too many sockets are
@@ -211,6 +214,7 @@ cdef bint accept_all(AcceptTurn *t, Served *s) noexcept nogil:
         if ticket == 0:
             t.unsent_listener, t.unsent_fd = s.number, fd
             return True
+        pass_turn(t, p)
         close(fd)
         note_told(t, p, ticket, s.number, address, length)
         s.allowed -= 1
@@ -386,6 +390,7 @@ cdef class AcceptorTurn:
             if p == NULL:
                 return None
             ticket = send_to(p, fd, listener, bytes, <int>address.shape[0])
+            pass_turn(&self.t, p)
             if ticket:
                 return p.role, ticket
             if not is_no_room(errno):

@@ -101,6 +101,15 @@ def test_allowed_connections_need_no_python(stack: contextlib.ExitStack) -> None
     assert bench.turn.handed() == [], "each is told once"
 
 
+def test_connections_that_come_one_by_one_go_to_processors_in_turn(stack: contextlib.ExitStack) -> None:
+    bench = Bench(stack)
+    bench.allow(10)
+    for number in range(4):
+        bench.connect()
+        assert bench.turn.serve(0) == []
+        assert [len(bench.taken(role)) for role in ROLES] == ([1, 0] if number % 2 == 0 else [0, 1])
+
+
 def test_it_asks_when_no_more_are_allowed(stack: contextlib.ExitStack) -> None:
     bench = Bench(stack)
     bench.allow(2)
