@@ -60,7 +60,7 @@ typedef struct Lz4Options {
 } Lz4Options;
 
 enum { LZ4_FRAME_VERSION = 100, LZ4_MAGIC = 0x184D2204 };
-/* Version, block independence and dictionary id in the flags of a frame, and the only values that Kafka reads. */
+/* Version, block independence and dictionary id in the flags of a frame, and the only values Kafka reads. */
 enum { LZ4_FLAGS_READ = 0xE3, LZ4_FLAGS_KAFKA = 0x60 };
 
 /* zstd.h, ZSTD_inBuffer and ZSTD_outBuffer. */
@@ -240,8 +240,8 @@ static inline int step_gzip(Unpacker *u, int64_t most) {
     return u->p == u->end && !u->inside ? UNPACK_DONE : UNPACK_MORE;
 }
 
-/* Tells if a frame begins at p that Kafka's clients read: of version 1, blocks independent of each other, without
- * a dictionary (Kafka: Lz4BlockInputStream.FLG). */
+/* Tells if a frame begins at p that Kafka's clients read: of version 1, with blocks that are independent of each
+ * other, without a dictionary (Kafka: Lz4BlockInputStream.FLG). */
 static inline int lz4_frame_begins(const uint8_t *p, int64_t n) {
     return n > 4 && little_u32(p) == LZ4_MAGIC && (p[4] & LZ4_FLAGS_READ) == LZ4_FLAGS_KAFKA;
 }
