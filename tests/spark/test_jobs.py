@@ -240,16 +240,36 @@ class Stopped(NamedTuple):
     err: str
 
 
+class Archiving(NamedTuple):
+    """A job that archives, and where to."""
+
+    job: subprocess.Popen[str]
+    lake: Path
+
+    def await_a_run(self) -> None:
+        goes_on(self.job, lambda: list(self.lake.glob("data/run=*")), "a run of the archive")
+
+
 @pytest.fixture(scope="module")
-def stopped(broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
-    """An archive whose job was told to stop behind its first run."""
+def archiving(broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archiving]:
     lake = tmp_path_factory.mktemp("stopped") / "lake"
     where = ["--log-dir", str(broker.log_dir), "--to", str(lake), "--records-per-run", "20"]
     with command("archive", topic, *where) as job:
-        goes_on(job, lambda: list(lake.glob("data/run=*")), "a run of the archive")
-        job.terminate()
-        code, _, err = ended(job)
-    return Stopped(lake, code, err)
+        yield Archiving(job, lake)
+
+
+@pytest.fixture(scope="module")
+def stopped(archiving: Archiving) -> Stopped:
+    """An archive whose job was told to stop behind its first run."""
+    archiving.await_a_run()
+    archiving.job.terminate()
+    code, _, err = ended(archiving.job)
+    return Stopped(archiving.lake, code, err)
+
+
+def test_an_archive_is_written_in_runs(archiving: Archiving) -> None:
+    archiving.await_a_run()
+    assert archiving.job.poll() is None
 
 
 def test_a_job_that_is_told_to_stop_says_so(stopped: Stopped) -> None:
