@@ -240,8 +240,8 @@ static inline int step_gzip(Unpacker *u, int64_t most) {
     return u->p == u->end && !u->inside ? UNPACK_DONE : UNPACK_MORE;
 }
 
-/* Tells if a frame begins at p that Kafka's clients read: of version 1, without a dictionary, with blocks that
- * do not depend on each other (Kafka: Lz4BlockInputStream.FLG). */
+/* Tells if a frame begins at p that Kafka's clients read: of version 1, without a dictionary, with blocks
+ * that do not depend on each other (Kafka: Lz4BlockInputStream.FLG). */
 static inline int lz4_frame_begins(const uint8_t *p, int64_t n) {
     return n > 4 && little_u32(p) == LZ4_MAGIC && (p[4] & LZ4_FLAGS_READ) == LZ4_FLAGS_KAFKA;
 }
