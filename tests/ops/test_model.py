@@ -120,7 +120,7 @@ def test_points_that_others_disturbed_are_not_compared() -> None:
     disturbed[1]["others_cores"] = 1.2
     alone, busy, durable = (line.split(" | ")[-1] for line in model.comparison(disturbed, 2)[2:])
     assert alone.startswith("fitted, ")
-    assert busy == "others took 1.2 |"
+    assert busy == "fitted, others took 1.2 |"
     assert durable.endswith("% |")
 
 
