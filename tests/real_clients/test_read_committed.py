@@ -22,7 +22,7 @@ OPEN = "open"
 # Kafka's least; records of a kilobyte make some segments of it.
 SEGMENT_BYTES = 1 << 20
 VALUE = "{} {} ".ljust(1000, ".")
-ROUNDS, EACH = 40, 50
+ROUNDS, EACH = 20, 100
 TAKEN_OVER = (".log", ".index", ".timeindex", ".txnindex", "leader-epoch-checkpoint")
 READ_TIMEOUT_S = PATIENCE_S
 
@@ -99,13 +99,11 @@ def take_over(source: Path, target: Path) -> None:
             shutil.copy(path, target / path.name)
 
 
-@pytest.fixture(name="written", scope="module")
-def _written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mpbroker, list[str]]]:
-    """A broker that serves what Kafka has written, and what of that is committed."""
-    directory = tmp_path_factory.mktemp("transactions")
-    kafka, ours = Kafka(directory / "kafka"), Mpbroker(directory / "ours")
+@pytest.fixture(name="kafka_files", scope="module")
+def _kafka_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The log directory of a Kafka that has stopped, and what of TOPIC is committed."""
+    kafka = Kafka(tmp_path_factory.mktemp("transactions") / "kafka")
     kafka.directory.mkdir()
-    ours.directory.mkdir()
     try:
         kafka.start()
         committed = fill(kafka)
@@ -115,17 +113,31 @@ def _written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mpbroke
         del left
     finally:
         kafka.kill()
+    return kafka.log_dir, committed
+
+
+@pytest.fixture(name="written", scope="module")
+def _written(kafka_files: tuple[Path, list[str]]) -> Iterator[tuple[Mpbroker, list[str]]]:
+    """A broker that serves what Kafka has written, and what of that is committed."""
+    kafka_log_dir, committed = kafka_files
+    ours = Mpbroker(kafka_log_dir.parents[1] / "ours")
+    ours.directory.mkdir()
     with served(ours):
         create_topic(ours.bootstrap, TOPIC, 1, {"segment.bytes": str(SEGMENT_BYTES)})
         create_topic(ours.bootstrap, OPEN, 1, {})
-    assert len(list((kafka.log_dir / f"{TOPIC}-0").glob("*.txnindex"))) > 1
     for topic in (TOPIC, OPEN):
-        take_over(kafka.log_dir / f"{topic}-0", ours.log_dir / f"{topic}-0")
+        take_over(kafka_log_dir / f"{topic}-0", ours.log_dir / f"{topic}-0")
     for path in ours.log_dir.glob("*checkpoint*"):
         path.unlink()
     (ours.log_dir / ".kafka_cleanshutdown").unlink()
     with served(ours):
         yield ours, committed
+
+
+def test_several_segments_have_aborted_transactions(kafka_files: tuple[Path, list[str]]) -> None:
+    """What the tests below read is worth reading."""
+    kafka_log_dir, _ = kafka_files
+    assert len(list((kafka_log_dir / f"{TOPIC}-0").glob("*.txnindex"))) > 1
 
 
 def consume(broker: Broker, isolation: str, topic: str = TOPIC) -> list[str]:
