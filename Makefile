@@ -69,8 +69,11 @@ $(KAFKA_CLASSES): $(SYNCED) tests/support/class_archive.py ops/bench/kafka/pom.x
 	@$(BIN)/python -m tests.support.class_archive > $@.log 2>&1 && touch $@ || \
 	  echo "setup: Kafka's class-data archive is not made, see $@.log; tests will try again"
 
+# As in the server.properties that Kafka comes with: the first consumer of a group waits for no other.
+RUN_FLAGS := -o group.initial.rebalance.delay.ms=0
+
 run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…)
-	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA)
+	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA) $(RUN_FLAGS)
 
 # Python keeps what it compiles, wherever it was told not to: hundreds of processes would compile it anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest

@@ -32,7 +32,7 @@ RETENTION_DELAY_MS = 86_400_000
 MPBROKER_COMMAND = (
     f"{shlex.quote(sys.executable)} -m mpbroker serve --listeners PLAINTEXT://{HOST}:{{port}}"
     " --log-dirs {log_dir} --processors 1 --handlers 2"
-    f" -o log.initial.task.delay.ms={RETENTION_DELAY_MS}"
+    f" -o log.initial.task.delay.ms={RETENTION_DELAY_MS} -o group.initial.rebalance.delay.ms=0"
 )
 
 KAFKA_CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"

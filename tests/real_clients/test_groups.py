@@ -30,19 +30,11 @@ GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 WITHIN_S = PATIENCE_S
-AT_ONCE = ("-o", "group.initial.rebalance.delay.ms=0")
-
-
-def prepared(broker: Broker) -> Broker:
-    """Apache Kafka's settings for tests have no initial delay either."""
-    if isinstance(broker, Mpbroker):
-        broker.flags = AT_ONCE
-    return broker
 
 
 @pytest.fixture(scope="module", name="broker")
 def _broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with served(prepared(make_broker(tmp_path_factory.mktemp("broker")))) as running:
+    with served(make_broker(tmp_path_factory.mktemp("broker"))) as running:
         yield running
 
 
@@ -163,7 +155,7 @@ def test_a_static_member_comes_back_to_its_partitions(broker: Broker, new_topic:
 def test_offsets_and_members_survive_a_restart(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, kill: bool
 ) -> None:
-    broker = prepared(make_broker(tmp_path_factory.mktemp("restarted")))
+    broker = make_broker(tmp_path_factory.mktemp("restarted"))
     request.addfinalizer(broker.kill)
     broker.start()
     create_topic(broker.bootstrap, "t", 1)
@@ -338,7 +330,7 @@ def test_the_written_records_are_kafkas_own(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> None:
     """Read by Kafka's decoder of group records."""
-    broker = prepared(make_broker(tmp_path_factory.mktemp("dumped")))
+    broker = make_broker(tmp_path_factory.mktemp("dumped"))
     request.addfinalizer(broker.kill)
     broker.start()
     create_topic(broker.bootstrap, "t", 1)

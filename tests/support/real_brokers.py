@@ -31,7 +31,6 @@ TRANSACTIONS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "50",
     "transaction.state.log.num.partitions": "4",
     "offsets.topic.num.partitions": "4",
-    "group.initial.rebalance.delay.ms": "0",
 }
 
 
