@@ -131,6 +131,8 @@ bench-check: setup ## fails where rates lost ground against Apache Kafka's since
 
 bench-growth: setup ## how the cost of a request grows with partitions, connections, groups, log size, processes; draws docs/growth-*.svg (ARGS=--short)
 	$(BIN)/python -m ops.bench.growth $(ARGS)
+	$(BIN)/python -m ops.docs.charts
+	$(BIN)/python -m ops.docs.performance
 
 bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
 	$(BIN)/python -m ops.bench.compaction $(ARGS)

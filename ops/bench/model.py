@@ -16,9 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ops.docs.charts import GROWTH
+from ops.bench.growth_file import GROWTH, Point
 
 # Hand-overs of a request that sleep: generator, processor, handler, log worker, processor.
 HAND_OVERS = 5
@@ -37,8 +36,6 @@ APART = 32
 OTHERS_MOST = 0.75
 # Part of the way that each step moves the queues: a whole step would swing.
 DAMPING = 0.5
-
-Point = Mapping[str, Any]
 
 
 class ModelError(Exception):

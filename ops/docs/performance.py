@@ -1,28 +1,25 @@
 """Writes the tables of docs/PERFORMANCE.md that come from docs/growth.json: `python -m ops.docs.performance`.
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`. `make bench-growth` calls this when it has
-measured, so that the page never says anything else than the measurements.
+measured, so that these tables say what was measured.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
 
-from ops.bench import model
-from ops.docs import charts
+from ops.bench import growth_file, model
+from ops.bench.growth_file import LOADS, Curves
 
-PAGE = charts.DOCS / "PERFORMANCE.md"
+PAGE = Path(__file__).parents[2] / "docs" / "PERFORMANCE.md"
 _TABLE = re.compile(r"(<!-- table (?P<name>[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 HOPS = ("processor", "handler", "log worker")
 # What is shown of a small number.
 DIGITS = 2
 MACHINES = (2, 4, 16, 64)
 CONNECTIONS = 4000
-
-Curves = Mapping[str, Mapping[str, Any]]
 
 
 class TableError(ValueError):
@@ -51,7 +48,7 @@ def hops(curves: Curves) -> list[str]:
             f"{_number(point['sleeps'][kind])} wake-ups"
             for kind in HOPS
         ]
-        load, total = charts.LOADS[int(point["x"])], sum(point["cpu_us"].values())
+        load, total = LOADS[int(point["x"])], sum(point["cpu_us"].values())
         lines.append(f"| `{load}` | {point['series']} | {' | '.join(cells)} | {_number(total)} µs |")
     return lines
 
@@ -91,13 +88,8 @@ def page(text: str, curves: Curves) -> str:
     return _TABLE.sub(table, text)
 
 
-def measured() -> Curves:
-    curves: Curves = json.loads(charts.GROWTH.read_text())["curves"]
-    return curves
-
-
 def write() -> None:
-    PAGE.write_text(page(PAGE.read_text(), measured()))
+    PAGE.write_text(page(PAGE.read_text(), growth_file.read()))
 
 
 if __name__ == "__main__":

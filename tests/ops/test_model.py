@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from ops.bench import model
+from ops.bench import growth_file, model
 from ops.bench.model import Costs, Hop, ModelError, Predicted
-from ops.docs.charts import GROWTH
 
 HOPS = (
     Hop("processor", 4.0, 10.0),
@@ -125,5 +123,5 @@ def test_points_that_others_disturbed_are_not_compared() -> None:
 
 
 def test_the_measurements_in_the_docs_can_be_compared() -> None:
-    curve = json.loads(GROWTH.read_text())["curves"]["connections"]["points"]
+    curve = growth_file.read()["connections"]["points"]
     assert len(model.comparison(curve, 2)) == len(curve) + 2
