@@ -33,7 +33,7 @@ from mpbroker.log.directories.directory_layout import (
     restricted_new_files,
     warn_of_open_modes,
 )
-from mpbroker.security import library
+from mpbroker.security import audit_log, library
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.supervisor import buffers, logs, progress, roles, runtime_dir, sockets
 from mpbroker.supervisor.activation import Inherited
@@ -330,6 +330,7 @@ class Supervisor:
                 "log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the "
                 "machine: they are in the page cache only"
             )
+        self._check_audit_log()
         warn_of_open_modes(self.config)
         if any(uses_tls(listener.protocol) for listener in self.config.listeners):
             log.info("%s", library.description())
@@ -346,6 +347,11 @@ class Supervisor:
             took_s * 1000,
         )
         self.notifier.ready(f"Serving on {listeners}")
+
+    def _check_audit_log(self) -> None:
+        """Make the file of the audit log, or say why it cannot be: no reason to refuse the service."""
+        if problem := audit_log.problem(self.config):
+            log.warning("%s", problem)
 
     # ---- while it runs
 
@@ -449,6 +455,7 @@ class Supervisor:
         self.listeners.follow(changes.config, security, self.tree)
         self.config = self.tree.config
         publish(changes.encoded, self.tree)
+        self._check_audit_log()
 
     def _reread(self) -> Changes:
         return self.reload.changes(self.config, self.altering.now)
@@ -469,6 +476,8 @@ class Supervisor:
         self.config = self.tree.config
         try:
             changes = look()
+            if problem := self.listeners.role_problem(changes.config):
+                raise ReloadError(problem)
             security = self.listeners.changed_security(changes.config)
             resize = None
             if changes.resizes:

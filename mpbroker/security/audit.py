@@ -1,0 +1,234 @@
+"""The audit log: who did what, from where, on which listener, and with what result; one line each.
+
+It has logins, acts of administration, and what is refused of both. Nothing of a request is in it but names.
+Each principal, or address that failed to log in, has so many lines of a kind in a minute, in each process;
+what is above that is counted. (Kafka: `kafka.authorizer.logger`, which has a line for each refusal of each
+name, without a bound. It has none for logins, and of what was done only that it was allowed.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.protocol.errors import ErrorCode, error_code
+from mpbroker.protocol.printable import printable
+
+EVERY_MS: Final = 60_000
+LINES_EACH: Final = 20
+# What was done must not be hidden behind other things that the same principal does.
+ACTS_EACH: Final = 1_000
+# Principals and addresses that are told apart; tokens may name very many. All others count as one.
+PRINCIPALS_MAX: Final = 1_000
+NAMES_MAX: Final = 10
+NAME_SHOWN_MAX: Final = 255
+WHY_SHOWN_MAX: Final = 1_000
+OTHERS: Final = "others"
+NO_ANSWER: Final = "no answer"
+
+
+class Kind(Enum):
+    """What a line tells. Its value is the field `event` in JSON."""
+
+    LOGIN = "login"
+    REFUSED_LOGIN = "refused login"
+    ADMINISTRATION = "administration"
+    REFUSAL = "refusal"
+
+    @property
+    def is_refusal(self) -> bool:
+        return self in (Kind.REFUSED_LOGIN, Kind.REFUSAL)
+
+    @property
+    def lines_each(self) -> int:
+        return ACTS_EACH if self is Kind.ADMINISTRATION else LINES_EACH
+
+
+_MANY: Final = {
+    Kind.LOGIN: "logins",
+    Kind.REFUSED_LOGIN: "refused logins",
+    Kind.ADMINISTRATION: "acts of administration",
+    Kind.REFUSAL: "refusals",
+}
+
+
+class Names(NamedTuple):
+    """Names that clients have chosen: the first of them, cut, and how many more there are."""
+
+    shown: tuple[str, ...] = ()
+    more: int = 0
+
+    @classmethod
+    def of(cls, names: Iterable[Iterable[object]]) -> Names:
+        """Take names of which each comes in parts; those that are not shown are not put together."""
+        rest = iter(names)
+        first = itertools.islice(rest, NAMES_MAX)
+        return cls(tuple(cut(" ".join(map(str, one))) for one in first), sum(1 for _ in rest))
+
+    def __str__(self) -> str:
+        text = ", ".join(map(quoted, self.shown))
+        return f"{text} and {self.more} more" if self.more else text
+
+
+class Event(NamedTuple):
+    """What a line tells. Fields without a value are left out."""
+
+    kind: Kind
+    principal: str  # "" if nobody is logged in
+    client: str  # its address
+    listener: str
+    action: str  # an API or, of a login, its mechanism
+    names: Names = Names()
+    need: str = ""  # what a client would have needed
+    result: str = ""
+    why: str = ""
+
+    @property
+    def whose(self) -> str:
+        """Return whose lines are counted: without a principal the address's."""
+        return self.principal or self.client
+
+
+class LeftOut(NamedTuple):
+    """What took no lines of its own in a while."""
+
+    kind: Kind
+    whose: str
+    lines: int
+
+
+def cut(name: str, most: int = NAME_SHOWN_MAX) -> str:
+    return name if len(name) <= most else f"{name[:most]}…"
+
+
+def quoted(name: str) -> str:
+    """Quote a name in one line; what is not printable is escaped."""
+    return repr(cut(name))
+
+
+def result_of(errors: dict[int, int] | None) -> str:
+    """Describe the error codes of a response by their numbers; None: there was no response."""
+    if errors is None:
+        return NO_ANSWER
+    if not errors.keys() - {ErrorCode.NONE}:
+        return "ok"
+    words = {code: _word(code) for code in sorted(errors)}
+    if len(errors) == 1:
+        return next(iter(words.values()))
+    return ", ".join(f"{word} {errors[code]}" for code, word in words.items())
+
+
+def _word(code: int) -> str:
+    return "ok" if code == ErrorCode.NONE else error_code(code).name
+
+
+# ---- lines
+
+
+def as_text(told: Event | LeftOut) -> str:
+    """Write an event in one printable line."""
+    if isinstance(told, LeftOut):
+        return printable(
+            f"{told.whose}: {told.lines} more {_MANY[told.kind]} in the last {EVERY_MS // 1000} s"
+        )
+    principal = quoted(told.principal) if " " in told.principal else cut(told.principal)
+    who = f"{principal or 'a client'} from {told.client} on {told.listener}"
+    why = cut(told.why, WHY_SHOWN_MAX)
+    match told.kind:
+        case Kind.LOGIN:
+            text = f"{who} has logged in: {told.action}"
+        case Kind.REFUSED_LOGIN:
+            names = f" as {told.names}" if told.names.shown else ""
+            text = f"{who} has failed to log in{names}: {why}"
+        case Kind.ADMINISTRATION:
+            names = f" of {told.names}" if told.names.shown else ""
+            text = f"{who} asked for {told.action}{names}: {told.result}"
+        case Kind.REFUSAL:
+            need = f"{told.need} {told.names} for " if told.need else ""
+            names = f" of {told.names}" if told.names.shown and not told.need else ""
+            text = f"{who} is denied {need}{told.action}{names}: {why}"
+    return printable(text)
+
+
+def as_json(told: Event | LeftOut) -> str:
+    """Write an event as a JSON object, in ASCII, so that no name reaches a terminal as it is."""
+    found: dict[str, Any] = {"event": told.kind.value}
+    if isinstance(told, LeftOut):
+        found |= {"left_out": told.lines, "seconds": EVERY_MS // 1000, "principal": told.whose}
+        return json.dumps(found)
+    found |= {
+        "principal": told.principal,
+        "client": told.client,
+        "listener": told.listener,
+        "action": told.action,
+        "names": list(told.names.shown),
+        "more_names": told.names.more,
+        "need": told.need,
+        "result": told.result or ("refused" if told.kind.is_refusal else "ok"),
+        "why": cut(told.why, WHY_SHOWN_MAX),
+    }
+    return json.dumps({name: value for name, value in found.items() if value})
+
+
+def line(told: Event | LeftOut, form: str, wall_ms: int) -> str:
+    """Return a line of an audit file, with its time (UTC) and without its end."""
+    time = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    time = time.replace("+00:00", "Z")
+    if form == "json":
+        return f'{{"time": "{time}", {as_json(told)[1:]}'
+    return f"{time} {as_text(told)}"
+
+
+# ---- what is told
+
+
+@dataclass
+class _Told:
+    since_ms: int
+    lines: int = 0
+    more: int = 0
+
+
+class Audit:
+    """The audit of one process. `write` gets what is to be told; `config` may change at any time."""
+
+    def __init__(self, config: BrokerConfig, write: Callable[[Event | LeftOut], None]) -> None:
+        self._config = config
+        self._write = write
+        self._told: dict[tuple[Kind, str], _Told] = {}
+
+    def tell(self, now_ms: int, event: Event) -> None:
+        """Tell an event, or count it if there were too many like it in the last minute."""
+        level = self._config.audit_log_level
+        if level == "OFF" or (level == "WARN" and not event.kind.is_refusal):
+            return
+        key = event.kind, event.whose
+        if key not in self._told and len(self._told) >= PRINCIPALS_MAX:
+            key = event.kind, OTHERS
+        told = self._told.setdefault(key, _Told(now_ms))
+        if told.lines >= event.kind.lines_each:
+            told.more += 1
+            return
+        told.lines += 1
+        self._write(event)
+
+    def follow(self, now_ms: int) -> None:
+        """Sum up each minute that is over. Call it now and then."""
+        if self._told:
+            self._sum_up([key for key, told in self._told.items() if now_ms >= told.since_ms + EVERY_MS])
+
+    def close(self) -> None:
+        """Sum up the minutes that are not over, before the process ends."""
+        self._sum_up(list(self._told))
+
+    def _sum_up(self, keys: list[tuple[Kind, str]]) -> None:
+        for key in keys:
+            told = self._told.pop(key)
+            if told.more:
+                self._write(LeftOut(*key, told.more))
