@@ -188,7 +188,11 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         ),
     ] = "INFO"
     audit_log_file: Annotated[
-        str, Key(STRING, "File that the audit log is appended to; empty: it is part of the broker's log.")
+        str,
+        Key(
+            STRING,
+            "File that the audit log is appended to, or journald's socket; empty: part of the broker's log.",
+        ),
     ] = ""
     audit_log_format: Annotated[
         str, Key(STRING, "Form of a line of the audit log.", choices=AUDIT_FORMATS)

@@ -2,8 +2,9 @@
 
 It has logins, acts of administration, and what is refused of both. Nothing of a request is in it but names.
 Each principal, or address that failed to log in, has so many lines of a kind in a minute, in each process;
-what is above that is counted. (Kafka: `kafka.authorizer.logger`, which has a line for each refusal of each
-name, without a bound. It has none for logins, and of what was done only that it was allowed.)
+what is above that is counted, and so are lines that could not be written. (Kafka: `kafka.authorizer.logger`,
+which has a line for each refusal of each name, without a bound. It has none for logins, and of what was done
+only that it was allowed.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -24,7 +25,8 @@ EVERY_MS: Final = 60_000
 LINES_EACH: Final = 20
 # What was done must not be hidden behind other things that the same principal does.
 ACTS_EACH: Final = 1_000
-# Principals and addresses that are told apart; tokens may name very many. All others count as one.
+# Principals and addresses that are told apart, of each kind: tokens may name very many, and those whose login
+# is refused must not hide whose is not. All others count as one.
 PRINCIPALS_MAX: Final = 1_000
 NAMES_MAX: Final = 10
 NAME_SHOWN_MAX: Final = 255
@@ -103,6 +105,16 @@ class LeftOut(NamedTuple):
     lines: int
 
 
+class Gap(NamedTuple):
+    """Lines of a process that could not be written here, and stand in the broker's log."""
+
+    lines: int
+    why: str
+
+
+Told: TypeAlias = Event | LeftOut | Gap
+
+
 def cut(name: str, most: int = NAME_SHOWN_MAX) -> str:
     return name if len(name) <= most else f"{name[:most]}…"
 
@@ -131,8 +143,12 @@ def _word(code: int) -> str:
 # ---- lines
 
 
-def as_text(told: Event | LeftOut) -> str:
+def as_text(told: Told) -> str:
     """Write an event in one printable line."""
+    if isinstance(told, Gap):
+        return printable(
+            f"{told.lines} line(s) of a process are missing here and stand in the broker's log: {told.why}"
+        )
     if isinstance(told, LeftOut):
         return printable(
             f"{told.whose}: {told.lines} more {_MANY[told.kind]} in the last {EVERY_MS // 1000} s"
@@ -148,7 +164,8 @@ def as_text(told: Event | LeftOut) -> str:
             text = f"{who} has failed to log in{names}: {why}"
         case Kind.ADMINISTRATION:
             names = f" of {told.names}" if told.names.shown else ""
-            text = f"{who} asked for {told.action}{names}: {told.result}"
+            result = f"{told.result}: {why}" if why else told.result
+            text = f"{who} asked for {told.action}{names}: {result}"
         case Kind.REFUSAL:
             need = f"{told.need} {told.names} for " if told.need else ""
             names = f" of {told.names}" if told.names.shown and not told.need else ""
@@ -156,8 +173,10 @@ def as_text(told: Event | LeftOut) -> str:
     return printable(text)
 
 
-def as_json(told: Event | LeftOut) -> str:
+def as_json(told: Told) -> str:
     """Write an event as a JSON object, in ASCII, so that no name reaches a terminal as it is."""
+    if isinstance(told, Gap):
+        return json.dumps({"event": "missing lines", "left_out": told.lines, "why": told.why})
     found: dict[str, Any] = {"event": told.kind.value}
     if isinstance(told, LeftOut):
         found |= {"left_out": told.lines, "seconds": EVERY_MS // 1000, "principal": told.whose}
@@ -176,7 +195,7 @@ def as_json(told: Event | LeftOut) -> str:
     return json.dumps({name: value for name, value in found.items() if value})
 
 
-def line(told: Event | LeftOut, form: str, wall_ms: int) -> str:
+def line(told: Told, form: str, wall_ms: int) -> str:
     """Return a line of an audit file, with its time (UTC) and without its end."""
     time = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
     time = time.replace("+00:00", "Z")
@@ -189,46 +208,49 @@ def line(told: Event | LeftOut, form: str, wall_ms: int) -> str:
 
 
 @dataclass
-class _Told:
+class _Count:
     since_ms: int
     lines: int = 0
     more: int = 0
 
 
 class Audit:
-    """The audit of one process. `write` gets what is to be told; `config` may change at any time."""
+    """The audit of one process. `write` gets what is to be told; `config` returns the settings of now."""
 
-    def __init__(self, config: BrokerConfig, write: Callable[[Event | LeftOut], None]) -> None:
+    def __init__(self, config: Callable[[], BrokerConfig], write: Callable[[Told], None]) -> None:
         self._config = config
         self._write = write
-        self._told: dict[tuple[Kind, str], _Told] = {}
+        self._counts: dict[Kind, dict[str, _Count]] = {kind: {} for kind in Kind}
 
     def tell(self, now_ms: int, event: Event) -> None:
         """Tell an event, or count it if there were too many like it in the last minute."""
-        level = self._config.audit_log_level
+        level = self._config().audit_log_level
         if level == "OFF" or (level == "WARN" and not event.kind.is_refusal):
             return
-        key = event.kind, event.whose
-        if key not in self._told and len(self._told) >= PRINCIPALS_MAX:
-            key = event.kind, OTHERS
-        told = self._told.setdefault(key, _Told(now_ms))
-        if told.lines >= event.kind.lines_each:
-            told.more += 1
+        counts, whose = self._counts[event.kind], cut(event.whose)
+        if whose not in counts and len(counts) >= PRINCIPALS_MAX:
+            whose = OTHERS
+        count = counts.setdefault(whose, _Count(now_ms))
+        if count.lines >= event.kind.lines_each:
+            count.more += 1
             return
-        told.lines += 1
+        count.lines += 1
         self._write(event)
 
     def follow(self, now_ms: int) -> None:
         """Sum up each minute that is over. Call it now and then."""
-        if self._told:
-            self._sum_up([key for key, told in self._told.items() if now_ms >= told.since_ms + EVERY_MS])
+        for kind, counts in self._counts.items():
+            if counts:
+                ended = [whose for whose, count in counts.items() if now_ms >= count.since_ms + EVERY_MS]
+                self._sum_up(kind, ended)
 
     def close(self) -> None:
         """Sum up the minutes that are not over, before the process ends."""
-        self._sum_up(list(self._told))
+        for kind, counts in self._counts.items():
+            self._sum_up(kind, list(counts))
 
-    def _sum_up(self, keys: list[tuple[Kind, str]]) -> None:
-        for key in keys:
-            told = self._told.pop(key)
-            if told.more:
-                self._write(LeftOut(*key, told.more))
+    def _sum_up(self, kind: Kind, ended: list[str]) -> None:
+        for whose in ended:
+            count = self._counts[kind].pop(whose)
+            if count.more:
+                self._write(LeftOut(kind, whose, count.more))

@@ -39,6 +39,7 @@ from mpbroker.supervisor import buffers, logs, progress, roles, runtime_dir, soc
 from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
+from mpbroker.supervisor.commands_audit import CHANGES, CommandsAudit
 from mpbroker.supervisor.control import Command, ControlSocket, Later
 from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from mpbroker.supervisor.listeners import Listeners
@@ -63,7 +64,6 @@ NOT_FOLLOWED = (
     "what clients have altered of the broker's settings has no effect: %s. Alter it again, or change the "
     "configuration file"
 )
-CHANGES = ("resize", "reload", "listener-add", "listener-remove")
 
 log = logging.getLogger("mpbroker")
 
@@ -181,7 +181,8 @@ class Supervisor:
     def run(self) -> int:
         started = time.monotonic()
         wakeup = self._install_signals()
-        control = ControlSocket(self.directory, self._serve, self.tree.watch, self.tree.unwatch)
+        audit = CommandsAudit(lambda: self.tree.config)
+        control = ControlSocket(self.directory, self._serve, audit.tell, self.tree.watch, self.tree.unwatch)
         code = EXIT_OK
         try:
             self.tree.watch(control.fileno(), control.accept)
@@ -192,7 +193,7 @@ class Supervisor:
             self._announce(time.monotonic() - started)
             roles.prepare_cleaner()
             self.serves = True
-            self._watch()
+            self._watch(audit)
             self.serves = False
             self.notifier.stopping()
             self._stop()
@@ -206,6 +207,7 @@ class Supervisor:
             raise
         finally:
             control.close()
+            audit.close()
             runtime_dir.remove_pointers(self.config)
             self.listeners.close()
             self.memory.close()
@@ -493,7 +495,7 @@ class Supervisor:
     def _step_handlers(self, by: int) -> None:
         self._asked_handlers += by
 
-    def _watch(self) -> None:
+    def _watch(self, audit: CommandsAudit) -> None:
         self.tree.on_wait = self._while_running
         with contextlib.suppress(StopAsked):
             while True:
@@ -502,6 +504,7 @@ class Supervisor:
                 self.listeners.go_on(self.tree)
                 self.pointers.write()
                 self._go_on_reloading()
+                audit.follow()
                 self.config = self.tree.config
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
 

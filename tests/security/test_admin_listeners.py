@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -285,12 +287,18 @@ def test_a_reload_moves_it_and_a_missing_directory_stops_nothing(broker: Confine
     broker.write(file=str(missing), form="text")
     assert broker.control("reload")["changed"] == ["audit.log.file", "audit.log.format"]
     assert f"audit.log.file={missing} cannot be written: No such file or directory" in broker.output()
+    me = f"Unix:{pwd.getpwuid(os.getuid()).pw_name} from process {os.getpid()} on control.sock"
+    assert f"audit: {me} asked for ctl reload: ok" in broker.output()
     new_topic(broker, "without-file")
     said = "audit: User:ANONYMOUS from 127.0.0.1 on OPEN asked for CREATE_TOPICS of 'without-file': ok"
     eventually(lambda: said in broker.output(), "the broker's log has the line")
     missing.parent.mkdir()
     new_topic(broker, "with-file")
     eventually(lambda: missing.exists() and "'with-file': ok" in missing.read_text(), "the file has the line")
+    broker.control("reload")
+    gap = "1 line(s) of a process are missing here and stand in the broker's log: No such file or directory"
+    supervisors = missing.read_text().splitlines()[-2:]
+    assert [line[25:] for line in supervisors] == [gap, f"{me} asked for ctl reload: ok"]
     assert "'with-file'" not in broker.output()
     broker.write(more="audit.log.level=WARN\n")
     broker.control("reload")

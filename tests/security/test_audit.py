@@ -16,11 +16,14 @@ from mpbroker.security.audit import (
     NAMES_MAX,
     Audit,
     Event,
+    Gap,
     Kind,
     LeftOut,
     Names,
+    Told,
     as_json,
     as_text,
+    cut,
     line,
     result_of,
 )
@@ -32,9 +35,9 @@ def event(kind: Kind = Kind.REFUSAL, principal: str = "User:ann", **more: str) -
     return Event(kind, principal, "10.0.0.1", "CLIENTS", "CREATE_TOPICS", **more)
 
 
-def told(level: str = "INFO") -> tuple[Audit, list[Event | LeftOut]]:
-    lines: list[Event | LeftOut] = []
-    return Audit(BrokerConfig(audit_log_level=level), lines.append), lines
+def told(level: str = "INFO") -> tuple[Audit, list[Told]]:
+    lines: list[Told] = []
+    return Audit(lambda: BrokerConfig(audit_log_level=level), lines.append), lines
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -80,6 +83,25 @@ def test_very_many_principals_share_their_lines(monkeypatch: pytest.MonkeyPatch)
     assert as_text(lines[-1]) == "others: 2 more refusals in the last 60 s"
 
 
+def test_a_crowd_that_fails_to_log_in_hides_nobody_who_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "PRINCIPALS_MAX", 2)
+    made, lines = told()
+    for number in range(LINES_EACH + 4):
+        failed = event(Kind.REFUSED_LOGIN, "")._replace(client=f"10.0.0.{number}")
+        made.tell(0, failed)
+        made.tell(0, event(Kind.LOGIN, f"User:{number % 2}"))
+    assert len([one for one in lines if one.kind is Kind.LOGIN]) == LINES_EACH + 4
+    assert len([one for one in lines if one.kind is Kind.REFUSED_LOGIN]) == LINES_EACH + 2
+
+
+def test_long_names_of_principals_are_not_remembered() -> None:
+    made, lines = told()
+    for number in range(LINES_EACH + 1):
+        made.tell(0, event(principal=f"{'x' * 10_000}{number}"))
+    made.close()
+    assert lines[-1] == LeftOut(Kind.REFUSAL, cut("x" * 10_000), 1)
+
+
 @pytest.mark.parametrize(
     ("level", "kinds"),
     [("INFO", set(Kind)), ("WARN", {Kind.REFUSED_LOGIN, Kind.REFUSAL}), ("OFF", set())],
@@ -117,6 +139,13 @@ def test_what_the_lines_say() -> None:
         "seconds": 60,
         "principal": "User:ann",
     }
+
+
+def test_an_act_that_failed_says_why() -> None:
+    act = event(Kind.ADMINISTRATION, result="failed", why="no\nroom")
+    assert as_text(act).endswith("asked for CREATE_TOPICS: failed: no\\nroom")
+    assert json.loads(as_json(act))["why"] == "no\nroom"
+    assert as_text(Gap(2, "no\nroom")).isprintable()
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -250,9 +250,9 @@ def test_the_page_has_the_table() -> None:
 
 
 def written(rule: Rule) -> str:
-    """The cells of a rule: needs, then what is to be said of them."""
+    """The cells of a rule: needs, whether it is administration, and what is to be said of them."""
     needs = [f"{need}" for need in (*rule.whole, *rule.each)]
     text = ", ".join(needs) or "nothing"
     if rule.instead is not None:
         text += f"; or {rule.instead}"
-    return f"{text} | {rule.remark}" if rule.remark else f"{text} | "
+    return f"{text} | {'yes' if rule.is_admin else ''} | {rule.remark}"
