@@ -86,6 +86,19 @@ def sent(guarded: Rig, key: int) -> tuple[list[Any], Any]:
     return asked, None if asked else guarded.answer(key, latest)
 
 
+def test_an_idempotent_producer_without_permission_is_told(
+    guarded: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
+    guarded.publish(ORDERS)
+    guarded.processor.send(request_frame(ApiKey.INIT_PRODUCER_ID, 5, m.InitProducerIdRequest(None, 0)))
+    guarded.turn()
+    refused = guarded.answer(ApiKey.INIT_PRODUCER_ID, 5)
+    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    (said,) = caplog.messages
+    assert "is denied IdempotentWrite Cluster 'kafka-cluster' for INIT_PRODUCER_ID" in said
+
+
 def test_every_api_has_its_rule() -> None:
     assert {*APIS} == {*RULES}
 
@@ -93,7 +106,8 @@ def test_every_api_has_its_rule() -> None:
 @pytest.mark.parametrize(
     "key", [key for key in APIS if RULES[ApiKey(key)] != Rule()], ids=lambda k: APIS[k].name
 )
-def test_who_may_nothing_is_refused(guarded: Rig, key: int) -> None:
+def test_who_may_nothing_is_refused(guarded: Rig, key: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
     guarded.publish(ORDERS)
     rule = RULES[ApiKey(key)]
     asked, answer = sent(guarded, key)
@@ -103,6 +117,8 @@ def test_who_may_nothing_is_refused(guarded: Rig, key: int) -> None:
         assert asked == []
         expected = {need.denied for need in (*rule.whole, *rule.each)}
         assert set(errors_in(answer)) & expected, answer
+        said = "audit: User:ANONYMOUS from unix on PLAINTEXT is denied "
+        assert [one for one in caplog.messages if one.startswith(said) and ApiKey(key).name in one]
     else:
         assert not set(errors_in(answer)) & DENIALS
 
