@@ -33,7 +33,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
             "security/quotas",
             "security/real_clients",
         ),
-        *("security/admin_listeners", "security/reload", "security/secrets"),
+        *("security/admin_listeners", "security/reload", "security/secrets", "security/security_page"),
         *("supervisor/altered", "supervisor/serve"),
     ),
     "APIs of a kind, each of which is a module": (
