@@ -1,10 +1,10 @@
 """The audit log: who did what, from where, on which listener, and with what result; one line each.
 
 It has logins, acts of administration, and what is refused of both. Nothing of a request is in it but names.
-Each principal, or address that failed to log in, has so many lines of a kind in a minute, in each process;
-what is above that is counted, and so are lines that could not be written. (Kafka: `kafka.authorizer.logger`,
-which has a line for each refusal of each name, without a bound. It has none for logins, and of what was done
-only that it was allowed.)
+Each principal, or address that failed to log in, has so many lines of a kind in a minute, in each process,
+and all together have so many; what is above that is counted, and so are lines that could not be written.
+(Kafka: `kafka.authorizer.logger`, which has a line for each refusal of each name, without a bound. It has
+none for logins, and of what was done only that it was allowed.)
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ EVERY_MS: Final = 60_000
 LINES_EACH: Final = 20
 # What was done must not be hidden behind other things that the same principal does.
 ACTS_EACH: Final = 1_000
+# Lines of a kind, of all principals together: who has a network of addresses must not fill the log.
+LINES_ALL: Final = 1_000
+ACTS_ALL: Final = 10_000
 # Principals and addresses that are told apart, of each kind: tokens may name very many, and those whose login
 # is refused must not hide whose is not. All others count as one.
 PRINCIPALS_MAX: Final = 1_000
@@ -50,6 +53,10 @@ class Kind(Enum):
     @property
     def lines_each(self) -> int:
         return ACTS_EACH if self is Kind.ADMINISTRATION else LINES_EACH
+
+    @property
+    def lines_all(self) -> int:
+        return ACTS_ALL if self is Kind.ADMINISTRATION else LINES_ALL
 
 
 _MANY: Final = {
@@ -214,43 +221,60 @@ class _Count:
     more: int = 0
 
 
+class _Counts:
+    """The lines of a kind in a minute: of all, and of each principal or address."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._all = _Count(0)
+        self._each: dict[str, _Count] = {}
+
+    def takes(self, now_ms: int, whose: str) -> bool:
+        """Return True if there is room for a line; otherwise count it."""
+        if now_ms >= self._all.since_ms + EVERY_MS:
+            self._all = _Count(now_ms)
+        if whose not in self._each and len(self._each) >= PRINCIPALS_MAX:
+            whose = OTHERS
+        one = self._each.setdefault(whose, _Count(now_ms))
+        if one.lines >= self._kind.lines_each or self._all.lines >= self._kind.lines_all:
+            one.more += 1
+            return False
+        one.lines += 1
+        self._all.lines += 1
+        return True
+
+    def ended(self, now_ms: int | None) -> list[LeftOut]:
+        """Forget each minute that is over, all of them with None, and return what was left out."""
+        ended = [w for w, one in self._each.items() if now_ms is None or now_ms >= one.since_ms + EVERY_MS]
+        sums = ((whose, self._each.pop(whose).more) for whose in ended)
+        return [LeftOut(self._kind, whose, more) for whose, more in sums if more]
+
+
 class Audit:
     """The audit of one process. `write` gets what is to be told; `config` returns the settings of now."""
 
     def __init__(self, config: Callable[[], BrokerConfig], write: Callable[[Told], None]) -> None:
         self._config = config
         self._write = write
-        self._counts: dict[Kind, dict[str, _Count]] = {kind: {} for kind in Kind}
+        self._counts = {kind: _Counts(kind) for kind in Kind}
 
     def tell(self, now_ms: int, event: Event) -> None:
         """Tell an event, or count it if there were too many like it in the last minute."""
         level = self._config().audit_log_level
         if level == "OFF" or (level == "WARN" and not event.kind.is_refusal):
             return
-        counts, whose = self._counts[event.kind], cut(event.whose)
-        if whose not in counts and len(counts) >= PRINCIPALS_MAX:
-            whose = OTHERS
-        count = counts.setdefault(whose, _Count(now_ms))
-        if count.lines >= event.kind.lines_each:
-            count.more += 1
-            return
-        count.lines += 1
-        self._write(event)
+        if self._counts[event.kind].takes(now_ms, cut(event.whose)):
+            self._write(event)
 
     def follow(self, now_ms: int) -> None:
         """Sum up each minute that is over. Call it now and then."""
-        for kind, counts in self._counts.items():
-            if counts:
-                ended = [whose for whose, count in counts.items() if now_ms >= count.since_ms + EVERY_MS]
-                self._sum_up(kind, ended)
+        self._sum_up(now_ms)
 
     def close(self) -> None:
         """Sum up the minutes that are not over, before the process ends."""
-        for kind, counts in self._counts.items():
-            self._sum_up(kind, list(counts))
+        self._sum_up(None)
 
-    def _sum_up(self, kind: Kind, ended: list[str]) -> None:
-        for whose in ended:
-            count = self._counts[kind].pop(whose)
-            if count.more:
-                self._write(LeftOut(kind, whose, count.more))
+    def _sum_up(self, now_ms: int | None) -> None:
+        for counts in self._counts.values():
+            for left_out in counts.ended(now_ms):
+                self._write(left_out)

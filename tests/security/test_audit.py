@@ -94,6 +94,22 @@ def test_a_crowd_that_fails_to_log_in_hides_nobody_who_does(monkeypatch: pytest.
     assert len([one for one in lines if one.kind is Kind.REFUSED_LOGIN]) == LINES_EACH + 2
 
 
+def test_a_crowd_does_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "LINES_ALL", 30)
+    made, lines = told()
+    for minute in range(2):
+        for number in range(50):
+            failed = event(Kind.REFUSED_LOGIN, "")._replace(client=f"2001:db8::{number}")
+            made.tell(minute * EVERY_MS, failed)
+        assert len(lines) == 30
+        made.tell(minute * EVERY_MS, event(Kind.LOGIN))
+        assert lines.pop() == event(Kind.LOGIN), "it has a bound of its own"
+        lines.clear()
+        made.follow((minute + 1) * EVERY_MS)
+        assert lines == [LeftOut(Kind.REFUSED_LOGIN, f"2001:db8::{n}", 1) for n in range(30, 50)]
+        lines.clear()
+
+
 def test_long_names_of_principals_are_not_remembered() -> None:
     made, lines = told()
     for number in range(LINES_EACH + 1):
