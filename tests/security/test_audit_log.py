@@ -6,8 +6,10 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,11 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.security.audit import Event, Kind
 from mpbroker.security.audit_log import COMPLAINTS_EVERY_NS, AppendedFile, AuditLog, problem
 from tests.support.full_disk import files_take
+from tests.support.polling import until
 
 EVENT = Event(Kind.LOGIN, "User:ann", "::1", "TLS", "PLAIN")
 WRITERS, LINES = 4, 2_000
+KILLS, LINES_BEFORE_A_KILL = 20, 500
 
 
 @pytest.fixture(name="path")
@@ -90,6 +94,50 @@ def test_lines_of_several_processes_are_whole_and_survive_rotation(path: Path, t
     assert {(int(one[1]), int(one[2])) for one in found if one and len(one[3]) == int(one[2]) % 300} == {
         (writer, number) for writer in range(WRITERS) for number in range(LINES)
     }
+
+
+def test_after_a_rename_the_next_line_is_in_a_new_file(path: Path, tmp_path: Path) -> None:
+    log = log_of(path)
+    log.write(EVENT)
+    moved = path.rename(tmp_path / "audit.log.1")
+    log.write(EVENT)
+    log.write(EVENT)
+    assert [len(one.read_text().splitlines()) for one in (moved, path)] == [1, 2]
+    assert path.stat().st_mode & 0o7777 == 0o640
+
+
+def has_grown(path: Path, size: int) -> bool:
+    return path.stat().st_size > size
+
+
+def test_a_kill_costs_the_killed_process_its_last_line_at_most(path: Path) -> None:
+    """Lines are longer than a page, in which the kernel looks for signals."""
+    long = "x" * 10_000
+    path.touch()
+    for writer in range(KILLS):
+        size = path.stat().st_size
+        if (child := os.fork()) == 0:
+            try:
+                mine = AppendedFile(str(path))
+                for number in range(LINES_BEFORE_A_KILL):
+                    mine.append(f"{writer} {number} {long}")
+                signal.pause()
+            finally:
+                os._exit(1)
+        until(partial(has_grown, path, size), "it writes", lambda: None)
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    AppendedFile(str(path)).append("after the kills")
+    *lines, last = [one for one in path.read_text().splitlines() if one]
+    assert last == "after the kills"
+    cut_off = [one for one in lines if not one.endswith(f" {long}")]
+    assert len(cut_off) <= KILLS
+    assert all(re.fullmatch(r"\d*( (\d+( x*)?)?)?", one) for one in cut_off)
+    for writer in range(KILLS):
+        numbers = [
+            int(one.split(" ")[1]) for one in lines if one.startswith(f"{writer} ") and one not in cut_off
+        ]
+        assert numbers == list(range(len(numbers)))
 
 
 def test_a_line_that_was_cut_off_does_not_run_into_the_next(path: Path) -> None:
