@@ -106,6 +106,9 @@ bench: setup ## requests a second, latencies and CPU of this broker
 bench-kafka: setup ## the same, beside Apache Kafka in the same run
 	$(BIN)/python -m ops.bench.run --kafka $(ARGS)
 
+bench-bare: setup ## what is left to win: small produces on a server that only answers, on mpbroker and on Apache Kafka
+	$(BIN)/python -m ops.bench.bare $(ARGS)
+
 bench-network: setup ## idle connections, heavy beside light requests; fails where a bound is missed; and what TLS costs
 	@failed=; for one in connections dispatch fairness tls; do \
 	  echo "== $$one"; $(BIN)/python -m ops.bench.$$one $(ARGS) || failed="$$failed $$one"; \
@@ -128,6 +131,8 @@ bench-check: setup ## fails where rates lost ground against Apache Kafka's since
 
 bench-growth: setup ## how the cost of a request grows with partitions, connections, groups, log size, processes; draws docs/growth-*.svg (ARGS=--short)
 	$(BIN)/python -m ops.bench.growth $(ARGS)
+	$(BIN)/python -m ops.docs.charts
+	$(BIN)/python -m ops.docs.performance
 
 bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
 	$(BIN)/python -m ops.bench.compaction $(ARGS)

@@ -14,8 +14,9 @@ from statistics import mean, median
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Broker, BrokerError
 
-SOURCE = Path(__file__).parent / "native" / "load.c"
-GENERATOR = Path(__file__).parent / "bin" / "load"
+NATIVE = Path(__file__).parent / "native"
+BIN = Path(__file__).parent / "bin"
+GENERATOR = BIN / "load"
 
 TOPIC_TIMEOUT_S = 30
 LOAD_GRACE_S = 60
@@ -120,19 +121,30 @@ def told(name: str, rounds: Sequence[Result]) -> str:
     )
 
 
-def build_generator() -> None:
-    """Compiles load.c unless that was done since it last changed."""
-    if GENERATOR.exists() and GENERATOR.stat().st_mtime > SOURCE.stat().st_mtime:
-        return
-    GENERATOR.parent.mkdir(exist_ok=True)
-    command = ["cc", "-O2", "-Wall", "-o", str(GENERATOR), str(SOURCE), "-lssl", "-lcrypto"]
+def compiled(name: str, *libraries: str) -> Path:
+    """Compile a program of native/ unless that was done since one of its files last changed; return its path.
+
+    Raises LoadError.
+    """
+    source, program = NATIVE / f"{name}.c", BIN / name
+    changed = max(path.stat().st_mtime for path in NATIVE.iterdir())
+    if program.exists() and program.stat().st_mtime > changed:
+        return program
+    BIN.mkdir(exist_ok=True)
+    command = ["cc", "-O2", "-Wall", "-o", str(program), str(source), *libraries]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         needs = "apt-get install gcc libc6-dev libssl-dev"
-        raise LoadError(f"the load generator needs a C compiler: {needs}") from error
+        raise LoadError(f"{name}.c needs a C compiler: {needs}") from error
     if done.returncode:
-        raise LoadError(f"{SOURCE.relative_to(ROOT)} does not compile:\n{done.stderr}")
+        raise LoadError(f"{source.relative_to(ROOT)} does not compile:\n{done.stderr}")
+    return program
+
+
+def build_generator() -> None:
+    """Compile load.c if that is needed. Raises LoadError."""
+    compiled("load", "-lssl", "-lcrypto")
 
 
 def attempts(patience_s: float) -> Iterator[int]:
