@@ -21,13 +21,17 @@ class SaslFailed(Exception):
 
 
 class Mechanism(ABC):
-    """One authentication. `principal` is set when it is complete; `expires_ms` (wall clock) if it ends."""
+    """One authentication. `principal` is set when it is complete; `expires_ms` (wall clock) if it ends.
+
+    `claimed` is the user name that the client has said, which need not be its own.
+    """
 
     name: ClassVar[str]
 
     def __init__(self) -> None:
         self.principal: Principal | None = None
         self.expires_ms: int | None = None
+        self.claimed = ""
 
     @property
     def complete(self) -> bool:

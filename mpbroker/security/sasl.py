@@ -98,6 +98,11 @@ class SaslServer:
     def renews(self) -> bool:
         return self._again is not None
 
+    @property
+    def claimed(self) -> str:
+        """Return the user name that the client has said, "" if it has said none."""
+        return "" if self._mechanism is None else self._mechanism.claimed
+
     def receive(self, frame: bytes) -> bytes:
         """Return the bytes to send now. Raises Failure, whose answer is sent later and is the last."""
         try:

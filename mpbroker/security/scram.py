@@ -129,7 +129,7 @@ class ScramServer(Mechanism):
         match = _CLIENT_FIRST.fullmatch(_text(token))
         if match is None:
             raise SaslFailed("the client's first message is malformed, or wants channel binding")
-        user = unescape_name(match["user"])
+        user = self.claimed = unescape_name(match["user"])
         if unescape_name(match["authzid"] or "") not in ("", user):
             raise SaslFailed(
                 "the client asked for another user's authorization id",

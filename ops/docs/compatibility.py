@@ -91,7 +91,10 @@ and has no effect here is named in a warning at start; an unknown one is an erro
   is one replica, and Kafka would answer every write with NOT_ENOUGH_REPLICAS. With
   `mpbroker.replication.factor.clamp=true` it is taken, shown, and met by the one replica.
 * The broker has two loggers, `root` and `kafka.request.logger`; others do not exist, so their levels cannot
-  be altered. Whose level is deleted is as it was at start: it inherits nothing.
+  be altered. Whose level is deleted is as it was at start: it inherits nothing. What Kafka's
+  `kafka.authorizer.logger` says is in the audit log, whose level is a setting (`audit.log.level`).
+* Where `admin.listener.names` is set, requests of administration get CLUSTER_AUTHORIZATION_FAILED on other
+  listeners. Kafka has no such setting.
 * Groups have no settings: Kafka's are those of the consumer, share and streams protocols.
 * `flush.ms` and `flush.messages` have the segment itself synced under both values of `log.flush.policy`;
   under `group` the commit journal makes every record durable before. acks=all waits for a sync that

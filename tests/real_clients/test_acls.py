@@ -271,5 +271,6 @@ def test_entries_outlive_handlers_and_the_broker(broker: SecureBroker, topic: st
     assert error_of_produce(Producer(login(broker, "ann")), topic) == 0
     assert error_of_produce(Producer(login(broker, "bob")), topic) == refused
     eventually(
-        lambda: f"User:bob from 127.0.0.1 is denied Describe Topic '{topic}'" in broker.output(), "audit"
+        lambda: f"User:bob from 127.0.0.1 on SASL is denied Describe Topic '{topic}'" in broker.output(),
+        "audit",
     )

@@ -33,7 +33,8 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
             "security/quotas",
             "security/real_clients",
         ),
-        *("security/reload", "security/secrets", "supervisor/altered", "supervisor/serve"),
+        *("security/admin_listeners", "security/reload", "security/secrets", "security/security_page"),
+        *("supervisor/altered", "supervisor/serve"),
     ),
     "APIs of a kind, each of which is a module": (
         *("handlers/admin_apis", "handlers/alter_apis", "handlers/fetch", "handlers/forwarded_bytes"),
