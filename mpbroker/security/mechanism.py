@@ -21,13 +21,19 @@ class SaslFailed(Exception):
 
 
 class Mechanism(ABC):
-    """One authentication. `principal` is set when it is complete; `expires_ms` (wall clock) if it ends."""
+    """One authentication. `principal` is set when it is complete; `expires_ms` (wall clock) if it ends.
+
+    `claimed` is the user that the client says it is, as soon as it is known. `is_by_token`: the client shows
+    a delegation token.
+    """
 
     name: ClassVar[str]
 
     def __init__(self) -> None:
         self.principal: Principal | None = None
         self.expires_ms: int | None = None
+        self.claimed = ""
+        self.is_by_token = False
 
     @property
     def complete(self) -> bool:

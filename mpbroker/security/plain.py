@@ -29,6 +29,7 @@ class PlainServer(Mechanism):
         authorization_id, user, password = fields
         if not user:
             raise SaslFailed("no user name", "Authentication failed: username not specified")
+        self.claimed = user
         if not password:
             raise SaslFailed("no password", "Authentication failed: password not specified")
         if not self._users.check(user, password):

@@ -38,6 +38,7 @@ ReadAgain: TypeAlias = Callable[[], Loaded]
 FOLLOWED = {
     "advertised_listeners",
     "auto_create_topics_enable",
+    "connection_failed_authentication_delay_max_ms",
     "connection_failed_authentication_delay_ms",
     "connections_max_idle_ms",
     "connections_max_login_ms",

@@ -35,7 +35,7 @@ Every change is tested against librdkafka (confluent-kafka and kcat), kafka-pyth
 Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
 ConsumerGroupCommand, GetOffsetShell, ConfigCommand, DeleteRecordsCommand, LogDirsCommand,
 ReassignPartitionsCommand, TransactionsCommand, LeaderElectionCommand, FeatureCommand, ClientMetricsCommand,
-DumpLogSegments on the written files).
+DelegationTokenCommand, DumpLogSegments on the written files).
 
 SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, which Kafka 4 refuses too.
 """
@@ -43,8 +43,8 @@ SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, whic
 # What is missing, and what happens instead.
 NOT_BUILT = (
     (
-        "delegation tokens, SASL GSSAPI",
-        "their settings are refused at start",
+        "SASL GSSAPI",
+        "its settings are refused at start",
     ),
     (
         "authorizers other than `StandardAuthorizer`",
@@ -92,6 +92,8 @@ and has no effect here is named in a warning at start; an unknown one is an erro
   `mpbroker.replication.factor.clamp=true` it is taken, shown, and met by the one replica.
 * The broker has two loggers, `root` and `kafka.request.logger`; others do not exist, so their levels cannot
   be altered. Whose level is deleted is as it was at start: it inherits nothing.
+* Owners of delegation tokens are users. Kafka makes tokens for owners of any type, and lets them log in as
+  users of that name. A token cannot be used from the moment when it expires, not only once it is removed.
 * Groups have no settings: Kafka's are those of the consumer, share and streams protocols.
 * `flush.ms` and `flush.messages` have the segment itself synced under both values of `log.flush.policy`;
   under `group` the commit journal makes every record durable before. acks=all waits for a sync that

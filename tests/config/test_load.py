@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 # What Kafka has no key for.
 OUR_OWN = {
     "group.max.members.bytes",
+    "connection.failed.authentication.delay.max.ms",
     "connections.max.login.ms",
     "max.auto.created.partitions.per.principal",
     "max.unauthenticated.connections",
