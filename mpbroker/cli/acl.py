@@ -19,6 +19,16 @@ Groups = Annotated[
 TransactionalIds = Annotated[
     list[str] | None, typer.Option("--transactional-id", metavar="ID", help="* for all; repeatable.")
 ]
+DelegationTokens = Annotated[
+    list[str] | None,
+    typer.Option("--delegation-token", metavar="ID", help="A delegation token, * for all; repeatable."),
+]
+UserPrincipals = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--user-principal", metavar="User:NAME", help="Whose delegation tokens, * for all; repeatable."
+    ),
+]
 Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 Prefixed = Annotated[
     bool, typer.Option("--prefixed", help="The names are beginnings of names, and none of them is *.")
@@ -52,6 +62,8 @@ def acl_add(
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
+    delegation_token: DelegationTokens = None,
+    user_principal: UserPrincipals = None,
     cluster: Cluster = False,
     prefixed: Prefixed = False,
     allow_principal: Allowed = None,
@@ -69,7 +81,7 @@ def acl_add(
     from mpbroker.cli import acls
 
     made = acls.entries(
-        acls.Resources(topic or [], group or [], transactional_id or [], cluster, prefixed),
+        acls.Resources(topic, group, transactional_id, delegation_token, user_principal, cluster, prefixed),
         acls.Whom(allow_principal or [], deny_principal or [], host or []),
         acls.What(operation or [], producer, consumer, idempotent),
     )
@@ -81,6 +93,8 @@ def acl_remove(
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
+    delegation_token: DelegationTokens = None,
+    user_principal: UserPrincipals = None,
     cluster: Cluster = False,
     prefixed: Prefixed = False,
     allow_principal: Allowed = None,
@@ -101,7 +115,7 @@ def acl_remove(
     from mpbroker.cli import acls
 
     found = acls.filters(
-        acls.Resources(topic or [], group or [], transactional_id or [], cluster, prefixed),
+        acls.Resources(topic, group, transactional_id, delegation_token, user_principal, cluster, prefixed),
         acls.Whom(allow_principal or [], deny_principal or [], host or []),
         acls.What(operation or [], producer, consumer, idempotent),
     )
@@ -113,6 +127,8 @@ def acl_list(
     topic: Topics = None,
     group: Groups = None,
     transactional_id: TransactionalIds = None,
+    delegation_token: DelegationTokens = None,
+    user_principal: UserPrincipals = None,
     cluster: Cluster = False,
     principal: Annotated[
         str | None, typer.Option("--principal", metavar="User:NAME", help="Only entries that name it.")
@@ -127,5 +143,5 @@ def acl_list(
     """
     from mpbroker.cli import acls
 
-    resources = acls.Resources(topic or [], group or [], transactional_id or [], cluster, False)
+    resources = acls.Resources(topic, group, transactional_id, delegation_token, user_principal, cluster)
     acls.show_list(Where(bootstrap, command_config), resources, principal, as_json=json)

@@ -39,13 +39,15 @@ _TRANSACTIONAL: Final = (Operation.WRITE, Operation.DESCRIBE)
 
 
 class Resources(NamedTuple):
-    """The resources that flags name. `is_prefix`: names of topics, groups and ids are prefixes."""
+    """The resources that flags name. `is_prefix`: the names are prefixes, but for that of the cluster."""
 
-    topics: list[str]
-    groups: list[str]
-    transactional_ids: list[str]
+    topics: list[str] | None
+    groups: list[str] | None
+    transactional_ids: list[str] | None
+    delegation_tokens: list[str] | None
+    user_principals: list[str] | None
     cluster: bool
-    is_prefix: bool
+    is_prefix: bool = False
 
     def each(self) -> list[tuple[ResourceType, str, PatternType]]:
         """Return type, name and pattern type of each resource. Raises CliError if there is none."""
@@ -54,8 +56,10 @@ class Resources(NamedTuple):
             (ResourceType.TOPIC, self.topics),
             (ResourceType.GROUP, self.groups),
             (ResourceType.TRANSACTIONAL_ID, self.transactional_ids),
+            (ResourceType.DELEGATION_TOKEN, self.delegation_tokens),
+            (ResourceType.USER, self.user_principals),
         )
-        found = [(kind, name, pattern) for kind, names in named for name in names]
+        found = [(kind, name, pattern) for kind, names in named for name in names or ()]
         if self.is_prefix and any(name == WILDCARD for _, name, _ in found):
             raise CliError(
                 "--prefixed: * is no beginning of a name; leave out --prefixed for all", USAGE_ERROR
@@ -63,7 +67,8 @@ class Resources(NamedTuple):
         if self.cluster:
             found.append((ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
         if not found:
-            raise CliError("say what for: --topic, --group, --transactional-id or --cluster", USAGE_ERROR)
+            others = "--transactional-id, --delegation-token, --user-principal or --cluster"
+            raise CliError(f"say what for: --topic, --group, {others}", USAGE_ERROR)
         return found
 
 
@@ -237,8 +242,7 @@ def show_list(where: Where, resources: Resources, principal: str | None, *, as_j
     """Print the entries about resources and their principal, all if neither is given. Raises CliError."""
     if principal is not None:
         check_is_principal(principal)
-    is_any = not any((resources.topics, resources.groups, resources.transactional_ids, resources.cluster))
-    named = [(ResourceType.ANY, None, PatternType.ANY)] if is_any else resources.each()
+    named = resources.each() if any(resources) else [(ResourceType.ANY, None, PatternType.ANY)]
     one = m.DeleteAclsRequest.DeleteAclsFilter
     with Client(where) as client:
         found = [

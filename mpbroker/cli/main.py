@@ -29,6 +29,7 @@ from mpbroker.cli.flags import (
 )
 from mpbroker.cli.on_host import ctl_app, log_app
 from mpbroker.cli.spark import spark_app
+from mpbroker.cli.token import token_app
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ClientError, ConfigError
 from mpbroker.config.version import VERSION
@@ -54,6 +55,7 @@ app.add_typer(log_app, name="log")
 app.add_typer(user_app, name="user")
 app.add_typer(quota_app, name="quota")
 app.add_typer(acl_app, name="acl")
+app.add_typer(token_app, name="token")
 app.add_typer(ctl_app, name="ctl")
 app.add_typer(spark_app, name="spark")
 app.add_typer(doctor_app, name="doctor")

@@ -51,6 +51,8 @@ class ClientConfig(msgspec.Struct, frozen=True):
     sasl_mechanism: str = ""
     sasl_username: str = ""
     sasl_password: str = ""
+    # Name and password are the id and the HMAC of a delegation token: tokenauth="true" of sasl.jaas.config.
+    sasl_by_token: bool = False
     ssl_truststore_location: str = ""
     ssl_truststore_certificates: str = ""
     ssl_keystore_location: str = ""
@@ -237,8 +239,8 @@ def _check(config: ClientConfig) -> None:
 _LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
 
-def _of_jaas(text: str) -> dict[str, str]:
-    """Parse `…PlainLoginModule required username="…" password="…";`."""
+def _of_jaas(text: str) -> dict[str, Any]:
+    """Parse `…LoginModule required username="…" password="…";`, for a token also `tokenauth="true"`."""
     try:
         entry = parse_jaas(Secret(text))
     except JaasError as error:
@@ -247,4 +249,8 @@ def _of_jaas(text: str) -> dict[str, str]:
         raise ConfigError(f"sasl.jaas.config: the login module is one of {', '.join(_LOGIN_MODULES)}")
     if not entry.options.get("username") or not entry.options.get("password"):
         raise ConfigError("sasl.jaas.config has no username or no password")
-    return {"sasl_username": entry.options["username"], "sasl_password": entry.options["password"]}
+    return {
+        "sasl_username": entry.options["username"],
+        "sasl_password": entry.options["password"],
+        "sasl_by_token": entry.options.get("tokenauth", "").lower() == "true",
+    }

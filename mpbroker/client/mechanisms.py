@@ -20,12 +20,15 @@ ITERATIONS_MAX = 1_000_000
 _ITERATIONS = re.compile(rb",i=(\d+)$")
 
 
-def mechanism(name: str, username: str, password: str) -> Callable[[], Exchange]:
-    """Return what begins a new exchange for each authentication. Raises ConfigError."""
+def mechanism(name: str, username: str, password: str, *, by_token: bool = False) -> Callable[[], Exchange]:
+    """Return what begins a new exchange for each authentication. Raises ConfigError.
+
+    `by_token`: name and password are those of a delegation token, for SCRAM.
+    """
     if name == PLAIN:
         return partial(plain, username, password)
     if name in TYPES:
-        return partial(scram, TYPES[name], username, password)
+        return partial(scram, TYPES[name], username, password, by_token=by_token)
     raise ConfigError(f"sasl.mechanism={name} is not supported by this client")
 
 
@@ -35,9 +38,9 @@ def plain(username: str, password: str) -> Exchange:
         raise AuthenticationFailed("PLAIN ends with an empty token, but the broker sent one")
 
 
-def scram(kind: ScramType, username: str, password: str) -> Exchange:
+def scram(kind: ScramType, username: str, password: str, *, by_token: bool = False) -> Exchange:
     """Prove knowledge of the password without sending it; have the broker prove that it knows the user."""
-    client = ScramClient(kind, username, password)
+    client = ScramClient(kind, username, password, by_token=by_token)
     server_first = yield client.first()
     try:
         _check_iterations(server_first)

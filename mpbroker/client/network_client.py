@@ -380,5 +380,10 @@ def _transport_maker(config: ClientConfig) -> Callable[[str, socket.socket], Tra
 def _authenticator_maker(config: ClientConfig) -> Callable[[], SaslAuthenticator | None]:
     if not config.uses_sasl:
         return lambda: None
-    exchange = mechanism(config.sasl_mechanism, config.sasl_username, config.sasl_password)
+    exchange = mechanism(
+        config.sasl_mechanism,
+        config.sasl_username,
+        config.sasl_password,
+        by_token=config.sasl_by_token,
+    )
     return partial(SaslAuthenticator, config.sasl_mechanism, exchange, config.client_id)

@@ -14,13 +14,13 @@ import msgspec
 from mpbroker.config import limits
 from mpbroker.config.altered import Altered
 from mpbroker.config.coordinators import CoordinatorSettings
-from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, table_of
+from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, Secret, table_of
 from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_listeners
 from mpbroker.config.security import SecuritySettings
 from mpbroker.config.workers import MAX_HANDLERS, MAX_LOG_WORKERS, MAX_PROCESSORS, default_workers
 
 BOOLEAN, DOUBLE, INT, LIST = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT, ConfigType.LIST
-LONG, STRING = ConfigType.LONG, ConfigType.STRING
+LONG, PASSWORD, STRING = ConfigType.LONG, ConfigType.PASSWORD, ConfigType.STRING
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -177,6 +177,19 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     allow_everyone_if_no_acl_found: Annotated[
         bool, Key(BOOLEAN, "Whether a resource that no access control list is about is open to everybody.")
     ] = False
+    delegation_token_secret_key: Annotated[
+        Secret | None,
+        Key(PASSWORD, "Secret that delegation tokens are made with; without it there are none."),
+    ] = None
+    delegation_token_max_lifetime_ms: Annotated[
+        int, Key(LONG, "Longest life of a delegation token, however often it is renewed.", at_least=1)
+    ] = 604_800_000
+    delegation_token_expiry_time_ms: Annotated[
+        int, Key(LONG, "Time until a delegation token must be renewed.", at_least=1)
+    ] = 86_400_000
+    delegation_token_expiry_check_interval_ms: Annotated[
+        int, Key(LONG, "Time between two removals of expired delegation tokens.", at_least=1)
+    ] = 3_600_000
 
     # audit
     audit_log_level: Annotated[
@@ -277,6 +290,15 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     connection_failed_authentication_delay_ms: Annotated[
         int, Key(INT, "How long a failed authentication is held back before it is answered.", at_least=0)
     ] = 100
+    connection_failed_authentication_delay_max_ms: Annotated[
+        int,
+        Key(
+            INT,
+            "Longest pause before an authentication of an address or a user that has failed often is "
+            "answered; connection.failed.authentication.delay.ms or less: they have no pauses.",
+            at_least=0,
+        ),
+    ] = 5000
     connections_max_login_ms: Annotated[
         int,
         Key(

@@ -28,7 +28,7 @@ REFUSED: dict[str, str] = {
     "security.": _NOT_OURS,
     "listener.name.": "this setting cannot be given for a single listener",
     "principal.builder.class": _PLUGINS,
-    "delegation.token.": "delegation tokens are not built",
+    "delegation.token.": "delegation.token.secret.key has the secret now",
     "client.quota.callback.class": _PLUGINS,
     "create.topic.policy.class.name": _PLUGINS,
     "alter.config.policy.class.name": _PLUGINS,

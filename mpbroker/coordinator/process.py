@@ -22,12 +22,19 @@ from functools import partial
 
 from mpbroker.coordinator.bulletins.announcer import Announcer
 from mpbroker.coordinator.bulletins.bulletin_set import Bulletins
-from mpbroker.coordinator.bulletins.news import broker_news, credential_news, limit_news, limited
+from mpbroker.coordinator.bulletins.news import (
+    CredentialKey,
+    broker_news,
+    credential_news,
+    limit_news,
+    limited,
+)
 from mpbroker.coordinator.delays import Delays, Now
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
+from mpbroker.coordinator.metadata.token_sweep import TokenSweep
 from mpbroker.coordinator.metadata.topic_lines import topic_lines
 from mpbroker.coordinator.services import Services
 from mpbroker.coordinator.waiting import Awaited, Caller, Change, Token, WaitingCallers
@@ -145,14 +152,17 @@ class Coordinator:
         mutations = Mutations(burst_s, monotonic_ms, measured)
         # A base takes half of the bulletin; this is half of that half.
         room = memory.BULLETIN_BYTES // 4
-        self._decider = Decider(config, memory.sizes.most_partitions, new_id, mutations, room)
+        self._decider = Decider(config, memory.sizes.most_partitions, new_id, mutations, room, now_ms)
         self._bulletins = bulletins = Bulletins(memory, context.is_alive)
         quotas = memory.words("request_quotas")
         self._announcer = Announcer(bulletins.topics, quotas, cluster_id, config.node_id)
-        self._credentials = credential_news(bulletins.credentials)
+        self._credentials = credential_news(bulletins.credentials, self._decider.macs)
         self._limits = limit_news(bulletins.limits)
         self._brokers = broker_news(bulletins.brokers)
         self._brokers_done = memory.words("brokers_done")
+        self._token_sweep = TokenSweep(
+            config.delegation_token_expiry_check_interval_ms, monotonic_ms, self._ask_ourselves, context.log
+        )
         self._followed = 0
         self._state = MetadataState()
         self._slot: Partition | None = None
@@ -388,6 +398,7 @@ class Coordinator:
             for topic_id in self._failed & self._state.topics.keys():
                 self._open(self._state.topics[topic_id])
             self._failed.clear()
+        self._token_sweep.step(has_tokens=self._decider.macs is not None and bool(self._state.tokens))
         if self._round is None and self._calls:
             self._start_round()
         self._credentials.publish(self._state)
@@ -496,9 +507,10 @@ class Coordinator:
                 missing.add(token := (Awaited.ACLS, by_call))
                 self._announcer.acls_changed(decision.acls)
                 self._announcer.then(partial(self._waiting.settle, {token}))
-            if decision.credentials:
+            if decision.credentials or decision.tokens:
                 missing.add(token := (Awaited.CREDENTIALS, by_call))
-                self._credentials.changed(decision.credentials, partial(self._waiting.settle, {token}))
+                logins: list[CredentialKey] = [*decision.credentials, *decision.tokens]
+                self._credentials.changed(logins, partial(self._waiting.settle, {token}))
             if decision.brokers_version:
                 missing.add((Awaited.SETTINGS, decision.brokers_version.to_bytes(8)))
                 self._brokers.changed(state.brokers, lambda: None)

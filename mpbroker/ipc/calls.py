@@ -314,6 +314,95 @@ class DeletedAcls(Struct, tag="deleted_acls"):
     results: list[DeletedAclsOfFilter]
 
 
+class TokenDetails(Struct, array_like=True):
+    """A delegation token as its owner sees it. Principals are written `User:name`."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: list[str]
+    issued_ms: int
+    expires_ms: int
+    max_ms: int
+    hmac: bytes
+
+    def __repr__(self) -> str:
+        """Leave the HMAC out: it is a password."""
+        return f"TokenDetails({self.token_id}, owner={self.owner})"
+
+
+class CreateToken(Struct, tag="create_token"):
+    """handler -> coordinator: create a delegation token; answered by CreatedToken.
+
+    `max_lifetime_ms`: as long as the broker allows if it is not above 0.
+    """
+
+    owner: str
+    requester: str
+    renewers: list[str]
+    max_lifetime_ms: int
+
+
+class CreatedToken(Struct, tag="created_token"):
+    """The answer to CreateToken. When it is sent clients can log in by the token."""
+
+    error: int = 0
+    token: TokenDetails | None = None
+
+
+class ChangeToken(Struct, tag="change_token"):
+    """handler -> coordinator: renew the token with this HMAC or, if `expires`, let it expire in `period_ms`.
+
+    A negative period has it expire now; a renewal without a period is as long as the broker allows. Answered
+    by ChangedToken.
+    """
+
+    hmac: bytes
+    requester: str
+    period_ms: int
+    expires: bool = False
+
+    def __repr__(self) -> str:
+        """Leave the HMAC out: it is a password."""
+        return f"ChangeToken({self.requester}, {self.period_ms}, expires={self.expires})"
+
+
+class ChangedToken(Struct, tag="changed_token"):
+    """The answer to ChangeToken. `token_id` is for the log: the client did not name it."""
+
+    error: int = 0
+    expires_ms: int = -1
+    token_id: str = ""
+
+
+class DescribeTokens(Struct, tag="describe_tokens"):
+    """handler -> coordinator: tokens of these principals (None: of all), from the one after the id `after`.
+
+    Answered by DescribedTokens.
+    """
+
+    owners: list[str] | None
+    after: str = ""
+
+
+class DescribedTokens(Struct, tag="described_tokens"):
+    """The answer to DescribeTokens. Not `are_all`: ask for those after the last one."""
+
+    error: int = 0
+    tokens: list[TokenDetails] = []
+    are_all: bool = True
+
+
+class RemoveExpiredTokens(Struct, tag="remove_expired_tokens"):
+    """The coordinator to itself: remove tokens that have expired. Answered by RemovedTokens."""
+
+
+class RemovedTokens(Struct, tag="removed_tokens"):
+    """The answer to RemoveExpiredTokens: the ids of some that are gone; none if no expired one is left."""
+
+    token_ids: list[str]
+
+
 class EnsureTopic(Struct, tag="ensure_topic"):
     """coordinator -> log: open or create these partitions. Idempotent; answered when they take appends.
 
@@ -558,6 +647,14 @@ Message = (
     | CreateAcls
     | DeleteAcls
     | DeletedAcls
+    | CreateToken
+    | CreatedToken
+    | ChangeToken
+    | ChangedToken
+    | DescribeTokens
+    | DescribedTokens
+    | RemoveExpiredTokens
+    | RemovedTokens
     | EnsureTopic
     | EnsuredTopic
     | RemoveTopic

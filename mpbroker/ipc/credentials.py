@@ -1,4 +1,4 @@
-"""SCRAM credentials: as handlers ask for them, and as the coordinator publishes them to the processors.
+"""SCRAM credentials and delegation tokens: as handlers ask for them, and as processors are told of them.
 
 The bulletin has a base and the deltas after it.
 """
@@ -19,15 +19,31 @@ class ScramImage(Struct, array_like=True):
     server_key: bytes
 
 
+class TokenImage(Struct, array_like=True):
+    """A delegation token as logins need it. `owner` is written `User:name`; the HMAC is its password."""
+
+    token_id: str
+    owner: str
+    expires_ms: int
+    hmac: bytes
+
+    def __repr__(self) -> str:
+        """Leave the HMAC out."""
+        return f"TokenImage({self.token_id}, owner={self.owner})"
+
+
 class CredentialBase(Struct, tag="base"):
     credentials: list[ScramImage]
+    tokens: list[TokenImage] = []
 
 
 class CredentialDelta(Struct, tag="delta"):
-    """Credentials to put, and (user, mechanism) of those that are removed."""
+    """Credentials and tokens to put; (user, mechanism) and ids of those that are removed."""
 
     changed: list[ScramImage] = []
     removed: list[tuple[str, int]] = []
+    tokens: list[TokenImage] = []
+    removed_tokens: list[str] = []
 
 
 CredentialNews = CredentialBase | CredentialDelta

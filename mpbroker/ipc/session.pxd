@@ -32,6 +32,7 @@ cpdef enum SecurityProtocol:
 
 cpdef enum SessionFlag:
     PRIVILEGED = 1          # came by the control plane's listener or, without one, by the brokers' own
+    TOKEN_AUTHENTICATED = 2     # logged in by a delegation token
 
 cdef enum:
     SESSION_BYTES = 1024

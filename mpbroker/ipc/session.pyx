@@ -174,6 +174,11 @@ cdef class Session:
         return bool(self.entry.flags & SessionFlag.PRIVILEGED)
 
     @property
+    def token_authenticated(self):
+        """Return whether the client has logged in by a delegation token (Kafka: KafkaPrincipal)."""
+        return bool(self.entry.flags & SessionFlag.TOKEN_AUTHENTICATED)
+
+    @property
     def processor(self):
         """Return the number of the processor that serves the connection."""
         return self.entry.processor
@@ -290,7 +295,7 @@ cdef class Sessions:
 
     def set(
         self, uint32_t channel, uint64_t connection, *, str principal=None, str mechanism=None,
-        str cipher=None, str tls_version=None, expires_ns=None,
+        str cipher=None, str tls_version=None, expires_ns=None, token_authenticated=None,
     ):
         """Record what is now known of the client. For the processor.
 
@@ -311,6 +316,10 @@ cdef class Sessions:
             _put(changed.tls_version, TLS_VERSION_BYTES, "TLS version", tls_version)
         if expires_ns is not None:
             changed.expires_ns = expires_ns
+        if token_authenticated is not None:
+            changed.flags &= ~<uint32_t>SessionFlag.TOKEN_AUTHENTICATED
+            if token_authenticated:
+                changed.flags |= SessionFlag.TOKEN_AUTHENTICATED
         begin_change(entry)
         memcpy(
             <char *>entry + UNCHANGED_BYTES,

@@ -3228,6 +3228,18 @@ class RemoveTopicRecord(Message):
     topic_id: bytes = ZERO_UUID
 
 
+class DelegationTokenRecord(Message):
+    """Data 10, v0, flexible from v0."""
+
+    owner: str = ""
+    requester: str = ""
+    renewers: list[str] = field(default_factory=list)
+    issue_timestamp: int = 0
+    max_timestamp: int = 0
+    expiration_timestamp: int = 0
+    token_id: str = ""
+
+
 class UserScramCredentialRecord(Message):
     """Data 11, v0, flexible from v0."""
 
@@ -3291,6 +3303,12 @@ class RemoveUserScramCredentialRecord(Message):
 
     name: str = ""
     mechanism: int = 0
+
+
+class RemoveDelegationTokenRecord(Message):
+    """Data 26, v0, flexible from v0."""
+
+    token_id: str = ""
 
 
 REQUESTS: dict[int, type[Message]] = {
@@ -3484,6 +3502,7 @@ DATAS: dict[int, type[Message]] = {
     3: PartitionRecord,
     4: ConfigRecord,
     9: RemoveTopicRecord,
+    10: DelegationTokenRecord,
     11: UserScramCredentialRecord,
     12: FeatureLevelRecord,
     14: ClientQuotaRecord,
@@ -3491,4 +3510,5 @@ DATAS: dict[int, type[Message]] = {
     18: AccessControlEntryRecord,
     19: RemoveAccessControlEntryRecord,
     22: RemoveUserScramCredentialRecord,
+    26: RemoveDelegationTokenRecord,
 }

@@ -25,7 +25,14 @@ from mpbroker.security.oauth import ClaimRules, OAuthBearerServer, Validator, un
 from mpbroker.security.plain import PlainServer
 from mpbroker.security.principals import ANONYMOUS, Principal, map_subject, parse_rules
 from mpbroker.security.sasl import Offer
-from mpbroker.security.scram import TYPES, ScramCredential, ScramServer, ScramType
+from mpbroker.security.scram import (
+    TYPES,
+    ScramCredential,
+    ScramServer,
+    ScramType,
+    TokenLookUp,
+    no_tokens,
+)
 from mpbroker.security.tls import Keystore
 
 LookUp: TypeAlias = Callable[[ScramType, str], ScramCredential | None]
@@ -78,7 +85,13 @@ class ListenerSecurity:
         if isinstance(self._keys, FetchedKeySet):
             self._keys.fetch_now()
 
-    def offer(self, served: tuple[Served, ...], look_up: LookUp, now_ms: Callable[[], int]) -> Offer:
+    def offer(
+        self,
+        served: tuple[Served, ...],
+        look_up: LookUp,
+        now_ms: Callable[[], int],
+        look_up_token: TokenLookUp = no_tokens,
+    ) -> Offer:
         """Return what the SASL server of a connection works with. Called in the process that serves it."""
         if self._keys is not None:
             self._keys.follow()
@@ -93,7 +106,7 @@ class ListenerSecurity:
             if mechanism == "OAUTHBEARER":
                 assert self._validator is not None
                 return OAuthBearerServer(self._validator, now_ms)
-            return ScramServer(TYPES[mechanism], look_up)
+            return ScramServer(TYPES[mechanism], look_up, look_up_token=look_up_token, now_ms=now_ms)
 
         return Offer(mechanisms, make, served, limits, now_ms)
 

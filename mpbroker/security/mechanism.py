@@ -23,7 +23,8 @@ class SaslFailed(Exception):
 class Mechanism(ABC):
     """One authentication. `principal` is set when it is complete; `expires_ms` (wall clock) if it ends.
 
-    `claimed` is the user name that the client has said, which need not be its own.
+    `claimed` is the user name that the client has said, which need not be its own. `is_by_token`: the client
+    shows a delegation token.
     """
 
     name: ClassVar[str]
@@ -32,6 +33,7 @@ class Mechanism(ABC):
         self.principal: Principal | None = None
         self.expires_ms: int | None = None
         self.claimed = ""
+        self.is_by_token = False
 
     @property
     def complete(self) -> bool:

@@ -55,6 +55,7 @@ class Session(NamedTuple):
     principal: Principal
     mechanism: str
     expires_ms: int | None
+    is_by_token: bool = False
 
 
 class Failure(Exception):
@@ -93,6 +94,11 @@ class SaslServer:
         self.session: Session | None = None
         self.software: tuple[str, str] | None = None
         self.tells_lifetime = False
+
+    @property
+    def has_chosen(self) -> bool:
+        """Return whether the client has chosen a mechanism: its tokens may be guesses."""
+        return self._mechanism is not None
 
     @property
     def renews(self) -> bool:
@@ -217,7 +223,7 @@ class SaslServer:
             limits.append(most_ms)
         lifetime_ms = min(limits) if limits else None
         expires_ms = None if lifetime_ms is None else now_ms + lifetime_ms
-        self.session = Session(principal, self._mechanism_name, expires_ms)
+        self.session = Session(principal, self._mechanism_name, expires_ms, mechanism.is_by_token)
         self.state = State.COMPLETE
         return lifetime_ms or 0
 

@@ -12,10 +12,11 @@ import hashlib
 import hmac
 import re
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from mpbroker.security.mechanism import Mechanism, SaslFailed
 from mpbroker.security.principals import Principal
@@ -30,6 +31,8 @@ _CLIENT_FIRST = re.compile(
     r"(?P<bare>(?:m=[^,\x00]+,)?n=(?P<user>(?:[^=,\x00]|=2C|=3D)+),"
     r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<extensions>(?:,[A-Za-z]+=[^,\x00]+)*))"
 )
+# Java reads its value as Boolean.parseBoolean does.
+_TOKEN_AUTH = re.compile(r"tokenauth=true", re.IGNORECASE)
 _CLIENT_FINAL = re.compile(
     r"(?P<without_proof>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)"
     r"(?:,[A-Za-z]+=[^,\x00]+)*?),p=(?P<proof>[A-Za-z0-9+/=]+)"
@@ -80,6 +83,10 @@ def credential_of(kind: ScramType, salted: bytes, salt: bytes, iterations: int) 
     return ScramCredential(iterations, salt, stored_key, _mac(kind.hash_name, salted, b"Server Key"))
 
 
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def new_nonce() -> str:
     return secrets.token_urlsafe(NONCE_BYTES)
 
@@ -99,8 +106,28 @@ def _text(token: bytes) -> str:
         raise SaslFailed("the message is not UTF-8") from error
 
 
+@dataclass(frozen=True)
+class TokenLogin:
+    """A delegation token as a login sees it: whose it is, until when (wall clock), and its credential."""
+
+    owner: Principal
+    expires_ms: int
+    credential: ScramCredential = field(repr=False)
+
+
+TokenLookUp: TypeAlias = Callable[[ScramType, str], TokenLogin | None]
+
+
+def no_tokens(_kind: ScramType, _token_id: str) -> TokenLogin | None:
+    """Find no token."""
+    return None
+
+
 class ScramServer(Mechanism):
-    """The server's side. `look_up` finds a user's credential for this mechanism."""
+    """The server's side. `look_up` finds a user's credential for this mechanism, `look_up_token` a token's.
+
+    A client that logs in by a token names its id as the user (extension tokenauth, KIP-48).
+    """
 
     name: ClassVar[str] = "SCRAM"
 
@@ -109,12 +136,16 @@ class ScramServer(Mechanism):
         kind: ScramType,
         look_up: Callable[[ScramType, str], ScramCredential | None],
         nonce: Callable[[], str] = new_nonce,
+        look_up_token: TokenLookUp = no_tokens,
+        now_ms: Callable[[], int] = _wall_ms,
     ) -> None:
         super().__init__()
         self._kind = kind
         self._look_up = look_up
+        self._look_up_token = look_up_token
+        self._now_ms = now_ms
         self._new_nonce = nonce
-        self._user = ""
+        self._owner: Principal | None = None
         self._nonce = ""
         self._binding = ""
         self._messages = ""
@@ -135,20 +166,36 @@ class ScramServer(Mechanism):
                 "the client asked for another user's authorization id",
                 "Authentication failed: Client requested an authorization id that is different from username",
             )
-        if ",tokenauth=true" in match["extensions"]:
-            raise SaslFailed("delegation tokens are not built")
-        credential = self._look_up(self._kind, user)
-        if credential is None:
-            raise SaslFailed("invalid user credentials")
+        credential = self._find(user, match["extensions"])
         if credential.iterations < ITERATIONS_MIN:
             raise SaslFailed(f"{credential.iterations} iterations are fewer than {ITERATIONS_MIN}")
-        self._user, self._credential = user, credential
+        self._credential = credential
         self._nonce = match["nonce"] + self._new_nonce()
         self._binding = match["gs2"]
         salt = base64.b64encode(credential.salt).decode()
         answer = f"r={self._nonce},s={salt},i={credential.iterations}"
         self._messages = f"{match['bare']},{answer}"
         return answer.encode()
+
+    def _find(self, user: str, extensions: str) -> ScramCredential:
+        """Return the credential of a user or a token. Raises SaslFailed if there is none."""
+        self.is_by_token = any(_TOKEN_AUTH.fullmatch(one) for one in extensions.split(","))
+        if not self.is_by_token:
+            self._owner = Principal(user)
+            credential = self._look_up(self._kind, user)
+            if credential is None:
+                raise SaslFailed("invalid user credentials")
+            return credential
+        token = self._look_up_token(self._kind, user)
+        if token is None:
+            raise SaslFailed("no such delegation token")
+        self._owner, self.expires_ms = token.owner, token.expires_ms
+        self._check_expiry()
+        return token.credential
+
+    def _check_expiry(self) -> None:
+        if self.expires_ms is not None and self.expires_ms <= self._now_ms():
+            raise SaslFailed("the delegation token has expired")
 
     def _final(self, credential: ScramCredential, token: bytes) -> bytes:
         match = _CLIENT_FINAL.fullmatch(_text(token))
@@ -171,7 +218,8 @@ class ScramServer(Mechanism):
         stored_key = hashlib.new(self._kind.hash_name, client_key).digest()
         if not hmac.compare_digest(stored_key, credential.stored_key):
             raise SaslFailed("invalid client credentials")
-        self.principal = Principal(self._user)
+        self._check_expiry()
+        self.principal = self._owner
         own = _mac(self._kind.hash_name, credential.server_key, said)
         return b"v=" + base64.b64encode(own)
 
@@ -179,11 +227,15 @@ class ScramServer(Mechanism):
 class ScramClient:
     """The client's side: `first()`, then `final(server's first)`, then `verify(server's final)`."""
 
-    def __init__(self, kind: ScramType, user: str, password: str, nonce: str | None = None) -> None:
+    def __init__(
+        self, kind: ScramType, user: str, password: str, nonce: str | None = None, *, by_token: bool = False
+    ) -> None:
+        """`by_token`: `user` is the id of a delegation token, `password` its HMAC in base64."""
         self._kind = kind
         self._password = password
         self._nonce = nonce or new_nonce()
-        self._bare = f"n={escape_name(user)},r={self._nonce}"
+        extension = ",tokenauth=true" if by_token else ""
+        self._bare = f"n={escape_name(user)},r={self._nonce}{extension}"
         self._expected = b""
 
     def first(self) -> bytes:

@@ -42,6 +42,7 @@ FOLLOWED = {
     "audit_log_format",
     "audit_log_level",
     "auto_create_topics_enable",
+    "connection_failed_authentication_delay_max_ms",
     "connection_failed_authentication_delay_ms",
     "connections_max_idle_ms",
     "connections_max_login_ms",

@@ -35,7 +35,7 @@ Every change is tested against librdkafka (confluent-kafka and kcat), kafka-pyth
 Kafka's own Java tools (TopicCommand, ProducerPerformance, the console producer and consumer,
 ConsumerGroupCommand, GetOffsetShell, ConfigCommand, DeleteRecordsCommand, LogDirsCommand,
 ReassignPartitionsCommand, TransactionsCommand, LeaderElectionCommand, FeatureCommand, ClientMetricsCommand,
-DumpLogSegments on the written files).
+DelegationTokenCommand, DumpLogSegments on the written files).
 
 SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, which Kafka 4 refuses too.
 """
@@ -43,8 +43,8 @@ SCRAM needs librdkafka 2.6.1 or newer; older ones send their nonce doubled, whic
 # What is missing, and what happens instead.
 NOT_BUILT = (
     (
-        "delegation tokens, SASL GSSAPI",
-        "their settings are refused at start",
+        "SASL GSSAPI",
+        "its settings are refused at start",
     ),
     (
         "authorizers other than `StandardAuthorizer`",
@@ -95,6 +95,8 @@ and has no effect here is named in a warning at start; an unknown one is an erro
   `kafka.authorizer.logger` says is in the audit log, whose level is a setting (`audit.log.level`).
 * Where `admin.listener.names` is set, requests of administration get CLUSTER_AUTHORIZATION_FAILED on other
   listeners. Kafka has no such setting.
+* Owners of delegation tokens are users. Kafka makes tokens for owners of any type, and lets them log in as
+  users of that name. A token cannot be used from the moment when it expires, not only once it is removed.
 * Groups have no settings: Kafka's are those of the consumer, share and streams protocols.
 * `flush.ms` and `flush.messages` have the segment itself synced under both values of `log.flush.policy`;
   under `group` the commit journal makes every record durable before. acks=all waits for a sync that

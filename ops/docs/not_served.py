@@ -47,17 +47,6 @@ AMONG_BROKERS = frozenset(
 
 NOT_SERVED = (
     NotServed(
-        (
-            ApiKey.CREATE_DELEGATION_TOKEN,
-            ApiKey.RENEW_DELEGATION_TOKEN,
-            ApiKey.EXPIRE_DELEGATION_TOKEN,
-            ApiKey.DESCRIBE_DELEGATION_TOKEN,
-        ),
-        "delegation tokens",
-        "`kafka-delegation-tokens.sh`",
-        "SCRAM users (`mpbroker user`, `kafka-configs.sh --entity-type users`) or OAUTHBEARER",
-    ),
-    NotServed(
         (ApiKey.DESCRIBE_QUORUM, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER),
         "state and members of the controllers' quorum; there is one node and no quorum",
         "`kafka-metadata-quorum.sh`",

@@ -36,6 +36,22 @@ def test_a_file_as_kafkas_tools_take_it(tmp_path: Path) -> None:
     assert unknown == ["group.id"]
 
 
+@pytest.mark.parametrize(
+    ("option", "by_token"),
+    [("", False), (' tokenauth="true"', True), (" tokenauth=True", True), (' tokenauth="no"', False)],
+)
+def test_a_delegation_token_in_place_of_a_user(option: str, by_token: bool) -> None:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    config, _ = from_properties(
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.jaas.config": f'{module} required username="id" password="bWFj"{option};',
+        }
+    )
+    assert (config.sasl_username, config.sasl_by_token) == ("id", by_token)
+
+
 def test_librdkafkas_names() -> None:
     config, _ = from_properties(
         {

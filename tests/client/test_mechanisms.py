@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from mpbroker.client.errors import AuthenticationFailed, ConfigError
 from mpbroker.client.mechanisms import mechanism, plain, scram
-from mpbroker.security.scram import TYPES, ScramServer, ScramType
+from mpbroker.security.delegation import credential_of_token
+from mpbroker.security.principals import Principal
+from mpbroker.security.scram import TYPES, ScramServer, ScramType, TokenLogin
 from tests.client.server import PASSWORD, USER, look_up
 
 
@@ -29,6 +33,23 @@ def test_scram_with_the_brokers_own_half(kind: ScramType) -> None:
     client, server = scram(kind, USER, PASSWORD), ScramServer(kind, look_up)
     last = server.step(client.send(server.step(next(client))))
     assert server.complete
+    with pytest.raises(StopIteration):
+        client.send(last)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_scram_by_a_delegation_token(name: str) -> None:
+    mac = b"hmac of a token"
+    token = TokenLogin(Principal("owner"), 5, credential_of_token(TYPES[name], mac))
+    server = ScramServer(
+        TYPES[name],
+        lambda *_: None,
+        look_up_token=lambda _, token_id: token if token_id == "id" else None,
+        now_ms=lambda: 4,
+    )
+    client = mechanism(name, "id", base64.b64encode(mac).decode(), by_token=True)()
+    last = server.step(client.send(server.step(next(client))))
+    assert server.principal == Principal("owner")
     with pytest.raises(StopIteration):
         client.send(last)
 

@@ -20,6 +20,7 @@ OUR_OWN = {
     "audit.log.format",
     "audit.log.level",
     "group.max.members.bytes",
+    "connection.failed.authentication.delay.max.ms",
     "connections.max.login.ms",
     "max.auto.created.partitions.per.principal",
     "max.unauthenticated.connections",

@@ -14,6 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
 from ops.bench import frames
-from ops.bench.brokers import HOST, Mpbroker
+from ops.bench.brokers import HOST, Mpbroker, free_port
 from tests.support import faulty_broker as faults
 from tests.support.filled_requests import filled
 from tests.support.forwarded_requests import errors_in
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import served
+from tests.support.secure_broker import JAAS, RawClient
 
 # Less than a hung handler has until it is replaced.
 WITHIN_S = 20.0
@@ -52,9 +54,26 @@ COMMAND = (
 )
 
 
+@dataclass
+class Faulty(Mpbroker):
+    """Has a listener with SASL, too: elsewhere nobody may ask for delegation tokens."""
+
+    sasl_port: int = field(default_factory=free_port)
+
+    def __post_init__(self) -> None:
+        file = self.directory / "server.properties"
+        file.write_text(
+            "delegation.token.secret.key=secret\n"
+            "listener.name.sasl_plaintext.sasl.enabled.mechanisms=PLAIN\n"
+            f"listener.name.sasl_plaintext.plain.sasl.jaas.config={JAAS}\n"
+        )
+        listeners = f"{{port}},SASL_PLAINTEXT://{HOST}:{self.sasl_port}"
+        self.template = COMMAND.replace("{port}", listeners) + f" --config {file}"
+
+
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
-    with served(Mpbroker(tmp_path_factory.mktemp("broker"), template=COMMAND)) as made:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
+    with served(Faulty(tmp_path_factory.mktemp("broker"))) as made:
         yield made
 
 
@@ -227,11 +246,15 @@ def fetch(topic: bytes, wait_ms: int) -> m.FetchRequest:
 
 def is_told_and_not_muted(broker: Mpbroker, key: int, client_id: str, body: Any) -> None:
     with frames.connected(broker.address) as connection:
-        response = ask(connection, key, client_id, body)
-        if response is not None:
-            assert ErrorCode.UNKNOWN_SERVER_ERROR in errors_in(response)
-            assert ask(connection, ApiKey.METADATA, "good") is not None
+        hears_of_it(connection, key, client_id, body)
     assert others_are_served(broker)
+
+
+def hears_of_it(connection: socket.socket, key: int, client_id: str, body: Any) -> None:
+    response = ask(connection, key, client_id, body)
+    if response is not None:
+        assert ErrorCode.UNKNOWN_SERVER_ERROR in errors_in(response)
+        assert ask(connection, ApiKey.METADATA, "good") is not None
 
 
 @pytest.mark.parametrize("key", ASK_OTHERS, ids=lambda key: APIS[key].name)
@@ -240,6 +263,24 @@ def test_what_goes_wrong_after_others_have_answered_is_answered(
 ) -> None:
     assert topic
     is_told_and_not_muted(broker, key, faults.RAISES_LATER, ASK_OTHERS[key])
+
+
+ABOUT_TOKENS: dict[int, Any] = {
+    ApiKey.CREATE_DELEGATION_TOKEN: m.CreateDelegationTokenRequest(max_lifetime_ms=-1),
+    ApiKey.RENEW_DELEGATION_TOKEN: m.RenewDelegationTokenRequest(b"nobody's", -1),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: m.ExpireDelegationTokenRequest(b"nobody's", -1),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: m.DescribeDelegationTokenRequest(None),
+}
+
+
+@pytest.mark.parametrize("key", ABOUT_TOKENS, ids=lambda key: APIS[key].name)
+def test_what_goes_wrong_after_the_coordinator_has_told_of_tokens_is_answered(
+    broker: Faulty, key: int
+) -> None:
+    with frames.connected((HOST, broker.sasl_port)) as connection:
+        assert RawClient(connection).plain().error_code == 0
+        hears_of_it(connection, key, faults.RAISES_LATER, ABOUT_TOKENS[key])
+    assert others_are_served(broker)
 
 
 def about_moves(log_dir: Path) -> dict[int, Any]:
@@ -265,7 +306,7 @@ def test_what_goes_wrong_after_log_workers_have_told_of_moves_is_answered(
 def test_every_api_that_asks_others_is_among_them() -> None:
     words = (".later(", "forwarding.", "pass_on_commit(", "alter(", *(f"ask_{whom}(" for whom in WHOM))
     asking = {key for key in APIS if any(word in source_of(key) for word in words)}
-    assert asking - {ApiKey.PRODUCE} == {*ASK_OTHERS, *about_moves(Path())}
+    assert asking - {ApiKey.PRODUCE} == {*ASK_OTHERS, *ABOUT_TOKENS, *about_moves(Path())}
 
 
 def source_of(key: int) -> str:

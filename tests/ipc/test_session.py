@@ -161,3 +161,19 @@ def test_a_writer_that_is_killed_leaves_a_whole_session_or_none(
         # Whatever it left, a successor's first act makes it good.
         opened(sessions, sockets[1])
         assert sessions.of(CHANNEL, CONNECTION).principal == session.ANONYMOUS
+
+
+def test_who_has_logged_in_by_a_token_says_so_until_it_logs_in_otherwise(
+    sessions: Sessions, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    opened(sessions, sockets[1])
+    seen = sessions.of(CHANNEL, CONNECTION)
+    assert not seen.token_authenticated
+    sessions.set(CHANNEL, CONNECTION, token_authenticated=True)
+    seen = sessions.of(CHANNEL, CONNECTION)
+    assert (seen.token_authenticated, seen.privileged) == (True, True)
+    sessions.set(CHANNEL, CONNECTION, principal="User:ann")
+    assert sessions.of(CHANNEL, CONNECTION).token_authenticated
+    sessions.set(CHANNEL, CONNECTION, token_authenticated=False)
+    seen = sessions.of(CHANNEL, CONNECTION)
+    assert (seen.token_authenticated, seen.privileged) == (False, True)

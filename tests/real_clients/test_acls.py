@@ -198,6 +198,18 @@ def test_wrong_flags_are_explained(broker: SecureBroker, arguments: tuple[str, .
     assert says in acl(broker, *arguments, code=2)
 
 
+def test_delegation_tokens_are_a_resource_and_so_are_their_owners(broker: SecureBroker) -> None:
+    owner = ("--user-principal", "User:owner", "--operation", "CreateTokens", "--operation", "DescribeTokens")
+    said = acl(broker, "add", "--allow-principal", "User:ann", *owner)
+    assert said.count("on LITERAL USER User:owner") == 2
+    token = ("--delegation-token", "id")
+    acl(broker, "add", "--allow-principal", "User:ann", *token, "--operation", "Describe")
+    assert "DelegationToken" in acl(broker, "list", *token)
+    assert "User:owner" not in acl(broker, "list", *token)
+    assert acl(broker, "remove", "--user-principal", "User:owner").count("removed: ") == 2
+    acl(broker, "remove", *token)
+
+
 def test_kafkas_tool(broker: SecureBroker, topic: str) -> None:
     def tool(*arguments: str) -> str:
         return kafka_tool(ACLS, "--bootstrap-server", broker.bootstrap, *arguments)

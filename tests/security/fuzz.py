@@ -278,7 +278,7 @@ def main() -> int:
     arguments = parser.parse_args()
     rounds: int = arguments.inputs
     with tempfile.TemporaryDirectory() as directory:
-        broker = SecureBroker(Path(directory) / "broker", failed_delay_ms=5)
+        broker = SecureBroker(Path(directory) / "broker", failed_delay_ms=5, longest_delay_ms=6)
         try:
             broker.start()
             begun = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import time
@@ -12,7 +13,11 @@ import psutil
 import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
+from mpbroker.protocol.messages import (
+    AlterUserScramCredentialsRequest,
+    CreateDelegationTokenRequest,
+    MetadataRequest,
+)
 from mpbroker.security.scram import ScramType, salted_password
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import served
@@ -85,3 +90,34 @@ def test_a_coordinator_that_died_publishes_again(broker: SecureBroker) -> None:
         eventually("add", broker, user)
         assert logs_in(broker, user)
     assert logs_in(broker, "bob")
+
+
+def token_of_ann(broker: SecureBroker) -> tuple[str, str]:
+    """Return the id and the HMAC of a new token."""
+    with broker.connect("SASL") as client:
+        assert client.plain().error_code == 0
+        made = client.ask(ApiKey.CREATE_DELEGATION_TOKEN, 3, CreateDelegationTokenRequest(max_lifetime_ms=-1))
+        assert made.error_code == 0
+        return made.token_id, base64.b64encode(made.hmac).decode()
+
+
+def logs_in_by(broker: SecureBroker, token: tuple[str, str]) -> bool:
+    with broker.connect("BOTH") as client:
+        return client.scram(SHA512, *token, by_token=True).error_code == 0
+
+
+def test_a_token_outlives_the_coordinator_that_made_it(broker: SecureBroker) -> None:
+    """The coordinator is killed as soon as its answer is there; then who was told of it; then everybody."""
+    token = token_of_ann(broker)
+    kill(broker, "coordinator")
+    assert logs_in_by(broker, token)
+    # The successor has read it from the log, and tells the next processor.
+    eventually("add", broker, "ann")
+    kill(broker, "processor 0")
+    eventually("log in", broker, "ann")
+    assert logs_in_by(broker, token)
+    another = token_of_ann(broker)
+    broker.kill()
+    broker.start()
+    for one in (token, another):
+        assert logs_in_by(broker, one)

@@ -11,7 +11,7 @@ ROUNDS = pick("damaged inputs", short=110 * LAYERS, long=11_000 * LAYERS)
 
 
 def test_damaged_bytes_leave_nothing_behind(tmp_path: Path) -> None:
-    broker = SecureBroker(tmp_path / "broker", failed_delay_ms=5)
+    broker = SecureBroker(tmp_path / "broker", failed_delay_ms=5, longest_delay_ms=6)
     try:
         broker.start()
         outcomes = fuzz.run(broker, ROUNDS)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpbroker.config.keys import Secret
+from mpbroker.security.delegation import credential_of_token
 from mpbroker.security.jaas import JaasEntry, JaasError, PlainUsers, parse_jaas
 from mpbroker.security.jwks import KeySet, KeySetError, path_of, signed_validator
 from mpbroker.security.mechanism import SaslFailed
@@ -34,6 +36,7 @@ from mpbroker.security.scram import (
     ScramCredential,
     ScramServer,
     ScramType,
+    TokenLogin,
     credential_of,
     salted_password,
 )
@@ -175,6 +178,72 @@ def test_scram_refuses_at_the_first_message(token: bytes) -> None:
     server = ScramServer(ScramType.SCRAM_SHA_256, lambda _, user: users.get(user))
     with pytest.raises(SaslFailed):
         server.step(token)
+
+
+MAC = bytes(range(64))
+OWNER = Principal("ann")
+
+
+def token_server(kind: ScramType, expires_ms: int, now_ms: Callable[[], int]) -> ScramServer:
+    """Make a server that knows a user and a token of the same name, by other passwords."""
+    token = TokenLogin(OWNER, expires_ms, credential_of_token(kind, MAC))
+    return ScramServer(
+        kind,
+        lambda _, user: credential_for(kind, SECRET) if user == "id" else None,
+        look_up_token=lambda asked, name: token if (asked, name) == (kind, "id") else None,
+        now_ms=now_ms,
+    )
+
+
+@pytest.mark.parametrize("kind", [ScramType.SCRAM_SHA_256, ScramType.SCRAM_SHA_512])
+def test_a_login_by_a_token_is_its_owners_and_ends_with_it(kind: ScramType) -> None:
+    server = token_server(kind, NOW_MS + 1, lambda: NOW_MS)
+    client = ScramClient(kind, "id", base64.b64encode(MAC).decode(), by_token=True)
+    client.verify(server.step(client.final(server.step(client.first()))))
+    assert (server.principal, server.expires_ms, server.is_by_token) == (OWNER, NOW_MS + 1, True)
+    assert server.claimed == "id"
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "by_token", "why"),
+    [
+        ("id", SECRET, True, "invalid client credentials"),
+        ("id", base64.b64encode(MAC).decode(), False, "invalid client credentials"),
+        ("other", base64.b64encode(MAC).decode(), True, "no such delegation token"),
+    ],
+)
+def test_tokens_are_no_users_and_users_no_tokens(name: str, password: str, by_token: bool, why: str) -> None:
+    kind = ScramType.SCRAM_SHA_256
+    server = token_server(kind, NOW_MS + 1, lambda: NOW_MS)
+    client = ScramClient(kind, name, password, by_token=by_token)
+    with pytest.raises(SaslFailed, match=why):
+        server.step(client.final(server.step(client.first())))
+    assert not server.complete
+
+
+@pytest.mark.parametrize(
+    ("extensions", "is_by_token"),
+    [(",tokenauth=true", True), (",tokenauth=TRUE", True), (",tokenauth=false", False), (",x=y", False)],
+)
+def test_the_extension_that_says_token(extensions: str, is_by_token: bool) -> None:
+    server = token_server(ScramType.SCRAM_SHA_256, NOW_MS + 1, lambda: NOW_MS)
+    server.step(f"n,,n=id,r=x{extensions}".encode())
+    assert server.is_by_token is is_by_token
+
+
+def test_a_token_that_has_expired_logs_nobody_in() -> None:
+    now = [NOW_MS]
+    kind = ScramType.SCRAM_SHA_512
+    client = ScramClient(kind, "id", base64.b64encode(MAC).decode(), by_token=True)
+    with pytest.raises(SaslFailed, match="has expired"):
+        token_server(kind, NOW_MS, lambda: now[0]).step(client.first())
+    # Or it expires between the messages.
+    server = token_server(kind, NOW_MS + 1, lambda: now[0])
+    final = client.final(server.step(client.first()))
+    now[0] += 1
+    with pytest.raises(SaslFailed, match="has expired"):
+        server.step(final)
+    assert not server.complete
 
 
 def test_a_doubled_nonce_is_refused_and_named() -> None:

@@ -29,6 +29,7 @@ from tests.support.secure_broker import (
     PROTOCOLS,
     REAUTH_MS,
     SCRAM_PASSWORD,
+    TOKEN_SECRET,
     SecureBroker,
 )
 
@@ -280,7 +281,7 @@ def test_users_outlive_the_broker(tmp_path: Path) -> None:
 
 # ---- secrecy
 
-SECRETS = (PLAIN_PASSWORD, SCRAM_PASSWORD, KEY_PASSWORD, "PRIVATE KEY", JAAS)
+SECRETS = (PLAIN_PASSWORD, SCRAM_PASSWORD, KEY_PASSWORD, TOKEN_SECRET, "PRIVATE KEY", JAAS)
 
 
 def test_no_secret_is_ever_shown(users: SecureBroker) -> None:
@@ -309,8 +310,9 @@ def test_no_secret_is_ever_shown(users: SecureBroker) -> None:
     )
     for future in described.values():
         found = future.result(PATIENCE_S)
-        assert found["ssl.key.password"].is_sensitive
-        assert found["ssl.key.password"].value is None
+        for name in ("ssl.key.password", "delegation.token.secret.key"):
+            assert found[name].is_sensitive
+            assert found[name].value is None
         assert not any(
             secret in str(entry.value) + str(entry.synonyms) for entry in found.values() for secret in SECRETS
         )

@@ -20,7 +20,14 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from mpbroker.cli.control import ControlClient
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import MetadataRequest, SaslAuthenticateRequest
+from mpbroker.protocol.messages import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    MetadataRequest,
+    RenewDelegationTokenRequest,
+    SaslAuthenticateRequest,
+)
 from mpbroker.security.scram import ScramType
 from ops.bench.brokers import ROOT
 from tests.security.test_connections import add_user
@@ -28,15 +35,22 @@ from tests.security.test_real_clients import command
 from tests.support.certificates import Authority
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S, is_readable
-from tests.support.secure_broker import KEY_PASSWORD, PLAIN_PASSWORD, SCRAM_PASSWORD, Closed, SecureBroker
+from tests.support.secure_broker import (
+    KEY_PASSWORD,
+    PLAIN_PASSWORD,
+    SCRAM_PASSWORD,
+    TOKEN_SECRET,
+    Closed,
+    SecureBroker,
+)
 from tests.support.tokens import Signer
 
 STORE_PASSWORD, WRONG = "5t0re-Pa55word", "wr0ng-Pa55word"
 
 
-def forms(secret: str) -> list[bytes]:
+def forms(secret: str | bytes) -> list[bytes]:
     """As it is, in hexadecimal, and as JSON has it within bytes: base64, wherever it begins in them."""
-    raw = secret.encode()
+    raw = secret if isinstance(secret, bytes) else secret.encode()
     encoded = []
     for before in range(3):
         whole = base64.b64encode(bytes(before) + raw)
@@ -51,18 +65,21 @@ def test_secrets_are_found_in_what_hides_them_badly() -> None:
             assert_not_in("base64", told, PLAIN_PASSWORD)
 
 
-def assert_not_in(place: str, content: str, *secrets: str) -> None:
+def assert_not_in(place: str, content: str, *secrets: str | bytes) -> None:
     for secret in secrets:
         for form in forms(secret):
-            assert form not in content.encode(), f"{place} has {secret[:4]}…"
+            assert form not in content.encode(), f"{place} has {secret[:4]!r}…"
 
 
 def bearer(token: str) -> bytes:
     return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
 
 
-def log_in_in_every_way(broker: SecureBroker, good: str, forged: str) -> None:
-    """Right and wrong, and once more when that is not asked for any more."""
+def log_in_in_every_way(broker: SecureBroker, good: str, forged: str) -> bytes:
+    """Log in right and wrong, and once more when that is not asked for any more.
+
+    Return the HMAC of a delegation token that was made for that.
+    """
     with broker.connect("BOTH") as client:
         assert client.plain().error_code == 0
         token = SaslAuthenticateRequest(f"\0ann\0{PLAIN_PASSWORD}".encode())
@@ -74,6 +91,15 @@ def log_in_in_every_way(broker: SecureBroker, good: str, forged: str) -> None:
     for password, code in ((SCRAM_PASSWORD, 0), (WRONG, ErrorCode.SASL_AUTHENTICATION_FAILED)):
         with broker.connect("BOTH") as client:
             assert client.scram(ScramType.SCRAM_SHA_512, "dora", password).error_code == code
+    with broker.connect("BOTH") as client:
+        assert client.plain().error_code == 0
+        made = client.ask(ApiKey.CREATE_DELEGATION_TOKEN, 3, CreateDelegationTokenRequest(max_lifetime_ms=-1))
+        client.ask(ApiKey.DESCRIBE_DELEGATION_TOKEN, 3, DescribeDelegationTokenRequest(None))
+        client.ask(ApiKey.RENEW_DELEGATION_TOKEN, 2, RenewDelegationTokenRequest(made.hmac, 60_000))
+    with broker.connect("BOTH") as client:
+        mac = base64.b64encode(made.hmac).decode()
+        assert client.scram(ScramType.SCRAM_SHA_512, made.token_id, mac, by_token=True).error_code == 0
+        client.ask(ApiKey.EXPIRE_DELEGATION_TOKEN, 2, ExpireDelegationTokenRequest(made.hmac, -1))
     with broker.connect("SIGNED") as client:
         assert client.handshake("OAUTHBEARER").error_code == 0
         assert client.token(bearer(good)).auth_bytes == b""
@@ -83,6 +109,8 @@ def log_in_in_every_way(broker: SecureBroker, good: str, forged: str) -> None:
         assert client.handshake("OAUTHBEARER").error_code == 0
         assert json.loads(client.token(bearer(forged)).auth_bytes) == {"status": "invalid_token"}
         assert client.token(b"\1").error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    mac: bytes = made.hmac
+    return mac
 
 
 def test_nothing_that_an_operator_looks_at_has_a_secret(broker: SecureBroker) -> None:
@@ -97,9 +125,11 @@ def test_nothing_that_an_operator_looks_at_has_a_secret(broker: SecureBroker) ->
                 return "Completed request:" in broker.output()
 
             eventually(is_on, "the request log is on")
-            log_in_in_every_way(broker, good, forged)
+            mac = log_in_in_every_way(broker, good, forged)
             eventually(lambda: "ALTER_USER_SCRAM_CREDENTIALS" in broker.output(), "it is logged")
         eventually(lambda: broker.output().count('"SASL_AUTHENTICATE"') == 2, "they are logged")
+        for key in ("CREATE", "RENEW", "EXPIRE", "DESCRIBE"):
+            eventually(lambda key=key: f'"{key}_DELEGATION_TOKEN"' in broker.output(), f"{key} is logged")
     finally:
         control.call("request-log", on=False)
     places = {"log": broker.output()}
@@ -111,6 +141,7 @@ def test_nothing_that_an_operator_looks_at_has_a_secret(broker: SecureBroker) ->
     for place, content in places.items():
         assert len(content) > 50, f"{place}: {content}"
         assert_not_in(place, content, PLAIN_PASSWORD, SCRAM_PASSWORD, KEY_PASSWORD, WRONG, *tokens)
+        assert_not_in(place, content, TOKEN_SECRET, mac)
         assert "PRIVATE KEY" not in content, place
 
 

@@ -39,6 +39,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
     "APIs of a kind, each of which is a module": (
         *("handlers/admin_apis", "handlers/alter_apis", "handlers/fetch", "handlers/forwarded_bytes"),
         *("handlers/group_apis", "handlers/log_apis", "handlers/long_lists", "handlers/scram_apis"),
+        "handlers/token_apis",
         *("handlers/transaction_apis", "quotas/apis"),
     ),
     "a rule that several modules keep together": (

@@ -22,7 +22,9 @@ class DeciderRig:
 
     def __init__(self, limit: int = 100, **settings: object) -> None:
         self.state = MetadataState()
-        self.decider = Decider(BrokerConfig(**settings), limit, counting_ids())  # type: ignore[arg-type]
+        self.config = BrokerConfig(**settings)  # type: ignore[arg-type]
+        self.new_id = counting_ids()
+        self.decider = Decider(self.config, limit, self.new_id)
 
     def call(self, message: Message) -> Message:
         before = self.state.draft()

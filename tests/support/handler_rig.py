@@ -195,15 +195,15 @@ class ProcessorEnd:
             network_ns,
         )
 
-    def open_session(self, connection: int) -> None:
-        """Make a session as for a new connection, if it has none yet."""
+    def open_session(self, connection: int, protocol: int = 0) -> None:
+        """Make a session as for a new connection, if it has none yet. `protocol`: SecurityProtocol."""
         channel = channel_of(connection)
         try:
             self.sessions.of(channel, connection)
         except SessionGone:
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                self.sessions.open(channel, connection, ours.fileno(), 0, 0, 0, False)
+                self.sessions.open(channel, connection, ours.fileno(), 0, 0, protocol, False)
 
     def send(
         self,

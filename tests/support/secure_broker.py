@@ -32,6 +32,7 @@ from tests.support.tokens import Signer
 PLAIN_PASSWORD = "pl41n-Pa55word"
 SCRAM_PASSWORD = "5cr4m-Pa55word"
 KEY_PASSWORD = "k3y-Pa55word"
+TOKEN_SECRET = "t0ken-5ecret"
 FAILED_DELAY_MS = 300
 REAUTH_MS = 1500
 AUDIENCE = "mpbroker-tests"
@@ -41,7 +42,10 @@ PROPERTIES = """\
 listeners={listeners}
 listener.security.protocol.map={protocols}
 connection.failed.authentication.delay.ms={delay}
+connection.failed.authentication.delay.max.ms={longest_delay}
 sasl.server.max.receive.size={frame_max}
+delegation.token.secret.key={token_secret}
+delegation.token.expiry.check.interval.ms=100
 ssl.keystore.type=PEM
 ssl.keystore.location={directory}/broker.pem
 ssl.key.password={key_password}
@@ -91,6 +95,8 @@ class SecureBroker(Mpbroker):
 
     processors: int = 1
     failed_delay_ms: int = FAILED_DELAY_MS
+    # Of who fails often.
+    longest_delay_ms: int = 5000
     ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in PROTOCOLS})
     authority: Authority = field(default_factory=Authority)
     signer: Signer = field(default_factory=Signer)
@@ -108,7 +114,9 @@ class SecureBroker(Mpbroker):
                 listeners=",".join(f"{name}://{HOST}:{port}" for name, port in self.ports.items()),
                 protocols=",".join(f"{name}:{protocol}" for name, protocol in PROTOCOLS.items()),
                 delay=self.failed_delay_ms,
+                longest_delay=self.longest_delay_ms,
                 frame_max=FRAME_BYTES_MAX,
+                token_secret=TOKEN_SECRET,
                 directory=self.directory,
                 key_password=KEY_PASSWORD,
                 jaas=JAAS,
@@ -252,9 +260,11 @@ class RawClient:
         assert self.handshake("PLAIN").error_code == 0
         return self.token(f"\0{user}\0{password}".encode())
 
-    def scram(self, kind: ScramType, user: str, password: str) -> SaslAuthenticateResponse:
+    def scram(
+        self, kind: ScramType, user: str, password: str, *, by_token: bool = False
+    ) -> SaslAuthenticateResponse:
         assert self.handshake(kind.mechanism).error_code == 0
-        client = ScramClient(kind, user, password)
+        client = ScramClient(kind, user, password, by_token=by_token)
         first = self.token(client.first())
         if first.error_code:
             return first

@@ -19,12 +19,14 @@ from mpbroker.coordinator.metadata.scram_rules import Credentials
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.ipc.broker_settings import BrokerSettings
 from mpbroker.ipc.bulletin import BulletinPublisher
-from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, ScramImage
+from mpbroker.ipc.credentials import CredentialBase, CredentialDelta, ScramImage, TokenImage
 from mpbroker.ipc.limits import LimitImage, LimitNews
 from mpbroker.quotas.entities import CONNECTION_CREATION_RATE, IP, Entity, QuotaTable
+from mpbroker.security.delegation import Token, TokenMacs
 
 K = TypeVar("K")
-ScramKey: TypeAlias = tuple[str, int]
+CredentialKey: TypeAlias = tuple[str, int] | str
+"""A user and a mechanism, or the id of a delegation token."""
 
 
 class NewsAnnouncer(Generic[K]):
@@ -77,24 +79,51 @@ class NewsAnnouncer(Generic[K]):
         return True
 
 
-# ---- SCRAM credentials, for processors
+# ---- SCRAM credentials and delegation tokens, for processors
 
 
-def credential_news(publisher: BulletinPublisher) -> NewsAnnouncer[ScramKey]:
-    return NewsAnnouncer(publisher, "credentials", _all_credentials, _some_credentials)
+def credential_news(
+    publisher: BulletinPublisher, macs: TokenMacs | None = None
+) -> NewsAnnouncer[CredentialKey]:
+    """Make the announcer of credentials. Without `macs` no token is announced: nobody can log in by one."""
+    return NewsAnnouncer(
+        publisher,
+        "credentials",
+        lambda state: _all_credentials(state, macs),
+        lambda state, keys: _some_credentials(state, keys, macs),
+    )
 
 
-def _all_credentials(state: MetadataState) -> CredentialBase:
-    return CredentialBase([_credential(key, state.credentials) for key in state.credentials])
+def _all_credentials(state: MetadataState, macs: TokenMacs | None) -> CredentialBase:
+    credentials = [_credential(key, state.credentials) for key in state.credentials]
+    if macs is None:
+        return CredentialBase(credentials)
+    return CredentialBase(credentials, [_token(one, macs) for one in state.tokens.values()])
 
 
-def _some_credentials(state: MetadataState, keys: Iterable[ScramKey]) -> CredentialDelta:
-    known = state.credentials
-    there = [_credential(key, known) for key in keys if key in known]
-    return CredentialDelta(there, [key for key in keys if key not in known])
+def _some_credentials(
+    state: MetadataState, keys: Iterable[CredentialKey], macs: TokenMacs | None
+) -> CredentialDelta:
+    delta = CredentialDelta([], [], [], [])
+    for key in keys:
+        if isinstance(key, str):
+            if key not in state.tokens:
+                delta.removed_tokens.append(key)
+            elif macs is not None:
+                delta.tokens.append(_token(state.tokens[key], macs))
+        elif key in state.credentials:
+            delta.changed.append(_credential(key, state.credentials))
+        else:
+            delta.removed.append(key)
+    return delta
 
 
-def _credential(key: ScramKey, credentials: Credentials) -> ScramImage:
+def _token(token: Token, macs: TokenMacs) -> TokenImage:
+    expires_ms = min(token.expires_ms, token.max_ms)
+    return TokenImage(token.token_id, token.owner, expires_ms, macs.of(token.token_id))
+
+
+def _credential(key: tuple[str, int], credentials: Credentials) -> ScramImage:
     one = credentials[key]
     return ScramImage(*key, one.iterations, one.salt, one.stored_key, one.server_key)
 

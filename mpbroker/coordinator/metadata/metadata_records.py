@@ -15,9 +15,11 @@ from mpbroker.protocol.messages import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
@@ -39,6 +41,8 @@ MetadataRecord = (
     | RemoveUserScramCredentialRecord
     | AccessControlEntryRecord
     | RemoveAccessControlEntryRecord
+    | DelegationTokenRecord
+    | RemoveDelegationTokenRecord
 )
 
 # PartitionRecord: version 1 has its replicas' directories; 2 adds what only a cluster needs (KIP-966).
@@ -53,6 +57,8 @@ _VERSIONS: Final[dict[type[MetadataRecord], int]] = {
     RemoveUserScramCredentialRecord: 0,
     AccessControlEntryRecord: 0,
     RemoveAccessControlEntryRecord: 0,
+    DelegationTokenRecord: 0,
+    RemoveDelegationTokenRecord: 0,
 }
 
 _TYPES: Final = {data_key(record): record for record in _VERSIONS}

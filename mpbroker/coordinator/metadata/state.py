@@ -1,6 +1,6 @@
 """The metadata state machine: the state that the log describes, and decisions that add to it.
 
-No I/O, no clock.
+No I/O; time and ids are given.
 
 `MetadataState` is the outcome of applying every record of `__cluster_metadata` in order, nothing else.
 `decide` answers a call from a state with the records that would make the answer true; it changes nothing.
@@ -24,6 +24,7 @@ from mpbroker.coordinator.metadata import (
     config_rules,
     quota_rules,
     scram_rules,
+    token_rules,
     topic_rules,
 )
 from mpbroker.coordinator.metadata.acl_rules import AclTable
@@ -37,6 +38,7 @@ from mpbroker.coordinator.metadata.image_sizes import (
 )
 from mpbroker.coordinator.metadata.metadata_records import MetadataRecord
 from mpbroker.coordinator.metadata.scram_rules import Credentials
+from mpbroker.coordinator.metadata.token_rules import TokenTable
 from mpbroker.coordinator.metadata.topic_rules import Refused
 from mpbroker.coordinator.waiting import Change
 from mpbroker.ipc.calls import (
@@ -46,11 +48,13 @@ from mpbroker.ipc.calls import (
     AlterQuotas,
     AlterScram,
     AlterSettings,
+    ChangeToken,
     ConfigAlteration,
     CreateAcls,
     CreatedTopic,
     CreatedTopics,
     CreatePartitions,
+    CreateToken,
     CreateTopic,
     CreateTopics,
     DeleteAcls,
@@ -58,19 +62,24 @@ from mpbroker.ipc.calls import (
     DeletedTopics,
     DeleteTopics,
     DescribeScram,
+    DescribeTokens,
     Failed,
     Message,
     MorePartitions,
     ProducerIds,
+    RemovedTokens,
+    RemoveExpiredTokens,
 )
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
@@ -83,6 +92,8 @@ from mpbroker.quotas.entities import Entity, QuotaTable
 from mpbroker.quotas.mutations import Mutation, Mutations
 from mpbroker.security.acls import Acl
 from mpbroker.security.authorizer import super_users_in
+from mpbroker.security.delegation import token_macs
+from shm.clock import wall_ms
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 # The part of the partitions that is kept for super users, if there are permissions.
@@ -132,6 +143,7 @@ class MetadataState:
     brokers_version: int = 0
     acls: AclTable = field(default_factory=dict)
     acls_by_id: dict[bytes, Acl] = field(default_factory=dict)
+    tokens: TokenTable = field(default_factory=dict)
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def draft(self) -> MetadataState:
@@ -145,6 +157,7 @@ class MetadataState:
             brokers=self.brokers.copy(),
             acls=self.acls.copy(),
             acls_by_id=self.acls_by_id.copy(),
+            tokens=self.tokens.copy(),
             _colliding=self._colliding.copy(),
         )
 
@@ -190,6 +203,11 @@ class MetadataState:
                 self._add_acl(record.id, acl_rules.acl_in(record))
             case RemoveAccessControlEntryRecord():
                 self._remove_acl(record.id)
+            case DelegationTokenRecord():
+                self.tokens[record.token_id] = token_rules.token_in(record)
+            case RemoveDelegationTokenRecord():
+                if self.tokens.pop(record.token_id, None) is None:
+                    self._inconsistent(f"token {record.token_id} is to be removed and does not exist")
             case ProducerIdsRecord():
                 if record.next_producer_id < self.next_producer_id:
                     self._inconsistent(f"producer ids go back to {record.next_producer_id}")
@@ -266,8 +284,9 @@ class Decision:
 
     The answer is true once `records` are durable, the topics of `awaits` can be used, those of `removes` are
     gone, the handlers can see the `changes` of topics, the new quotas of `quotas` and which of the entries in
-    `acls` are there, the processors the new `credentials`, and the supervisor has done what it can for the
-    `brokers_version`. If the decision comes to nothing, `mutation` gets back what it took from its account.
+    `acls` are there, the processors the new `credentials` and `tokens` (their ids), and the supervisor has
+    done what it can for the `brokers_version`. If the decision comes to nothing, `mutation` gets back what it
+    took from its account.
     """
 
     answer: Message
@@ -280,6 +299,7 @@ class Decision:
     credentials: list[tuple[str, int]] = field(default_factory=list)
     brokers_version: int = 0
     acls: list[Acl] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
 
 
 def _check_partitions(state: MetadataState, more: int, most: int) -> None:
@@ -295,8 +315,8 @@ class Decider:
     """Answers calls from a state.
 
     `new_id` makes 16 random bytes; `partition_limit` is how many partitions fit; `image_bytes_max` bounds the
-    size of everything that handlers are told. What clients have used of their accounts is no part of the
-    state: it is kept in `mutations`.
+    size of everything that handlers are told; `now_ms` is the wall clock, for delegation tokens. What clients
+    have used of their accounts is no part of the state: it is kept in `mutations`.
     """
 
     def __init__(
@@ -306,8 +326,11 @@ class Decider:
         new_id: Callable[[], bytes],
         mutations: Mutations | None = None,
         image_bytes_max: int = IMAGE_BYTES_MAX,
+        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self._config = config
+        self._now_ms = now_ms
+        self.macs = token_macs(config.delegation_token_secret_key)
         self._mutations = mutations
         self._partition_limit = partition_limit
         self._automatic = AutomaticTopics(partition_limit)
@@ -343,11 +366,33 @@ class Decider:
             case DeleteAcls():
                 gone, removed = acl_rules.delete(state.acls, call)
                 return Decision(gone, list(removed), acls=[state.acls_by_id[one.id] for one in removed])
+            case CreateToken() | ChangeToken() | DescribeTokens() | RemoveExpiredTokens():
+                return self._decide_token(state, call)
             case AllocateProducerIds():
                 return self._allocate_producer_ids(state)
             case _:
                 text = f"{type(call).__name__} is no call to the coordinator"
                 return Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+
+    def _decide_token(
+        self, state: MetadataState, call: CreateToken | ChangeToken | DescribeTokens | RemoveExpiredTokens
+    ) -> Decision:
+        tokens, macs, now_ms, config = state.tokens, self.macs, self._now_ms(), self._config
+        match call:
+            case CreateToken():
+                while (token_id := uuid_text(self._new_id())).startswith("-"):
+                    pass  # it would look like a flag of a command (Kafka: Uuid.randomUuid)
+                made, records = token_rules.create(tokens, call, macs, token_id, now_ms, config)
+                return Decision(made, list(records), tokens=[one.token_id for one in records])
+            case ChangeToken():
+                changed, records = token_rules.change(tokens, call, macs, now_ms, config)
+                return Decision(changed, list(records), tokens=[one.token_id for one in records])
+            case DescribeTokens():
+                return Decision(token_rules.describe(tokens, call, macs))
+            case RemoveExpiredTokens():
+                gone = token_rules.expired(tokens, now_ms)
+                names = [one.token_id for one in gone]
+                return Decision(RemovedTokens(names), list(gone), tokens=names)
 
     def _begin_mutation(self, state: MetadataState, account: Account | None) -> Mutation | None:
         if self._mutations is None or account is None:

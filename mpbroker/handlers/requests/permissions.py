@@ -59,6 +59,7 @@ _FIELDS: Final = {ResourceType.GROUP: "group_id", ResourceType.TRANSACTIONAL_ID:
 
 _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
 _CLUSTER, _TRANSACTION = ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID
+_TOKEN, _USER = ResourceType.DELEGATION_TOKEN, ResourceType.USER
 
 READ_TOPIC: Final = Need(Operation.READ, _TOPIC)
 WRITE_TOPIC: Final = Need(Operation.WRITE, _TOPIC)
@@ -83,6 +84,9 @@ ALTER_CLUSTER_CONFIGS: Final = Need(Operation.ALTER_CONFIGS, _CLUSTER)
 IDEMPOTENT_WRITE: Final = Need(Operation.IDEMPOTENT_WRITE, _CLUSTER)
 WRITE_TRANSACTION: Final = Need(Operation.WRITE, _TRANSACTION)
 DESCRIBE_TRANSACTION: Final = Need(Operation.DESCRIBE, _TRANSACTION)
+DESCRIBE_TOKEN: Final = Need(Operation.DESCRIBE, _TOKEN)
+CREATE_TOKENS: Final = Need(Operation.CREATE_TOKENS, _USER)
+DESCRIBE_TOKENS: Final = Need(Operation.DESCRIBE_TOKENS, _USER)
 
 RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.PRODUCE: Rule(
@@ -153,6 +157,19 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.DESCRIBE_LOG_DIRS: Rule(whole=(DESCRIBE_CLUSTER,)),
     ApiKey.SASL_AUTHENTICATE: Rule(),
     ApiKey.CREATE_PARTITIONS: Rule(each=(ALTER_TOPIC,), is_admin=True),
+    ApiKey.CREATE_DELEGATION_TOKEN: Rule(
+        each=(CREATE_TOKENS,),
+        remark="for another owner; nobody needs a permission for a token of its own",
+        is_admin=True,
+    ),
+    ApiKey.RENEW_DELEGATION_TOKEN: Rule(remark="owner and renewers alone may", is_admin=True),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: Rule(remark="owner and renewers alone may", is_admin=True),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: Rule(
+        each=(DESCRIBE_TOKEN, DESCRIBE_TOKENS),
+        remark="one of them, for tokens that the client neither owns nor requested nor may renew; "
+        "tokens denied are left out",
+        is_admin=True,
+    ),
     ApiKey.DELETE_GROUPS: Rule(each=(DELETE_GROUP,), is_admin=True),
     ApiKey.ELECT_LEADERS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Rule(

@@ -1,13 +1,15 @@
-"""The SCRAM credentials as a processor knows them: the coordinator's base and deltas applied."""
+"""SCRAM credentials and delegation tokens as a processor knows them: the coordinator's base and deltas."""
 
 from __future__ import annotations
 
 import msgspec
 
 from mpbroker.ipc.bulletin import BulletinReader
-from mpbroker.ipc.credentials import CredentialBase, CredentialNews, ScramImage
+from mpbroker.ipc.credentials import CredentialBase, CredentialNews, ScramImage, TokenImage
 from mpbroker.ipc.process import ProcessContext
-from mpbroker.security.scram import ScramCredential, ScramType
+from mpbroker.security.delegation import credential_of_token
+from mpbroker.security.principals import Principal
+from mpbroker.security.scram import ScramCredential, ScramType, TokenLogin
 
 _decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(CredentialNews)
 
@@ -22,6 +24,9 @@ class Credentials:
             memory.private.block("credentials"), memory.words("credential_acks"), context.index
         )
         self._known: dict[tuple[str, int], ScramCredential] = {}
+        self._tokens: dict[str, TokenImage] = {}
+        # Tokens' credentials are derived when they are needed first: that takes some milliseconds.
+        self._derived: dict[str, dict[ScramType, ScramCredential]] = {}
 
     def follow(self) -> None:
         """Read what is new. Call it often: a publisher may wait until all processes have."""
@@ -32,14 +37,32 @@ class Credentials:
             news = _decoder.decode(message)
             if isinstance(news, CredentialBase):
                 self._known = {(c.user, c.mechanism): _credential(c) for c in news.credentials}
+                self._tokens = {token.token_id: token for token in news.tokens}
+                self._derived = {one: made for one, made in self._derived.items() if one in self._tokens}
                 continue
             self._known.update({(c.user, c.mechanism): _credential(c) for c in news.changed})
             for key in news.removed:
                 self._known.pop(key, None)
+            self._tokens.update((token.token_id, token) for token in news.tokens)
+            for token_id in news.removed_tokens:
+                self._tokens.pop(token_id, None)
+                self._derived.pop(token_id, None)
 
     def look_up(self, kind: ScramType, user: str) -> ScramCredential | None:
         self.follow()
         return self._known.get((user, int(kind)))
+
+    def look_up_token(self, kind: ScramType, token_id: str) -> TokenLogin | None:
+        """Return what a login by this token needs. It may have expired."""
+        self.follow()
+        token = self._tokens.get(token_id)
+        if token is None:
+            return None
+        derived = self._derived.setdefault(token_id, {})
+        if kind not in derived:
+            derived[kind] = credential_of_token(kind, token.hmac)
+        owner = Principal(token.owner.partition(":")[2])
+        return TokenLogin(owner, token.expires_ms, derived[kind])
 
 
 def _credential(image: ScramImage) -> ScramCredential:

@@ -163,6 +163,7 @@ class Processor:
             self.credentials.look_up,
             self.context.counters,
             self.log,
+            look_up_token=self.credentials.look_up_token,
         )
 
     def run(self) -> int:

@@ -10,6 +10,7 @@ blocks, and each channel gets a bounded share of a turn.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import socket
 import ssl
@@ -24,6 +25,7 @@ from mpbroker.ipc.session import ANONYMOUS
 from mpbroker.ipc.session import Session as Connection
 from mpbroker.network.acceptor.limit_notices import LimitNotices
 from mpbroker.network.processor.channel import CloseReason
+from mpbroker.network.processor.login_pauses import LoginPauses
 from mpbroker.network.processor.logins import LARGE_FRAME_BYTES, Logins
 from mpbroker.network.processor.tls_pipe import MoreLater, TlsPipe
 from mpbroker.network.processor.turn import ProcessorTurn, TlsSaslTurn
@@ -32,6 +34,7 @@ from mpbroker.security.audit import Event, Kind, Names
 from mpbroker.security.audit_log import audit_of
 from mpbroker.security.listener import ListenerSecurity, LookUp
 from mpbroker.security.sasl import Failure, Offer, SaslServer, Session, State
+from mpbroker.security.scram import TokenLookUp, no_tokens
 from mpbroker.security.tls import IANA_NAMES, TlsError
 from shm.clock import wall_ms
 from shm.counters import CounterPage
@@ -61,6 +64,7 @@ class Stage(Enum):
     TALKING = 1  # SASL
     OPEN = 2  # authenticated
     FAILED = 3  # the answer to a failed authentication is held back
+    HELD = 4  # as that to a successful one is, after many failures of its address or user
 
 
 class TlsSaslChannel:
@@ -130,6 +134,7 @@ class TlsSaslChannels:
         counters: CounterPage,
         log: logging.Logger,
         *,
+        look_up_token: TokenLookUp = no_tokens,
         wall_ms: Callable[[], int] = wall_ms,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -140,7 +145,9 @@ class TlsSaslChannels:
         self.log = log
         self._served = served
         self._look_up = look_up
+        self._look_up_token = look_up_token
         self._logins = Logins(0, 0)
+        self._pauses = LoginPauses()
         self._notices = LimitNotices(log)
         self._audit = audit_of(config)
         self.follow(config)
@@ -150,8 +157,9 @@ class TlsSaslChannels:
         for number, security in listeners.items():
             self.add_listener(number, security)
         self._peers: dict[int, TlsSaslChannel] = {}
-        # In order of `due_ns`: the delay is the same for all.
-        self._failed: dict[int, TlsSaslChannel] = {}
+        # Connections whose answers are held back, and a heap of when each is due.
+        self._held: dict[int, TlsSaslChannel] = {}
+        self._due: list[tuple[int, int]] = []
         # Channels that had their share of this turn.
         self._had_enough: list[int] = []
         # Ends of handshakes that were read in this turn.
@@ -164,13 +172,23 @@ class TlsSaslChannels:
         """Apply the settings that are not a listener's. Each processor has its share of the connections."""
         self.delay_ns = config.connection_failed_authentication_delay_ms * 1_000_000
         self._logins.limit_ns = config.connections_max_login_ms * 1_000_000
+        self._pauses.first_ns = self.delay_ns
+        # The right password must get in before the connection is closed for other reasons.
+        longest_ms = min(
+            config.connection_failed_authentication_delay_max_ms, config.connections_max_login_ms // 2
+        )
+        if config.connections_max_idle_ms >= 0:
+            longest_ms = min(longest_ms, config.connections_max_idle_ms // 2)
+        self._pauses.longest_ns = longest_ms * 1_000_000
         share = config.max_unauthenticated_connections // config.num_network_threads
         self._logins.connections_max = max(1, share)
 
     def add_listener(self, number: int, security: ListenerSecurity) -> None:
         self.listeners[number] = security
         if security.uses_sasl:
-            self._offers[number] = security.offer(self._served, self._look_up, self._wall_ms)
+            self._offers[number] = security.offer(
+                self._served, self._look_up, self._wall_ms, self._look_up_token
+            )
 
     def remove_listener(self, number: int) -> None:
         """Forget a listener: it gets no more connections."""
@@ -231,7 +249,7 @@ class TlsSaslChannels:
 
     def closed(self, session: Connection, reason: int) -> None:
         """Close the descriptor of a connection closed by the turn, after TLS's closing alert if possible."""
-        self._failed.pop(session.connection, None)
+        self._held.pop(session.connection, None)
         peer = self._peers.pop(session.connection, None)
         if peer is not None:
             self._logins.remove(peer)
@@ -247,19 +265,21 @@ class TlsSaslChannels:
 
     def timeout_ms(self, most_ms: int) -> int:
         """Return how long the turn may sleep, `most_ms` at most."""
-        first = next(iter(self._failed.values()), None)
-        if first is None:
+        if not self._due:
             return most_ms
-        return max(0, min(most_ms, -(-(first.due_ns - self._now_ns()) // 1_000_000)))
+        return max(0, min(most_ms, -(-(self._due[0][0] - self._now_ns()) // 1_000_000)))
 
     def work(self) -> None:
-        """Do what is due: answer failed authentications, end late ones, load changed certificates."""
+        """Do what is due: answer authentications that were held back, end late ones, load certificates."""
         now_ns = self._now_ns()
         for late in self._logins.overdue(now_ns):
             self._end_login(late.connection, CloseReason.CLOSED_LOGIN_TIMEOUT)
-        while self._failed and next(iter(self._failed.values())).due_ns <= now_ns:
-            connection = next(iter(self._failed))
-            self._give_up(self._failed.pop(connection))
+        while self._due and self._due[0][0] <= now_ns:
+            due_ns, connection = heapq.heappop(self._due)
+            held = self._held.get(connection)
+            # Its connection may be closed, or it may have been held again.
+            if held is not None and held.due_ns == due_ns:
+                self._release(self._held.pop(connection))
         if now_ns >= self._next_refresh_ns:
             self._next_refresh_ns = now_ns + REFRESH_NS
             self._notices.follow(now_ns / 1e6)
@@ -298,6 +318,8 @@ class TlsSaslChannels:
                 self._talk(peer)
             case Stage.FAILED:
                 self._discard(peer)
+            case Stage.HELD:
+                pass  # what comes is read when the answer has gone out
 
     def _broken(self, peer: TlsSaslChannel, error: OSError) -> None:
         """Close an established connection on which a system call or OpenSSL failed."""
@@ -482,7 +504,21 @@ class TlsSaslChannels:
         try:
             peer.out += peer.sasl.receive(frame)
         except Failure as failure:
-            self._fail(peer, str(failure), failure.answer)
+            if peer.sasl.has_chosen:
+                address = self._address(peer)
+                held_ns = self._pauses.pause_ns(address, peer.sasl.claimed, self._now_ns())
+                self._pauses.failed(address, peer.sasl.claimed, self._now_ns())
+                self._fail(peer, str(failure), failure.answer, held_ns)
+            else:
+                self._fail(peer, str(failure), failure.answer)
+            return
+        if peer.sasl.state is State.COMPLETE:
+            pause_ns = self._pauses.pause_ns(self._address(peer), peer.sasl.claimed, self._now_ns())
+            if pause_ns:
+                self._hold(peer, Stage.HELD, pause_ns)
+
+    def _address(self, peer: TlsSaslChannel) -> str:
+        return self.turn.sessions.of(peer.channel, peer.connection).client_host
 
     def _complete(self, peer: TlsSaslChannel, sasl: SaslServer) -> None:
         """Open the connection: the last token is written."""
@@ -498,6 +534,7 @@ class TlsSaslChannels:
                 principal=str(session.principal),
                 mechanism=session.mechanism,
                 expires_ns=expires_ns,
+                token_authenticated=session.is_by_token,
             )
         except ValueError as error:
             # The principal is too long, or no text that a session can keep.
@@ -511,7 +548,8 @@ class TlsSaslChannels:
             self.counters.record(Histogram.TIME_REAUTHENTICATION_NS, self._now_ns() - peer.renewed_ns)
         if expires_ns and not sasl.renews and not sasl.tells_lifetime:
             self.counters.add(Counter.COUNT_AUTHENTICATIONS_NO_REAUTH)
-        self._tell_login(peer, f"{session.mechanism}, again" if sasl.renews else session.mechanism)
+        how = f"{session.mechanism} with a delegation token" if session.is_by_token else session.mechanism
+        self._tell_login(peer, f"{how}, again" if sasl.renews else how)
         self._logins.remove(peer)
         peer.session, peer.sasl, peer.stage = session, None, Stage.OPEN
         if peer.security.uses_tls:
@@ -576,7 +614,7 @@ class TlsSaslChannels:
         """Close a connection that is not authenticated, in favour of others."""
         peer = self._peers[connection]
         self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
-        self._failed.pop(connection, None)
+        self._held.pop(connection, None)
         peer.ended = True
         limit = _LOGIN_LIMITS[reason]
         session = self.turn.sessions.of(peer.channel, peer.connection)
@@ -592,8 +630,11 @@ class TlsSaslChannels:
         )
         self.native.close(peer.channel, reason, 0)
 
-    def _fail(self, peer: TlsSaslChannel, why: str, answer: bytes) -> None:
-        """Hold back the answer and the close after a failure, to slow down guessing of passwords."""
+    def _fail(self, peer: TlsSaslChannel, why: str, answer: bytes, pause_ns: int = 0) -> None:
+        """Hold back the answer and the close after a failure, to slow down guessing of passwords.
+
+        `pause_ns`: what a right password would have had to wait, too.
+        """
         renews = peer.sasl is not None and peer.sasl.renews
         failed = Counter.COUNT_REAUTHENTICATIONS_FAILED if renews else Counter.COUNT_AUTHENTICATIONS_FAILED
         self.counters.add(failed)
@@ -606,8 +647,29 @@ class TlsSaslChannels:
         if not self.delay_ns:
             self._give_up(peer)
             return
-        peer.due_ns = self._now_ns() + self.delay_ns
-        self._failed[peer.connection] = peer
+        self._hold(peer, Stage.FAILED, max(self.delay_ns, pause_ns))
+
+    def _hold(self, peer: TlsSaslChannel, stage: Stage, pause_ns: int) -> None:
+        """Hold back the answer to an authentication."""
+        peer.stage = stage
+        peer.due_ns = self._now_ns() + pause_ns
+        self._held[peer.connection] = peer
+        heapq.heappush(self._due, (peer.due_ns, peer.connection))
+
+    def _release(self, peer: TlsSaslChannel) -> None:
+        """Send an answer that was held back: the last one, or that of a success."""
+        if peer.stage is Stage.FAILED:
+            self._give_up(peer)
+            return
+        peer.stage = Stage.TALKING
+        try:
+            self._talk(peer)
+        except MoreLater:
+            self.native.later(peer.channel)
+        except OSError as error:
+            self._broken(peer, error)
+        except Exception:
+            self._gone_wrong(peer)
 
     def _give_up(self, peer: TlsSaslChannel) -> None:
         """Try once to write the held answer, then close."""

@@ -12,10 +12,12 @@ import pytest
 from msgspec import structs
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER, BrokerConfig
+from mpbroker.config.keys import Secret
 from mpbroker.config.listeners import Listener
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.requests.permissions import ADMINISTRATION, RULES, Rule
 from mpbroker.ipc.acls import AclImage
+from mpbroker.ipc.session import SecurityProtocol
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
@@ -31,7 +33,7 @@ from tests.support.handler_rig import rig as make_rig
 APIS = all_apis()
 ROOT = Path(__file__).parents[3]
 ORDERS = topic_image("orders", 1)
-DENIALS = {29, 30, 31, 53}
+DENIALS = {29, 30, 31, 53, 65}
 # Kinds of resources that hold everything.
 EVERYTHING = [
     AclImage(
@@ -43,15 +45,21 @@ EVERYTHING = [
         Operation.ALL,
         Permission.ALLOW,
     )
-    for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID)
+    for kind in ResourceType
+    if kind not in (ResourceType.UNKNOWN, ResourceType.ANY)
 ]
 # These leave out what the client may not see, or have something to tell everybody.
-SILENT = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
+SILENT = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_DELEGATION_TOKEN}
+# These answer clients without a name before they look at permissions.
+NEED_A_NAME = {ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.DESCRIBE_DELEGATION_TOKEN}
 
 
 @pytest.fixture(name="guarded")
 def _guarded() -> Iterator[Rig]:
-    with make_rig(BrokerConfig(authorizer_class_name=STANDARD_AUTHORIZER)) as made:
+    config = BrokerConfig(
+        authorizer_class_name=STANDARD_AUTHORIZER, delegation_token_secret_key=Secret("secret")
+    )
+    with make_rig(config) as made:
         yield made
 
 
@@ -70,6 +78,9 @@ def request_of(key: int) -> Any:
             body.topics[0].name = "orders"
         case ApiKey.INIT_PRODUCER_ID:
             body.transactional_id = "x"
+        case ApiKey.CREATE_DELEGATION_TOKEN:
+            body.owner_principal_type, body.owner_principal_name = "User", "bob"
+            body.renewers[0].principal_type, body.renewers[0].principal_name = "User", "eve"
         case ApiKey.METADATA:
             body.topics[0].name = "orders"
         case ApiKey.DESCRIBE_CONFIGS | ApiKey.ALTER_CONFIGS | ApiKey.INCREMENTAL_ALTER_CONFIGS:
@@ -80,6 +91,8 @@ def request_of(key: int) -> Any:
 def sent(guarded: Rig, key: int) -> tuple[list[Any], Any]:
     """Return what the coordinator was asked, and the answer if there is one already."""
     latest = APIS[key].latest
+    if key in NEED_A_NAME:
+        guarded.processor.open_session(7, SecurityProtocol.SASL_SSL)
     guarded.processor.send(request_frame(key, latest, request_of(key)))
     guarded.turn()
     asked = guarded.coordinator.take()

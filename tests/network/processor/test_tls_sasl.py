@@ -295,6 +295,99 @@ def test_who_does_not_wait_for_the_failure(rig: SecureRig) -> None:
     rig.step()
 
 
+def authentication(client: socket.socket) -> Any:
+    return decode_response_frame(ApiKey.SASL_AUTHENTICATE, 2, client.recv(1000)[4:])[1]
+
+
+def fail_often(rig: SecureRig, times: int = 8) -> None:
+    """Fail as ann, each time after the pause that is due. The next login of hers waits for PAUSED_MS."""
+    for _ in range(times):
+        log_in(rig, rig.meet(SASL), "wrong")
+        rig.now_ns += rig.secure.timeout_ms(100_000) * 1_000_000
+        rig.step()
+
+
+# Eight failures in less than ten seconds: five are free, and of the last a part is forgotten already.
+PAUSED_MS = DELAY_MS << 2
+
+
+def test_after_many_failures_the_right_password_waits_as_a_wrong_one_does(rig: SecureRig) -> None:
+    fail_often(rig)
+    right, wrong = rig.meet(SASL), rig.meet(SASL)
+    log_in(rig, right)
+    log_in(rig, wrong, "wrong")
+    for client in (right, wrong):
+        client.setblocking(False)
+    assert rig.secure.timeout_ms(10_000) == PAUSED_MS
+    rig.now_ns += (PAUSED_MS - 1) * 1_000_000
+    rig.step()
+    for client in (right, wrong):
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+    assert rig.session(right).principal == "User:ANONYMOUS"
+    rig.now_ns += 1_000_000
+    rig.step()
+    assert authentication(right).error_code == 0
+    assert rig.session(right).principal == "User:ann"
+    assert authentication(wrong).error_code == 58
+    assert rig.secure.timeout_ms(300) == 300
+    # And it is a connection like any other.
+    right.sendall(frame(METADATA, 1, 9, b"body"))
+    rig.turn.turn(0)
+    (taken,) = rig.requests_taken()
+    rig.answer(taken, answer_frame(9, b"hello"))
+    rig.turn.turn(0)
+    assert right.recv(100) == answer_frame(9, b"hello")
+
+
+def test_what_is_pipelined_behind_a_login_that_waits_is_served_after_it(rig: SecureRig) -> None:
+    fail_often(rig)
+    client = rig.meet(SASL)
+    log_in(rig, client)
+    client.sendall(frame(METADATA, 1, 9, b"body"))
+    rig.step()
+    assert rig.requests_taken() == []
+    rig.now_ns += 10**9
+    rig.step()
+    assert authentication(client).error_code == 0
+    (taken,) = rig.requests_taken()
+    rig.answer(taken, answer_frame(9, b"hello"))
+    rig.turn.turn(0)
+    assert client.recv(100) == answer_frame(9, b"hello")
+
+
+def test_who_does_not_wait_for_a_success(rig: SecureRig) -> None:
+    fail_often(rig)
+    client = rig.meet(SASL)
+    log_in(rig, client)
+    client.close()
+    rig.now_ns += 10**10
+    rig.step()
+    assert CloseReason.CLOSED_BY_PEER in [reason for _, reason in rig.ends]
+    assert rig.secure._held == rig.secure._peers == {}
+
+
+def test_a_pause_ends_in_time_for_the_right_password(tmp_path: Path) -> None:
+    """Check that no setting makes the pause longer than a connection may take to log in."""
+    lines = "connection.failed.authentication.delay.max.ms=1000000\nconnections.max.login.ms=4000\n"
+    with secure_rig(tmp_path, lines) as rig:
+        fail_often(rig, 30)
+        client = rig.meet(SASL)
+        log_in(rig, client)
+        assert rig.secure.timeout_ms(100_000) == 2000
+        rig.now_ns += 2_000_000_000
+        rig.step()
+        assert authentication(client).error_code == 0
+
+
+def test_pauses_can_be_turned_off(tmp_path: Path) -> None:
+    with secure_rig(tmp_path, "connection.failed.authentication.delay.max.ms=0\n") as rig:
+        fail_often(rig, 30)
+        client = rig.meet(SASL)
+        log_in(rig, client)
+        assert rig.session(client).principal == "User:ann"
+
+
 def test_no_request_memory_before_authentication(rig: SecureRig) -> None:
     for _ in range(20):
         client = rig.meet(SASL)
@@ -365,13 +458,13 @@ def test_who_stops_half_way_expires_as_idle(rig: SecureRig, stage: str) -> None:
         client.sendall(b"\0\0" if stage == "talking" else struct.pack(">i", 1000) + b"x" * 500)
     rig.step()
     assert len(rig.secure._peers) == 1
-    assert len(rig.secure._failed) == (stage == "failed")
+    assert len(rig.secure._held) == (stage == "failed")
     rig.turn.close_idle(time.monotonic_ns() - 60_000_000_000)
     assert rig.ends == []
     rig.turn.close_idle(time.monotonic_ns())
     rig.step()
     assert [reason for _, reason in rig.ends] == [CloseReason.CLOSED_IDLE]
-    assert rig.secure._peers == rig.secure._failed == {}
+    assert rig.secure._peers == rig.secure._held == {}
     # Its time comes, and there is nothing to do.
     rig.now_ns += 10**10
     rig.step()

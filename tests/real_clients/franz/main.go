@@ -7,6 +7,7 @@
 //	franz groups  BOOTSTRAP                          group and its state per line
 //	franz pipe    BOOTSTRAP ID GROUP FROM TO COUNT   number of transactions by which so many records were copied
 //	franz transact                                   see transactions.go
+//	franz tokens  BOOTSTRAP USER PASSWORD PREFIX     see tokens.go
 //	franz create  BOOTSTRAP TOPIC PARTITIONS
 //	franz topics  BOOTSTRAP                          topic and number of partitions per line
 //	franz delete  BOOTSTRAP TOPIC
@@ -180,6 +181,8 @@ func main() {
 		pipe(ctx, arguments[2], arguments[3], arguments[4], arguments[5], number(arguments[6]))
 	case len(arguments) == 1 && arguments[0] == "transact":
 		transact()
+	case len(arguments) == 5 && arguments[0] == "tokens":
+		tokens(ctx, arguments[2], arguments[3], arguments[4])
 	case len(arguments) == 4 && arguments[0] == "create":
 		create(ctx, arguments[2], number(arguments[3]))
 	case len(arguments) == 2 && arguments[0] == "topics":

@@ -1,0 +1,107 @@
+"""The flags of `mpbroker token`; what its commands do is in `tokens`."""
+
+from typing import Annotated
+
+import typer
+
+from mpbroker.cli.app import App
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
+from mpbroker.cli.where import Where
+
+token_app = App(no_args_is_help=True, help="Create, list, renew and expire delegation tokens.")
+
+LONG_MAX = (1 << 63) - 1
+TokenId = Annotated[str, typer.Argument(metavar="TOKEN-ID", hidden=True)]
+
+
+@token_app.command("create")
+def token_create(
+    owner: Annotated[
+        str | None,
+        typer.Option("--owner-principal", metavar="User:NAME", help="Default: whoever this command is."),
+    ] = None,
+    renewer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--renewer-principal", metavar="User:NAME", help="May renew and expire it, too; repeatable."
+        ),
+    ] = None,
+    max_life_time_period: Annotated[
+        int | None,
+        typer.Option(
+            "--max-life-time-period",
+            min=1,
+            max=LONG_MAX,
+            metavar="MS",
+            help="However often it is renewed; default: as the broker is set.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Create a token and print it, with the HMAC that is its password."""
+    from mpbroker.cli import tokens
+
+    where = Where(bootstrap, command_config)
+    tokens.create(where, owner, renewer or [], max_life_time_period, as_json=json)
+
+
+@token_app.command("list")
+def token_list(
+    owner: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--owner-principal",
+            metavar="User:NAME",
+            help="Only what it owns, created or may renew; repeatable.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """List the tokens that you may see, without their HMACs."""
+    from mpbroker.cli import tokens
+
+    tokens.show_list(Where(bootstrap, command_config), owner, as_json=json)
+
+
+@token_app.command("renew")
+def token_renew(
+    token_id: TokenId,
+    renew_time_period: Annotated[
+        int | None,
+        typer.Option(
+            "--renew-time-period",
+            min=1,
+            max=LONG_MAX,
+            metavar="MS",
+            help="From now on; default: as the broker is set.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Let a token live longer."""
+    from mpbroker.cli import tokens
+
+    tokens.renew(Where(bootstrap, command_config), token_id, renew_time_period)
+
+
+@token_app.command("expire")
+def token_expire(
+    token_id: TokenId,
+    expiry_time_period: Annotated[
+        int | None,
+        typer.Option(
+            "--expiry-time-period", min=0, max=LONG_MAX, metavar="MS", help="From now on; default: now."
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+) -> None:
+    """Remove a token, or have it expire soon."""
+    from mpbroker.cli import tokens
+
+    tokens.expire(Where(bootstrap, command_config), token_id, expiry_time_period)

@@ -1,0 +1,168 @@
+"""Creations, renewals and expiries of delegation tokens.
+
+(Kafka: DelegationTokenControlManager; KIP-48, KIP-373, KIP-900.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import dropwhile, islice
+from typing import Final, TypeAlias
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.keys import LONG_MAX
+from mpbroker.ipc.calls import (
+    ChangedToken,
+    ChangeToken,
+    CreatedToken,
+    CreateToken,
+    DescribedTokens,
+    DescribeTokens,
+    TokenDetails,
+)
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import DelegationTokenRecord, RemoveDelegationTokenRecord
+from mpbroker.security.delegation import Token, TokenMacs
+
+TokenTable: TypeAlias = dict[str, Token]
+"""All tokens by their ids, in the order of their creation."""
+TokenRecord: TypeAlias = DelegationTokenRecord | RemoveDelegationTokenRecord
+
+# These bounds are ours; Kafka has none, and every client that is authenticated may create tokens for itself.
+TOKENS_BYTES_MAX: Final = 8 << 20
+REQUESTER_BYTES_MAX: Final = 2 << 20
+OWNER_BYTES_MAX: Final = 512 << 10
+REMOVED_AT_ONCE: Final = 1000
+"""Expired tokens that one round removes (Kafka: MAX_RECORDS_PER_EXPIRATION)."""
+DESCRIBED_BYTES: Final = 256 << 10
+"""The size of an answer to DescribeTokens after which it has no further token."""
+
+
+def token_in(record: DelegationTokenRecord) -> Token:
+    return Token(
+        record.token_id,
+        record.owner,
+        record.requester,
+        tuple(record.renewers),
+        record.issue_timestamp,
+        record.max_timestamp,
+        record.expiration_timestamp,
+    )
+
+
+def _record(token: Token) -> DelegationTokenRecord:
+    return DelegationTokenRecord(
+        token.owner,
+        token.requester,
+        list(token.renewers),
+        token.issued_ms,
+        token.max_ms,
+        token.expires_ms,
+        token.token_id,
+    )
+
+
+def details(token: Token, mac: bytes) -> TokenDetails:
+    return TokenDetails(
+        token.token_id,
+        token.owner,
+        token.requester,
+        list(token.renewers),
+        token.issued_ms,
+        token.expires_ms,
+        token.max_ms,
+        mac,
+    )
+
+
+def create(
+    tokens: TokenTable,
+    call: CreateToken,
+    macs: TokenMacs | None,
+    token_id: str,
+    now_ms: int,
+    config: BrokerConfig,
+) -> tuple[CreatedToken, list[TokenRecord]]:
+    """Return the answer and the record that makes it true. Changes nothing."""
+    if macs is None:
+        return CreatedToken(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED), []
+    life_ms = config.delegation_token_max_lifetime_ms
+    if call.max_lifetime_ms > 0:
+        life_ms = min(life_ms, call.max_lifetime_ms)
+    max_ms = min(LONG_MAX, now_ms + life_ms)
+    expires_ms = min(max_ms, now_ms + config.delegation_token_expiry_time_ms)
+    token = Token(token_id, call.owner, call.requester, tuple(call.renewers), now_ms, max_ms, expires_ms)
+    if not _has_room(tokens, token):
+        return CreatedToken(ErrorCode.POLICY_VIOLATION), []
+    return CreatedToken(token=details(token, macs.of(token_id))), [_record(token)]
+
+
+def _has_room(tokens: TokenTable, new: Token) -> bool:
+    everybody, requester, owner = TOKENS_BYTES_MAX, REQUESTER_BYTES_MAX, OWNER_BYTES_MAX
+    for token in (*tokens.values(), new):
+        size = token.size_bytes
+        everybody -= size
+        requester -= size if token.requester == new.requester else 0
+        owner -= size if token.owner == new.owner else 0
+    return min(everybody, requester, owner) >= 0
+
+
+def change(
+    tokens: TokenTable, call: ChangeToken, macs: TokenMacs | None, now_ms: int, config: BrokerConfig
+) -> tuple[ChangedToken, list[TokenRecord]]:
+    """Return the answer to a renewal or an expiry, and the record that makes it true. Changes nothing."""
+    if macs is None:
+        return ChangedToken(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED), []
+    token = macs.find(call.hmac, tokens)
+    if token is None:
+        return ChangedToken(ErrorCode.DELEGATION_TOKEN_NOT_FOUND), []
+    # Kafka tells everybody who has the HMAC that a token which it is asked to renew has expired.
+    if not call.expires and token.has_expired(now_ms):
+        return ChangedToken(ErrorCode.DELEGATION_TOKEN_EXPIRED), []
+    if not token.may_be_renewed_by(call.requester):
+        return ChangedToken(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH), []
+    if call.expires and call.period_ms < 0:
+        gone = RemoveDelegationTokenRecord(token.token_id)
+        return ChangedToken(expires_ms=now_ms, token_id=token.token_id), [gone]
+    if token.has_expired(now_ms):
+        return ChangedToken(ErrorCode.DELEGATION_TOKEN_EXPIRED), []
+    period_ms = call.period_ms
+    if not call.expires:
+        longest_ms = config.delegation_token_expiry_time_ms
+        period_ms = min(longest_ms, period_ms) if period_ms > 0 else longest_ms
+    renewed = replace(token, expires_ms=min(token.max_ms, now_ms + period_ms))
+    return ChangedToken(expires_ms=renewed.expires_ms, token_id=token.token_id), [_record(renewed)]
+
+
+def expired(tokens: TokenTable, now_ms: int) -> list[RemoveDelegationTokenRecord]:
+    """Return the records that remove expired tokens, at most REMOVED_AT_ONCE."""
+    gone = (token.token_id for token in tokens.values() if token.has_expired(now_ms))
+    return [RemoveDelegationTokenRecord(token_id) for token_id in islice(gone, REMOVED_AT_ONCE)]
+
+
+def describe(tokens: TokenTable, call: DescribeTokens, macs: TokenMacs | None) -> DescribedTokens:
+    """Return the tokens of these owners (None: all) that come after the one with the id `after`.
+
+    A principal's tokens are those that it owns, has requested or may renew.
+    """
+    if macs is None:
+        return DescribedTokens(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+    owners = None if call.owners is None else frozenset(call.owners)
+    found: list[TokenDetails] = []
+    left = DESCRIBED_BYTES
+    for token in _from(tokens, call.after):
+        if owners is not None and not token.concerns_any_of(owners):
+            continue
+        if left <= 0:
+            return DescribedTokens(tokens=found, are_all=False)
+        left -= token.size_bytes
+        found.append(details(token, macs.of(token.token_id)))
+    return DescribedTokens(tokens=found)
+
+
+def _from(tokens: TokenTable, after: str) -> Iterator[Token]:
+    """Iterate from the token behind `after`, or over all tokens if that is gone or empty."""
+    if after not in tokens:
+        return iter(tokens.values())
+    return islice(dropwhile(lambda token: token.token_id != after, tokens.values()), 1, None)
