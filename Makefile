@@ -114,6 +114,9 @@ bench-network: setup ## idle connections, heavy beside light requests; fails whe
 bench-tls: setup ## what TLS costs a fetch (ARGS=--kafka: beside Apache Kafka)
 	$(BIN)/python -m ops.bench.tls $(ARGS)
 
+bench-security: setup ## what ACLs, SCRAM and TLS cost, as ratios to plain, in turns (ARGS=--short; ARGS=--kafka: Apache Kafka beside it)
+	$(BIN)/python -m ops.bench.security $(ARGS)
+
 bench-quotas: setup ## what clients over their quota are told, beside Apache Kafka; fails where they differ by a tenth
 	$(BIN)/python -m ops.bench.quotas $(ARGS)
 

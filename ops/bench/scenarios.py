@@ -14,7 +14,8 @@ from statistics import mean, median
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Broker, BrokerError
 
-SOURCE = Path(__file__).parent / "native" / "load.c"
+NATIVE = Path(__file__).parent / "native"
+SOURCE = NATIVE / "load.c"
 GENERATOR = Path(__file__).parent / "bin" / "load"
 
 TOPIC_TIMEOUT_S = 30
@@ -121,8 +122,9 @@ def told(name: str, rounds: Sequence[Result]) -> str:
 
 
 def build_generator() -> None:
-    """Compiles load.c unless that was done since it last changed."""
-    if GENERATOR.exists() and GENERATOR.stat().st_mtime > SOURCE.stat().st_mtime:
+    """Compiles load.c unless that was done since it, or what it includes, last changed."""
+    changed = max(path.stat().st_mtime for path in NATIVE.iterdir())
+    if GENERATOR.exists() and GENERATOR.stat().st_mtime > changed:
         return
     GENERATOR.parent.mkdir(exist_ok=True)
     command = ["cc", "-O2", "-Wall", "-o", str(GENERATOR), str(SOURCE), "-lssl", "-lcrypto"]
@@ -220,11 +222,21 @@ def settle_memory(directory: Path, seconds: float) -> None:
 
 
 @dataclass(frozen=True)
-class TlsPort:
-    """Another listener of the broker; `authorities`: a file with the certificates that its own leads to."""
+class Door:
+    """Another listener of the broker, and how to come in there.
+
+    `authorities`: a file with the certificates that its own leads to; without it nothing is encrypted.
+    `login`: user and password of SCRAM-SHA-256.
+    """
 
     port: int
-    authorities: Path
+    authorities: Path | None = None
+    login: tuple[str, str] | None = None
+
+    def options(self) -> list[str]:
+        """Return what the generator has to know, but for the port."""
+        encrypted = ["--tls-ca", str(self.authorities)] if self.authorities else []
+        return [*encrypted, *(["--user", self.login[0], "--password", self.login[1]] if self.login else [])]
 
 
 def _generator_command(
@@ -235,18 +247,18 @@ def _generator_command(
     partitions: int,
     reconnect: bool,
     rate: float,
-    tls: TlsPort | None,
+    door: Door | None,
 ) -> list[str]:
     host, port = broker.address
-    if tls is not None:
-        port = tls.port
+    if door is not None:
+        port = door.port
     return [
         *(str(GENERATOR), "--json", "--host", host, "--port", str(port)),
         *("--connections", str(connections), "--seconds", str(seconds), "--warmup", str(WARMUP_S)),
         *("--error-at", str(request.error_at), "--min-response", str(request.response_bytes_min)),
         *(["--reconnect"] if reconnect else []),
         *(["--rate", str(rate)] if rate else []),
-        *(["--tls-ca", str(tls.authorities)] if tls else []),
+        *(door.options() if door else []),
         *(["--partitions", str(partitions), *_number_at(request)] if partitions > 1 else []),
     ]
 
@@ -266,7 +278,7 @@ def run_load(
     partitions: int = 1,
     reconnect: bool = False,
     rate: float = 0,
-    tls: TlsPort | None = None,
+    door: Door | None = None,
     at_edges: Callable[[int], None] | None = None,
 ) -> Result:
     """One run of the generator, with the CPU time that the broker's tree took meanwhile. `rate`: requests
@@ -278,7 +290,7 @@ def run_load(
         file.write(request.frame)
         file.flush()
         command = [
-            *_generator_command(broker, request, connections, seconds, partitions, reconnect, rate, tls),
+            *_generator_command(broker, request, connections, seconds, partitions, reconnect, rate, door),
             "--request",
             file.name,
         ]
