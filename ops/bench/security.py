@@ -42,9 +42,17 @@ from ops.bench import scenarios
 from ops.bench.brokers import HOST, Broker, BrokerError, Kafka, Mpbroker, free_port
 from ops.bench.maven import MissingToolError
 from ops.bench.point import load_average
-from ops.bench.run import KAFKA_PATIENCE, circumstances, data_directory, progress
+from ops.bench.run import (
+    KAFKA_PATIENCE,
+    KAFKA_WARMUP_S,
+    circumstances,
+    data_directory,
+    progress,
+    warm_up,
+)
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
 from ops.bench.tls import SecureListener
+from ops.docs import security as page
 
 PREFIX = "bench-"
 USER, PASSWORD = "bench", "b3nch-Pa55word"
@@ -52,8 +60,10 @@ ADMIN, ADMIN_PASSWORD = "admin", "4dm1n-Pa55word"
 ITERATIONS = 4096
 PATIENCE_S = 60
 OTHERS = 1000
-# Issue 19: produces and fetches with ACLs stay within 2 % of those without.
+# Produces and fetches with ACLs stay within 2 % of those without.
 BOUND = 0.02
+PLAIN, AGAIN = "plain", page.AGAIN
+SHORT_WARMUP_S = 1.0
 SHORT = "produce-100B-8$|fetch-1MiB-1$|connect-1$"
 PLAIN_LOGIN = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -79,8 +89,10 @@ KAFKA_SETTINGS = {
     "listener.name.scram.scram-sha-256.sasl.jaas.config": SCRAM_LOGIN,
     "listener.name.tls.scram-sha-256.sasl.jaas.config": SCRAM_LOGIN,
 }
-# Of each broker of ours; what a turn has written is gone before the next one fills the disk.
-OURS = ("-o", "log.flush.policy=os", "-o", "log.segment.delete.delay.ms=1000")
+# What a turn has written is gone before the next one fills the disk.
+SOON = "log.segment.delete.delay.ms=1000"
+OURS = ("-o", "log.flush.policy=os", "-o", SOON)
+KAFKAS = (*KAFKA_PATIENCE, SOON)
 
 
 @dataclass
@@ -122,7 +134,7 @@ class Guarded:
         broker = Kafka(self.directory)
         ports = {"PLAINTEXT": broker.port, "CONTROLLER": broker.controller_port}
         settings = {**self._settings, **KAFKA_SETTINGS, "listeners": self._addresses(ports)}
-        broker.properties = [*KAFKA_PATIENCE, *(f"{name}={value}" for name, value in settings.items())]
+        broker.properties = [*KAFKAS, *(f"{name}={value}" for name, value in settings.items())]
         return broker
 
     def admin(self) -> AdminClient:
@@ -189,43 +201,76 @@ class Form:
     results: dict[str, list[Result]] = field(default_factory=dict)
 
 
-@contextlib.contextmanager
-def forms(directory: Path, *, kafka: bool = False, others: int = OTHERS) -> Iterator[list[list[Form]]]:
-    """Start the brokers; yield the forms of ours, and of Apache Kafka if it is asked for: plain first."""
-    plains: list[list[tuple[str, Broker]]] = [
-        [(title, mpbroker(directory / title.replace(" ", "-"))) for title in ("plain", "plain again")]
-    ]
+@dataclass
+class Field:
+    """The forms of one broker's kind, plain first."""
+
+    name: str
+    forms: list[Form]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a load was in a form: medians of its turns, and of their ratios to plain in the same turn.
+
+    `rates`: the least and the largest ratio of requests a second.
+    """
+
+    load: str
+    form: str
+    requests_per_s: float
+    p99_us: float
+    broker_cpu_us: float
+    rate_ratio: float
+    rates: tuple[float, float]
+    p99_ratio: float
+    cpu_ratio: float
+
+
+def of_one_kind(directory: Path, stack: contextlib.ExitStack, others: int, *, kafka: bool) -> list[Form]:
+    """Start the brokers of a kind; return its forms. The stack kills the brokers."""
     if kafka:
-        plains.append([("Kafka, plain", Kafka(directory / "kafka", properties=KAFKA_PATIENCE))])
+        some = [Form(PLAIN, plain := Kafka(directory / "kafka", properties=KAFKAS), Door(plain.port))]
+    else:
+        plains = [(title, mpbroker(directory / title.replace(" ", "-"))) for title in (PLAIN, AGAIN)]
+        some = [Form(title, broker, Door(broker.port)) for title, broker in plains]
+    alone, crowded = (
+        Guarded(directory / f"{'kafka-' if kafka else ''}guarded-{count}", kafka=kafka)
+        for count in (0, others)
+    )
+    for broker in (*(form.broker for form in some), alone.broker, crowded.broker):
+        progress.print(f"[dim]{broker.name}: starting")
+        stack.callback(broker.kill)
+        broker.start()
+    alone.let_in(0)
+    crowded.let_in(others)
+    nobody, login, encrypted = alone.doors()
+    return [
+        *some,
+        Form("ACLs", alone.broker, nobody),
+        Form(f"ACLs among {others:,} others", crowded.broker, crowded.doors()[0]),
+        Form("SCRAM + ACLs", alone.broker, login),
+        Form("TLS + SCRAM + ACLs", alone.broker, encrypted),
+    ]
+
+
+@contextlib.contextmanager
+def fields(
+    directory: Path, *, kafka: bool = False, others: int = OTHERS, kafka_warmup_s: float = KAFKA_WARMUP_S
+) -> Iterator[list[Field]]:
+    """Start the brokers; yield our forms, and Apache Kafka's if they are asked for."""
     with contextlib.ExitStack() as stack:
-        found = []
-        for number, kind in enumerate(plains):
-            of_kafka = number > 0
-            some = [Form(title, broker, Door(broker.port)) for title, broker in kind]
-            guarded = {
-                count: Guarded(directory / f"guarded-{number}-{count}", kafka=of_kafka)
-                for count in (0, others)
-            }
-            for broker in (*(form.broker for form in some), *(one.broker for one in guarded.values())):
-                progress.print(f"[dim]{broker.name}: starting")
-                stack.callback(broker.kill)
-                broker.start()
-            for count, one in guarded.items():
-                one.let_in(count)
-            name = "Kafka, " if of_kafka else ""
-            nobody, login, encrypted = guarded[0].doors()
-            of, crowded = guarded[0].broker, guarded[others]
-            some += [
-                Form(f"{name}ACLs", of, nobody),
-                Form(f"{name}ACLs among {others:,} others", crowded.broker, crowded.doors()[0]),
-                Form(f"{name}SCRAM + ACLs", of, login),
-                Form(f"{name}TLS + SCRAM + ACLs", of, encrypted),
-            ]
-            for form in some:
-                form.broker.tree().pause()
-            found.append(some)
+        found = [Field(page.OURS, of_one_kind(directory, stack, others, kafka=False))]
+        if kafka:
+            found.append(Field(page.KAFKA, of_one_kind(directory, stack, others, kafka=True)))
+            for number, form in enumerate(found[-1].forms):
+                progress.print(f"[dim]{form.broker.name}, {form.title}: warm-up")
+                warm_up(form.broker, kafka_warmup_s, f"{PREFIX}warm-up-{number}", form.door)
+        every = [form for one in found for form in one.forms]
+        for form in every:
+            form.broker.tree().pause()
         yield found
-        for form in (form for some in found for form in some):
+        for form in every:
             form.broker.tree().resume()
 
 
@@ -264,51 +309,64 @@ def measure(
                 form.results.setdefault(scenario.name, []).append(result)
 
 
-def ratios(form: Form, plain: Form, scenario: str, figure: str) -> list[float]:
-    """Return the ratio to plain of each round. Zero: too little was measured for one."""
-    pairs = zip(form.results[scenario], plain.results[scenario], strict=True)
+def ratios(form: Form, plain: Form, load: str, figure: str) -> list[float]:
+    """Return the ratio to plain of each turn. Zero: too little was measured for one."""
+    pairs = zip(form.results[load], plain.results[load], strict=True)
     return [
         getattr(one, figure) / getattr(other, figure) if getattr(other, figure) else 0.0
         for one, other in pairs
     ]
 
 
-def rows(some: Sequence[Form], wanted: Sequence[Scenario]) -> Iterator[str]:
-    """Yield the lines of a table: figures of a form, and in brackets the median of its ratios to plain."""
+def cost(form: Form, plain: Form, load: str) -> Cost:
+    results = form.results[load]
+    rates = ratios(form, plain, load, "requests_per_s")
+    return Cost(
+        load,
+        form.title,
+        requests_per_s=round(median(one.requests_per_s for one in results), 1),
+        p99_us=round(median(one.p99_us for one in results), 1),
+        broker_cpu_us=round(median(one.broker_cpu_us for one in results), 1),
+        rate_ratio=round(median(rates), 3),
+        rates=(round(min(rates), 3), round(max(rates), 3)),
+        p99_ratio=round(median(ratios(form, plain, load, "p99_us")), 3),
+        cpu_ratio=round(median(ratios(form, plain, load, "broker_cpu_us")), 3),
+    )
+
+
+def costs(some: Sequence[Form], wanted: Sequence[Scenario]) -> list[Cost]:
+    return [cost(form, some[0], scenario.name) for scenario in wanted for form in some]
+
+
+def rows(found: Sequence[Cost]) -> Iterator[str]:
+    """Yield the lines of a table: figures of a form, and in brackets their ratios to plain."""
     yield "| load | form | requests/s | in each turn | p99, µs | broker's CPU a request, µs |"
     yield "|---|---|---:|---|---:|---:|"
-    plain = some[0]
-    for scenario in wanted:
-        for form in some:
-            name, cells = scenario.name, []
-            for figure in ("requests_per_s", "p99_us", "broker_cpu_us"):
-                value = median(getattr(one, figure) for one in form.results[name])
-                ratio = median(ratios(form, plain, name, figure))
-                text = f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-                cells.append(text if form is plain else f"{text} ({ratio:.3f})")
-            rates = sorted(ratios(form, plain, name, "requests_per_s"))
-            cells.insert(1, "" if form is plain else f"{rates[0]:.3f} to {rates[-1]:.3f}")
-            yield f"| `{name}` | {form.title} | {' | '.join(cells)} |"
-
-
-def verdict(some: Sequence[Form], wanted: Sequence[Scenario]) -> Iterator[str]:
-    """Yield what is to be said of the bound: rates of produces and fetches with ACLs alone."""
-    plain = some[0]
-    for form in some:
-        if (" again" not in form.title and "ACLs" not in form.title) or "SCRAM" in form.title:
-            continue
-        found = {
-            scenario.name: median(ratios(form, plain, scenario.name, "requests_per_s"))
-            for scenario in wanted
-            if scenario.kind in ("produce", "fetch")
-        }
-        below = [f"`{name}` {ratio:.3f}" for name, ratio in found.items() if ratio < 1 - BOUND]
-        says = (
-            f"below it: {', '.join(below)}"
-            if below
-            else f"all {len(found)} produce and fetch loads within it"
+    for one in found:
+        figures = (
+            (one.requests_per_s, one.rate_ratio),
+            (one.p99_us, one.p99_ratio),
+            (one.broker_cpu_us, one.cpu_ratio),
         )
-        yield f"{form.title}, bound {1 - BOUND:.2f} of plain: {says}"
+        cells = [f"{value:,.0f}" if value >= 100 else f"{value:.1f}" for value, _ in figures]
+        if one.form != PLAIN:
+            cells = [f"{cell} ({ratio:.3f})" for cell, (_, ratio) in zip(cells, figures, strict=True)]
+        range_of = "" if one.form == PLAIN else f"{one.rates[0]:.3f} to {one.rates[1]:.3f}"
+        yield f"| `{one.load}` | {one.form} | {cells[0]} | {range_of} | {cells[1]} | {cells[2]} |"
+
+
+def verdict(found: Sequence[Cost], wanted: Sequence[Scenario]) -> Iterator[str]:
+    """Yield what is to be said of the bound: rates of produces and fetches with ACLs alone."""
+    bounded = [scenario.name for scenario in wanted if scenario.kind in ("produce", "fetch")]
+    for form in dict.fromkeys(one.form for one in found):
+        if form != AGAIN and not form.startswith("ACLs"):
+            continue
+        some = [one for one in found if one.form == form and one.load in bounded]
+        below = [f"`{one.load}` {one.rate_ratio:.3f}" for one in some if one.rate_ratio < 1 - BOUND]
+        says = (
+            f"below it: {', '.join(below)}" if below else f"all {len(some)} produce and fetch loads within it"
+        )
+        yield f"{form}, bound {1 - BOUND:.2f} of plain: {says}"
 
 
 def arguments() -> argparse.Namespace:
@@ -319,10 +377,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="three loads, two rounds of half a second")
     parser.add_argument("--kafka", action="store_true", help="and Apache Kafka in the same forms")
     parser.add_argument("--directory", type=Path, help="where to keep the brokers' data (TMPDIR)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE as well")
+    parser.add_argument(
+        "--write", action="store_true", help="write docs/security.json and the tables of docs/SECURITY.md"
+    )
     chosen = parser.parse_args()
+    chosen.warmup_s = KAFKA_WARMUP_S
     if chosen.short:
         chosen.only, chosen.seconds, chosen.rounds = chosen.only or SHORT, 0.5, 2
+        chosen.warmup_s = SHORT_WARMUP_S
     if chosen.seconds <= 0 or chosen.rounds < 1:
         parser.error("--seconds and --rounds must be positive")
     return chosen
@@ -333,22 +395,26 @@ def run(chosen: argparse.Namespace) -> None:
     if not wanted:
         raise LoadError(f"no load matches {chosen.only!r}; there are {', '.join(s.name for s in SCENARIOS)}")
     scenarios.build_generator()
-    with data_directory(chosen.directory) as directory, forms(directory, kafka=chosen.kafka) as found:
+    with (
+        data_directory(chosen.directory) as directory,
+        fields(directory, kafka=chosen.kafka, kafka_warmup_s=chosen.warmup_s) as found,
+    ):
         where, before = circumstances(directory), load_average()
-        measure([form for some in found for form in some], wanted, directory, chosen.seconds, chosen.rounds)
-        print(
-            f"{where}; {chosen.rounds} turns of {chosen.seconds:g} s each; load average of the machine "
-            f"{before:.1f} before, {load_average():.1f} after\n"
+        every = [form for one in found for form in one.forms]
+        measure(every, wanted, directory, chosen.seconds, chosen.rounds)
+        where += (
+            f"; load average {before:.1f} before, {load_average():.1f} after; "
+            f"{chosen.rounds} turns of {chosen.seconds:g} s"
         )
-        for some in found:
-            print(*rows(some, wanted), "", *verdict(some, wanted), "", sep="\n")
-        if chosen.json:
-            told = {
-                form.title: {name: [asdict(one) for one in results] for name, results in form.results.items()}
-                for some in found
-                for form in some
-            }
-            chosen.json.write_text(json.dumps(told, indent=1) + "\n")
+    print(f"{where}\n")
+    measured = {one.name: costs(one.forms, wanted) for one in found}
+    for name, some in measured.items():
+        print(f"{name}:\n", *rows(some), "", *verdict(some, wanted), "", sep="\n")
+    if chosen.write:
+        brokers = {name: [asdict(one) for one in some] for name, some in measured.items()}
+        told = {"circumstances": where, "brokers": brokers}
+        page.COSTS.write_text(json.dumps(told, indent=1) + "\n")
+        page.write()
 
 
 def main() -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -26,8 +25,8 @@ def _directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", name="ours")
 def _ours(directory: Path) -> Iterator[list[Form]]:
     scenarios.build_generator()
-    with security.forms(directory, others=9) as (some,):
-        yield some
+    with security.fields(directory, others=9) as (only,):
+        yield only.forms
 
 
 @pytest.mark.parametrize("load", ["produce-100B-8", "connect-1"])
@@ -41,7 +40,7 @@ def test_each_form_is_measured(
         (result,) = form.results[load]
         assert result.requests_per_s > 0
         assert result.errors == 0
-    lines = [*security.rows(ours, [LOADS[load]])]
+    lines = [*security.rows(security.costs(ours, [LOADS[load]]))]
     assert len(lines) == 2 + len(ours)
     assert all(load in line for line in lines[2:])
 
@@ -73,7 +72,11 @@ def test_ratios_are_those_of_each_turn(ours: list[Form]) -> None:
     some.append(replace(ours[2], results={"a": [result_of(98), result_of(190)]}))
     load = Scenario("a", "produce", 100, 1)
     assert security.ratios(some[1], some[0], "a", "requests_per_s") == [0.98, 0.95]
-    assert f"({median((0.98, 0.95)):.3f})" in [*security.rows(some, [load])][-1]
-    assert "below it: `a` 0.965" in [*security.verdict(some, [load])][-1]
+    plain, acls = costs = security.costs(some, [load])
+    assert (plain.rate_ratio, plain.rates) == (1.0, (1.0, 1.0))
+    assert (acls.form, acls.requests_per_s, acls.rate_ratio, acls.rates) == ("ACLs", 144, 0.965, (0.95, 0.98))
+    assert "(0.965) | 0.950 to 0.980 |" in [*security.rows(costs)][-1]
+    assert [*security.verdict(costs, [load])] == ["ACLs, bound 0.98 of plain: below it: `a` 0.965"]
     some[1].results["a"] = [result_of(98), result_of(196)]
-    assert "all 1 produce and fetch loads within it" in [*security.verdict(some, [load])][-1]
+    within = "ACLs, bound 0.98 of plain: all 1 produce and fetch loads within it"
+    assert [*security.verdict(security.costs(some, [load]), [load])] == [within]

@@ -3,11 +3,10 @@
 python -m tests.security.attack_table [--only REGEX] [--write]
 
 Each attack comes over sockets to a broker of its own, with one handler, which everybody shares. Memory is
-what the process that grew most has of its own (RssAnon), looked at every few milliseconds: before, at its
-peak, and when the attacker has gone. Requests themselves lie in memory that processes share (RssShmem), whose
-peak is told as well. Meanwhile another client asks a handler, the coordinator and a log
-worker by turns, from a process of its own: its longest wait is told, and that before the attack, which says
-what the machine does to it anyway.
+what the process that grew most has of its own (RssAnon): before, at its peak, and when the attacker has gone.
+Requests themselves lie in memory that processes share (RssShmem), whose peak is told as well. Meanwhile
+another client asks a handler, the coordinator and a log worker by turns, from a process of its own: its
+longest wait is told, and that before the attack, which says what the machine does to it anyway.
 """
 
 from __future__ import annotations
@@ -47,13 +46,14 @@ from mpbroker.protocol.messages import (
 )
 from ops.bench import frames
 from ops.bench.brokers import HOST, ROOT
-from ops.docs import attacks as page
+from ops.docs import security as page
 from tests.support import attacks
 from tests.support.attacks import MEGABYTE, TOPIC, Protocol, join
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import create_topic
-from tests.support.secure_broker import SecureBroker
-from tests.support.socket_client import SocketClient, frame_of, own_bytes, shared_bytes
+from tests.support.secure_broker import AUDIENCE, RawClient, SecureBroker
+from tests.support.socket_client import SocketClient, frame_of, resident
+from tests.support.tokens import signed
 from tests.support.worker_load import pids
 
 WATCHED_EVERY_S = 0.003
@@ -88,6 +88,10 @@ class Attacker:
     def dial(self, listener: str) -> socket.socket:
         address = HOST, self.broker.ports[listener]
         return self._stack.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
+
+    def secure(self, listener: str) -> RawClient:
+        """Return a connection to a listener with TLS."""
+        return self._stack.enter_context(self.broker.connect(listener))
 
     def send(self, connection: socket.socket, frame: bytes) -> None:
         self.sent_bytes += len(frame)
@@ -226,14 +230,14 @@ def names(attacker: Attacker) -> None:
         attacker.ask(attacker.client(), key, version, make(200_000))
 
 
-def parked_joins(attacker: Attacker) -> None:
-    """A member that never comes back, and 600 that wait for it with half a megabyte each."""
+def parked_joins(attacker: Attacker, count: int = 600) -> None:
+    """A member that never comes back, and so many that wait for it with half a megabyte each."""
     first = SocketClient(attacker.broker)
     assert first.ask(ApiKey.JOIN_GROUP, 3, join(Protocol("range", b""), group="waited")).error_code == 0
     frame = frame_of(
         ApiKey.JOIN_GROUP, 3, join(Protocol("range", bytes(MEGABYTE // 2)), group="waited", session_ms=6000)
     )
-    clients = [attacker.client() for _ in range(600)]
+    clients = [attacker.client() for _ in range(count)]
     for client in clients:
         attacker.send(client.socket, frame)
     _count_answers(attacker, [client.socket for client in clients], ApiKey.JOIN_GROUP, 3)
@@ -316,6 +320,34 @@ def strangers(attacker: Attacker) -> None:
     attacker.answers.update({CLOSED: closed, "waits to log in": len(connections) - closed})
 
 
+def protocols_twice(attacker: Attacker) -> None:
+    """Each in a group of its own, which has to choose the protocol of most members."""
+    client, twice = attacker.client(), [Protocol("range", b""), Protocol("range", b"")]
+    for number in range(1000):
+        attacker.ask(client, ApiKey.JOIN_GROUP, 3, join(*twice, group=f"twice-{number}"))
+
+
+def bad_tokens(attacker: Attacker) -> None:
+    """Half of them demand an extension, half name a key that nobody knows; the claims are long."""
+    broker, clients = attacker.broker, []
+    claims = {"sub": "carol", "aud": AUDIENCE, "exp": time.time() + 600, "long": "x" * 40_000}
+    for header in ({"kid": "e", "crit": ["exp"]}, {"kid": "unknown"}):
+        token = signed("ES256", broker.signer.ec, claims, {"alg": "ES256", **header})
+        for _ in range(100):
+            client = attacker.secure("SIGNED")
+            assert client.handshake("OAUTHBEARER").error_code == 0
+            # As in Kafka, the first answer says why, without an error code; the second ends the login.
+            for text in (f"n,,\x01auth=Bearer {token}\x01\x01".encode(), b"\x01"):
+                frame = client.frame(ApiKey.SASL_AUTHENTICATE, 2, SaslAuthenticateRequest(text))
+                attacker.send(client.sock, frame)
+            clients.append(client)
+    for client in clients:
+        refused = client.answer(ApiKey.SASL_AUTHENTICATE, 2)
+        assert b"invalid_token" in refused.auth_bytes
+        code = client.answer(ApiKey.SASL_AUTHENTICATE, 2).error_code
+        attacker.answers[name_of(code, 0)] += 1
+
+
 ATTACKS = (
     Attack("60 JoinGroups of 40 MB", large_joins),
     Attack(
@@ -323,8 +355,9 @@ ATTACKS = (
     ),
     Attack("the same with `[ab]` 200 times, 20 times", allowed_pattern, prepare=long_id),
     Attack(
-        "zstd that unpacks to 20 MB of empty records",
-        lambda attacker: produced(attacker, attacks.zstd_bomb(20_000_000)),
+        "zstd that unpacks to 20 MB of empty records, 20 times",
+        # More than once, so that a look meets its peak.
+        lambda attacker: produced(attacker, *[attacks.zstd_bomb(20_000_000)] * 20),
     ),
     Attack(
         "gzip of 250,000 empty members",
@@ -339,7 +372,9 @@ ATTACKS = (
     Attack("1,000 Fetches of 1,000 partitions that wait", parked_fetches),
     Attack("1,000 JoinGroups with control characters in their names", forged_names, prepare=offsets),
     Attack("2 Metadata requests that create 8,191 topics each", automatic_topics),
+    Attack("1,000 JoinGroups that name a protocol twice", protocols_twice, prepare=offsets),
     Attack("200 connections that send 512 KiB before they log in", strangers),
+    Attack("200 tokens of 53 KB: unknown keys, extensions that must be understood", bad_tokens),
 )
 
 
@@ -351,34 +386,38 @@ class Memory:
 
     def __init__(self, broker: SecureBroker) -> None:
         self._pids = pids(broker)
-        self.before = self.now()
+        looked = self._look()
+        self.before = {name: sizes["RssAnon"] for name, sizes in looked.items()}
         self.peak = dict(self.before)
-        self.shared_before = self.shared_peak = self._shared()
+        # The most that a process has resident of what all share.
+        self.shared_before = self.shared_peak = self._shared(looked)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def now(self) -> dict[str, int]:
-        """Return the bytes of each process that still lives."""
+    @staticmethod
+    def _shared(looked: dict[str, dict[str, int]]) -> int:
+        return max((sizes["RssShmem"] for sizes in looked.values()), default=0)
+
+    def _look(self) -> dict[str, dict[str, int]]:
+        """Return what each process that still lives has resident."""
         found = {}
         for name, pid in self._pids.items():
-            with contextlib.suppress(OSError, AssertionError):
-                found[name] = own_bytes(pid)
+            with contextlib.suppress(OSError):
+                # Empty for one that has ended and is not waited for yet.
+                if sizes := resident(pid):
+                    found[name] = sizes
         return found
+
+    def now(self) -> dict[str, int]:
+        return {name: sizes["RssAnon"] for name, sizes in self._look().items()}
 
     def _run(self) -> None:
         while not self._ending.wait(WATCHED_EVERY_S):
-            for name, size in self.now().items():
-                self.peak[name] = max(self.peak[name], size)
-            self.shared_peak = max(self.shared_peak, self._shared())
-
-    def _shared(self) -> int:
-        """Return the most shared memory that a process has resident."""
-        found = [0]
-        for pid in self._pids.values():
-            with contextlib.suppress(OSError, AssertionError):
-                found.append(shared_bytes(pid))
-        return max(found)
+            looked = self._look()
+            for name, sizes in looked.items():
+                self.peak[name] = max(self.peak[name], sizes["RssAnon"])
+            self.shared_peak = max(self.shared_peak, self._shared(looked))
 
     def end(self) -> None:
         self._ending.set()
@@ -538,13 +577,13 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as directory:
             row = measured(broker_for(Path(directory), attack), attack)
         rows.append(asdict(row))
-        print(page.line(rows[-1]), flush=True)
+        print(page.attack(rows[-1]), flush=True)
     found = {"circumstances": where, "attacks": rows}
     if chosen.write:
-        page.MEASURED.write_text(json.dumps(found, indent=1) + "\n")
+        page.ATTACKS.write_text(json.dumps(found, indent=1) + "\n")
         page.write()
     else:
-        print("", *page.table(found), sep="\n")
+        print("", *page.attacks(found), sep="\n")
     return 0
 
 
