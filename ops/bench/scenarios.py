@@ -188,7 +188,10 @@ def delete_topic(broker: Broker, topic: str) -> None:
 
 def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
     """Makes the topic, fills it where it will be read, and returns the request to send."""
-    create_topic(broker, topic, scenario.partitions)
+    # A busy disk makes a hundred partitions in some seconds.
+    create_topic(
+        broker, topic, scenario.partitions, timeout_s=max(TOPIC_TIMEOUT_S, scenario.partitions // 10)
+    )
     if scenario.kind == "connect":
         return frames.api_versions()
     if scenario.kind == "produce":

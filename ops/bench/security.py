@@ -40,6 +40,7 @@ from confluent_kafka.admin import (
 from mpbroker.config.broker import STANDARD_AUTHORIZER
 from ops.bench import scenarios
 from ops.bench.brokers import HOST, Broker, BrokerError, Kafka, Mpbroker, free_port
+from ops.bench.frames import Request
 from ops.bench.maven import MissingToolError
 from ops.bench.point import load_average
 from ops.bench.run import (
@@ -274,27 +275,67 @@ def fields(
             form.broker.tree().resume()
 
 
-def turn(form: Form, scenario: Scenario, directory: Path, seconds: float) -> Result:
-    """Take the load once, on a topic of its own."""
+@contextlib.contextmanager
+def awake(broker: Broker) -> Iterator[None]:
+    broker.tree().resume()
+    try:
+        yield
+    finally:
+        broker.tree().pause()
+
+
+class Topics:
+    """The topic of a load at each broker, which its forms share.
+
+    What large produces write is too much for the disk if it stays: each turn has a topic of its own.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._is_short_lived = scenario.bulk and scenario.kind == "produce"
+        self._made = 0
+        self._requests: dict[int, tuple[Broker, str, Request]] = {}
+
+    def request(self, broker: Broker) -> Request:
+        """Return what to send. The broker runs."""
+        if id(broker) not in self._requests:
+            topic = f"{PREFIX}{self._scenario.name}-{self._made}"
+            self._made += 1
+            self._requests[id(broker)] = broker, topic, scenarios.prepare(self._scenario, broker, topic)
+        return self._requests[id(broker)][2]
+
+    def end_turn(self, broker: Broker) -> None:
+        if self._is_short_lived:
+            self._delete(broker)
+
+    def _delete(self, broker: Broker) -> None:
+        _, topic, _ = self._requests.pop(id(broker))
+        scenarios.delete_topic(broker, topic)
+
+    def end(self) -> None:
+        for broker, _, _ in list(self._requests.values()):
+            with awake(broker):
+                self._delete(broker)
+
+
+def turn(form: Form, scenario: Scenario, topics: Topics, directory: Path, seconds: float) -> Result:
+    """Take the load once."""
     if scenario.bulk and scenario.kind == "produce":
         scenarios.settle_memory(directory, seconds)
-    topic = f"{PREFIX}{scenario.name}-{len(form.results.get(scenario.name, ()))}"
-    form.broker.tree().resume()
-    try:
-        request = scenarios.prepare(scenario, form.broker, topic)
+    with awake(form.broker):
         result = scenarios.run_load(
             form.broker,
-            request,
+            topics.request(form.broker),
             scenario.connections,
             seconds,
             partitions=scenario.partitions,
             reconnect=scenario.kind == "connect",
             door=form.door,
         )
-        scenarios.delete_topic(form.broker, topic)
-    finally:
-        form.broker.tree().pause()
-    progress.print(f"[dim]{scenario.name}  {form.title}: {result.requests_per_s:,.0f} requests/s")
+        topics.end_turn(form.broker)
+    progress.print(
+        f"[dim]{scenario.name}  {form.broker.name}, {form.title}: {result.requests_per_s:,.0f} requests/s"
+    )
     return result
 
 
@@ -303,10 +344,12 @@ def measure(
 ) -> None:
     """Let the forms take turns, in the other direction every other round."""
     for scenario in wanted:
+        topics = Topics(scenario)
         for number in range(rounds):
             for form in field_of if number % 2 == 0 else reversed(field_of):
-                result = turn(form, scenario, directory, seconds)
+                result = turn(form, scenario, topics, directory, seconds)
                 form.results.setdefault(scenario.name, []).append(result)
+        topics.end()
 
 
 def ratios(form: Form, plain: Form, load: str, figure: str) -> list[float]:

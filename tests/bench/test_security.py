@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from ops.bench import scenarios, security
-from ops.bench.brokers import Mpbroker
+from ops.bench.brokers import Broker, Mpbroker
 from ops.bench.scenarios import SCENARIOS, LoadError, Result, Scenario
-from ops.bench.security import Form
+from ops.bench.security import Form, Topics
+from tests.support.polling import PATIENCE_S
 
 SECONDS, WARMUP_S = 0.1, 0.02
 LOADS = {scenario.name: scenario for scenario in SCENARIOS}
@@ -49,7 +51,7 @@ def test_a_wrong_password_ends_the_run(ours: list[Form], directory: Path) -> Non
     form = ours[-1]
     stranger = replace(form, door=replace(form.door, login=(security.USER, "wrong")), results={})
     with pytest.raises(LoadError, match="the login of bench is refused with error code 58"):
-        security.turn(stranger, LOADS["connect-1"], directory, SECONDS)
+        security.turn(stranger, LOADS["connect-1"], Topics(LOADS["connect-1"]), directory, SECONDS)
 
 
 def test_another_topic_is_refused(ours: list[Form]) -> None:
@@ -61,6 +63,25 @@ def test_another_topic_is_refused(ours: list[Form]) -> None:
             scenarios.create_topic(form.broker, "not-the-bench")
     finally:
         form.broker.tree().pause()
+
+
+@pytest.mark.parametrize(("load", "count"), [("produce-100B-8", 1), ("produce-900KB-1", 0)])
+def test_what_large_produces_write_goes_after_each_turn(ours: list[Form], load: str, count: int) -> None:
+    form, topics = ours[0], Topics(LOADS[load])
+    with security.awake(form.broker):
+        for _ in range(2):
+            topics.request(form.broker)
+            assert len(topics_of(form.broker)) == 1
+            topics.end_turn(form.broker)
+            assert len(topics_of(form.broker)) == count
+    topics.end()
+    with security.awake(form.broker):
+        assert topics_of(form.broker) == []
+
+
+def topics_of(broker: Broker) -> list[str]:
+    listed = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=PATIENCE_S)
+    return [name for name in listed.topics if name.startswith(security.PREFIX)]
 
 
 def result_of(rate: float) -> Result:
