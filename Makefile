@@ -117,6 +117,12 @@ bench-network: setup ## idle connections, heavy beside light requests; fails whe
 bench-tls: setup ## what TLS costs a fetch (ARGS=--kafka: beside Apache Kafka)
 	$(BIN)/python -m ops.bench.tls $(ARGS)
 
+bench-security: setup ## what ACLs, SCRAM and TLS cost, as ratios to plain, in turns (ARGS='--kafka --write': beside Apache Kafka, into docs/SECURITY.md; ARGS=--short)
+	$(BIN)/python -m ops.bench.security $(ARGS)
+
+attack-table: setup ## memory and pauses of a broker under each known attack (ARGS=--write: into docs/SECURITY.md)
+	$(BIN)/python -m tests.security.attack_table $(ARGS)
+
 bench-quotas: setup ## what clients over their quota are told, beside Apache Kafka; fails where they differ by a tenth
 	$(BIN)/python -m ops.bench.quotas $(ARGS)
 

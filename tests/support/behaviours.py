@@ -27,6 +27,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),
         *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
         *(
+            "security/attack_table",
             "security/attacks",
             "security/foreign_logins",
             "security/identities",
