@@ -8,7 +8,6 @@ shorter than it was, never longer.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,7 +102,7 @@ class Watch:
 
     def _run(self) -> None:
         looks = 0
-        while not self._ended.is_set():
+        while not self._ended.wait(LOOK_EVERY_S):
             for one in self.processes:
                 try:
                     one.look(self.doing)
@@ -112,7 +111,6 @@ class Watch:
                 except (FileNotFoundError, ProcessLookupError):
                     continue  # its death is found by its name
             looks += 1
-            time.sleep(LOOK_EVERY_S)
 
     def bytes_now(self) -> dict[str, int]:
         return {one.name: own_bytes(one.pid) for one in self.processes}
