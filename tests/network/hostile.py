@@ -46,6 +46,8 @@ TOPICS_MAX = 100
 # A request that may wait by right is left alone after a while.
 WAITS_BY_RIGHT = {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.PRODUCE}
 WAITED_FOR_S = 0.1
+# A request during which a process had a long piece is sent so often again.
+SENT_AGAIN = 3
 MEGABYTE = 1 << 20
 # What a process may have at most beside what it had, and what it may keep.
 GROWS_AT_MOST_BYTES = 256 * MEGABYTE
@@ -87,7 +89,8 @@ class Attack:
     outcomes: Counter[str] = field(default_factory=Counter)
     closed: Counter[str] = field(default_factory=Counter)
     failures: list[Exception] = field(default_factory=list)
-    under_way: dict[int, Hostile] = field(default_factory=dict)
+    # Numbers of requests, by client.
+    under_way: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.versions = versions_of(frames.advertised_apis(self.broker.address))
@@ -104,8 +107,15 @@ class Attack:
         if self.failures:
             raise self.failures[0]
 
-    def doing(self) -> str:
-        return ", ".join(repr(one) for one in [*self.under_way.values()])
+    def doing(self) -> tuple[int, ...]:
+        return (*self.under_way.values(),)
+
+    def request(self, number: int) -> Hostile:
+        return hostile(self.seed, number, self.versions, self.known_id, self.large_share)
+
+    def alone(self, number: int) -> Attack:
+        """Return an attack with one of the requests."""
+        return Attack(self.broker, self.seed, number, 1, self.large_share, clients=1)
 
     def _next(self) -> int | None:
         with self._lock:
@@ -117,11 +127,11 @@ class Attack:
         return number
 
     def _client(self, which: int) -> None:
-        sock = None
+        sock = number = given = None
         try:
             while (number := self._next()) is not None:
-                given = hostile(self.seed, number, self.versions, self.known_id, self.large_share)
-                self.under_way[which] = given
+                given = self.request(number)
+                self.under_way[which] = number
                 if sock is None:
                     sock = socket.create_connection(self.broker.address, timeout=PATIENCE_S)
                 outcome = self.exchange(sock, given, number)
@@ -131,7 +141,7 @@ class Attack:
                     sock.close()
                     sock = None
         except Exception as error:
-            error.add_note(f"number {number} of seed {self.seed}: {self.under_way.get(which)!r}")
+            error.add_note(f"number {number} of seed {self.seed}: {given!r}")
             self.failures.append(error)
         finally:
             if sock is not None:
@@ -217,7 +227,7 @@ class Behaved:
         assert code == 0, f"produce: error {code}"
         code, answer = frames.exchange(sock, frames.fetch(BESIDE, self.served, 10_000))
         assert code == 0, f"fetch: error {code}"
-        assert value in answer, f"what was produced at {self.served} is not there"
+        assert value in answer, f"what was produced at {self.served} is not there: {answer[:200].hex()}"
         self.served += 1
 
 
@@ -237,14 +247,36 @@ def attacked(attack: Attack, pause_ms: float | None, shown: int = 1) -> list[str
             wrong.append(f"{was['name']} was replaced")
     wrong += grown(watch, before)
     wrong += said(output)
-    for one in watch.processes:
-        longest_ns, asked = one.longest()
-        if pause_ms is not None and longest_ns > pause_ms * 1e6:
-            wrong.append(f"{one.name} worked {longest_ns / 1e6:.0f} ms in one piece; {asked}")
     print(f"{attack.requests} requests: {dict(attack.outcomes)}; beside them {behaved.served} were served")
     print(f"closed: {dict(attack.closed.most_common())}; {len(output)} characters of log")
-    print(watch.summary(shown))
+    print(watch.summary(shown, attack.request))
+    if pause_ms is not None:
+        wrong += paused(attack, watch, pause_ms)
     return [*wrong, *complaints(broker)]
+
+
+def paused(attack: Attack, watch: Watch, pause_ms: float) -> list[str]:
+    """Name the requests on which a process works for longer in one piece, each time that they are sent alone.
+
+    What took long once may have been slowed down by others on this machine.
+    """
+    long = {asked for one in watch.processes for asked, ns in one.pieces.items() if ns > pause_ms * 1e6}
+    found = []
+    for number in sorted({number for asked in long for number in asked}):
+        least: dict[str, int] = {}
+        for _ in range(SENT_AGAIN):
+            again = attack.alone(number)
+            with Watch(attack.broker, again.doing) as watch:
+                again.run()
+            for one in watch.processes:
+                longest = max(one.pieces.values(), default=0)
+                least[one.name] = min(least.get(one.name, longest), longest)
+        found += [
+            f"{name} works {ns / 1e6:.0f} ms in one piece on number {number}: {attack.request(number)!r}"
+            for name, ns in least.items()
+            if ns > pause_ms * 1e6
+        ]
+    return found
 
 
 def grown(watch: Watch, before: dict[str, int]) -> list[str]:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from mpbroker.cli.control import ControlClient
 from mpbroker.ipc.pointer import PUBLIC_NAME
@@ -29,6 +30,8 @@ from shm.counters import CounterPage
 from shm.region import Region
 from tests.support.socket_client import own_bytes
 
+Asked: TypeAlias = tuple[int, ...]
+
 LOOK_EVERY_S = 0.002
 # Shorter pieces are not kept.
 SHORT_NS = 10_000_000
@@ -46,14 +49,14 @@ class Watched:
     turns: int = -1
     begun_ns: int = 0
     most_bytes: int = 0
-    # The longest pieces, by what was asked then.
-    pieces: dict[str, int] = field(default_factory=dict)
+    # The longest pieces, by the numbers of what was asked then.
+    pieces: dict[Asked, int] = field(default_factory=dict)
 
     def cpu_ns(self) -> int:
         """Return the CPU time of the main thread."""
         return int(Path(f"/proc/{self.pid}/task/{self.pid}/schedstat").read_text().split()[0])
 
-    def look(self, doing: Callable[[], str]) -> None:
+    def look(self, doing: Callable[[], Asked]) -> None:
         turns, cpu_ns = self.page.turns, self.cpu_ns()
         if turns != self.turns:
             self.turns, self.begun_ns = turns, cpu_ns
@@ -62,20 +65,16 @@ class Watched:
             asked = doing()
             self.pieces[asked] = max(self.pieces.get(asked, 0), cpu_ns - self.begun_ns)
 
-    def longest(self) -> tuple[int, str]:
-        """Return the longest piece in ns, and what was asked then."""
-        return max(((ns, asked) for asked, ns in self.pieces.items()), default=(0, ""))
-
     def look_at_memory(self) -> None:
         self.most_bytes = max(self.most_bytes, own_bytes(self.pid))
 
 
 @dataclass
 class Watch:
-    """A thread that looks. `doing` says what the broker is asked just now."""
+    """A thread that looks. `doing` tells the numbers of the requests that are under way just now."""
 
     broker: Mpbroker
-    doing: Callable[[], str] = str
+    doing: Callable[[], Asked] = tuple
     processes: list[Watched] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -115,11 +114,13 @@ class Watch:
     def bytes_now(self) -> dict[str, int]:
         return {one.name: own_bytes(one.pid) for one in self.processes}
 
-    def summary(self, shown: int) -> str:
-        """Describe memory and the longest pieces of work of each process."""
+    def summary(self, shown: int, describe: Callable[[int], object]) -> str:
+        """Tell memory and the longest pieces of work of each process."""
         lines = []
         for one in self.processes:
             lines.append(f"{one.name}: {one.most_bytes >> 20} MiB at most")
             longest = sorted(one.pieces.items(), key=lambda piece: -piece[1])[:shown]
-            lines += [f"  {ns / 1e6:6.1f} ms; {asked}" for asked, ns in longest]
+            lines += [
+                f"  {ns / 1e6:6.1f} ms; {', '.join(map(str, map(describe, asked)))}" for asked, ns in longest
+            ]
         return "\n".join(lines)

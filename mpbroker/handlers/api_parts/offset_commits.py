@@ -63,20 +63,20 @@ def _forward_in_parts(
     topics = exchange.body.topics
     allowed, denied = yield from exchange.split(READ_TOPIC, topics, lambda one: name_of(exchange, one))
     results = [refused(topic, READ_TOPIC.denied) for topic in denied]
-    left = list(parts_of(allowed))[::-1]
-    if not left:
+    parts = parts_of(allowed)
+    part = next(parts, None)
+    if part is None:
         return response(results)
-    part = left.pop()
 
     def following(answer: Any) -> Message | None:
         nonlocal part
         topics = answer.topics
-        if part.begins_within and topics:
+        if part is not None and part.begins_within and topics:
             results[-1].partitions += topics.pop(0).partitions
         results.extend(topics)
-        if not left:
+        part = next(parts, None)
+        if part is None:
             return None
-        part = left.pop()
         request: Message = structs.replace(exchange.body, topics=part.topics)
         return request
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import TOPICS_MAX
 from mpbroker.handlers.requests.permissions import WRITE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -42,7 +43,15 @@ def response_of(exchange: ApiExchange, code_of: Callable[[str], ErrorCode]) -> A
     )
 
 
-@api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, name="AddPartitionsToTxn", failed=failed, is_forwarded=True)
+@api(
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    0,
+    3,
+    name="AddPartitionsToTxn",
+    failed=failed,
+    is_forwarded=True,
+    elements_max=TOPICS_MAX,
+)
 def handle(exchange: ApiExchange) -> Generator[None, None, AddPartitionsToTxnResponse | None]:
     """Makes partitions part of a transaction."""
     authorization = exchange.broker.authorization
