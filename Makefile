@@ -176,9 +176,10 @@ chaos: setup ## the long form of the fault tests
 	$(BIN)/python -m tests.chaos.run --full --pairs 2 $(ARGS)
 	$(BIN)/python -m tests.chaos.run_transactions --kills 5 --pairs 1 --log-workers 2
 
-fuzz: setup ## 100,000 bad inputs against a broker; what it holds before and after (ARGS='--inputs 5000 --seed 7')
+fuzz: setup ## 100,000 bad inputs and hostile requests against brokers; what they hold before and after (ARGS='--inputs 5000 --seed 7')
 	$(BIN)/python -m tests.network.fuzz $(ARGS)
 	$(BIN)/python -m tests.security.fuzz $(ARGS)
+	$(BIN)/python -m tests.network.hostile $(ARGS)
 
 explore: setup ## the property tests with new examples each time
 	$(PYTEST) $(PARALLEL) --hypothesis-profile=explore -m hypothesis $(ARGS)

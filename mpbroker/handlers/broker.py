@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -76,6 +77,8 @@ class Broker:
     authorization: Authorization
     audit: Audit
     log_levels: LogLevels
+    # Exchanges that came as light and turned out to take long.
+    long_work: deque[Exchange] = field(default_factory=deque)
     wall_clock_ms: Callable[[], int] = wall_ms
     monotonic_ms: Callable[[], int] = monotonic_ms
 

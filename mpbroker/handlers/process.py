@@ -103,10 +103,8 @@ class Handler:
             )
         self._take_limits()
         self.open: dict[Exchange, None] = {}
-        # Heavy requests that wait, oldest first; requests that came as light and turned out to take long; and
-        # the one that is being worked on.
+        # Heavy requests that wait, oldest first, and the one that is being worked on; see `long_work`, too.
         self.heavy: deque[Request] = deque()
-        self.long: deque[Exchange] = deque()
         self.working: Exchange | None = None
         self.next_files_look_ms = 0
         self.is_ready = False
@@ -208,12 +206,13 @@ class Handler:
             self.broker.places.forget_deleted()
 
     def has_heavy(self) -> bool:
-        return self.working is not None or bool(self.heavy or self.long)
+        return self.working is not None or bool(self.heavy or self.broker.long_work)
 
     def work(self) -> None:
         """Do one piece of a heavy request. Call it when everything else has been served and published."""
-        if self.working is None and self.long:
-            self.working = self.long.popleft()
+        long_work = self.broker.long_work
+        if self.working is None and long_work:
+            self.working = long_work.popleft()
         if self.working is None:
             self.working = self.request(self.heavy.popleft())
         else:
@@ -327,7 +326,7 @@ class Handler:
     def serve_light(self, slot: Request) -> None:
         exchange = self.request(slot)
         if exchange is not None and exchange.pieces is not None:
-            self.long.append(exchange)
+            self.broker.long_work.append(exchange)
 
     def request(self, slot: Request) -> Exchange | None:
         """Serve a request. An error, here or in the API, ends that request and must not affect the others."""
@@ -432,7 +431,10 @@ class Handler:
 
     def forget_ended_work(self) -> None:
         """Stop work on ended exchanges: their requests may lie in an arena that is about to be emptied."""
-        self.long = deque(exchange for exchange in self.long if not exchange.done)
+        long_work = self.broker.long_work
+        still = [exchange for exchange in long_work if not exchange.done]
+        long_work.clear()
+        long_work.extend(still)
         if self.working is not None and self.working.done:
             self.working = None
         self.turn.works(self.has_heavy())
@@ -487,7 +489,7 @@ class Handler:
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
             self.heavy.remove(slot)
             self.broker.answers.close(slot)
-        for exchange in (*self.long, *([self.working] if self.working else ())):
+        for exchange in (*self.broker.long_work, *([self.working] if self.working else ())):
             if exchange.slot.api_key == ApiKey.PRODUCE:
                 exchange.close()
         self.broker.transactions.close_waiting()

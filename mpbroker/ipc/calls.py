@@ -31,6 +31,12 @@ class CreateTopic(Struct):
     assignments: dict[int, list[int]] = {}
     configs: dict[str, str | None] = {}
 
+    def partitions_asked(self, default: int) -> int:
+        """Return how many partitions the topic would take, before anything is checked."""
+        if self.assignments:
+            return len(self.assignments)
+        return default if self.partitions == -1 else self.partitions
+
 
 class Account(Struct):
     """The client whose quota pays for creations and deletions.
@@ -46,13 +52,15 @@ class Account(Struct):
 class CreateTopics(Struct, tag="create_topics"):
     """handler -> coordinator: create topics.
 
-    `automatic`: asked for by Metadata, so that an existing topic is no error.
+    `automatic`: asked for by Metadata, so that an existing topic is no error. `beside`: partitions that the
+    request asks for in other calls.
     """
 
     topics: list[CreateTopic]
     validate_only: bool = False
     automatic: bool = False
     account: Account | None = None
+    beside: int = 0
 
 
 class CreatedTopic(Struct):

@@ -17,7 +17,12 @@ from mpbroker.protocol.decoder import (
     compile_decoder,
     compile_decoder_in_pieces,
 )
-from mpbroker.protocol.encoder import Encoder, compile_encoder
+from mpbroker.protocol.encoder import (
+    Encoder,
+    EncoderInPieces,
+    compile_encoder,
+    compile_encoder_in_pieces,
+)
 from mpbroker.protocol.messages import DATAS, REQUESTS, RESPONSES, Message
 from mpbroker.protocol.wire import Buffer, UnsupportedVersion
 
@@ -33,6 +38,7 @@ __all__ = [
     "encode_response",
     "encoder_for",
     "prepare",
+    "response_encoder_in_pieces",
 ]
 
 _CLASSES: dict[schema.Kind, dict[int, type[Message]]] = {
@@ -50,6 +56,7 @@ _decoders: dict[schema.Kind, dict[tuple[int, int], Decoder]] = {
     "data": _data_decoders,
 }
 _encoders: dict[tuple[schema.Kind, int, int], Encoder] = {}
+_response_encoders_in_pieces: dict[tuple[int, int], EncoderInPieces] = {}
 _data_keys = {cls: key for key, cls in DATAS.items()}
 
 
@@ -86,6 +93,16 @@ def encoder_for(kind: schema.Kind, api_key: int, version: int) -> Encoder:
         message = _schema_of(kind, api_key, version)
         encoder = compile_encoder(message, version, _CLASSES[kind][api_key])
         _encoders[kind, api_key, version] = encoder
+    return encoder
+
+
+def response_encoder_in_pieces(api_key: int, api_version: int) -> EncoderInPieces:
+    """Return the encoder that pauses after each piece. Raises UnsupportedVersion."""
+    encoder = _response_encoders_in_pieces.get((api_key, api_version))
+    if encoder is None:
+        message = _schema_of("response", api_key, api_version)
+        encoder = compile_encoder_in_pieces(message, api_version, RESPONSES[api_key])
+        _response_encoders_in_pieces[api_key, api_version] = encoder
     return encoder
 
 

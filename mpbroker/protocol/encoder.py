@@ -1,24 +1,26 @@
 """Compiles the encoder of one message and version, from a message and a first segment to all segments.
 
 The first segment is given so that a header can stand in it already. Large records become segments of their
-own and are never copied.
+own and are never copied. An encoder in pieces is a generator, as a decoder in pieces is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
 from struct import Struct
 from typing import Any, NoReturn, TypeAlias
 
 from mpbroker.protocol.compiler import FunctionWriter
+from mpbroker.protocol.decoder import ELEMENTS_AT_ONCE
 from mpbroker.protocol.printable import error_text
 from mpbroker.protocol.schema import Field, Message, StructType
 from mpbroker.protocol.wire import MAX_STRING, UVARINTS, Buffer, RecordsSlice, uvarint
 
-__all__ = ["Encoder", "compile_encoder"]
+__all__ = ["Encoder", "EncoderInPieces", "compile_encoder", "compile_encoder_in_pieces"]
 
 Encoder: TypeAlias = Callable[[Any, bytearray], list[Buffer]]
+EncoderInPieces: TypeAlias = Callable[[Any, bytearray], Generator[None, None, list[Buffer]]]
 
 # Below this size copying records is cheaper than sending two more segments.
 INLINE_RECORDS = 4096
@@ -73,8 +75,11 @@ RUNTIME: dict[str, Any] = {
 
 
 class _EncoderWriter(FunctionWriter):
-    def __init__(self, message: Message, version: int, cls: type) -> None:
+    """Writes an encoder, or one that encodes in pieces if it `pauses`."""
+
+    def __init__(self, message: Message, version: int, cls: type, pauses: bool) -> None:
         super().__init__(message, version, cls)
+        self.pauses = pauses
         self.names.update(RUNTIME)
         self._pending: list[tuple[str, str | None]] = []
 
@@ -154,6 +159,8 @@ class _EncoderWriter(FunctionWriter):
         element = self.variable()
         with self.block(f"for {element} in {x}:"):
             self.value(f, element, nullable=False)
+            if self.pauses:
+                self.put("done += 1", f"if not done & {ELEMENTS_AT_ONCE - 1}: yield")
 
     def fixed_elements(self, code: str, x: str, n: str) -> None:
         length_code, length = ("B", f"{n} + 1") if self.flexible else ("i", n)
@@ -223,8 +230,18 @@ class _EncoderWriter(FunctionWriter):
 
 
 def compile_encoder(message: Message, version: int, cls: type) -> Encoder:
-    writer = _EncoderWriter(message, version, cls)
+    return _compiled(message, version, cls, pauses=False)
+
+
+def compile_encoder_in_pieces(message: Message, version: int, cls: type) -> EncoderInPieces:
+    return _compiled(message, version, cls, pauses=True)
+
+
+def _compiled(message: Message, version: int, cls: type, *, pauses: bool) -> Callable[..., Any]:
+    writer = _EncoderWriter(message, version, cls, pauses)
     writer.put("out = [w]")
+    if pauses:
+        writer.put("done = 0", "if False: yield")
     writer.struct(message, "o")
     writer.put("if not w and len(out) > 1: out.pop()", "return out")
     return writer.compile("def encode(o, w):", "encode")

@@ -8,6 +8,7 @@ because its client does not know yet what the broker understands (KIP-511).
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import cache
 from struct import Struct
 from struct import error as struct_error
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 
 from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, NEVER, ApiKey, is_flexible
-from mpbroker.protocol.codec import decode_response, encoder_for
+from mpbroker.protocol.codec import decode_response, encoder_for, response_encoder_in_pieces
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.schema import FIXED_SIZE, message_for
 from mpbroker.protocol.wire import Buffer, MalformedMessage, skip_tags
@@ -28,6 +29,7 @@ __all__ = [
     "encode_request_frame",
     "encode_request_header",
     "encode_response_frame",
+    "encode_response_frame_in_pieces",
     "frame_response",
     "response_header_version",
 ]
@@ -102,6 +104,18 @@ def encode_response_frame(api_key: int, api_version: int, correlation_id: int, b
     """Return size, header and body as segments to be sent one after the other."""
     header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
     return _sized(encoder_for("response", api_key, api_version)(body, bytearray(header.pack(correlation_id))))
+
+
+def encode_response_frame_in_pieces(
+    api_key: int, api_version: int, correlation_id: int, body: Message
+) -> Generator[None, None, list[Buffer]]:
+    """Encode a frame like `encode_response_frame`, with a pause after each piece; its value is the result.
+
+    `body` must stay as it is meanwhile.
+    """
+    header = _RESPONSE_V1 if api_version >= _FIRST_V1[api_key] else _RESPONSE_V0
+    encode = response_encoder_in_pieces(api_key, api_version)
+    return _sized((yield from encode(body, bytearray(header.pack(correlation_id)))))
 
 
 @cache

@@ -207,7 +207,7 @@ def test_many_groups_are_asked_for_a_part_at_a_time_and_each_once(ready: Rig, ke
     is_delete = key == ApiKey.DELETE_GROUPS
     body = DeleteGroupsRequest(twice) if is_delete else DescribeGroupsRequest(twice)
     ready.processor.send(request_frame(key, 2, body))
-    ready.turn()
+    ready.work_off()
     asked = []
     for _ in range(3):
         ready.processor.replies()

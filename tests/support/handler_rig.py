@@ -407,6 +407,12 @@ class Rig:
     def turn(self) -> None:
         self.handler.run_once(0)
 
+    def work_off(self) -> None:
+        """Turn until no request is worked on in pieces."""
+        self.turn()
+        while self.handler.has_heavy():
+            self.turn()
+
     def coordinator_dies(self) -> None:
         self.handler.coordinator_was_fenced = True
         self.handler.broker.transactions.holds.coordinator_died()
@@ -425,9 +431,9 @@ class Rig:
         return self.answer(api_key, version)
 
     def ask(self, api_key: int, version: int, body: Message) -> Any:
-        """The decoded response to a request that is answered at once."""
+        """The decoded response to a request that waits for nobody."""
         self.processor.send(request_frame(api_key, version, body))
-        self.turn()
+        self.work_off()
         return self.answer(api_key, version)
 
     def answer(self, api_key: int, version: int) -> Any:

@@ -406,7 +406,8 @@ class Decider:
         """
         mutation = self._begin_mutation(draft, call.account)
         decision = Decision(answers := CreatedTopics([]), mutation=mutation)
-        asked = sum(topic_rules.partitions_asked(topic, self._config) for topic in call.topics)
+        default = self._config.num_partitions
+        asked = call.beside + sum(topic.partitions_asked(default) for topic in call.topics)
         if asked > topic_rules.PARTITIONS_PER_REQUEST_MAX:
             text = topic_rules.too_many_text(asked)
             answers.topics = [CreatedTopic(t.name, ErrorCode.POLICY_VIOLATION, text) for t in call.topics]
@@ -420,6 +421,7 @@ class Decider:
         # The coordinator's own topics are nobody's.
         payer = call.account if call.automatic else None
         share = self._config.max_auto_created_partitions_per_principal
+        used = self._automatic.used(payer.user, draft.topics) if payer is not None else 0
         for topic in call.topics:
             if times[topic.name] > 1:
                 continue
@@ -430,8 +432,8 @@ class Decider:
                 continue
             try:
                 if payer is not None:
-                    more = topic_rules.partitions_asked(topic, self._config)
-                    self._automatic.check(payer.user, more, draft.topics, draft.partitions, share)
+                    more = topic.partitions_asked(default)
+                    self._automatic.check(payer.user, more, used, draft.partitions, share)
                 records = self._create_topic(draft, topic, mutation, most)
             except Refused as refused:
                 answers.topics.append(CreatedTopic(topic.name, refused.error, refused.message))
@@ -440,6 +442,7 @@ class Decider:
             made = draft.topics[draft.ids[topic.name]]
             if payer is not None:
                 self._automatic.created(payer.user, made.topic_id, draft.topics, share)
+                used += made.partitions
             answer = _created(made)
             if call.validate_only:
                 answer.topic_id = ZERO_ID

@@ -66,13 +66,6 @@ def too_many_text(asked: int) -> str:
     return f"Excessively large number of partitions per request: {asked}, and {most} at most."
 
 
-def partitions_asked(topic: CreateTopic, broker: BrokerConfig) -> int:
-    """Return how many partitions the topic would take, before anything is checked."""
-    if topic.assignments:
-        return len(topic.assignments)
-    return broker.num_partitions if topic.partitions == -1 else topic.partitions
-
-
 def check_more(topic: MorePartitions, current: int, broker: BrokerConfig) -> int:
     """Return how many partitions are added to the topic's `current` ones. Raises Refused."""
     if topic.count == current:
@@ -118,7 +111,7 @@ def check_placement(topic: CreateTopic, broker: BrokerConfig) -> int:
             f"Unable to replicate the partition {replicas} time(s): The target replication factor of "
             f"{replicas} cannot be reached because only 1 broker(s) are registered.",
         )
-    return partitions_asked(topic, broker)
+    return topic.partitions_asked(broker.num_partitions)
 
 
 def _check_assignments(topic: CreateTopic, node_id: int) -> int:

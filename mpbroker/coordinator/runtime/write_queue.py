@@ -170,7 +170,7 @@ class WriteQueue(Generic[EntryT]):
         return BATCH_OVERHEAD_BYTES + append.size > self._most_bytes()
 
     def _refuse(self, append: _Append) -> None:
-        log.error(
+        log.warning(
             "%s %s: %d bytes of records are more than message.max.bytes allows",
             self._noun,
             append.name,

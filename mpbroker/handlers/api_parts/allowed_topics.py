@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from msgspec import structs
@@ -31,7 +31,7 @@ def forward_allowed(
     refused: Callable[[Any, ErrorCode], Any],
     response: Callable[[list[Any]], Message],
     pass_on: Callable[[], None],
-) -> None:
+) -> Generator[None, None, Message | None]:
     """Forward the part of a request that is about topics which its client may read.
 
     `refused` makes the result of a topic that the client may not read, `response` the answer from results.
@@ -40,16 +40,15 @@ def forward_allowed(
     authorization = exchange.broker.authorization
     if not authorization.is_on:
         pass_on()
-        return
+        return None
     topics = exchange.body.topics
-    allowed, denied = authorization.split(exchange, READ_TOPIC, topics, lambda one: name_of(exchange, one))
+    allowed, denied = yield from exchange.split(READ_TOPIC, topics, lambda one: name_of(exchange, one))
     if not denied:
         pass_on()
-        return
+        return None
     results = [refused(topic, READ_TOPIC.denied) for topic in denied]
     if not allowed:
-        exchange.reply(response(results))
-        return
+        return response(results)
     exchange.broker.forwarding.forward_in_parts(
         exchange,
         exchange.version,
@@ -57,3 +56,4 @@ def forward_allowed(
         lambda answer: results.extend(answer.topics),
         lambda: response(results),
     )
+    return None

@@ -21,6 +21,8 @@ from mpbroker.protocol.messages import AlterConfigsResponse, IncrementalAlterCon
 from mpbroker.protocol.numbers import ConfigOperation, ResourceType
 from mpbroker.security.acls import CLUSTER_NAME
 
+_OPERATIONS = frozenset(map(int, ConfigOperation))
+_TYPES = frozenset(map(int, ResourceType))
 _WITHOUT_SETTINGS: dict[int, str] = {
     ResourceType.CLIENT_METRICS: (
         "clients cannot push their metrics to this broker (KIP-714). See their own metrics, or what the "
@@ -135,7 +137,7 @@ def _check(exchange: ApiExchange, resource: Any, changes: list[ConfigChange]) ->
     nulls = [c.name for c in changes if c.operation != ConfigOperation.DELETE and c.value is None]
     if nulls:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
-    if any(change.operation not in set(ConfigOperation) for change in changes):
+    if any(change.operation not in _OPERATIONS for change in changes):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown operation.")
     kind = resource.resource_type
     if kind == ResourceType.BROKER:
@@ -163,7 +165,7 @@ def _alter_loggers(
 
 def check_permission(exchange: ApiExchange, resource: Any, needs: dict[int, Need]) -> None:
     """Check that the client may see or alter the settings of a resource. Raises ApiError if it may not."""
-    if resource.resource_type not in set(ResourceType):
+    if resource.resource_type not in _TYPES:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     need = needs.get(resource.resource_type, needs[ResourceType.BROKER])
     of_cluster = need == needs[ResourceType.BROKER]

@@ -1,7 +1,8 @@
 """Kafka's APIs, one module each. ApiVersions lists the versions that are registered here, and no others.
 
 A module `kNN_name.py` registers its function with `@api(key, oldest, latest, …)`. The function gets an
-Exchange. It returns the response, or None if it has ended the exchange itself or will do so later.
+Exchange. It returns the response, or None if it has ended the exchange itself or will do so later. A function
+that may work for long is a generator: others are served where it pauses.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from pkgutil import iter_modules
 from typing import Any, TypeAlias
 
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import PARTITIONS_MAX
+from mpbroker.handlers.requests.exchange import PARTITIONS_MAX, Outcome
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import RESPONSES, Message
 
-Handle: TypeAlias = Callable[[ApiExchange], Message | None]
+Handle: TypeAlias = Callable[[ApiExchange], Outcome]
+Refusal: TypeAlias = Callable[[ApiExchange], Message | None]
 Failed: TypeAlias = Callable[[ApiExchange, ErrorCode], Message | None]
 
 
@@ -33,7 +35,8 @@ class Api:
     """A registered API.
 
     `advertised_from` is below `oldest` where clients want to see versions that are then refused.
-    `is_forwarded`: the coordinator decodes the request; here it is decoded only if something goes wrong.
+    `is_forwarded`: the coordinator decodes the request; here it is decoded only if it is long, or if
+    something goes wrong.
     `elements_max`: the most elements that the arrays of one request may have in all. `refusal`: returns the
     response to a request that is refused before it is decoded, None if it is not.
     """
@@ -48,7 +51,7 @@ class Api:
     failed: Failed
     is_forwarded: bool = False
     elements_max: int = PARTITIONS_MAX
-    refusal: Handle = not_refused
+    refusal: Refusal = not_refused
 
     def serves(self, version: int) -> bool:
         return self.oldest <= version <= self.latest
@@ -67,7 +70,7 @@ def api(
     advertised_from: int | None = None,
     is_forwarded: bool = False,
     elements_max: int = PARTITIONS_MAX,
-    refusal: Handle = not_refused,
+    refusal: Refusal = not_refused,
 ) -> Callable[[Handle], Handle]:
     """Register a function for versions of an API.
 

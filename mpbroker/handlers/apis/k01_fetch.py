@@ -7,11 +7,14 @@ Topics are named up to v12, and have ids from v13. From v7 on a session says whi
 for, and which of them its client is told of (mpbroker/handlers/fetch/fetch_sessions.py). There are no
 followers. A slice is whole batches except perhaps for its end, which clients ignore. (Kafka:
 KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages, DelayedFetch.)
+
+A fetch of very many partitions is worked on in pieces, between other requests.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -30,6 +33,7 @@ from mpbroker.handlers.fetch.fetch_sessions import (
 from mpbroker.handlers.fetch.partition_readers import READ_COMMITTED, bound_of
 from mpbroker.handlers.produce.topic_meters import partition_fetched
 from mpbroker.handlers.requests.answers import FileSlice
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.parked_memory import PARTITION_BYTES, REQUEST_BYTES
 from mpbroker.handlers.requests.permissions import READ_TOPIC
@@ -42,9 +46,10 @@ from mpbroker.log.format.transaction_index import AbortedTransaction
 from mpbroker.log.read.reader import Bound, NotResident, OffsetOutOfRange, RangeDamaged, SegmentGone, Slice
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.headers import encode_response_frame
+from mpbroker.protocol.headers import encode_response_frame_in_pieces
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
 from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.validation import at_once
 from shm.table import SlotBusy
 
 log = logging.getLogger("mpbroker")
@@ -130,12 +135,19 @@ class Fetch:
         # Bytes and files asked of the disk by the last look, and since when the fetch waits for it.
         self.cold_bytes = self.cold_files = 0
         self.cold_since_ms: int | None = None
+        # A long fetch is looked at in pieces; when somebody wants a look meanwhile, there is another one.
+        self.is_long = len(context.interests) >= LOOKED_UP_AT_ONCE
+        self._is_looking = self._look_is_wanted = False
 
     # ---- what the purgatory calls ----
 
     def try_complete(self) -> bool:
-        if not self.exchange.done:
-            self.exchange.guard(self._answer)
+        if self.exchange.done:
+            return True
+        if self.is_long:
+            self._look_in_pieces()
+        else:
+            self.exchange.guard(self._look_at_once)
         return self.exchange.done
 
     def expire(self) -> None:
@@ -152,10 +164,10 @@ class Fetch:
 
     # ----
 
-    def start(self) -> None:
+    def start(self) -> Generator[None]:
         broker = self.exchange.broker
         broker.counters.add(Counter.COUNT_FETCHES)
-        self.slots = slots = self._slots()
+        self.slots = slots = yield from self._slots()
         if self.slot.flags & SlotFlag.AGAIN:
             # The processor found other files than the ones open here.
             for slot in slots:
@@ -178,10 +190,12 @@ class Fetch:
         broker.counters.add(Counter.COUNT_FETCHES_PARKED)
         broker.answers.parked(self.slot)
 
-    def _slots(self) -> list[int]:
-        """Return the table slots of all partitions that exist."""
+    def _slots(self) -> Generator[None, None, list[int]]:
+        """Find the table slots of all partitions that exist."""
         found = []
-        for interest in self.context.interests:
+        for done, interest in enumerate(self.context.interests, start=1):
+            if self.exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+                yield
             topic = self._topic(interest)
             if isinstance(topic, Topic) and interest.wanted.partition in topic.partitions:
                 found.append(topic.partitions[interest.wanted.partition].slot)
@@ -219,15 +233,42 @@ class Fetch:
             self.refused.add(name)
         return may
 
-    def _answer(self) -> None:
-        """Read what there is, and answer if that is enough or an error, or if no time is left.
+    def _look_at_once(self) -> None:
+        answers = at_once(self._look())
+        if answers is not None:
+            at_once(self._reply(answers))
+
+    def _look_in_pieces(self) -> None:
+        """Have a look begin behind this call, or once more if one is under way."""
+        self._look_is_wanted = True
+        if not self._is_looking:
+            self._is_looking = True
+            self.exchange.takes_long = True
+            self.exchange.pieces = self._looks()
+            self.exchange.broker.long_work.append(self.exchange)
+
+    def _looks(self) -> Generator[None]:
+        """Look until the fetch is answered, or nobody wants another look."""
+        while self._look_is_wanted:
+            self._look_is_wanted = False
+            answers = yield from self._look()
+            if answers is not None:
+                self.exchange.broker.fetches.release(self.slot.connection)
+                yield from self._reply(answers)
+                return
+        self._is_looking = False
+
+    def _look(self) -> Generator[None, None, list[Answer] | None]:
+        """Read what there is. Its value is the answers if that is enough or an error, or if no time is left.
 
         Bytes that must be brought from the disk are left out, unless there is nothing else.
         """
-        total, files, settled, answers = 0, 0, self.overdue, []
-        unknown = self._unknown()
+        total, files, settled, answers = 0, 0, False, []
+        unknown = yield from self._unknown()
         self.cold_bytes = self.cold_files = 0
         for i, interest in enumerate(self.context.interests):
+            if i and self.exchange.has_had_its_share(i, LOOKED_UP_AT_ONCE):
+                yield
             budget = self.limit - total if files < MOST_FILES else 0
             read = self._read(self._topic(interest), interest.wanted, budget, total == 0)
             total += read.length
@@ -235,9 +276,9 @@ class Fetch:
             settled = settled or read.more or (read.answer.error_code != 0 and i not in unknown)
             answers.append(read.answer)
         if self.cold_files and total == 0:
-            return
-        if settled or len(unknown) == len(answers) or total >= self.min_bytes:
-            self._reply(answers)
+            return None
+        settled = settled or self.overdue or len(unknown) == len(answers)
+        return answers if settled or total >= self.min_bytes else None
 
     def _has_lost_patience(self) -> bool:
         since_ms = self.cold_since_ms
@@ -261,43 +302,56 @@ class Fetch:
     def _look_again(self) -> None:
         self.exchange.broker.fetches.check(self.slots)
 
-    def _unknown(self) -> frozenset[int]:
-        """Return the interests that had no partition for the client at the first look: they bring nothing."""
+    def _unknown(self) -> Generator[None, None, frozenset[int]]:
+        """Find the interests that had no partition for the client at the first look: they bring nothing."""
         if self.unknown is None:
-            topics = [(self._topic(i), i.wanted.partition) for i in self.context.interests]
-            self.unknown = frozenset(
-                i
-                for i, (topic, partition) in enumerate(topics)
-                if topic in NO_REASON or (isinstance(topic, Topic) and partition not in topic.partitions)
-            )
+            found = []
+            for i, interest in enumerate(self.context.interests):
+                if i and self.exchange.has_had_its_share(i, LOOKED_UP_AT_ONCE):
+                    yield
+                topic = self._topic(interest)
+                is_known = isinstance(topic, Topic) and interest.wanted.partition in topic.partitions
+                if topic in NO_REASON or (isinstance(topic, Topic) and not is_known):
+                    found.append(i)
+            self.unknown = frozenset(found)
         return self.unknown
 
-    def _reply(self, answers: list[Answer]) -> None:
+    def _reply(self, answers: list[Answer]) -> Generator[None]:
         """Answer, or tell the client to come again later, without charging it for records it does not get."""
         exchange = self.exchange
-        throttled = exchange.broker.throttling.on and exchange.charge(self._size_of(answers)).ms > 0
-        response = self.context.respond_throttled() if throttled else self.context.respond(answers)
+        throttled = False
+        if exchange.broker.throttling.on:
+            size = yield from self._size_of(answers)
+            throttled = exchange.charge(size).ms > 0
+        if throttled:
+            response = self.context.respond_throttled()
+        else:
+            response = yield from self.context.respond_in_pieces(answers)
         if any(
             each.current_leader.leader_id >= 0 for topic in response.responses for each in topic.partitions
         ):
             address = exchange.broker.advertised(exchange.slot)
             node = exchange.broker.metadata.node_id
             response.node_endpoints = [FetchResponse.NodeEndpoint(node, address.host, address.port)]
-        exchange.reply(response)
-        self._count(answers, sent=not throttled)
+        yield from self._count(answers, sent=not throttled)
+        exchange.reply(response, in_pieces=self.is_long)
 
-    def _count(self, answers: list[Answer], *, sent: bool) -> None:
+    def _count(self, answers: list[Answer], *, sent: bool) -> Generator[None]:
         meters = self.exchange.broker.meters
-        for interest, answer in zip(self.context.interests, answers, strict=True):
+        for i, (interest, answer) in enumerate(zip(self.context.interests, answers, strict=True)):
+            if i and self.exchange.has_had_its_share(i, LOOKED_UP_AT_ONCE):
+                yield
             topic = self._topic(interest)
             if isinstance(topic, Topic):
                 size = len(answer.records or b"") if sent else 0
                 partition_fetched(meters, topic, answer.partition_index, answer.error_code, size)
 
-    def _size_of(self, answers: list[Answer]) -> int:
-        """Return the response's size as Kafka counts it: the body and its size field."""
+    def _size_of(self, answers: list[Answer]) -> Generator[None, None, int]:
+        """Find the response's size as Kafka counts it: the body and its size field."""
         slot, response = self.exchange.slot, self.context.preview(answers)
-        frame = encode_response_frame(slot.api_key, slot.api_version, slot.correlation, response)
+        frame = yield from encode_response_frame_in_pieces(
+            slot.api_key, slot.api_version, slot.correlation, response
+        )
         header_bytes = 4 if slot.api_version < FIRST_FLEXIBLE_VERSION else 5
         return sum(len(segment) for segment in frame) - header_bytes
 
@@ -428,22 +482,26 @@ class Fetch:
         return Read(answer, piece.length, piece.segment_base < bound.segment_base)
 
 
-def each_once(topics: list[FetchRequest.FetchTopic]) -> list[FetchRequest.FetchTopic]:
+def each_once(
+    exchange: ApiExchange, topics: list[FetchRequest.FetchTopic]
+) -> Generator[None, None, list[FetchRequest.FetchTopic]]:
     """Keep only the last entry for each partition, like Kafka, which keeps them in a map."""
     found: dict[tuple[str, bytes], dict[int, Wanted]] = {}
-    for topic in topics:
+    for done, topic in enumerate(topics, start=1):
         partitions = found.setdefault((topic.topic, topic.topic_id), {})
         partitions.update((wanted.partition, wanted) for wanted in topic.partitions)
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
     return [FetchRequest.FetchTopic(*key, list(each.values())) for key, each in found.items()]
 
 
 @api(ApiKey.FETCH, 4, 18, name="Fetch", failed=failed)
-def handle(exchange: ApiExchange) -> FetchResponse | None:
+def handle(exchange: ApiExchange) -> Generator[None, None, FetchResponse | None]:
     """Reads records from partitions, waiting for a minimum of bytes."""
     broker = exchange.broker
     named = sum(len(topic.partitions) for topic in exchange.body.topics)
     if named > MOST_AS_NAMED:
-        exchange.body.topics = each_once(exchange.body.topics)
+        exchange.body.topics = yield from each_once(exchange, exchange.body.topics)
     context = new_context(
         broker.fetch_sessions,
         exchange.version,
@@ -457,5 +515,5 @@ def handle(exchange: ApiExchange) -> FetchResponse | None:
         return FetchResponse(error_code=context)
     if isinstance(context, IncrementalFetchContext):
         broker.counters.add(Counter.COUNT_FETCHES_INCREMENTAL)
-    Fetch(exchange, context).start()
+    yield from Fetch(exchange, context).start()
     return None

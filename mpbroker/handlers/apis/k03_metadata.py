@@ -7,14 +7,14 @@ v12 and later ask by either. (Kafka: KafkaApis.handleTopicMetadataRequest, Defau
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.acl_operations import cluster_operations, operations
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import TOPICS_MAX
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE, TOPICS_MAX
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
@@ -99,47 +99,70 @@ def find(exchange: ApiExchange, asked: MetadataRequest.MetadataRequestTopic) -> 
     return describe(exchange, topic)
 
 
-def missing(exchange: ApiExchange) -> list[str]:
-    """Return the names to create: asked for, unknown, and wanted by client and broker."""
+def missing(exchange: ApiExchange) -> Generator[None, None, list[str]]:
+    """Find the names to create: asked for, unknown, and wanted by client and broker."""
     request = exchange.body
     allowed = exchange.version < FIRST_VERSION_WITH_AUTO_CREATION_FLAG or request.allow_auto_topic_creation
     if not allowed or not exchange.broker.config.auto_create_topics_enable:
         return []
     names = (t.name for t in request.topics or () if t.topic_id == ZERO_UUID and t.name is not None)
     metadata = exchange.broker.metadata
-    return [
-        name
-        for name in dict.fromkeys(names)
-        if name not in metadata.by_name
-        and name != METADATA_TOPIC
-        and problem_with(name) is None
-        and not metadata.collides(name)
-        and exchange.broker.authorization.allows(exchange, DESCRIBE_TOPIC, name, is_told=False)
-    ]
+    found = []
+    for done, name in enumerate(dict.fromkeys(names), start=1):
+        if (
+            name not in metadata.by_name
+            and name != METADATA_TOPIC
+            and problem_with(name) is None
+            and not metadata.collides(name)
+            and exchange.broker.authorization.allows(exchange, DESCRIBE_TOPIC, name, is_told=False)
+        ):
+            found.append(name)
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
+    return found
 
 
-def creatable(exchange: ApiExchange, names: list[str]) -> tuple[list[str], dict[str, int]]:
-    """Return which of the topics the client may create, and the error for each of the others."""
+def creatable(
+    exchange: ApiExchange, names: list[str]
+) -> Generator[None, None, tuple[list[str], dict[str, int]]]:
+    """Find which of the topics the client may create, and the error for each of the others."""
     if exchange.broker.authorization.allows_cluster(exchange, CREATE_CLUSTER, is_told=False):
         return names, {}
-    allowed = [name for name in names if exchange.allows(CREATE_TOPIC, name)]
-    return allowed, dict.fromkeys(set(names) - set(allowed), int(CREATE_TOPIC.denied))
+    allowed, denied = yield from exchange.split(CREATE_TOPIC, names, str)
+    return allowed, dict.fromkeys(denied, int(CREATE_TOPIC.denied))
 
 
-def answer(exchange: ApiExchange, errors: dict[str, int] | None = None) -> MetadataResponse:
+def described(exchange: ApiExchange) -> Generator[None, None, list[TopicAnswer]]:
+    """Describe the topics that are asked for, in pieces of about as many partitions."""
+    broker, request = exchange.broker, exchange.body
+    wants_all = request.topics is None or (
+        not request.topics and exchange.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE
+    )
+    topics: list[TopicAnswer] = []
+    done = 0
+    for one in sorted(broker.metadata.by_name) if wants_all else asked_for(request):
+        if not isinstance(one, str):
+            topics.append(find(exchange, one))
+        elif (topic := broker.metadata.by_name.get(one)) is not None and (
+            broker.authorization.allows(exchange, DESCRIBE_TOPIC, one, is_told=False)
+        ):
+            topics.append(describe(exchange, topic))
+        else:
+            continue
+        done += 1 + len(topics[-1].partitions)
+        if done >= LOOKED_UP_AT_ONCE:
+            done, exchange.takes_long = 0, True
+            yield
+    return topics
+
+
+def answer(
+    exchange: ApiExchange, errors: dict[str, int] | None = None
+) -> Generator[None, None, MetadataResponse]:
     """Build the response. `errors` tells why unknown topics could not be created."""
     broker, request = exchange.broker, exchange.body
     address = broker.advertised(exchange.slot)
-    if request.topics is None or (
-        not request.topics and exchange.version < FIRST_VERSION_WITH_EMPTY_FOR_NONE
-    ):
-        topics = [
-            describe(exchange, broker.metadata.by_name[name])
-            for name in sorted(broker.metadata.by_name)
-            if broker.authorization.allows(exchange, DESCRIBE_TOPIC, name, is_told=False)
-        ]
-    else:
-        topics = [find(exchange, asked) for asked in asked_for(request)]
+    topics = yield from described(exchange)
     for topic in topics:
         if topic.error_code and errors and topic.name in errors:
             topic.error_code = errors[topic.name]
@@ -163,20 +186,21 @@ def created(
     else:
         # A client that asks for metadata knows no controller errors; this one makes it retry.
         errors = dict.fromkeys(names, int(ErrorCode.LEADER_NOT_AVAILABLE))
-    exchange.reply(answer(exchange, errors | denied), found.throttle_ms)
+    exchange.finish(answer(exchange, errors | denied), found.throttle_ms)
 
 
 @api(ApiKey.METADATA, 0, 13, name="Metadata", failed=failed, elements_max=TOPICS_MAX)
-def handle(exchange: ApiExchange) -> MetadataResponse | None:
+def handle(exchange: ApiExchange) -> Generator[None, None, MetadataResponse | None]:
     """Brokers, topics and partitions; creates topics that are asked for by name, where that is allowed."""
     asked = exchange.body.topics or ()
     if exchange.version < FIRST_VERSION_WITH_IDS and any(
         t.name is None or t.topic_id != ZERO_UUID for t in asked
     ):
         return failed(exchange, ErrorCode.INVALID_REQUEST)
-    names, denied = creatable(exchange, missing(exchange))
+    wanted = yield from missing(exchange)
+    names, denied = yield from creatable(exchange, wanted)
     if not names:
-        return answer(exchange, denied)
+        return (yield from answer(exchange, denied))
     ask_coordinator(
         exchange,
         CreateTopics(

@@ -9,12 +9,12 @@ OffsetMetadataManager.fetchOffsets; KIP-709 for v8.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from mpbroker.handlers.api_parts.allowed_topics import name_of
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import NAMED_MAX
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE, NAMED_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -25,7 +25,7 @@ FIRST_VERSION_WITH_GROUPS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 10
 NO_OFFSET = NO_EPOCH = -1
 # Partitions and bytes of names asked for at once: some ms of the coordinator's work.
-PARTITIONS_AT_ONCE = 20_000
+PARTITIONS_AT_ONCE = 5_000
 NAME_BYTES_AS_PARTITION = 64
 # Assumed number of a group's partitions if all are asked for; nobody knows it.
 ALL_COUNT_AS = 1_000
@@ -113,8 +113,9 @@ def size_of(name: str) -> int:
     return 1 + len(name) // NAME_BYTES_AS_PARTITION
 
 
-def each_once(groups: list[AskedGroup]) -> list[AskedGroup]:
-    """Return each group once, with each of its topics and partitions once, or with all that it has."""
+def each_once(exchange: ApiExchange) -> Generator[None, None, list[AskedGroup]]:
+    """Find each group once, with each of its topics and partitions once, or with all that it has."""
+    groups, done = exchange.body.groups, 0
     topics: dict[str, dict[tuple[str, bytes], dict[int, None]] | None] = {}
     for group in groups:
         if group.topics is None:
@@ -123,14 +124,20 @@ def each_once(groups: list[AskedGroup]) -> list[AskedGroup]:
             for topic in group.topics:
                 indexes = dict.fromkeys(topic.partition_indexes)
                 named.setdefault((topic.name, topic.topic_id), {}).update(indexes)
-    return [
-        copy_of(
-            group, None if named is None else [AskedTopic(*key, [*indexes]) for key, indexes in named.items()]
-        )
-        for group, named in zip(
-            {group.group_id: group for group in groups}.values(), topics.values(), strict=True
-        )
-    ]
+                done += 1
+                if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+                    yield
+        done += 1
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
+    found = []
+    last = {group.group_id: group for group in groups}
+    for done, (group, named) in enumerate(zip(last.values(), topics.values(), strict=True), start=1):
+        whole = None if named is None else [AskedTopic(*key, [*indexes]) for key, indexes in named.items()]
+        found.append(copy_of(group, whole))
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
+    return found
 
 
 def copy_of(group: AskedGroup, topics: list[AskedTopic] | None) -> AskedGroup:
@@ -143,16 +150,17 @@ class Parts:
     def __init__(self, groups: list[AskedGroup], *, require_stable: bool) -> None:
         self.response = OffsetFetchResponse()
         self._require_stable = require_stable
-        self._left = [(n, *one) for n, group in enumerate(groups) for one in slices(group)]
-        self._left.reverse()
+        self._left = ((n, *one) for n, group in enumerate(groups) for one in slices(group))
+        self._next = next(self._left, None)
         self._asked: list[int] = []
 
     def next(self) -> OffsetFetchRequest:
         groups: list[AskedGroup] = []
         self._asked = []
         size = 0
-        while self._left and (not groups or size + self._left[-1][2] <= PARTITIONS_AT_ONCE):
-            number, group, cost = self._left.pop()
+        while self._next is not None and (not groups or size + self._next[2] <= PARTITIONS_AT_ONCE):
+            number, group, cost = self._next
+            self._next = next(self._left, None)
             size += cost
             self._asked.append(number)
             groups.append(group)
@@ -165,7 +173,7 @@ class Parts:
                 self.response.groups.append(group)
             else:
                 add(self.response.groups[number], group)
-        return self.next() if self._left else None
+        return self.next() if self._next is not None else None
 
 
 def add(whole: Group, more: Group) -> None:
@@ -181,12 +189,14 @@ def add(whole: Group, more: Group) -> None:
     whole.topics += more.topics
 
 
-def readable(exchange: ApiExchange, group: AskedGroup) -> tuple[AskedGroup, list[OfGroup]]:
-    """Return the group with the topics that the client may describe, and answers for the others."""
+def readable(
+    exchange: ApiExchange, group: AskedGroup
+) -> Generator[None, None, tuple[AskedGroup, list[OfGroup]]]:
+    """Find the group with the topics that the client may describe, and answers for the others."""
     if group.topics is None:
         return group, []
-    allowed, denied = exchange.broker.authorization.split(
-        exchange, DESCRIBE_TOPIC, group.topics, lambda topic: name_of(exchange, topic)
+    allowed, denied = yield from exchange.split(
+        DESCRIBE_TOPIC, group.topics, lambda topic: name_of(exchange, topic)
     )
     code = DESCRIBE_TOPIC.denied
     refused = [
@@ -209,14 +219,20 @@ class Refused:
     def __init__(self, exchange: ApiExchange) -> None:
         self._exchange = exchange
         self._names = [group.group_id for group in exchange.body.groups]
-        self._denied = {name for name in self._names if not exchange.allows(DESCRIBE_GROUP, name)}
+        self._denied: set[str] = set()
         self._topics: dict[str, list[OfGroup]] = {}
         self.groups: list[AskedGroup] = []
-        for group in exchange.body.groups:
-            if group.group_id in self._denied:
-                continue
-            visible, self._topics[group.group_id] = readable(exchange, group)
-            self.groups.append(visible)
+
+    def find(self) -> Generator[None]:
+        exchange = self._exchange
+        for done, group in enumerate(exchange.body.groups, start=1):
+            if exchange.allows(DESCRIBE_GROUP, group.group_id):
+                visible, self._topics[group.group_id] = yield from readable(exchange, group)
+                self.groups.append(visible)
+            else:
+                self._denied.add(group.group_id)
+            if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+                yield
 
     def add_to(self, response: OffsetFetchResponse) -> OffsetFetchResponse:
         """Add the refusals to a response about what was asked for, in the order of the request."""
@@ -240,7 +256,7 @@ class Refused:
 
 
 @api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed, elements_max=NAMED_MAX)
-def handle(exchange: ApiExchange) -> OffsetFetchResponse | None:
+def handle(exchange: ApiExchange) -> Generator[None, None, OffsetFetchResponse | None]:
     """The committed offsets of groups."""
     request = exchange.body
     if exchange.version < FIRST_VERSION_WITH_GROUPS:
@@ -258,8 +274,9 @@ def handle(exchange: ApiExchange) -> OffsetFetchResponse | None:
                 ],
             )
         ]
-    request.groups = each_once(request.groups)
+    request.groups = yield from each_once(exchange)
     refused = Refused(exchange)
+    yield from refused.find()
     if request.groups and not refused.groups:
         return shaped(exchange, refused.add_to(OffsetFetchResponse()))
     parts = Parts(refused.groups, require_stable=request.require_stable)

@@ -10,11 +10,11 @@ KafkaApis.handleFindCoordinatorRequest; KIP-699 for v4.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import NAMED_MAX
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE, NAMED_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TRANSACTION, Need
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -35,21 +35,23 @@ def keys_of(exchange: ApiExchange) -> Iterable[str]:
     return dict.fromkeys(exchange.body.coordinator_keys)
 
 
-def found(exchange: ApiExchange, need: Need) -> FindCoordinatorResponse:
+def found(exchange: ApiExchange, need: Need) -> Generator[None, None, FindCoordinatorResponse]:
     address = exchange.broker.advertised(exchange.slot)
     node = exchange.broker.metadata.node_id
     if exchange.version < FIRST_VERSION_WITH_KEYS:
         if not exchange.allows(need, exchange.body.key):
             return failed(exchange, need.denied)
         return FindCoordinatorResponse(node_id=node, host=address.host, port=address.port)
-    return FindCoordinatorResponse(
-        coordinators=[
+    coordinators: list[FindCoordinatorResponse.Coordinator] = []
+    for done, key in enumerate(keys_of(exchange), start=1):
+        coordinators.append(
             FindCoordinatorResponse.Coordinator(key, node, address.host, address.port)
             if exchange.allows(need, key)
             else refused_key(key, need.denied, need.denied.message)
-            for key in keys_of(exchange)
-        ]
-    )
+        )
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
+    return FindCoordinatorResponse(coordinators=coordinators)
 
 
 def refused_key(key: str, code: ErrorCode, message: str) -> FindCoordinatorResponse.Coordinator:
@@ -71,7 +73,9 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> FindCoordinatorResponse:
 
 
 @api(ApiKey.FIND_COORDINATOR, 0, 6, name="FindCoordinator", failed=failed, elements_max=NAMED_MAX)
-def handle(exchange: ApiExchange) -> FindCoordinatorResponse:
+def handle(
+    exchange: ApiExchange,
+) -> FindCoordinatorResponse | Generator[None, None, FindCoordinatorResponse]:
     """This broker for groups and transactional ids; for share groups an error that no client retries."""
     kind = exchange.body.key_type
     if kind in NEEDS:

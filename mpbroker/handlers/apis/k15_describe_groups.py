@@ -6,10 +6,12 @@ An unknown group is Dead; from v6 on that is an error as well (KIP-1043). Each g
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from mpbroker.handlers.api_parts.acl_operations import NOT_ASKED, operations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import NAMED_MAX
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE, NAMED_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -29,23 +31,22 @@ def refused(names: list[str], code: ErrorCode) -> list[DescribeGroupsResponse.De
 
 def shaped(
     exchange: ApiExchange, groups: list[DescribeGroupsResponse.DescribedGroup], denied: list[str]
-) -> DescribeGroupsResponse:
+) -> Generator[None, None, DescribeGroupsResponse]:
     is_asked = exchange.body.include_authorized_operations
-    for group in groups:
+    for done, group in enumerate(groups if is_asked else (), start=1):
         may = operations(exchange, ResourceType.GROUP, group.group_id, is_asked)
         group.authorized_operations = NOT_ASKED if group.error_code else may
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
     return DescribeGroupsResponse(groups=groups + refused(denied, DESCRIBE_GROUP.denied))
 
 
 @api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed, elements_max=NAMED_MAX)
-def handle(exchange: ApiExchange) -> None:
+def handle(exchange: ApiExchange) -> Generator[None, None, DescribeGroupsResponse | None]:
     """State, members and assignment of classic groups."""
-    allowed, denied = exchange.broker.authorization.split(
-        exchange, DESCRIBE_GROUP, exchange.body.groups, lambda name: name
-    )
+    allowed, denied = yield from exchange.split(DESCRIBE_GROUP, exchange.body.groups, str)
     if denied and not allowed:
-        exchange.reply(shaped(exchange, [], denied))
-        return
+        return (yield from shaped(exchange, [], denied))
     exchange.broker.forwarding.forward_for_each(
         exchange,
         allowed,
@@ -53,3 +54,4 @@ def handle(exchange: ApiExchange) -> None:
         lambda response: response.groups,
         lambda groups: shaped(exchange, groups, denied),
     )
+    return None

@@ -1,7 +1,8 @@
 """CreateTopics (key 19), versions 2-7: creates topics, or checks whether it could (`validate_only`).
 
 The coordinator has the rules (mpbroker/coordinator/metadata/topic_rules.py). It answers when the topic is
-durable, there and published. After `timeout_ms` the answer is REQUEST_TIMED_OUT, and the topic still comes.
+durable, there and published. It is asked for many topics some at a time. After `timeout_ms` the answer is
+REQUEST_TIMED_OUT, and the topics that were asked for still come.
 More replicas than brokers are refused with INVALID_REPLICATION_FACTOR, or clamped to one with
 mpbroker.replication.factor.clamp. (Kafka: ControllerApis.createTopics, ReplicationControlManager.)
 """
@@ -9,12 +10,14 @@ mpbroker.replication.factor.clamp. (Kafka: ControllerApis.createTopics, Replicat
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.config.describe import describe_topic
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE, TOPICS_MAX
 from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.protocol.api_keys import ApiKey
@@ -23,6 +26,11 @@ from mpbroker.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 
 # From this version on clients understand THROTTLING_QUOTA_EXCEEDED (KIP-599).
 FIRST_STRICT_VERSION = 6
+# Topics that the coordinator is asked for at once: some ms of its work, and of the log workers'. An even
+# number: two topics of one name are asked for together.
+ASKED_AT_ONCE = 500
+# Topics whose settings are told at once: some milliseconds.
+DESCRIBED_AT_ONCE = 50
 
 Wanted: TypeAlias = CreateTopicsRequest.CreatableTopic
 Result: TypeAlias = CreateTopicsResponse.CreatableTopicResult
@@ -77,25 +85,83 @@ def result(exchange: ApiExchange, topic: CreatedTopic) -> Result:
     )
 
 
-def created(
-    exchange: ApiExchange, results: dict[str, Result], asked: list[str], answer: CreatedTopics | Unanswered
-) -> None:
-    if isinstance(answer, CreatedTopics):
+class Creation:
+    """A request whose topics the coordinator is asked for, some at a time.
+
+    Calls are made with bound methods. Two functions that name each other would be a cycle that keeps the
+    request until a collection.
+    """
+
+    def __init__(self, exchange: ApiExchange, results: dict[str, Result], asked: list[CreateTopic]) -> None:
+        self._exchange = exchange
+        self._results = results
+        self._deadline_ms = exchange.broker.monotonic_ms() + max(0, exchange.body.timeout_ms)
+        self._default = exchange.broker.config.num_partitions
+        self._partitions = sum(topic.partitions_asked(self._default) for topic in asked)
+        self._left = asked
+        self._asked: list[CreateTopic] = []
+        self._throttle_ms = 0
+
+    def ask(self) -> None:
+        exchange = self._exchange
+        self._asked, self._left = self._left[:ASKED_AT_ONCE], self._left[ASKED_AT_ONCE:]
+        partitions = sum(topic.partitions_asked(self._default) for topic in self._asked)
+        ask_coordinator(
+            exchange,
+            CreateTopics(
+                self._asked,
+                validate_only=exchange.body.validate_only,
+                account=exchange.account(strict=exchange.version >= FIRST_STRICT_VERSION),
+                beside=self._partitions - partitions,
+            ),
+            CreatedTopics,
+            self._answered,
+            self._deadline_ms - exchange.broker.monotonic_ms(),
+        )
+
+    def _answered(self, answer: CreatedTopics | Unanswered) -> None:
+        self._exchange.finish(self._take(answer), max(self._throttle_ms, answer.throttle_ms))
+
+    def _take(self, answer: CreatedTopics | Unanswered) -> Generator[None, None, CreateTopicsResponse | None]:
+        self._throttle_ms = max(self._throttle_ms, answer.throttle_ms)
+        if isinstance(answer, Unanswered):
+            # Topics that nobody has been asked for yet do not come.
+            for topic in (*self._asked, *self._left):
+                self._results[topic.name] = refused(topic.name, answer.code, answer.message)
+            return CreateTopicsResponse(topics=list(self._results.values()))
         found = {topic.name: topic for topic in answer.topics}
-        results.update((name, result(exchange, found[name])) for name in asked)
-    else:
-        results.update((name, refused(name, answer.code, answer.message)) for name in asked)
-    exchange.reply(CreateTopicsResponse(topics=list(results.values())), answer.throttle_ms)
+        for done, topic in enumerate(self._asked, start=1):
+            self._results[topic.name] = result(self._exchange, found[topic.name])
+            if self._exchange.has_had_its_share(done, DESCRIBED_AT_ONCE):
+                yield
+        if self._left:
+            self.ask()
+            return None
+        return CreateTopicsResponse(topics=list(self._results.values()))
 
 
-@api(ApiKey.CREATE_TOPICS, 2, 7, name="CreateTopics", failed=failed)
-def handle(exchange: ApiExchange) -> CreateTopicsResponse | None:
+def in_order(asked: list[CreateTopic]) -> list[CreateTopic]:
+    """Return the topics in an order in which those of one name are asked for together.
+
+    Names that are given more than once are refused: two of each suffice for that.
+    """
+    times = Counter(topic.name for topic in asked)
+    if len(times) == len(asked):
+        return asked
+    twice = {topic.name: topic for topic in asked if times[topic.name] > 1}
+    once = [topic for topic in asked if times[topic.name] == 1]
+    return [topic for topic in twice.values() for _ in range(2)] + once
+
+
+@api(ApiKey.CREATE_TOPICS, 2, 7, name="CreateTopics", failed=failed, elements_max=TOPICS_MAX)
+def handle(exchange: ApiExchange) -> Generator[None, None, CreateTopicsResponse | None]:
     """Creates topics, or checks whether it could."""
-    request = exchange.body
     results: dict[str, Result] = {}
     asked: list[CreateTopic] = []
     may_create_all = exchange.broker.authorization.allows_cluster(exchange, CREATE_CLUSTER, is_told=False)
-    for wanted in request.topics:
+    for done, wanted in enumerate(exchange.body.topics, start=1):
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
         if not may_create_all and not exchange.allows(CREATE_TOPIC, wanted.name):
             code = CREATE_TOPIC.denied
             results[wanted.name] = refused(wanted.name, code, code.message)
@@ -105,19 +171,8 @@ def handle(exchange: ApiExchange) -> CreateTopicsResponse | None:
         except ApiError as error:
             results[wanted.name] = refused(wanted.name, error.code, error.message)
     # A name gets one answer.
-    good = [topic for topic in asked if topic.name not in results]
+    good = in_order([topic for topic in asked if topic.name not in results])
     if not good:
         return CreateTopicsResponse(topics=list(results.values()))
-    names = [topic.name for topic in good]
-    ask_coordinator(
-        exchange,
-        CreateTopics(
-            good,
-            validate_only=request.validate_only,
-            account=exchange.account(strict=exchange.version >= FIRST_STRICT_VERSION),
-        ),
-        CreatedTopics,
-        lambda answer: created(exchange, results, names, answer),
-        request.timeout_ms,
-    )
+    Creation(exchange, results, good).ask()
     return None

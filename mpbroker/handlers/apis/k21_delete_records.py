@@ -8,11 +8,13 @@ KafkaApis.handleDeleteRecordsRequest, Partition.deleteRecordsOnLeader; KIP-107.)
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import DELETE_TOPIC
 from mpbroker.ipc import calls
@@ -71,9 +73,12 @@ def deleted(asked: list[Result], answer: calls.Message) -> None:
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def each_once(named: list[DeleteRecordsRequest.DeleteRecordsTopic]) -> None:
+def each_once(exchange: ApiExchange) -> Generator[None]:
+    named: list[DeleteRecordsRequest.DeleteRecordsTopic] = exchange.body.topics
     topics: dict[str, dict[int, Wanted]] = {}
-    for topic in named:
+    for done, topic in enumerate(named, start=1):
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
         topics.setdefault(topic.name, {}).update((one.partition_index, one) for one in topic.partitions)
     named[:] = (
         DeleteRecordsRequest.DeleteRecordsTopic(name, list(partitions.values()))
@@ -82,15 +87,19 @@ def each_once(named: list[DeleteRecordsRequest.DeleteRecordsTopic]) -> None:
 
 
 @api(ApiKey.DELETE_RECORDS, 0, 2, name="DeleteRecords", failed=failed)
-def handle(exchange: ApiExchange) -> DeleteRecordsResponse | None:
+def handle(exchange: ApiExchange) -> Generator[None, None, DeleteRecordsResponse | None]:
     """Deletes the records of partitions below an offset."""
-    each_once(exchange.body.topics)
+    yield from each_once(exchange)
+    done = 0
     results: list[Result] = []
     wanted: list[tuple[DeleteBefore, Result]] = []
     for named in exchange.body.topics:
         topic = exchange.broker.metadata.by_name.get(named.name)
         may = exchange.allows(DELETE_TOPIC, named.name)
         for one in named.partitions:
+            done += 1
+            if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+                yield
             found = checked(exchange, topic, one) if may else DELETE_TOPIC.denied
             if isinstance(found, ErrorCode):
                 results.append(refused(one, found))

@@ -7,11 +7,12 @@ instead. (Kafka: KafkaApis.handleAddPartitionsToTxnRequest; KIP-98, KIP-890.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import TOPICS_MAX
 from mpbroker.handlers.requests.permissions import WRITE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -42,13 +43,21 @@ def response_of(exchange: ApiExchange, code_of: Callable[[str], ErrorCode]) -> A
     )
 
 
-@api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, name="AddPartitionsToTxn", failed=failed, is_forwarded=True)
-def handle(exchange: ApiExchange) -> AddPartitionsToTxnResponse | None:
+@api(
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    0,
+    3,
+    name="AddPartitionsToTxn",
+    failed=failed,
+    is_forwarded=True,
+    elements_max=TOPICS_MAX,
+)
+def handle(exchange: ApiExchange) -> Generator[None, None, AddPartitionsToTxnResponse | None]:
     """Makes partitions part of a transaction."""
     authorization = exchange.broker.authorization
     if authorization.is_on:
         topics = exchange.body.v3_and_below_topics
-        _, denied = authorization.split(exchange, WRITE_TOPIC, topics, lambda topic: topic.name)
+        _, denied = yield from exchange.split(WRITE_TOPIC, topics, lambda topic: topic.name)
         if denied:
             # All of them or none.
             wrong = {topic.name for topic in denied}

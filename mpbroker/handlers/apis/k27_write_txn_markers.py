@@ -15,6 +15,7 @@ from typing import TypeAlias
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.produce.slow_appends import Append
+from mpbroker.handlers.requests.exchange import CHANGES_MAX
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -137,7 +138,7 @@ def pieces(exchange: ApiExchange, response: WriteTxnMarkersResponse) -> Iterator
     )
 
 
-@api(ApiKey.WRITE_TXN_MARKERS, 1, 2, name="WriteTxnMarkers", failed=failed)
+@api(ApiKey.WRITE_TXN_MARKERS, 1, 2, name="WriteTxnMarkers", failed=failed, elements_max=CHANGES_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Ends transactions that were left open in partitions, for administrators."""
     exchange.work_off(pieces(exchange, response_of(exchange, ErrorCode.NONE)))

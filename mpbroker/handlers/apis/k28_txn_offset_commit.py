@@ -7,6 +7,7 @@ OffsetMetadataManager.commitTransactionalOffset; KIP-98, KIP-447, KIP-890.)
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.offset_commits import pass_on_commit
@@ -14,7 +15,7 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from mpbroker.protocol.messages import Message, TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 Topic: TypeAlias = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 
@@ -38,6 +39,6 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> TxnOffsetCommitResponse:
 
 
 @api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, name="TxnOffsetCommit", failed=failed, is_forwarded=True)
-def handle(exchange: ApiExchange) -> None:
+def handle(exchange: ApiExchange) -> Generator[None, None, Message | None]:
     """Stores offsets of a group that count when a transaction is committed."""
-    pass_on_commit(exchange, refused, response_of)
+    return pass_on_commit(exchange, refused, response_of)

@@ -11,6 +11,7 @@ import logging
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import CHANGES_MAX
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.calls import AlteredResources, CreateAcls
 from mpbroker.protocol.api_keys import ApiKey
@@ -43,7 +44,7 @@ def created(exchange: ApiExchange, asked: list[AclImage], answer: AlteredResourc
     )
 
 
-@api(ApiKey.CREATE_ACLS, 1, 3, name="CreateAcls", failed=failed)
+@api(ApiKey.CREATE_ACLS, 1, 3, name="CreateAcls", failed=failed, elements_max=CHANGES_MAX)
 def handle(exchange: ApiExchange) -> CreateAclsResponse | None:
     """Adds access control entries."""
     if not exchange.broker.authorization.is_on:

@@ -12,6 +12,7 @@ from mpbroker.handlers.api_parts.acl_fields import filter_in
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import CHANGES_MAX
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.calls import DeleteAcls, DeletedAcls
 from mpbroker.protocol.api_keys import ApiKey
@@ -51,7 +52,7 @@ def deleted(exchange: ApiExchange, answer: DeletedAcls | Unanswered) -> None:
     )
 
 
-@api(ApiKey.DELETE_ACLS, 1, 3, name="DeleteAcls", failed=failed)
+@api(ApiKey.DELETE_ACLS, 1, 3, name="DeleteAcls", failed=failed, elements_max=CHANGES_MAX)
 def handle(exchange: ApiExchange) -> DeleteAclsResponse | None:
     """Removes access control entries."""
     if not exchange.broker.authorization.is_on:

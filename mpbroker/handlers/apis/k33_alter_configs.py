@@ -12,6 +12,7 @@ from typing import Any
 from mpbroker.handlers.api_parts.config_changes import alter, failing
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import CHANGES_MAX
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterConfigsResponse, Message
@@ -22,7 +23,14 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     return [ConfigChange(c.name, ConfigOperation.SET, c.value) for c in resource.configs]
 
 
-@api(ApiKey.ALTER_CONFIGS, 0, 2, name="AlterConfigs", failed=failing(AlterConfigsResponse))
+@api(
+    ApiKey.ALTER_CONFIGS,
+    0,
+    2,
+    name="AlterConfigs",
+    failed=failing(AlterConfigsResponse),
+    elements_max=CHANGES_MAX,
+)
 def handle(exchange: ApiExchange) -> Message | None:
     """Replaces the settings of topics, and what was altered of the broker's own."""
     return alter(exchange, changes_of, AlterConfigsResponse, replaces=True)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import CHANGES_MAX
 from mpbroker.handlers.requests.permissions import ALTER_TOPIC
 from mpbroker.ipc.calls import AlteredResources, CreatePartitions, MorePartitions
 from mpbroker.protocol.api_keys import ApiKey
@@ -50,7 +51,7 @@ def created(
     exchange.reply(CreatePartitionsResponse(results=results), answer.throttle_ms)
 
 
-@api(ApiKey.CREATE_PARTITIONS, 0, 3, name="CreatePartitions", failed=failed)
+@api(ApiKey.CREATE_PARTITIONS, 0, 3, name="CreatePartitions", failed=failed, elements_max=CHANGES_MAX)
 def handle(exchange: ApiExchange) -> CreatePartitionsResponse | None:
     """Gives topics more partitions."""
     times = Counter(topic.name for topic in exchange.body.topics)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import NAMED_MAX
@@ -23,15 +25,12 @@ def refused(names: list[str], code: ErrorCode) -> list[DeleteGroupsResponse.Dele
 
 
 @api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed, elements_max=NAMED_MAX)
-def handle(exchange: ApiExchange) -> None:
+def handle(exchange: ApiExchange) -> Generator[None, None, DeleteGroupsResponse | None]:
     """Deletes groups without members, and their offsets."""
-    allowed, denied = exchange.broker.authorization.split(
-        exchange, DELETE_GROUP, exchange.body.groups_names, lambda name: name
-    )
+    allowed, denied = yield from exchange.split(DELETE_GROUP, exchange.body.groups_names, str)
     denials = refused(denied, DELETE_GROUP.denied)
     if denied and not allowed:
-        exchange.reply(DeleteGroupsResponse(results=denials))
-        return
+        return DeleteGroupsResponse(results=denials)
     exchange.broker.forwarding.forward_for_each(
         exchange,
         allowed,
@@ -39,3 +38,4 @@ def handle(exchange: ApiExchange) -> None:
         lambda response: response.results,
         lambda results: DeleteGroupsResponse(results=results + denials),
     )
+    return None

@@ -12,6 +12,7 @@ from typing import Any
 from mpbroker.handlers.api_parts.config_changes import alter, failing
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import CHANGES_MAX
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import IncrementalAlterConfigsResponse, Message
@@ -27,6 +28,7 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     1,
     name="IncrementalAlterConfigs",
     failed=failing(IncrementalAlterConfigsResponse),
+    elements_max=CHANGES_MAX,
 )
 def handle(exchange: ApiExchange) -> Message | None:
     """Settings of topics and dynamic ones of the broker, parts of lists, levels of the broker's loggers."""

@@ -7,10 +7,12 @@ There is one broker. A request to keep a partition where it is succeeds at once,
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse
@@ -51,17 +53,21 @@ def outcome(exchange: ApiExchange, topic: str, wanted: Wanted) -> tuple[ErrorCod
 
 
 @api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, name="AlterPartitionReassignments", failed=failed)
-def handle(exchange: ApiExchange) -> AlterPartitionReassignmentsResponse:
+def handle(exchange: ApiExchange) -> Generator[None, None, AlterPartitionReassignmentsResponse]:
     """Takes assignments of partitions to the one broker that there is."""
     body: AlterPartitionReassignmentsRequest = exchange.body
+    responses: list[OfTopic] = []
+    done = 0
+    for topic in body.topics:
+        responses.append(OfTopic(topic.name, []))
+        for one in topic.partitions:
+            result = Result(one.partition_index, *outcome(exchange, topic.name, one))
+            responses[-1].partitions.append(result)
+            done += 1
+            if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+                yield
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=body.allow_replication_factor_change,
         error_message=None,
-        responses=[
-            OfTopic(
-                topic.name,
-                [Result(p.partition_index, *outcome(exchange, topic.name, p)) for p in topic.partitions],
-            )
-            for topic in body.topics
-        ],
+        responses=responses,
     )

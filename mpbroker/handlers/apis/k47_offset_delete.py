@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.allowed_topics import forward_allowed
@@ -12,7 +13,7 @@ from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
+from mpbroker.protocol.messages import Message, OffsetDeleteRequest, OffsetDeleteResponse
 
 Topic: TypeAlias = OffsetDeleteResponse.OffsetDeleteResponseTopic
 
@@ -28,9 +29,9 @@ def refused(topic: OffsetDeleteRequest.OffsetDeleteRequestTopic, code: ErrorCode
 
 
 @api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True)
-def handle(exchange: ApiExchange) -> None:
+def handle(exchange: ApiExchange) -> Generator[None, None, Message | None]:
     """Deletes committed offsets of topics that the group is not subscribed to."""
-    forward_allowed(
+    return forward_allowed(
         exchange,
         refused,
         lambda topics: OffsetDeleteResponse(topics=topics),

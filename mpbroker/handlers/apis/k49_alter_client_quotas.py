@@ -10,7 +10,7 @@ from __future__ import annotations
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import NAMED_MAX
+from mpbroker.handlers.requests.exchange import CHANGES_MAX
 from mpbroker.ipc.calls import AlteredQuotas, AlterQuotas, QuotaAlteration
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -51,7 +51,7 @@ def altered(exchange: ApiExchange, results: list[Result | None], found: AlteredQ
     exchange.reply(answer(exchange, [next(left) if one is None else one for one in results]))
 
 
-@api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, name="AlterClientQuotas", failed=failed, elements_max=NAMED_MAX)
+@api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, name="AlterClientQuotas", failed=failed, elements_max=CHANGES_MAX)
 def handle(exchange: ApiExchange) -> AlterClientQuotasResponse | None:
     """Sets and removes quotas of users, client ids and addresses."""
     results: list[Result | None] = []

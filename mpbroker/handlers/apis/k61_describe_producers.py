@@ -7,12 +7,14 @@ KIP-664.)
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE
 from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import PartitionProducers, Producers, TellProducers
@@ -68,17 +70,24 @@ def told(exchange: ApiExchange, asked: list[Result], answer: calls.Message) -> N
 
 
 @api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, name="DescribeProducers", failed=failed)
-def handle(exchange: ApiExchange) -> DescribeProducersResponse | None:
+def handle(exchange: ApiExchange) -> Generator[None, None, DescribeProducersResponse | None]:
     """The producers that a partition remembers, with their open transactions."""
     response = response_of(exchange, ErrorCode.NONE)
     wanted: list[tuple[PartitionProducers, Result]] = []
+    done = 0
     for of_topic in response.topics:
         topic = exchange.broker.metadata.by_name.get(of_topic.name)
+        done += 1
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
         if not exchange.allows(READ_TOPIC, of_topic.name):
             for result in of_topic.partitions:
                 result.error_code = READ_TOPIC.denied
             continue
         for result in of_topic.partitions:
+            done += 1
+            if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+                yield
             found = (
                 exchange.broker.partition(topic, result.partition_index)
                 if topic is not None

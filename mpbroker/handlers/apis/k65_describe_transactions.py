@@ -5,11 +5,12 @@ Each id is described once. (Kafka: TransactionCoordinator.handleDescribeTransact
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import NAMED_MAX
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE, NAMED_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC, DESCRIBE_TRANSACTION
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -26,20 +27,22 @@ def refused(names: list[str], code: ErrorCode) -> list[State]:
     return [State(error_code=code, transactional_id=name) for name in dict.fromkeys(names)]
 
 
-def without_hidden_topics(exchange: ApiExchange, states: list[State]) -> list[State]:
+def visible(
+    exchange: ApiExchange, states: list[State], denials: list[State]
+) -> Generator[None, None, DescribeTransactionsResponse]:
     """Leave out the topics that the client may not describe."""
     allows = exchange.broker.authorization.allows
-    for state in states:
+    for done, state in enumerate(states, start=1):
         state.topics = [t for t in state.topics if allows(exchange, DESCRIBE_TOPIC, t.topic, is_told=False)]
-    return states
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
+    return DescribeTransactionsResponse(transaction_states=states + denials)
 
 
 @api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, name="DescribeTransactions", failed=failed, elements_max=NAMED_MAX)
-def handle(exchange: ApiExchange) -> DescribeTransactionsResponse | None:
+def handle(exchange: ApiExchange) -> Generator[None, None, DescribeTransactionsResponse | None]:
     """Producer, state and partitions of transactional ids."""
-    allowed, denied = exchange.broker.authorization.split(
-        exchange, DESCRIBE_TRANSACTION, exchange.body.transactional_ids, lambda name: name
-    )
+    allowed, denied = yield from exchange.split(DESCRIBE_TRANSACTION, exchange.body.transactional_ids, str)
     denials = refused(denied, DESCRIBE_TRANSACTION.denied)
     if not allowed:
         return DescribeTransactionsResponse(transaction_states=denials)
@@ -48,8 +51,6 @@ def handle(exchange: ApiExchange) -> DescribeTransactionsResponse | None:
         allowed,
         lambda names: DescribeTransactionsRequest(transactional_ids=names),
         lambda response: response.transaction_states,
-        lambda states: DescribeTransactionsResponse(
-            transaction_states=without_hidden_topics(exchange, states) + denials
-        ),
+        lambda states: visible(exchange, states, denials),
     )
     return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from mpbroker.handlers.calls.patient_client import PatientClient
-from mpbroker.handlers.requests.exchange import KEPT_BYTES, Exchange
+from mpbroker.handlers.requests.exchange import KEPT_BYTES, Exchange, Outcome
 from mpbroker.handlers.requests.parked_memory import REQUEST_BYTES, ParkedMemory
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest
@@ -42,7 +42,7 @@ class _Parts:
         exchange: Exchange,
         version: int,
         following: Callable[[Any], Message | None],
-        then: Callable[[], Message],
+        then: Callable[[], Outcome],
     ) -> None:
         self._forward = forward
         self._exchange = exchange
@@ -60,7 +60,7 @@ class _Parts:
         response, _ = decode_response(self._exchange.slot.api_key, self._version, answer.body)
         request = self._following(response)
         if request is None:
-            self._exchange.reply(self._then())
+            self._exchange.finish(self._then())
         else:
             self.ask(request)
 
@@ -101,7 +101,7 @@ class Forwarding:
         names: Iterable[str],
         request: Callable[[list[str]], Message],
         results_of: Callable[[Any], list[Any]],
-        then: Callable[[list[Any]], Message],
+        then: Callable[[list[Any]], Outcome],
     ) -> None:
         """Forward a request about many names, some at a time, each of them once.
 
@@ -128,7 +128,7 @@ class Forwarding:
         version: int,
         first: Message,
         following: Callable[[Any], Message | None],
-        then: Callable[[], Message],
+        then: Callable[[], Outcome],
     ) -> None:
         """Forward a request in parts, each in the given version of its API.
 

@@ -10,7 +10,7 @@ handler then answers their next fetch with FETCH_SESSION_ID_NOT_FOUND, and the c
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple, TypeAlias
 
 from mpbroker.handlers.hot_path.session_table import (
@@ -23,6 +23,7 @@ from mpbroker.handlers.hot_path.session_table import (
 from mpbroker.ipc.counters import Counter
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import FetchRequest, FetchResponse
+from mpbroker.records.validation import at_once
 from shm.counters import CounterPage
 
 NO_SESSION = 0
@@ -34,6 +35,8 @@ FIRST_TOPIC_ID_VERSION = 13
 MIN_EVICTION_MS = 120_000
 # How many ids are drawn to find a free place for the turn. If all are taken, a search is not worth it.
 DRAWS = 8
+# Answers that a session notes before a pause: some milliseconds.
+TOLD_AT_ONCE = 1_000
 
 Key: TypeAlias = tuple[str | bytes, int]
 Answer: TypeAlias = FetchResponse.PartitionData
@@ -203,14 +206,17 @@ class FetchContext:
 
     def respond(self, answers: list[Answer]) -> FetchResponse:
         """Build the response from `answers` to all interests, in their order."""
-        response = FetchResponse(
-            responses=[
-                FetchResponse.FetchableTopicResponse(t.topic, t.topic_id) for t in self._request.topics
-            ]
-        )
+        return at_once(self.respond_in_pieces(answers))
+
+    def respond_in_pieces(self, answers: list[Answer]) -> Generator[None, None, FetchResponse]:
+        """Do what `respond` does, with a pause after each piece."""
+        response = FetchResponse()
         following = iter(answers)
-        for topic, answered in zip(self._request.topics, response.responses, strict=True):
-            answered.partitions = [next(following) for _ in topic.partitions]
+        for done, topic in enumerate(self._request.topics, start=1):
+            some = [next(following) for _ in topic.partitions]
+            response.responses.append(FetchResponse.FetchableTopicResponse(topic.topic, topic.topic_id, some))
+            if done % TOLD_AT_ONCE == 0:
+                yield
         return response
 
     def respond_throttled(self) -> FetchResponse:
@@ -218,7 +224,7 @@ class FetchContext:
 
     def preview(self, answers: list[Answer]) -> FetchResponse:
         """Build a response of the same size without telling it to anybody."""
-        return FetchContext.respond(self, answers)
+        return at_once(FetchContext.respond_in_pieces(self, answers))
 
 
 class FullFetchContext(FetchContext):
@@ -238,16 +244,18 @@ class FullFetchContext(FetchContext):
         self._privileged = privileged
         self._maker = maker
 
-    def respond(self, answers: list[Answer]) -> FetchResponse:
-        response = super().respond(answers)
+    def respond_in_pieces(self, answers: list[Answer]) -> Generator[None, None, FetchResponse]:
+        response = yield from super().respond_in_pieces(answers)
         size = len({interest.key for interest in self.interests})
         session = self._cache.maybe_create(
             privileged=self._privileged, by_id=self._by_id, size=size, maker=self._maker
         )
         if session is not None:
-            for interest, answer in zip(self.interests, answers, strict=True):
+            for done, (interest, answer) in enumerate(zip(self.interests, answers, strict=True), start=1):
                 session.put(interest.key, interest.wanted)
                 tell(session, interest, answer)
+                if done % TOLD_AT_ONCE == 0:
+                    yield
             session.names.update(self.names)
             self._cache.resized(session)
             response.session_id = session.id
@@ -263,14 +271,15 @@ class IncrementalFetchContext(FetchContext):
         self.interests = [Interest(key[0], session.wanted(key)) for key in session]
         self.names = session.names
 
-    def respond(self, answers: list[Answer]) -> FetchResponse:
+    def respond_in_pieces(self, answers: list[Answer]) -> Generator[None, None, FetchResponse]:
         if not self._session.follows(self._request.session_epoch):
             return self._overtaken()
-        told = [
-            (interest.topic, answer)
-            for interest, answer in zip(self.interests, answers, strict=True)
-            if tell(self._session, interest, answer)
-        ]
+        told = []
+        for done, (interest, answer) in enumerate(zip(self.interests, answers, strict=True), start=1):
+            if tell(self._session, interest, answer):
+                told.append((interest.topic, answer))
+            if done % TOLD_AT_ONCE == 0:
+                yield
         return self._response(told)
 
     def preview(self, answers: list[Answer]) -> FetchResponse:

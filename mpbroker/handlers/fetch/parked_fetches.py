@@ -115,6 +115,13 @@ class Fetches:
             fetch.expire()
         self._count()
 
+    def release(self, connection: int) -> None:
+        """Let go of the fetch of a connection, which is about to be answered."""
+        watch = self._by_connection.pop(connection, None)
+        if watch is not None:
+            self._purgatory.cancel(watch)
+            self._count()
+
     def next_deadline_ms(self) -> int | None:
         return self._purgatory.next_deadline_ms()
 

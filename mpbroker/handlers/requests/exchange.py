@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.requests.acted_on import names_in
@@ -28,10 +29,10 @@ from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, decode_request_in_pieces, decode_response
 from mpbroker.protocol.element_program import count_elements
-from mpbroker.protocol.error_counts import error_counts
+from mpbroker.protocol.error_counts import error_counts, has_many_elements
 from mpbroker.protocol.error_messages import explain
 from mpbroker.protocol.errors import ApiError, ErrorCode
-from mpbroker.protocol.headers import encode_response_frame, frame_response
+from mpbroker.protocol.headers import encode_response_frame, encode_response_frame_in_pieces, frame_response
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_version
 from mpbroker.protocol.wire import Buffer, MalformedMessage, RecordsSlice
@@ -50,7 +51,9 @@ PARTITIONS_MAX = 40_000
 # Requests about topics alone.
 TOPICS_MAX = 20_000
 # Requests about groups, transactional ids or users: an administrator's client asks for all of them at once.
-NAMED_MAX = 100_000
+NAMED_MAX = 50_000
+# Requests by which administrators change much at once. (Kafka: QuorumController.MAX_RECORDS_PER_USER_OP)
+CHANGES_MAX = 10_000
 # Requests about the members of one group, and those without a long list.
 MEMBERS_MAX = 10_000
 FEW_MAX = 1_000
@@ -59,17 +62,25 @@ LOOKED_INTO_BYTES = 1_000
 # A request that waits keeps so much of what its client has sent.
 KEPT_BYTES = 4_096
 # A request with more elements is decoded in pieces, between other work.
-DECODED_AT_ONCE = 10_000
+DECODED_AT_ONCE = 2_000
+# Elements of a response that are encoded at once.
+ENCODED_AT_ONCE = 2_000
 # The most bytes of one response, without the records that a processor sends from files.
 RESPONSE_BYTES_MAX = 32 << 20
 
 # Items that may need a disk read, or have a long answer, done before the handler looks at its other work.
 SEARCHED_AT_ONCE = 32
+# Items that need a few look-ups each: some milliseconds.
+LOOKED_UP_AT_ONCE = 1_000
 
 CLIENT_ID_AT = 12
 LENGTH = struct.Struct(">h")
 
 T = TypeVar("T")
+Named = TypeVar("Named")
+
+# What an API returns: the response; nothing, if it answers later; or pieces of work whose value is either.
+Outcome: TypeAlias = "Message | Generator[None, None, Message | None] | None"
 
 
 def client_id_of(frame: memoryview) -> str:
@@ -93,7 +104,7 @@ class ServedApi(Protocol):
     @property
     def elements_max(self) -> int: ...
     @property
-    def handle(self) -> Callable[[Any], Message | None]: ...
+    def handle(self) -> Callable[[Any], Outcome]: ...
     @property
     def refusal(self) -> Callable[[Any], Message | None]: ...
     @property
@@ -135,6 +146,8 @@ class ExchangeBroker(Protocol):
     def audit(self) -> Audit: ...
     @property
     def config(self) -> BrokerConfig: ...
+    @property
+    def long_work(self) -> deque[Exchange]: ...
 
 
 class Exchange:
@@ -146,6 +159,7 @@ class Exchange:
         "_at_work_since_ns",
         "_body",
         "_frame",
+        "_is_answering",
         "_pause",
         "_raw",
         "_session",
@@ -190,6 +204,8 @@ class Exchange:
         self._answer_bytes = 0
         # An act of administration, which the audit log is told with its result.
         self._act: Event | None = None
+        # True while its response is encoded in pieces.
+        self._is_answering = False
 
     @property
     def version(self) -> int:
@@ -293,7 +309,7 @@ class Exchange:
     def _run(self) -> None:
         if (refusal := self.api.refusal(self)) is not None:
             self.reply(refusal)
-        elif self.is_long and (not self.api.is_forwarded or self.broker.authorization.is_on or self.is_admin):
+        elif self.is_long:
             self.takes_long = True
             self.work_off(self._read_and_handle())
         else:
@@ -324,9 +340,22 @@ class Exchange:
             self._act = None
             self.fail(refusal)
             return
-        response = self.api.handle(self)
+        self.finish(self.api.handle(self))
+
+    def finish(self, outcome: Outcome, mutation_ms: int = 0) -> None:
+        """Answer with the outcome of an API, or work it off and then answer; see `reply`."""
+        if isinstance(outcome, Generator):
+            pieces = self._follow(outcome, mutation_ms)
+            # Most have one piece, also of requests that are announced as heavy.
+            if next(pieces, self) is not self and not self.done:
+                self.work_off(pieces)
+        elif outcome is not None:
+            self.reply(outcome, mutation_ms)
+
+    def _follow(self, pieces: Generator[None, None, Message | None], mutation_ms: int) -> Generator[None]:
+        response = yield from pieces
         if response is not None:
-            self.reply(response)
+            self.reply(response, mutation_ms)
 
     @property
     def is_admin(self) -> bool:
@@ -385,12 +414,32 @@ class Exchange:
                 return
         self.pieces = pieces
 
-    def has_had_its_share(self, done: int) -> bool:
-        """Return True, and take long from now on, if other requests must get their turn now."""
-        if done % SEARCHED_AT_ONCE:
+    def has_had_its_share(self, done: int, at_once: int | None = None) -> bool:
+        """Return True, and take long from now on, if other requests must get their turn now.
+
+        `at_once` is how many are done without a pause; as a rule those that may need a disk read.
+        """
+        if done % (SEARCHED_AT_ONCE if at_once is None else at_once):
             return False
         self.takes_long = True
         return True
+
+    def split(
+        self, need: Need, named: Iterable[Named], name_of: Callable[[Named], str | None]
+    ) -> Generator[None, None, tuple[list[Named], list[Named]]]:
+        """Find the things that the client may use, and those that it may not, in pieces.
+
+        A thing without a name counts as allowed: it does not exist, and its API says so.
+        """
+        allowed: list[Named] = []
+        denied: list[Named] = []
+        for looked_up, one in enumerate(named, start=1):
+            name = name_of(one)
+            may = name is None or self.allows(need, name)
+            (allowed if may else denied).append(one)
+            if self.has_had_its_share(looked_up, LOOKED_UP_AT_ONCE):
+                yield
+        return allowed, denied
 
     def work(self) -> bool:
         """Do the next piece of a heavy request; return False when none is left.
@@ -413,10 +462,16 @@ class Exchange:
             self.pieces = None
 
     def later(self, then: Callable[[T], None]) -> Callable[[T], None]:
-        """Wrap a callback so that an error in it ends this exchange like an error in the API."""
+        """Wrap a callback so that an error in it ends this exchange like an error in the API.
+
+        It may leave work that is to be done in pieces.
+        """
 
         def guarded(value: T) -> None:
+            is_worked_on = self.pieces is not None
             self.guard(lambda: then(value))
+            if self.pieces is not None and not is_worked_on:
+                self.broker.long_work.append(self)
 
         return guarded
 
@@ -466,20 +521,41 @@ class Exchange:
                 self._pause = throttling.charge_fetch(self, response_bytes)
         return self._pause
 
-    def reply(self, response: Message, mutation_ms: int = 0) -> None:
+    def reply(self, response: Message, mutation_ms: int = 0, *, in_pieces: bool = True) -> None:
         """Answer the request, and pause the client for the longer of `mutation_ms` and its own quota's pause.
 
-        `mutation_ms` is the pause that the coordinator wants.
+        `mutation_ms` is the pause that the coordinator wants. A long response is encoded `in_pieces` behind
+        this call: until then it is not `done`.
         """
-        if self.done:
+        if self.done or self._is_answering:
             return
         pause = self.charge()
         if mutation_ms > pause.ms:
             pause = Pause(mutation_ms, ThrottledBy.THROTTLED_BY_MUTATION)
         if pause.ms and hasattr(response, "throttle_time_ms"):
             response.throttle_time_ms = pause.ms
+        if in_pieces and has_many_elements(response, ENCODED_AT_ONCE):
+            self._is_answering = self.takes_long = True
+            self.pieces = self._reply_in_pieces(response, pause)
+            return
+        self._send(
+            encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response),
+            response,
+            pause,
+        )
+
+    def _reply_in_pieces(self, response: Message, pause: Pause) -> Generator[None]:
+        slot = self.slot
+        try:
+            frame = yield from encode_response_frame_in_pieces(
+                slot.api_key, self.version, slot.correlation, response
+            )
+        finally:
+            self._is_answering = False
+        self._send(frame, response, pause)
+
+    def _send(self, frame: Sequence[Buffer | RecordsSlice], response: Message, pause: Pause) -> None:
         # Ended only when it is sent: a response that cannot be encoded still becomes an error.
-        frame = encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response)
         if self._is_too_long(frame):
             return
         self.broker.answers.send(self.slot, frame, pause, self.timing, self.told(response))
@@ -588,7 +664,8 @@ class Exchange:
             self.refuse(str(error))
         except Exception:
             log.exception("%s: its error response cannot be sent, the connection is closed", self)
-        self.close()
+        if not self._is_answering:
+            self.close()
 
     def _end(self, errors: dict[int, int] | None = None) -> bool:
         """Note that the request has its answer, with these error codes, or that it gets none."""
