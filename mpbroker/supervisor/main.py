@@ -93,10 +93,11 @@ def check_size(config: BrokerConfig) -> None:
         raise FatalError(str(error), EXIT_MISCONFIGURED) from error
 
 
-def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
+def run(config: BrokerConfig, read_again: ReadAgain | None = None, owner_fd: int = -1) -> int:
     """Run a broker until it is told to stop; return the exit status.
 
-    Every failure is one clear line in the log.
+    Every failure is one clear line in the log. `owner_fd`: the broker stops when it becomes readable, as the
+    pidfd of a process does that ends; -1: nobody owns it.
     """
     logs.configure(logs.wanted_level(os.environ))
     setproctitle.setproctitle("mpbroker: supervisor")
@@ -104,6 +105,8 @@ def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
         with restricted_new_files():
             supervisor = Supervisor(config, read_again)
             logs.follow(supervisor.memory.words("log_level"))
+            if owner_fd >= 0:
+                supervisor.stop_with(owner_fd)
             return supervisor.run()
     except FatalError as error:
         log.error("%s", error)
@@ -171,7 +174,7 @@ class Supervisor:
         self.directory, made = runtime_dir.make(config)
         undo.callback(remove_empty, made)
         self.runtime_lock = runtime_dir.claim(self.directory)
-        self.pointers = runtime_dir.Pointers(config, self.directory)
+        self.pointers = runtime_dir.Pointers(self.config, self.directory)
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, buffers.sizes(config))
         undo.callback(self.memory.close)
         buffers.give_out(self.memory, config, config.num_network_threads)
@@ -374,6 +377,16 @@ class Supervisor:
         self.tree.watch(reader, drain)
         return reader
 
+    def stop_with(self, owner_fd: int) -> None:
+        """Stop, as after SIGTERM, when the descriptor becomes readable."""
+
+        def owner_has_gone() -> None:
+            self.tree.unwatch(owner_fd)
+            log.warning("the process that started this broker has gone: it stops")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        self.tree.watch(owner_fd, owner_has_gone)
+
     def _hung_up(self) -> None:
         self.hangups += 1
 
@@ -491,6 +504,7 @@ class Supervisor:
                 self.tree.step()
                 self._go_on_resizing()
                 self.listeners.go_on(self.tree)
+                self.pointers.name(self.listeners.now)
                 self.pointers.write()
                 self._go_on_reloading()
                 self.config = self.tree.config

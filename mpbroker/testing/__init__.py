@@ -1,0 +1,31 @@
+"""Brokers for tests: real ones, each in processes and directories of its own, gone when the test is over.
+
+    from mpbroker.testing import Broker
+
+    with Broker() as broker:
+        topic = broker.create_topic()
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})  # any Kafka client
+
+With pytest the fixtures of `mpbroker.testing.pytest_plugin` do that.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpbroker.testing.broker import Broker, BrokerFailed
+    from mpbroker.testing.faults import Faults
+
+__all__ = ["Broker", "BrokerFailed", "Faults"]
+
+
+def __getattr__(name: str) -> Any:
+    # pytest imports this package at each start, whether its tests want a broker or not.
+    if name in ("Broker", "BrokerFailed"):
+        from mpbroker.testing import broker
+
+        return getattr(broker, name)
+    if name == "Faults":
+        from mpbroker.testing.faults import Faults
+
+        return Faults
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
