@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from mpbroker.ipc.faults import Fault
 from mpbroker.ipc.pointer import CONTROL_NAME
 from mpbroker.ipc.process import FatalError
 
@@ -39,6 +40,7 @@ class Command(msgspec.Struct):
     listener: str | None = None  # listener-add: NAME://host:port; listener-remove: NAME
     protocol: str | None = None
     advertised: str | None = None  # host:port
+    faults: list[Fault] | None = None  # all that are to be from now on
 
 
 Answer: TypeAlias = dict[str, Any]

@@ -40,6 +40,7 @@ from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Command, ControlSocket, Later
+from mpbroker.supervisor.faulting import Faulting
 from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
@@ -63,7 +64,7 @@ NOT_FOLLOWED = (
     "what clients have altered of the broker's settings has no effect: %s. Alter it again, or change the "
     "configuration file"
 )
-CHANGES = ("resize", "reload", "listener-add", "listener-remove")
+CHANGES = ("resize", "reload", "faults", "listener-add", "listener-remove")
 
 log = logging.getLogger("mpbroker")
 
@@ -97,7 +98,7 @@ def run(config: BrokerConfig, read_again: ReadAgain | None = None, owner_fd: int
     """Run a broker until it is told to stop; return the exit status.
 
     Every failure is one clear line in the log. `owner_fd`: the broker stops when it becomes readable, as the
-    pidfd of a process does that ends; -1: nobody owns it.
+    pidfd of a process does that ends; -1: nobody owns it. Only the owner of a broker may ask it for faults.
     """
     logs.configure(logs.wanted_level(os.environ))
     setproctitle.setproctitle("mpbroker: supervisor")
@@ -106,7 +107,7 @@ def run(config: BrokerConfig, read_again: ReadAgain | None = None, owner_fd: int
             supervisor = Supervisor(config, read_again)
             logs.follow(supervisor.memory.words("log_level"))
             if owner_fd >= 0:
-                supervisor.stop_with(owner_fd)
+                supervisor.belong_to(owner_fd)
             return supervisor.run()
     except FatalError as error:
         log.error("%s", error)
@@ -145,6 +146,7 @@ class Supervisor:
         self.altering = AlteredSettings(self.memory, config.node_id)
         self.reloading: Reloading | None = None
         self.reload_asked: list[Later] = []
+        self.faulting = Faulting()
         self.hangups = 0
         self._asked_handlers = 0
         self.extend_at = 0.0
@@ -377,8 +379,9 @@ class Supervisor:
         self.tree.watch(reader, drain)
         return reader
 
-    def stop_with(self, owner_fd: int) -> None:
-        """Stop, as after SIGTERM, when the descriptor becomes readable."""
+    def belong_to(self, owner_fd: int) -> None:
+        """Stop, as after SIGTERM, when the descriptor becomes readable; until then allow faults."""
+        self.faulting.is_allowed = True
 
         def owner_has_gone() -> None:
             self.tree.unwatch(owner_fd)
@@ -504,6 +507,7 @@ class Supervisor:
                 self.tree.step()
                 self._go_on_resizing()
                 self.listeners.go_on(self.tree)
+                self.faulting.go_on(self.tree, self.tree.config)
                 self.pointers.name(self.listeners.now)
                 self.pointers.write()
                 self._go_on_reloading()
@@ -563,6 +567,8 @@ class Supervisor:
         if command.command == "reload":
             self.reload_asked.append(Later())
             return self.reload_asked[-1]
+        if command.command == "faults":
+            return self.faulting.ask(command.faults)
         return self._change_listeners(command)
 
     def _log_requests(self, command: Command) -> dict[str, Any]:

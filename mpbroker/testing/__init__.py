@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpbroker.testing.broker import Broker, BrokerFailed
-    from mpbroker.testing.faults import Faults
+    from mpbroker.testing.faults import Fault
 
-__all__ = ["Broker", "BrokerFailed", "Faults"]
+__all__ = ["Broker", "BrokerFailed", "Fault"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,8 +24,8 @@ def __getattr__(name: str) -> Any:
         from mpbroker.testing import broker
 
         return getattr(broker, name)
-    if name == "Faults":
-        from mpbroker.testing.faults import Faults
+    if name == "Fault":
+        from mpbroker.testing.faults import Fault
 
-        return Faults
+        return Fault
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,7 +26,7 @@ import mpbroker
 from mpbroker.ipc.pointer import read_pointer
 
 if TYPE_CHECKING:
-    from mpbroker.testing.faults import Faults
+    from mpbroker.testing.faults import Fault
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -61,7 +61,8 @@ class Broker:
 
     Use it as a context manager, or call `start` and `stop`. `settings` are those of `server.properties`, by
     Kafka's names; values may be numbers and bools. `log_dir` is kept, with what a broker left there before;
-    without it a temporary directory is made, and removed by `stop`.
+    without it a temporary directory is made, and removed by `stop`. `client` has properties of a Kafka client
+    (`security.protocol`, `sasl.*`, `ssl.*`), for topics where the first listener is not a plain one.
 
     A broker never outlives the process that started it: when that has ended, even by SIGKILL, the broker
     stops by itself and removes its temporary directories.
@@ -72,6 +73,7 @@ class Broker:
         settings: Mapping[str, object] | None = None,
         *,
         log_dir: str | os.PathLike[str] | None = None,
+        client: Mapping[str, str] | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
         stop_timeout_s: float = STOP_TIMEOUT_S,
     ) -> None:
@@ -79,6 +81,7 @@ class Broker:
         for key in ("log.dirs", "log.dir"):
             if key in self.settings:
                 raise ValueError(f"settings[{key!r}]: name the directory with Broker(log_dir=…)")
+        self.client = dict(client or {})
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._given_log_dir = Path(log_dir).absolute() if log_dir is not None else None
@@ -88,8 +91,9 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._notices: socket.socket | None = None
-        self._listeners: dict[str, str] = {}
-        self._faults: Faults | None = None
+        self._bound: dict[str, str] = {}
+        self._faults: list[Fault] = []
+        self._fault_number = 0
         self._kept_log = ""
 
     # ---- life
@@ -100,7 +104,13 @@ class Broker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        try:
+            self.stop()
+        except BrokerFailed as failed:
+            if error is None:
+                raise
+            # What went wrong first is what the test is about.
+            error.add_note(str(failed))
 
     def start(self) -> Broker:
         """Start the broker, and return it when its listeners answer. Raises BrokerFailed.
@@ -111,8 +121,6 @@ class Broker:
             raise BrokerFailed("the broker was started already")
         self._make_directories()
         try:
-            if self._faults is not None:
-                self._faults.listen()
             self._launch()
             self._await_ready()
         except BaseException as error:
@@ -179,9 +187,9 @@ class Broker:
     @property
     def listeners(self) -> dict[str, str]:
         """Return the address of each listener by name, as `host:port` or `unix:/path`."""
-        if not self._listeners:
+        if not self._bound:
             raise BrokerFailed("the broker has no ports yet: start it, or use it in a with statement")
-        return dict(self._listeners)
+        return {name: _reachable(at) for name, at in self._bound.items()}
 
     @property
     def log_dir(self) -> Path:
@@ -250,32 +258,63 @@ class Broker:
 
     # ---- faults
 
-    @property
-    def faults(self) -> Faults:
-        """Return the faults that clients are to see; none at first.
+    def fault(
+        self,
+        api: str | int,
+        *,
+        error: str | int | None = None,
+        close: bool = False,
+        delay_ms: int = 0,
+        times: int = 0,
+        client_id: str | None = None,
+    ) -> Fault:
+        """Let requests of an API wait, and then fail with an error code or lose their connection.
 
-        The first use puts a proxy in front of the broker, on the same port: clients lose their connections
-        once, and make new ones.
+        It holds for all that arrive after this call: `times` of them (0: all), of one client or of all. The
+        broker does nothing with a request that fails or loses its connection; one that only waits is served
+        then. Of several faults the oldest that is about a request counts. A broker that stops forgets them.
+
+        Use it in a with statement, or call `clear` of what it returns. Raises ValueError, BrokerFailed.
         """
-        if self._faults is None:
-            from mpbroker.testing.faults import Faults
+        from mpbroker.ipc import faults
+        from mpbroker.testing.faults import Fault, api_key, error_code
 
-            if self._process is None:
-                raise BrokerFailed("the broker does not run: start it before its faults are used")
-            faults = Faults(self)
-            faults.install()
-            self._faults = faults
-        return self._faults
+        pid = self.pid  # it must run
+        self._fault_number += 1
+        assert self._memory is not None
+        hits = self._memory / f"fault-{pid}-{self._fault_number}"
+        told = faults.Fault(
+            hits=str(hits),
+            api_key=api_key(api),
+            delay_ms=delay_ms,
+            error_code=0 if error is None else error_code(error),
+            closes=close,
+            client_id=client_id,
+            times=times,
+        )
+        fault = Fault(self, told)
+        hits.touch(mode=0o600)
+        try:
+            self._tell_faults([*self._faults, fault])
+        except BaseException:
+            hits.unlink()
+            raise
+        self._faults.append(fault)
+        return fault
 
-    @property
-    def direct_address(self) -> tuple[str, int]:
-        """Return host and port of the first listener itself, where no fault happens."""
-        pointer = read_pointer(self.log_dir)
-        if pointer is None or not pointer.listeners:
-            raise BrokerFailed("the broker does not run: no listener stands in mpbroker.json")
-        address = next(iter(pointer.listeners.values()))
-        host, _, port = address.rpartition(":")
-        return host.strip("[]"), int(port)
+    def clear_faults(self, *faults: Fault) -> None:
+        """Take faults back, all if none are named. Raises BrokerFailed."""
+        gone = [one for one in self._faults if not faults or one in faults]
+        if gone:
+            stay = [one for one in self._faults if one not in gone]
+            if self.is_running:
+                self._tell_faults(stay)
+            self._faults = stay
+            for one in gone:
+                one.forget()
+
+    def _tell_faults(self, faults: list[Fault]) -> None:
+        self.control("faults", faults=[one.told for one in faults])
 
     def control(self, command: str, **arguments: object) -> dict[str, object]:
         """Have the supervisor do a command of `mpbroker ctl`; return its answer. Raises BrokerFailed."""
@@ -324,12 +363,10 @@ class Broker:
 
     def _all_settings(self) -> dict[str, str]:
         settings = {**DEFAULTS, **self.settings, "log.dirs": str(self.log_dir)}
-        if self._faults is not None:
-            return {**settings, **self._faults.listener_settings()}
         settings.setdefault("listeners", f"{LISTENER}://{HOST}:0")
-        if self._listeners:
+        if self._bound:
             # A client that knows the broker finds it again.
-            settings["listeners"] = ",".join(f"{name}://{at}" for name, at in self._listeners.items())
+            settings["listeners"] = ",".join(f"{name}://{at}" for name, at in self._bound.items())
         return settings
 
     def _await_ready(self) -> None:
@@ -353,14 +390,14 @@ class Broker:
         pointer = read_pointer(self.log_dir)
         if pointer is None:
             raise BrokerFailed(f"the broker has written no mpbroker.json into {self.log_dir}")
-        if self._faults is None:
-            self._listeners = pointer.listeners
+        self._bound = pointer.listeners
         atexit.register(self._at_exit, os.getpid())
 
     def _kill_processes(self) -> int:
         """Kill what still runs of it and wait until all has ended; return the exit code of the supervisor."""
-        if self._faults is not None:
-            self._faults.stop()
+        for fault in self._faults:
+            fault.forget()
+        self._faults = []
         code = 0
         if self._process is not None:
             members = list(_open_members(self._process.pid)) if self._process.returncode is None else []
@@ -398,14 +435,20 @@ class Broker:
             if directory is not None:
                 shutil.rmtree(directory, ignore_errors=True)
         self._directory = self._memory = None
-        if self._faults is None:
-            self._listeners = {}
+        self._bound = {}
 
 
 def unique_name(beginning: str) -> str:
     """Return a name for a topic that begins so, as far as topics may, and that nobody else has."""
     end = f"-{uuid.uuid4().hex[:8]}"
     return re.sub(r"[^a-zA-Z0-9._-]+", "-", beginning)[: TOPIC_NAME_MAX - len(end)].strip("-") + end
+
+
+def _reachable(address: str) -> str:
+    """Return where a client of this host reaches a listener, which may be one on all addresses."""
+    host, _, port = address.rpartition(":")
+    loopback = {"": HOST, "0.0.0.0": HOST, "[::]": "[::1]"}
+    return f"{loopback[host]}:{port}" if host in loopback else address
 
 
 def _text(value: object) -> str:

@@ -43,10 +43,11 @@ def main() -> None:
     if owner_fd < 0 or os.getppid() != order.owner:
         _remove(order)
         sys.exit(EXIT_WITHOUT_OWNER)
-    code = _serve(order, owner_fd)
-    if _has_ended(owner_fd):
-        _remove(order)
-    sys.exit(code)
+    try:
+        sys.exit(_serve(order, owner_fd))
+    finally:
+        if _has_ended(owner_fd):
+            _remove(order)
 
 
 def _serve(order: Order, owner_fd: int) -> int:

@@ -7,8 +7,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from mpbroker.client.cluster import Cluster
-from mpbroker.client.config import ClientConfig
-from mpbroker.client.errors import ClientError
+from mpbroker.client.config import ClientConfig, from_properties, parse_servers
+from mpbroker.client.errors import ClientError, ConfigError
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mpbroker.testing.broker import Broker
 
 TIMEOUT_MS = 30_000
+CLIENT_ID = "mpbroker-testing"
 
 
 def create(broker: Broker, name: str, partitions: int, config: Mapping[str, str]) -> None:
@@ -43,12 +44,14 @@ def delete(broker: Broker, names: list[str], *, missing_ok: bool) -> None:
 def _ask(broker: Broker, request: m.Message) -> Any:
     from mpbroker.testing.broker import BrokerFailed
 
-    config = ClientConfig(client_id="mpbroker-testing")
-    with closing(Cluster([broker.direct_address], config)) as cluster:
-        try:
+    try:
+        config, unknown = from_properties(broker.client, ClientConfig(client_id=CLIENT_ID))
+        if unknown:
+            raise ConfigError(f"client={broker.client}: no Kafka client has {', '.join(unknown)}")
+        with closing(Cluster(parse_servers(broker.bootstrap_servers), config)) as cluster:
             return cluster.ask_any(request, TIMEOUT_MS)
-        except ClientError as error:
-            raise BrokerFailed(f"{error}\n{broker.log_tail()}") from error
+    except ClientError as error:
+        raise BrokerFailed(f"{error}\n{broker.log_tail()}") from error
 
 
 def _check(what: str, code: int, message: str | None) -> None:
