@@ -25,7 +25,7 @@ class Pointer(msgspec.Struct):
     runtime_dir: str
     pid: int
     node_id: int
-    listeners: dict[str, str] = {}  # noqa: RUF012 (msgspec copies it)
+    listeners: dict[str, str] = {}
 
 
 def write_pointer(log_dir: Path, pointer: Pointer) -> None:

@@ -13,7 +13,7 @@ from mpbroker.ipc import faults, settings
 from mpbroker.ipc.faults import Fault
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.errors import error_code
 from mpbroker.supervisor.control import Later
 from mpbroker.supervisor.reloading import publish
 from mpbroker.supervisor.roles import served
@@ -66,14 +66,15 @@ def _check(fault: Fault) -> None:
         raise ValueError("a fault needs a delay, an error code or a closed connection")
     if fault.delay_ms < 0 or fault.times < 0:
         raise ValueError(f"delay_ms={fault.delay_ms}, times={fault.times}: neither may be negative")
-    ErrorCode(fault.error_code)
+    if error_code(fault.error_code) != fault.error_code:
+        raise ValueError(f"Kafka has no error code {fault.error_code}")
 
 
 def _described(fault: Fault) -> str:
     parts = [ApiKey(fault.api_key).name]
     parts += [f"of client {fault.client_id!r}"] if fault.client_id is not None else []
     parts += [f"waits {fault.delay_ms} ms"] if fault.delay_ms else []
-    parts += [f"fails with {ErrorCode(fault.error_code).name}"] if fault.error_code else []
+    parts += [f"fails with {error_code(fault.error_code).name}"] if fault.error_code else []
     parts += ["loses its connection"] if fault.closes else []
     parts += [f"{fault.times} times"] if fault.times else []
     return " ".join(parts)

@@ -53,7 +53,7 @@ COMMAND = (
 
 
 class BrokerFailed(Exception):
-    """A broker did not start, ended by itself, or did not do what was asked; its last log lines are quoted."""
+    """A broker did not start, ended by itself, or refused what was asked; its last log lines are quoted."""
 
 
 class Broker:
@@ -155,7 +155,7 @@ class Broker:
             raise BrokerFailed(failure)
 
     def kill(self) -> None:
-        """End all processes of the broker by SIGKILL, as a crash does. `start` goes on with what is on disk."""
+        """End all processes of the broker by SIGKILL, as a crash does. `start` recovers what is on disk."""
         if self._process is None:
             raise BrokerFailed("the broker does not run")
         self._kill_processes()
@@ -181,7 +181,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return `host:port` of the first listener, for clients. Raises BrokerFailed before the first start."""
+        """Return `host:port` of the first listener, for clients. Raises BrokerFailed before a start."""
         return next(iter(self.listeners.values()))
 
     @property
@@ -249,7 +249,7 @@ class Broker:
         partitions: int = 1,
         config: Mapping[str, object] | None = None,
     ) -> Iterator[str]:
-        """Create a topic for a with statement, which gets its name; it is deleted at the end if still there."""
+        """Create a topic for a with statement, which gets its name; it is deleted at the end."""
         made = self.create_topic(name, partitions, config)
         try:
             yield made

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Fault:
-    """A fault of `Broker.fault`, until `clear`; as a context manager it is cleared at the end of the block."""
+    """A fault of `Broker.fault`, until `clear` or the end of the with statement that has it."""
 
     def __init__(self, broker: Broker, told: faults.Fault) -> None:
         self.told = told
@@ -52,10 +52,10 @@ class Fault:
 def api_key(name: str | int) -> int:
     """Return the key of an API by its name: `ListOffsets`, `LIST_OFFSETS` or `list_offsets`.
 
-    Raises ValueError.
+    The broker checks numbers. Raises ValueError.
     """
     if isinstance(name, int):
-        return ApiKey(name)
+        return name
     by_name = {_plain(key.name): key for key in ApiKey}
     if _plain(name) not in by_name:
         raise ValueError(f"Kafka has no API {name!r}: name one such as Produce, Fetch or ListOffsets")
@@ -63,9 +63,9 @@ def api_key(name: str | int) -> int:
 
 
 def error_code(name: str | int) -> int:
-    """Return an error code by its name in Kafka's `Errors`. Raises ValueError."""
+    """Return an error code by its name in Kafka's `Errors`; the broker checks numbers. Raises ValueError."""
     if isinstance(name, int):
-        return ErrorCode(name)
+        return name
     try:
         return ErrorCode[name.upper()]
     except KeyError:

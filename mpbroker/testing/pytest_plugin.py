@@ -1,8 +1,8 @@
 """Fixtures of brokers and topics for pytest, which finds this module by itself where mpbroker is installed.
 
-A test gets a broker that its session shares (`mpbroker_broker`) or one of its own (`mpbroker_own_broker`), and
-topics of its own on the shared one (`mpbroker_topic`, `mpbroker_topics`). With pytest-xdist each worker is a
-session. Nothing is imported and nothing started before a test asks for it.
+A test gets a broker that its session shares (`mpbroker_broker`) or one of its own (`mpbroker_own_broker`),
+and topics of its own on the shared one (`mpbroker_topic`, `mpbroker_topics`). With pytest-xdist each worker
+is a session. Nothing is imported and nothing started before a test asks for it.
 """
 
 from __future__ import annotations

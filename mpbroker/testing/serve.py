@@ -1,4 +1,4 @@
-"""The process that `Broker` starts: a supervisor like that of `mpbroker serve`, owned by the process of a test.
+"""The process that `Broker` starts: a supervisor as of `mpbroker serve`, owned by the process of a test.
 
 It reads an `Order` from standard input, since others on the host can read a command line. When its owner has
 gone, however that ended, the broker stops and removes the directories that were made for it.
@@ -27,7 +27,7 @@ class Order(msgspec.Struct):
 
     owner: int
     settings: dict[str, str]
-    own_directories: list[str] = []  # noqa: RUF012 (msgspec copies it)
+    own_directories: list[str] = []
 
 
 def main() -> None:

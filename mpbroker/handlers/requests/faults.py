@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from mpbroker.handlers.requests.exchange import Exchange
 from mpbroker.ipc.faults import Fault, read
-from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.errors import error_code
 
 
 class Faults:
@@ -107,7 +107,7 @@ def _ends(fault: Fault, exchange: Exchange) -> bool:
     if fault.closes:
         exchange.close()
     elif fault.error_code:
-        exchange.guard(lambda: exchange.fail(ErrorCode(fault.error_code)))
+        exchange.guard(lambda: exchange.fail(error_code(fault.error_code)))
     else:
         return False
     return True
