@@ -12,7 +12,8 @@ With pytest the fixtures of `mpbroker.testing.pytest_plugin` do that.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mpbroker.testing.broker import Broker, BrokerFailed
+    from mpbroker.testing.broker import Broker
+    from mpbroker.testing.errors import BrokerFailed
     from mpbroker.testing.faults import Fault
 
 __all__ = ["Broker", "BrokerFailed", "Fault"]
@@ -20,10 +21,14 @@ __all__ = ["Broker", "BrokerFailed", "Fault"]
 
 def __getattr__(name: str) -> Any:
     # pytest imports this package at each start, whether its tests want a broker or not.
-    if name in ("Broker", "BrokerFailed"):
-        from mpbroker.testing import broker
+    if name == "Broker":
+        from mpbroker.testing.broker import Broker
 
-        return getattr(broker, name)
+        return Broker
+    if name == "BrokerFailed":
+        from mpbroker.testing.errors import BrokerFailed
+
+        return BrokerFailed
     if name == "Fault":
         from mpbroker.testing.faults import Fault
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import re
 import select
 import shutil
 import signal
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -22,11 +20,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import mpbroker
 from mpbroker.ipc.pointer import read_pointer
+from mpbroker.testing.errors import BrokerFailed
 
 if TYPE_CHECKING:
     from mpbroker.testing.faults import Fault
+    from mpbroker.testing.topics import Where
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -43,17 +42,12 @@ DEFAULTS = {
     "transaction.state.log.num.partitions": "1",
     "log.journal.bytes": "4194304",
 }
-TOPIC_NAME_MAX = 249
 LOG_TAIL_LINES = 30
 # `sys.path` may lack the directory of this package in a new interpreter; `-P` keeps that of the test out.
 COMMAND = (
     "import sys; sys.path.append(sys.argv.pop()); "
     "from mpbroker.testing.serve import main; main()"
 )  # fmt: skip
-
-
-class BrokerFailed(Exception):
-    """A broker did not start, ended by itself, or refused what was asked; its last log lines are quoted."""
 
 
 class Broker:
@@ -226,10 +220,11 @@ class Broker:
 
         `config` has settings of the topic by Kafka's names.
         """
-        from mpbroker.testing import topics
+        from mpbroker.testing.names import unique_name
+        from mpbroker.testing.topics import create
 
         name = name or unique_name("topic")
-        topics.create(self, name, partitions, {key: _text(value) for key, value in (config or {}).items()})
+        create(self._where, name, partitions, {key: _text(value) for key, value in (config or {}).items()})
         return name
 
     def delete_topic(self, name: str) -> None:
@@ -238,9 +233,15 @@ class Broker:
 
     def delete_topics(self, names: Iterable[str], *, missing_ok: bool = False) -> None:
         """Delete topics, all in one request. Raises BrokerFailed, also about one that is not there."""
-        from mpbroker.testing import topics
+        from mpbroker.testing.topics import delete
 
-        topics.delete(self, list(names), missing_ok=missing_ok)
+        delete(self._where, list(names), missing_ok=missing_ok)
+
+    @property
+    def _where(self) -> Where:
+        from mpbroker.testing.topics import Where
+
+        return Where(self.bootstrap_servers, self.client)
 
     @contextlib.contextmanager
     def topic(
@@ -277,7 +278,8 @@ class Broker:
         Use it in a with statement, or call `clear` of what it returns. Raises ValueError, BrokerFailed.
         """
         from mpbroker.ipc import faults
-        from mpbroker.testing.faults import Fault, api_key, error_code
+        from mpbroker.testing.faults import Fault
+        from mpbroker.testing.names import api_key, error_code
 
         pid = self.pid  # it must run
         self._fault_number += 1
@@ -292,7 +294,7 @@ class Broker:
             client_id=client_id,
             times=times,
         )
-        fault = Fault(self, told)
+        fault = Fault(told, self.clear_faults)
         hits.touch(mode=0o600)
         try:
             self._tell_faults([*self._faults, fault])
@@ -349,7 +351,7 @@ class Broker:
         with open(self._directory / "broker.log", "ab") as log:
             # A session of its own: the keys of a terminal are for the test, and one signal reaches all of it.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", COMMAND, str(Path(mpbroker.__file__).parents[1])],
+                [sys.executable, "-P", "-c", COMMAND, str(Path(__file__).parents[2])],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -436,12 +438,6 @@ class Broker:
                 shutil.rmtree(directory, ignore_errors=True)
         self._directory = self._memory = None
         self._bound = {}
-
-
-def unique_name(beginning: str) -> str:
-    """Return a name for a topic that begins so, as far as topics may, and that nobody else has."""
-    end = f"-{uuid.uuid4().hex[:8]}"
-    return re.sub(r"[^a-zA-Z0-9._-]+", "-", beginning)[: TOPIC_NAME_MAX - len(end)].strip("-") + end
 
 
 def _reachable(address: str) -> str:

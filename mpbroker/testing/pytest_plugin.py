@@ -59,7 +59,7 @@ def mpbroker_topics(request: pytest.FixtureRequest, mpbroker_broker: Broker) -> 
 
     A topic without a name gets one that begins with the test's and that no other topic has.
     """
-    from mpbroker.testing.broker import unique_name
+    from mpbroker.testing.names import unique_name
 
     made: list[str] = []
 

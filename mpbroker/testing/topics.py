@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, from_properties, parse_servers
 from mpbroker.client.errors import ClientError, ConfigError
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
-
-if TYPE_CHECKING:
-    from mpbroker.testing.broker import Broker
+from mpbroker.testing.errors import BrokerFailed
 
 TIMEOUT_MS = 30_000
 CLIENT_ID = "mpbroker-testing"
 
 
-def create(broker: Broker, name: str, partitions: int, config: Mapping[str, str]) -> None:
+class Where(NamedTuple):
+    """The address of a broker, and the properties of a client that may connect there."""
+
+    servers: str
+    client: Mapping[str, str]
+
+
+def create(where: Where, name: str, partitions: int, config: Mapping[str, str]) -> None:
     """Create a topic. Raises BrokerFailed."""
     wanted = m.CreateTopicsRequest.CreatableTopic(
         name=name,
@@ -27,35 +32,31 @@ def create(broker: Broker, name: str, partitions: int, config: Mapping[str, str]
         replication_factor=1,
         configs=[m.CreateTopicsRequest.CreatableTopicConfig(key, value) for key, value in config.items()],
     )
-    response = _ask(broker, m.CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
+    response = _ask(where, m.CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS))
     for result in response.topics:
         _check(f"create topic {name}", result.error_code, result.error_message)
 
 
-def delete(broker: Broker, names: list[str], *, missing_ok: bool) -> None:
+def delete(where: Where, names: list[str], *, missing_ok: bool) -> None:
     """Delete topics. Raises BrokerFailed."""
     states = [m.DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
     request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=TIMEOUT_MS)
-    for result in _ask(broker, request).responses:
+    for result in _ask(where, request).responses:
         if not (missing_ok and result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             _check(f"delete topic {result.name}", result.error_code, result.error_message)
 
 
-def _ask(broker: Broker, request: m.Message) -> Any:
-    from mpbroker.testing.broker import BrokerFailed
-
+def _ask(where: Where, request: m.Message) -> Any:
     try:
-        config, unknown = from_properties(broker.client, ClientConfig(client_id=CLIENT_ID))
+        config, unknown = from_properties(where.client, ClientConfig(client_id=CLIENT_ID))
         if unknown:
-            raise ConfigError(f"client={broker.client}: no Kafka client has {', '.join(unknown)}")
-        with closing(Cluster(parse_servers(broker.bootstrap_servers), config)) as cluster:
+            raise ConfigError(f"client={where.client}: no Kafka client has {', '.join(unknown)}")
+        with closing(Cluster(parse_servers(where.servers), config)) as cluster:
             return cluster.ask_any(request, TIMEOUT_MS)
     except ClientError as error:
-        raise BrokerFailed(f"{error}\n{broker.log_tail()}") from error
+        raise BrokerFailed(str(error)) from error
 
 
 def _check(what: str, code: int, message: str | None) -> None:
-    from mpbroker.testing.broker import BrokerFailed
-
     if code:
         raise BrokerFailed(f"{what}: {error_code(code).name}: {message or error_code(code).message}")

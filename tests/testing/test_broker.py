@@ -14,7 +14,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from mpbroker.ipc.pointer import read_pointer
-from mpbroker.testing.broker import MEMORY, Broker, BrokerFailed
+from mpbroker.testing.broker import MEMORY, Broker
+from mpbroker.testing.errors import BrokerFailed
 from tests.support.polling import PATIENCE_S, is_readable, until
 
 # What a test's process says of its broker before it waits for its end.

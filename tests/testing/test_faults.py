@@ -17,7 +17,8 @@ from mpbroker.client.config import ClientConfig, parse_servers
 from mpbroker.client.errors import ConnectionLost
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.testing.broker import Broker, BrokerFailed
+from mpbroker.testing.broker import Broker
+from mpbroker.testing.errors import BrokerFailed
 from tests.support.polling import PATIENCE_S, until
 
 HANDLERS = 2

@@ -7,8 +7,7 @@ import pytest
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import problem_with
-from mpbroker.testing.broker import unique_name
-from mpbroker.testing.faults import api_key, error_code
+from mpbroker.testing.names import api_key, error_code, unique_name
 
 
 @pytest.mark.parametrize("beginning", ["test_x", "test_x[1-ä/é]", "x" * 500, "[]"])
