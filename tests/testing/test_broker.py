@@ -118,6 +118,33 @@ def test_a_directory_that_is_given_stays(tmp_path: Path) -> None:
     assert (tmp_path / "data" / f"{topic}-0").is_dir()
 
 
+def test_topics_of_a_broker_that_asks_who_it_is() -> None:
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    listener = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        listener: f'{login} user_admin="secret";',
+    }
+    client = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{login} username="admin" password="secret";',
+    }
+    with Broker(settings, client=client) as broker:
+        assert list(broker.listeners) == ["SASL_PLAINTEXT"]
+        broker.create_topic("t")
+        broker.client["colour"] = "blue"
+        with pytest.raises(BrokerFailed, match="no Kafka client has colour"):
+            broker.create_topic("u")
+
+
+def test_a_listener_on_all_addresses_is_reached() -> None:
+    with Broker({"listeners": "PLAINTEXT://:0"}) as broker:
+        assert broker.bootstrap_servers.startswith("127.0.0.1:")
+        broker.create_topic()
+
+
 def test_a_bad_setting_is_named() -> None:
     with pytest.raises(BrokerFailed, match=r"ended with status 2\n(.*\n)*.*num\.io\.threads.*many"):
         Broker({"num.io.threads": "many"}).start()
