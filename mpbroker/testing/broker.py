@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import secrets
 import select
 import shutil
 import signal
@@ -16,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -79,7 +80,8 @@ class Broker:
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._given_log_dir = Path(log_dir).absolute() if log_dir is not None else None
-        self._directory: Path | None = None  # of the log, and of the data unless `log_dir` was given
+        # Only named here: the process that removes them in the end makes them.
+        self._directory: Path | None = None  # of the data, unless `log_dir` was given
         self._memory: Path | None = None
         # Not waited for before all of the group is killed: until then its pid and group are nobody else's.
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,7 +90,8 @@ class Broker:
         self._bound: dict[str, str] = {}
         self._faults: list[Fault] = []
         self._fault_number = 0
-        self._kept_log = ""
+        # Without a name, so that nothing of it can stay.
+        self._log: BinaryIO | None = None
 
     # ---- life
 
@@ -113,7 +116,7 @@ class Broker:
         """
         if self._process is not None:
             raise BrokerFailed("the broker was started already")
-        self._make_directories()
+        self._name_directories()
         try:
             self._launch()
             self._await_ready()
@@ -196,12 +199,11 @@ class Broker:
 
     def logs(self) -> str:
         """Return all that the broker has logged, also after its end."""
-        if self._directory is None:
-            return self._kept_log
-        try:
-            return (self._directory / "broker.log").read_text(errors="replace")
-        except FileNotFoundError:
+        if self._log is None:
             return ""
+        # The broker's processes share the position of the file.
+        fd = self._log.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
 
     def log_tail(self) -> str:
         """Return the last lines of its log, under a headline."""
@@ -332,32 +334,29 @@ class Broker:
     # ---- processes and directories
 
     def _launch(self) -> None:
-        assert self._directory is not None
-        assert self._memory is not None
+        assert self._log is not None
         order = {
             "owner": os.getpid(),
             "settings": self._all_settings(),
             "own_directories": [str(self._memory), str(self._directory)],
         }
-        notices = self._memory / "notify"
-        notices.unlink(missing_ok=True)
+        notices = f"mpbroker-testing-{secrets.token_hex(16)}"
         self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._notices.bind(str(notices))
+        self._notices.bind(f"\0{notices}")
         environment = {
             **os.environ,
             "MPBROKER_RUNTIME_DIR": str(self._memory),
-            "NOTIFY_SOCKET": str(notices),
+            "NOTIFY_SOCKET": f"@{notices}",
         }
-        with open(self._directory / "broker.log", "ab") as log:
-            # A session of its own: the keys of a terminal are for the test, and one signal reaches all of it.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", COMMAND, str(Path(__file__).parents[2])],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+        # A session of its own: the keys of a terminal are for the test, and one signal reaches all of it.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", COMMAND, str(Path(__file__).parents[2])],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
         self._pidfd = os.pidfd_open(self._process.pid)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
@@ -425,14 +424,14 @@ class Broker:
             self._kill_processes()
             self._remove_directories()
 
-    def _make_directories(self) -> None:
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="mpbroker-testing-"))
-        if self._memory is None:
-            self._memory = Path(tempfile.mkdtemp(prefix="mpbroker-testing-", dir=MEMORY))
+    def _name_directories(self) -> None:
+        """Name directories, and make the file of the log, unless an earlier start has left them."""
+        if self._directory is None or self._memory is None:
+            name = f"mpbroker-testing-{secrets.token_hex(8)}"
+            self._directory, self._memory = Path(tempfile.gettempdir(), name), MEMORY / name
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115
 
     def _remove_directories(self) -> None:
-        self._kept_log = self.logs()
         for directory in (self._directory, self._memory):
             if directory is not None:
                 shutil.rmtree(directory, ignore_errors=True)

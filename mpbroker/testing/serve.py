@@ -1,7 +1,8 @@
 """The process that `Broker` starts: a supervisor as of `mpbroker serve`, owned by the process of a test.
 
-It reads an `Order` from standard input, since others on the host can read a command line. When its owner has
-gone, however that ended, the broker stops and removes the directories that were made for it.
+It reads an `Order` from standard input, since others on the host can read a command line. It makes its own
+directories, and when its owner has gone, however that ended, the broker stops and removes them. So there is
+no moment at which a death leaves them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import select
 import shutil
 import sys
+from pathlib import Path
 
 import msgspec
 
@@ -23,7 +25,9 @@ EXIT_WITHOUT_OWNER = 3
 
 
 class Order(msgspec.Struct):
-    """What to serve. `owner`: the pid of our parent. `own_directories`: those that the owner made for us."""
+    """What to serve. `owner`: the pid of our parent. `own_directories`: to be made, unless an
+    earlier start has left them, and removed.
+    """
 
     owner: int
     settings: dict[str, str]
@@ -32,7 +36,10 @@ class Order(msgspec.Struct):
 
 def main() -> None:
     """Serve what standard input orders; exit with the status of the broker."""
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    told = sys.stdin.buffer.read()
+    if not told:
+        sys.exit(EXIT_WITHOUT_OWNER)
+    order = msgspec.json.decode(told, type=Order)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -44,6 +51,8 @@ def main() -> None:
         _remove(order)
         sys.exit(EXIT_WITHOUT_OWNER)
     try:
+        for directory in order.own_directories:
+            Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
         sys.exit(_serve(order, owner_fd))
     finally:
         if _has_ended(owner_fd):
