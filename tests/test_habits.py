@@ -43,6 +43,7 @@ RANKS = {
     "mpbroker.supervisor": 6,
     "mpbroker.spark": 7,
     "mpbroker.cli": 8,
+    "mpbroker.testing": 9,
 }
 # Rooms that are narrower than their rank: all they may import of ours.
 NARROW = {
@@ -62,6 +63,10 @@ NARROW = {
         *("mpbroker.inspection", "mpbroker.reading", "mpbroker.spark"),
         # The names of quotas.
         "mpbroker.quotas.entities",
+    ),
+    "mpbroker.testing": (
+        *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "client", "supervisor")),
+        *("mpbroker.cli.control", "mpbroker.cli.errors"),
     ),
     "mpbroker.reading": (
         "shm",

@@ -17,6 +17,7 @@ from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, HandlerTurn
 from mpbroker.handlers.produce.produce_order import ProduceOrder
 from mpbroker.handlers.requests.exchange import Exchange
+from mpbroker.handlers.requests.faults import Faults
 from mpbroker.handlers.wiring import make_broker, session_slots
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
@@ -112,10 +113,12 @@ class Handler:
         # Numbers of log workers that died and have no welcomed successor yet.
         self.fenced_logs: set[int] = set()
         self.coordinator_was_fenced = False
+        self.faults = Faults(memory.private.block("faults"), monotonic_ms)
         self._watch_words()
         self.broker = make_broker(context, self.number, self.arena, self.turn, self.outboxes, self.produces)
         for worker in self.log_workers:
             self.set_log_up(worker, context.is_alive(log_worker(worker)))
+        self._choose_leaving()
 
     def _watch_words(self) -> None:
         memory, index = self.context.memory, self.context.index
@@ -134,6 +137,10 @@ class Handler:
 
     def _take_limits(self) -> None:
         self.turn.fetch_bytes_max = self.context.config.fetch_max_bytes
+
+    def _choose_leaving(self) -> None:
+        """Have the turn leave every request to Python if somebody here has to see all of them."""
+        self.turn.leaves_all = self.turn.tells_all or bool(self.faults)
 
     def set_log_up(self, worker: int, up: bool) -> None:
         self.turn.set_log_up(worker, up)
@@ -167,6 +174,7 @@ class Handler:
             self.turn.changed(word)
         if self.turn.changed(self.request_log_word):
             self.turn.tells_all = self.broker.log_levels.logs_requests
+            self._choose_leaving()
         if self.turn.changed(self.bulletin_word) or not self.is_ready:
             self.read_news()
         if slots:
@@ -185,6 +193,8 @@ class Handler:
             self.begin(self.produces.ready.popleft())
         self.broker.fetches.expire(now_ms)
         self.broker.coordinator.expire(now_ms)
+        if self.faults.delays:
+            self.serve_delayed()
         if now_ms >= self.next_files_look_ms:
             self.forget_deleted_files(now_ms)
         self.flush()
@@ -229,7 +239,7 @@ class Handler:
             return RETRY_FULL_RING_MS
         if self.broker.waiting or self.broker.transactions.holds.has_news:
             return RETRY_FULL_ARENA_MS
-        waited_for = (self.broker.fetches, self.broker.coordinator, self.broker.transactions)
+        waited_for = (self.broker.fetches, self.broker.coordinator, self.broker.transactions, self.faults)
         known = [ms for ms in (one.next_deadline_ms() for one in waited_for) if ms is not None]
         if not known:
             return IDLE_SLEEP_MS
@@ -358,8 +368,17 @@ class Handler:
         if exchange.can_be_served():
             self.open[exchange] = None
             exchange.on_end = partial(self.ended, exchange)
-            exchange.run()
+            if not (self.faults and self.faults.meets(exchange)):
+                exchange.run()
         return exchange
+
+    def serve_delayed(self, *, all_of_them: bool = False) -> None:
+        """Serve the requests that a fault has delayed for long enough."""
+        for exchange in self.faults.take_due(all_of_them=all_of_them):
+            if exchange.pieces is None:
+                exchange.run()
+            if exchange.pieces is not None:
+                self.broker.long_work.append(exchange)
 
     def ended(self, exchange: Exchange) -> None:
         self.open.pop(exchange, None)
@@ -394,6 +413,8 @@ class Handler:
             # Settings derived from the defaults of topics need a successor: see supervisor/rolling.py.
             self.context.follow_settings()
             self._take_limits()
+            self.faults.refresh()
+            self._choose_leaving()
             self.broker.fetch_sessions.resize(session_slots(self.context.config))
         elif is_processor(fence.role):
             self.fence_processor(fence)
@@ -492,6 +513,7 @@ class Handler:
         for exchange in (*self.broker.long_work, *([self.working] if self.working else ())):
             if exchange.slot.api_key == ApiKey.PRODUCE:
                 exchange.close()
+        self.faults.close_delayed(ApiKey.PRODUCE)
         self.broker.transactions.close_waiting()
         self.forget_ended_work()
 
@@ -508,6 +530,7 @@ class Handler:
 
     def finish(self) -> None:
         """Answer what this handler still has, waiting for log processes and coordinator."""
+        self.serve_delayed(all_of_them=True)
         self.run_once(0)
         while self.has_heavy() and not self.context.orphaned:
             self.run_once(0)

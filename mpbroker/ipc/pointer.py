@@ -16,11 +16,16 @@ CONTROL_NAME = "control.sock"
 
 
 class Pointer(msgspec.Struct):
-    """The content of the file. `pid` is the supervisor's."""
+    """The content of the file.
+
+    `pid` is the supervisor's. `listeners` has the address of each listener by its name, `host:port` or
+    `unix:/path`, with the port that port 0 became.
+    """
 
     runtime_dir: str
     pid: int
     node_id: int
+    listeners: dict[str, str] = {}
 
 
 def write_pointer(log_dir: Path, pointer: Pointer) -> None:

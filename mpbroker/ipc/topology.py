@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mpbroker.config import workers
 from mpbroker.config.listeners import MAX_LISTENERS
-from mpbroker.ipc import log_sizes, meters, progress, session, settings
+from mpbroker.ipc import faults, log_sizes, meters, progress, session, settings
 from mpbroker.ipc import table as partition_table
 from mpbroker.ipc.connections import Ledger, ledger_bytes
 from mpbroker.ipc.counters import Counter, Histogram
@@ -321,6 +321,8 @@ class SharedMemory:
             *self._bulletin_blocks(),
             # The supervisor: the configuration as it is now (ipc.settings).
             Block("settings", settings.BYTES, 4096),
+            # The supervisor: faults that the owner of a test's broker wants (ipc.faults).
+            Block("faults", faults.BYTES, 4096),
             # Each processor: an entry for each of its channels (session.pxd).
             Block("sessions", len(PROCESSORS) * SESSIONS_BYTES, 4096),
             # Acceptors and processors: the connections of each processor (connections.pxd).

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from mpbroker.ipc.faults import Fault
 from mpbroker.ipc.pointer import CONTROL_NAME
 from mpbroker.ipc.process import FatalError
 
@@ -66,6 +67,7 @@ class Command(msgspec.Struct):
     listener: str | None = None  # listener-add: NAME://host:port; listener-remove: NAME
     protocol: str | None = None
     advertised: str | None = None  # host:port
+    faults: list[Fault] | None = None  # all that are to be from now on
 
 
 Answer: TypeAlias = dict[str, Any]

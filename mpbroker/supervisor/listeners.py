@@ -144,7 +144,7 @@ class Listeners:
             security = None if added.protocol == "PLAINTEXT" else security_of_added(added, config)
         except SecurityError as error:
             raise FatalError(str(error)) from error
-        fd, added = sockets.bind(added, (*self._now, added), config)
+        fd, added = sockets.bind(added, (*self.now, added), config)
         try:
             self.memory.listeners().put(number, AddedListener(added, told))
             self.sequence += 1
@@ -173,7 +173,8 @@ class Listeners:
         return self._begin(number, added, comes=True, tree=tree)
 
     @property
-    def _now(self) -> list[Listener]:
+    def now(self) -> list[Listener]:
+        """Return the listeners that are bound, the removed ones no longer among them."""
         return [self.config.listeners[n] for n in self.fds]
 
     def _parse(
@@ -195,7 +196,7 @@ class Listeners:
                 "listener.security.protocol.map"
             )
         (added,) = listeners.parse_listeners(text, protocols)
-        listeners.check_all((*self._now, added))
+        listeners.check_all((*self.now, added))
         told = None
         if advertised is not None:
             (told,) = listeners.parse_listeners(f"{name}://{advertised}", protocols, unique_ports=False)

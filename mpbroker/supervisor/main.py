@@ -41,6 +41,7 @@ from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.commands_audit import CHANGES, CommandsAudit
 from mpbroker.supervisor.control import Command, ControlSocket, Later
+from mpbroker.supervisor.faulting import Faulting
 from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from mpbroker.supervisor.listeners import Listeners
 from mpbroker.supervisor.notify import Notifier
@@ -93,10 +94,11 @@ def check_size(config: BrokerConfig) -> None:
         raise FatalError(str(error), EXIT_MISCONFIGURED) from error
 
 
-def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
+def run(config: BrokerConfig, read_again: ReadAgain | None = None, owner_fd: int = -1) -> int:
     """Run a broker until it is told to stop; return the exit status.
 
-    Every failure is one clear line in the log.
+    Every failure is one clear line in the log. `owner_fd`: the broker stops when it becomes readable, as the
+    pidfd of a process does that ends; -1: nobody owns it. Only the owner of a broker may ask it for faults.
     """
     logs.configure(logs.wanted_level(os.environ))
     setproctitle.setproctitle("mpbroker: supervisor")
@@ -104,6 +106,8 @@ def run(config: BrokerConfig, read_again: ReadAgain | None = None) -> int:
         with restricted_new_files():
             supervisor = Supervisor(config, read_again)
             logs.follow(supervisor.memory.words("log_level"))
+            if owner_fd >= 0:
+                supervisor.belong_to(owner_fd)
             return supervisor.run()
     except FatalError as error:
         log.error("%s", error)
@@ -142,6 +146,7 @@ class Supervisor:
         self.altering = AlteredSettings(self.memory, config.node_id)
         self.reloading: Reloading | None = None
         self.reload_asked: list[Later] = []
+        self.faulting = Faulting()
         self.hangups = 0
         self._asked_handlers = 0
         self.extend_at = 0.0
@@ -171,7 +176,7 @@ class Supervisor:
         self.directory, made = runtime_dir.make(config)
         undo.callback(remove_empty, made)
         self.runtime_lock = runtime_dir.claim(self.directory)
-        self.pointers = runtime_dir.Pointers(config, self.directory)
+        self.pointers = runtime_dir.Pointers(self.config, self.directory)
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, buffers.sizes(config))
         undo.callback(self.memory.close)
         buffers.give_out(self.memory, config, config.num_network_threads)
@@ -382,6 +387,17 @@ class Supervisor:
         self.tree.watch(reader, drain)
         return reader
 
+    def belong_to(self, owner_fd: int) -> None:
+        """Stop, as after SIGTERM, when the descriptor becomes readable; until then allow faults."""
+        self.faulting.is_allowed = True
+
+        def owner_has_gone() -> None:
+            self.tree.unwatch(owner_fd)
+            log.warning("the process that started this broker has gone: it stops")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        self.tree.watch(owner_fd, owner_has_gone)
+
     def _hung_up(self) -> None:
         self.hangups += 1
 
@@ -502,6 +518,8 @@ class Supervisor:
                 self.tree.step()
                 self._go_on_resizing()
                 self.listeners.go_on(self.tree)
+                self.faulting.go_on(self.tree, self.tree.config)
+                self.pointers.name(self.listeners.now)
                 self.pointers.write()
                 self._go_on_reloading()
                 audit.follow()
@@ -561,6 +579,8 @@ class Supervisor:
         if command.command == "reload":
             self.reload_asked.append(Later())
             return self.reload_asked[-1]
+        if command.command == "faults":
+            return self.faulting.ask(command.faults)
         return self._change_listeners(command)
 
     def _log_requests(self, command: Command) -> dict[str, Any]:

@@ -8,10 +8,11 @@ import hashlib
 import logging
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.listeners import PATH_BYTES_MAX
+from mpbroker.config.listeners import PATH_BYTES_MAX, Listener
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.directory_layout import (
@@ -98,7 +99,7 @@ def claim(directory: Path) -> int:
 
 
 class Pointers:
-    """The files that tell tools and Spark, which know the log directory, where the public region is.
+    """The files that tell tools and Spark, which know the log directory, where the broker is.
 
     A full disk must not keep a broker from serving what it has, and from deleting it: a pointer that cannot
     be written is tried again while the broker runs.
@@ -106,8 +107,18 @@ class Pointers:
 
     def __init__(self, config: BrokerConfig, directory: Path) -> None:
         self._pointer = Pointer(str(directory), os.getpid(), config.node_id)
+        self._log_dirs = config.log_dirs
         self._missing = list(config.log_dirs)
         self._next_s = 0.0
+        self.name(config.listeners)
+
+    def name(self, listeners: Iterable[Listener]) -> None:
+        """Name these listeners, which are bound, from the next `write` on."""
+        addresses = {one.name: str(one).partition("://")[2] for one in listeners}
+        if addresses != self._pointer.listeners:
+            self._pointer.listeners = addresses
+            self._missing = list(self._log_dirs)
+            self._next_s = 0.0
 
     def write(self) -> None:
         """Write the missing pointers, if it is time. Call it often."""

@@ -71,6 +71,24 @@ except SystemExit as ended:
     assert (done.stdout, done.stderr) == ("0\n", "mpbroker: the configuration is valid\n")
 
 
+def test_help_is_printed_without_what_single_commands_need() -> None:
+    """What all commands import is paid for by each call."""
+    code = """
+import sys
+from mpbroker.cli.main import app
+try:
+    app(["--help"])
+except SystemExit as ended:
+    libraries = {"asyncio", "cramjam", "logging", "msgspec", "psutil", "rich", "socket", "ssl"}
+    rooms = {"mpbroker.ipc", "mpbroker.log", "mpbroker.records", "mpbroker.supervisor", "shm"}
+    messages = {"mpbroker.protocol.messages", "mpbroker.config.broker"}
+    print(ended.code, *sorted((libraries | rooms | messages) & sys.modules.keys()), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage: " in done.stdout
+    assert done.stderr == "0\n"
+
+
 @pytest.mark.parametrize("check", [["--check-config"], []])
 def test_a_level_of_the_log_that_there_is_not(
     typed: Typed, monkeypatch: pytest.MonkeyPatch, check: list[str]

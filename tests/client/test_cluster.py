@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from mpbroker.client.errors import (
 )
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
-from ops.bench.brokers import Mpbroker
+from mpbroker.testing import Broker
 from tests.client.server import HOST, Listener, settings
-from tests.support.real_brokers import served
 
 FAST = ClientConfig(retry_backoff_ms=1, retry_backoff_max_ms=1, reconnect_backoff_ms=1)
 LOST = ConnectionLost("lost")
@@ -42,23 +42,46 @@ def nobody() -> Iterator[Cluster]:
     cluster.close()
 
 
-def test_a_broker_is_asked_over_its_socket(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def socket_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("broker") / "kafka.sock"
+
+
+@pytest.fixture(scope="module")
+def broker(socket_path: Path) -> Iterator[Broker]:
+    protocols = "PLAINTEXT:PLAINTEXT,LOCAL:PLAINTEXT"
+    listeners = f"PLAINTEXT://{HOST}:0,LOCAL://unix:{socket_path}"
+    with Broker({"listeners": listeners, "listener.security.protocol.map": protocols}) as running:
+        yield running
+
+
+def test_a_broker_is_asked_over_its_socket(broker: Broker, socket_path: Path) -> None:
     """Asked over a Unix-domain socket, a broker says of itself that it is there."""
-    path, server = tmp_path / "kafka.sock", Mpbroker(tmp_path)
-    server.flags = (
-        *("--listeners", f"PLAINTEXT://{server.bootstrap},LOCAL://unix:{path}"),
-        *("-o", "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOCAL:PLAINTEXT"),
-    )
-    with served(server):
-        cluster = Cluster(parse_servers(f"unix:{path}"), ClientConfig())
-        try:
-            (broker,) = cluster.refresh(m.MetadataRequest()).brokers
-            assert (broker.host, broker.port) == (f"unix:{path}", 0)
-            answer = cluster.ask(broker.node_id, m.ListGroupsRequest())
-            assert answer.error_code == 0
-            assert cluster.coordinator(CoordinatorType.GROUP, "g") == broker.node_id
-        finally:
-            cluster.close()
+    assert broker.listeners["LOCAL"] == f"unix:{socket_path}"
+    with closing(Cluster(parse_servers(broker.listeners["LOCAL"]), ClientConfig())) as cluster:
+        (itself,) = cluster.refresh(m.MetadataRequest()).brokers
+        assert (itself.host, itself.port) == (f"unix:{socket_path}", 0)
+        answer = cluster.ask(itself.node_id, m.ListGroupsRequest())
+        assert answer.error_code == 0
+        assert cluster.coordinator(CoordinatorType.GROUP, "g") == itself.node_id
+
+
+def test_a_coordinator_that_is_not_there_yet(broker: Broker) -> None:
+    with closing(Cluster(parse_servers(broker.bootstrap_servers), FAST)) as cluster:
+        with (
+            broker.fault("FindCoordinator", error="COORDINATOR_NOT_AVAILABLE"),
+            pytest.raises(ApiFailed, match=r"^group g: .*\(COORDINATOR_NOT_AVAILABLE\)$"),
+        ):
+            cluster.coordinator(CoordinatorType.GROUP, "g")
+        assert cluster.coordinator(CoordinatorType.GROUP, "g") == 1
+
+
+def test_a_connection_that_is_lost_under_a_request_is_made_anew(broker: Broker) -> None:
+    with closing(Cluster(parse_servers(broker.bootstrap_servers), FAST)) as cluster:
+        cluster.refresh(m.MetadataRequest())
+        with broker.fault("ListGroups", close=True), pytest.raises(ConnectionLost):
+            cluster.ask(1, m.ListGroupsRequest())
+        assert cluster.ask(1, m.ListGroupsRequest()).error_code == 0
 
 
 def test_a_socket_that_is_not_there(tmp_path: Path) -> None:

@@ -18,12 +18,16 @@ from unittest.mock import patch
 
 import pytest
 
+from mpbroker.testing.broker import Broker as TestingBroker
 from ops.bench.brokers import Broker
 
 SPARK_FOLDER = "spark"
 SPARK_WORKERS = 2
 CLIENT_FOLDERS = (SPARK_FOLDER, "real_clients")
 CLIENT_FIXTURES = frozenset({"spark", "franz", "transacting_java", "transacting_franz"})
+BROKERS = (Broker, TestingBroker)
+# Of the plug-in, whose module imports the class when a test wants one.
+BROKER_FIXTURES = frozenset({"mpbroker_broker", "mpbroker_own_broker"})
 PROCESS_FOLDERS = ("network/acceptor", "chaos")
 _WORD = re.compile(r"\w+")
 ORDER = ("clients", "process", "unit")
@@ -36,6 +40,7 @@ def kind_of(item: pytest.Item) -> str:
         return "clients"
     if (
         item.nodeid.startswith(tuple(f"tests/{one}/" for one in PROCESS_FOLDERS))
+        or fixtures & BROKER_FIXTURES
         or _has_broker(vars(getattr(item, "module", None)), None)
         or _is_given_one(item)
     ):
@@ -46,7 +51,7 @@ def kind_of(item: pytest.Item) -> str:
 def _has_broker(names: Mapping[str, object], wanted: Collection[str] | None) -> bool:
     """Tell whether one of these names, or any, is a class of brokers."""
     found = names.values() if wanted is None else (names.get(name) for name in wanted)
-    return any(isinstance(one, type) and issubclass(one, Broker) for one in found)
+    return any(isinstance(one, type) and issubclass(one, BROKERS) for one in found)
 
 
 def _is_given_one(item: pytest.Item) -> bool:
@@ -104,12 +109,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Hold unit tests to what their kind says."""
     if item.get_closest_marker("unit") is None:
         return (yield)
-    with patch.object(Broker, "start", _refuse):
+    with patch.object(Broker, "start", _refuse), patch.object(TestingBroker, "start", _refuse):
         return (yield)
 
 
-def _refuse(broker: Broker) -> None:
+def _refuse(broker: Broker | TestingBroker) -> None:
     raise AssertionError(
-        f"a unit test starts {broker.name}: take the broker from a fixture that is annotated with its class,"
+        f"a unit test starts {broker}: take the broker from a fixture that is annotated with its class,"
         " or import the class in the test's module"
     )

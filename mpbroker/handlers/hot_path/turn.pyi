@@ -14,6 +14,7 @@ ANY_PROCESSOR: int
 class HandlerTurn:
     paused: bool
     log_is_up: bool
+    leaves_all: bool
     tells_all: bool
     fetch_is_fast: bool
     fetch_bytes_max: int

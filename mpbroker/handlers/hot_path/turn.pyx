@@ -140,7 +140,8 @@ cdef class HandlerTurn:
     cdef uint64_t found         # requests of the last turn
     cdef uint16_t index
     cdef public bint paused     # requests stay in their rings
-    cdef public bint tells_all  # True: every request goes to Python, for the request log
+    cdef public bint leaves_all # True: every request goes to Python
+    cdef public bint tells_all  # True: Python describes every request, for the request log
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
     cdef public int fetch_bytes_max
     cdef public int permissions_word  # number of the watched word that moves with permissions
@@ -523,7 +524,7 @@ cdef class HandlerTurn:
             if request.api_key == PRODUCE_KEY:
                 self.unpacker.ref.too_large = 0
                 if (
-                    not stale and not self.tells_all and not peer.slow_produces[request.channel]
+                    not stale and not self.leaves_all and not peer.slow_produces[request.channel]
                     and self._produce(peer, request, now_ms, &job)
                 ):
                     job.queue_us = stamp_us(request.received_ns, now_ns)
@@ -623,7 +624,7 @@ cdef class HandlerTurn:
         cdef ReplySlot answer
         cdef FetchCounts counts
         cdef Slot slot
-        if self.tells_all or not self.fetch_is_fast or request.flags & AGAIN or peer.answers == NULL:
+        if self.leaves_all or not self.fetch_is_fast or request.flags & AGAIN or peer.answers == NULL:
             return False
         if self.clients.ref.on and not self._fetches_freely(peer, request):
             return False

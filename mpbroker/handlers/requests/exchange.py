@@ -537,6 +537,9 @@ class Exchange:
         if in_pieces and has_many_elements(response, ENCODED_AT_ONCE):
             self._is_answering = self.takes_long = True
             self.pieces = self._reply_in_pieces(response, pause)
+            if not self._at_work_since_ns:
+                # Nobody else sees the pieces: the answer was given outside of the exchange's own work.
+                self.broker.long_work.append(self)
             return
         self._send(
             encode_response_frame(self.slot.api_key, self.version, self.slot.correlation, response),

@@ -14,7 +14,7 @@ import struct
 import time
 
 from mpbroker.config.listeners import MAX_LISTENERS, Listener
-from mpbroker.ipc import topology
+from mpbroker.ipc import faults, topology
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
@@ -134,7 +134,9 @@ class Processor:
         self.files = SegmentFiles(self.turn, descriptors.files, self.log, context.counters)
         self.credentials = Credentials(context)
         self.served = served
-        self.turn.answer_api_versions(api_versions_bodies(served))
+        self.api_versions = api_versions_bodies(served)
+        self.answers_api_versions = False
+        self._choose_answers()
         levels = {reason: _LEVELS.get(reason, logging.WARNING) for reason in CloseReason}
         self.turn.tell_closed(levels, self.log.getEffectiveLevel())
         self.secure: TlsSaslChannels | None = None
@@ -244,6 +246,7 @@ class Processor:
         listeners = {number: self.context.listener(number).listener for number in served}
         before = {number: settings_of(listener, config) for number, listener in listeners.items()}
         self.context.follow_settings()
+        self._choose_answers()
         self.turn.limit(config.socket_request_max_bytes, self._queued_requests_max, self._idle_ns)
         self.turn.set_window(config.max_in_flight_requests_per_connection)
         if self.secure is None:
@@ -252,6 +255,14 @@ class Processor:
         for number, listener in listeners.items():
             if settings_of(listener, config) != before[number]:
                 self._renew_security(number, listener)
+
+    def _choose_answers(self) -> None:
+        """Answer ApiVersions here, unless a fault is about it: handlers know what to do then."""
+        found = faults.read(self.context.memory.private.block("faults"))
+        answers = all(fault.api_key != ApiKey.API_VERSIONS for fault in found)
+        if answers != self.answers_api_versions:
+            self.answers_api_versions = answers
+            self.turn.answer_api_versions(self.api_versions if answers else [])
 
     def _renew_security(self, number: int, listener: Listener) -> None:
         assert self.secure is not None

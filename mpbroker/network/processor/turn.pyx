@@ -462,8 +462,13 @@ cdef class ProcessorTurn:
         self.t.log_level_at_start = level_at_start
 
     def answer_api_versions(self, list bodies) -> None:
-        """Answer common ApiVersions requests with the encoded response of their version."""
+        """Answer common ApiVersions requests with the encoded response of their version.
+
+        Versions without one are for handlers.
+        """
         cdef bytes body
+        for version in range(API_VERSIONS_MOST):
+            self.t.api_versions[<int>version] = NULL
         for version, body in enumerate(bodies[:API_VERSIONS_MOST]):
             self.keep.append(body)
             self.t.api_versions[<int>version] = <const uint8_t *><const char *>body

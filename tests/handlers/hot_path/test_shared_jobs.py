@@ -134,7 +134,7 @@ def test_an_append_that_waits_for_room_is_lost_with_any_worker(codec: Codec) -> 
         made.processor.send(LIGHT, connection=1)
         made.turn()
         (answer,) = made.processor.replies()
-        made.handler.turn.tells_all = True
+        made.handler.turn.leaves_all = True
         made.processor.send(produce(0, codec=codec), connection=2)
         made.turn()
         fence(made, log_worker(1), alive=False, stage=LOG_FENCE_CLOSE)

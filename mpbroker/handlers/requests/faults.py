@@ -1,0 +1,115 @@
+"""Faults on demand: requests that wait, fail or lose their connection because the owner of the broker asks.
+
+See ipc/faults.py. While there are any, the native turn leaves every request to Python; it looks at nothing
+new for that.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+from collections.abc import Callable
+
+from mpbroker.handlers.requests.exchange import Exchange
+from mpbroker.ipc.faults import Fault, read
+from mpbroker.protocol.errors import error_code
+
+
+class Faults:
+    """The faults of one handler, and the requests that it delays. Empty in all but brokers of tests."""
+
+    def __init__(self, block: memoryview, monotonic_ms: Callable[[], int]) -> None:
+        self._block = block
+        self._monotonic_ms = monotonic_ms
+        self._numbers = itertools.count()
+        self._faults: list[Fault] = []
+        # When each is due, oldest first.
+        self._delayed: list[tuple[int, int, Fault, Exchange]] = []
+        self.refresh()
+
+    def __bool__(self) -> bool:
+        return bool(self._faults)
+
+    @property
+    def delays(self) -> bool:
+        """Return True if requests are delayed."""
+        return bool(self._delayed)
+
+    def refresh(self) -> None:
+        """Read what the supervisor has written. Delayed requests stay delayed."""
+        self._faults = read(self._block)
+
+    def meets(self, exchange: Exchange) -> bool:
+        """Return True if the request meets a fault, the first that is about it. This class ends it then, or
+        `take_due` gives it back.
+        """
+        fault = next((one for one in self._faults if _is_about(one, exchange) and _counts(one)), None)
+        if fault is None:
+            return False
+        if fault.delay_ms:
+            due_ms = self._monotonic_ms() + fault.delay_ms
+            heapq.heappush(self._delayed, (due_ms, next(self._numbers), fault, exchange))
+            return True
+        return _ends(fault, exchange)
+
+    def next_deadline_ms(self) -> int | None:
+        return self._delayed[0][0] if self._delayed else None
+
+    def take_due(self, *, all_of_them: bool = False) -> list[Exchange]:
+        """Return the requests whose delay is over, and that are to be served now. Others end here, but for those
+        whose long answer still has to be encoded: these have `pieces`.
+        """
+        now_ms = self._monotonic_ms()
+        served = []
+        while self._delayed and (all_of_them or self._delayed[0][0] <= now_ms):
+            _, _, fault, exchange = heapq.heappop(self._delayed)
+            # It may have ended: its connection or a process that it needs is gone.
+            if not exchange.done and (not _ends(fault, exchange) or exchange.pieces is not None):
+                served.append(exchange)
+        return served
+
+    def close_delayed(self, api_key: int) -> None:
+        """Close the connections of an API's requests that wait."""
+        for _, _, _, exchange in self._delayed:
+            if exchange.slot.api_key == api_key:
+                exchange.close()
+
+
+def _is_about(fault: Fault, exchange: Exchange) -> bool:
+    if fault.api_key != exchange.slot.api_key:
+        return False
+    return fault.client_id is None or fault.client_id == exchange.client_id
+
+
+def _counts(fault: Fault) -> bool:
+    """Count the request, and return True unless the fault has had all that it is for.
+
+    Several handlers count in one file: the kernel appends byte by byte, and tells each which was its own. A
+    handler that is killed leaves a byte or none. A file that is gone is of a fault that was taken back.
+    """
+    try:
+        fd = os.open(fault.hits, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        if not fault.times:
+            os.write(fd, b".")
+            return True
+        if os.fstat(fd).st_size >= fault.times:
+            return False
+        os.write(fd, b".")
+        return os.lseek(fd, 0, os.SEEK_CUR) <= fault.times
+    finally:
+        os.close(fd)
+
+
+def _ends(fault: Fault, exchange: Exchange) -> bool:
+    """End the request if the fault wants that; return whether it does."""
+    if fault.closes:
+        exchange.close()
+    elif fault.error_code:
+        exchange.guard(lambda: exchange.fail(error_code(fault.error_code)))
+    else:
+        return False
+    return True

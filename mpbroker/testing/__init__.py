@@ -1,0 +1,36 @@
+"""Brokers for tests: real ones, each in processes and directories of its own, gone when the test is over.
+
+    from mpbroker.testing import Broker
+
+    with Broker() as broker:
+        topic = broker.create_topic()
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})  # any Kafka client
+
+With pytest the fixtures of `mpbroker.testing.pytest_plugin` do that.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpbroker.testing.broker import Broker
+    from mpbroker.testing.errors import BrokerFailed
+    from mpbroker.testing.faults import Fault
+
+__all__ = ["Broker", "BrokerFailed", "Fault"]
+
+
+def __getattr__(name: str) -> Any:
+    # pytest imports this package at each start, whether its tests want a broker or not.
+    if name == "Broker":
+        from mpbroker.testing.broker import Broker
+
+        return Broker
+    if name == "BrokerFailed":
+        from mpbroker.testing.errors import BrokerFailed
+
+        return BrokerFailed
+    if name == "Fault":
+        from mpbroker.testing.faults import Fault
+
+        return Fault
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

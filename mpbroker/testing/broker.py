@@ -1,0 +1,471 @@
+"""`Broker`: an mpbroker of its own for a test, from its start to the removal of all that it wrote."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from mpbroker.ipc.pointer import read_pointer
+from mpbroker.testing.errors import BrokerFailed
+
+if TYPE_CHECKING:
+    from mpbroker.testing.faults import Fault
+    from mpbroker.testing.topics import Where
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+LISTENER = "PLAINTEXT"
+HOST = "127.0.0.1"
+# Where the broker's shared memory goes; nothing else will do than memory.
+MEMORY = Path("/dev/shm")
+# What a test wants otherwise than an operator: a small broker, small internal topics, no waiting.
+DEFAULTS = {
+    "num.network.threads": "1",
+    "num.io.threads": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "log.journal.bytes": "4194304",
+}
+LOG_TAIL_LINES = 30
+# `sys.path` may lack the directory of this package in a new interpreter; `-P` keeps that of the test out.
+COMMAND = (
+    "import sys; sys.path.append(sys.argv.pop()); "
+    "from mpbroker.testing.serve import main; main()"
+)  # fmt: skip
+
+
+class Broker:
+    """A broker in processes, ports and directories of its own. Any number of them run side by side.
+
+    Use it as a context manager, or call `start` and `stop`. `settings` are those of `server.properties`, by
+    Kafka's names; values may be numbers and bools. `log_dir` is kept, with what a broker left there before;
+    without it a temporary directory is made, and removed by `stop`. `client` has properties of a Kafka client
+    (`security.protocol`, `sasl.*`, `ssl.*`), for topics where the first listener is not a plain one.
+
+    A broker never outlives the process that started it: when that has ended, even by SIGKILL, the broker
+    stops by itself and removes its temporary directories.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        log_dir: str | os.PathLike[str] | None = None,
+        client: Mapping[str, str] | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
+    ) -> None:
+        self.settings = {key: _text(value) for key, value in (settings or {}).items()}
+        for key in ("log.dirs", "log.dir"):
+            if key in self.settings:
+                raise ValueError(f"settings[{key!r}]: name the directory with Broker(log_dir=…)")
+        self.client = dict(client or {})
+        self.start_timeout_s = start_timeout_s
+        self.stop_timeout_s = stop_timeout_s
+        self._given_log_dir = Path(log_dir).absolute() if log_dir is not None else None
+        # Only named here: the process that removes them in the end makes them.
+        self._directory: Path | None = None  # of the data, unless `log_dir` was given
+        self._memory: Path | None = None
+        # Not waited for before all of the group is killed: until then its pid and group are nobody else's.
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._notices: socket.socket | None = None
+        self._bound: dict[str, str] = {}
+        self._faults: list[Fault] = []
+        self._fault_number = 0
+        # Without a name, so that nothing of it can stay.
+        self._log: BinaryIO | None = None
+
+    # ---- life
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        except BrokerFailed as failed:
+            if error is None:
+                raise
+            # What went wrong first is what the test is about.
+            error.add_note(str(failed))
+
+    def start(self) -> Broker:
+        """Start the broker, and return it when its listeners answer. Raises BrokerFailed.
+
+        After `kill` or `stop(keep=True)` it has the ports and the data that it had before.
+        """
+        if self._process is not None:
+            raise BrokerFailed("the broker was started already")
+        self._name_directories()
+        try:
+            self._launch()
+            self._await_ready()
+        except BaseException as error:
+            log = self.log_tail()
+            self._kill_processes()
+            self._remove_directories()
+            if isinstance(error, BrokerFailed):
+                raise BrokerFailed(f"{error}\n{log}") from None
+            raise
+        return self
+
+    def stop(self, *, keep: bool = False) -> None:
+        """Stop the broker as SIGTERM does, and remove its temporary directories unless `keep` is true.
+
+        Does nothing if it does not run. Raises BrokerFailed if it had ended by itself, or does not stop in
+        time; it is gone then, too.
+        """
+        failure = ""
+        try:
+            if self._process is not None:
+                os.kill(self._process.pid, signal.SIGTERM)
+                if not _has_ended(self._pidfd, self.stop_timeout_s):
+                    failure = f"the broker still runs {self.stop_timeout_s:g} s after SIGTERM; it was killed"
+        finally:
+            code = self._kill_processes()
+            if code and not failure:
+                failure = f"the broker has ended {_how(code)}"
+            failure = f"{failure}\n{self.log_tail()}" if failure else ""
+            if not keep:
+                self._remove_directories()
+        if failure:
+            raise BrokerFailed(failure)
+
+    def kill(self) -> None:
+        """End all processes of the broker by SIGKILL, as a crash does. `start` recovers what is on disk."""
+        if self._process is None:
+            raise BrokerFailed("the broker does not run")
+        self._kill_processes()
+
+    def restart(self) -> None:
+        """Stop the broker if it runs, and start it with the same ports and data. Raises BrokerFailed."""
+        self.stop(keep=True)
+        self.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether its supervisor runs."""
+        return self._process is not None and not _has_ended(self._pidfd)
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of its supervisor. Raises BrokerFailed if it does not run."""
+        if self._process is None:
+            raise BrokerFailed("the broker does not run: start it, or use it in a with statement")
+        return self._process.pid
+
+    # ---- where it is
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Return `host:port` of the first listener, for clients. Raises BrokerFailed before a start."""
+        return next(iter(self.listeners.values()))
+
+    @property
+    def listeners(self) -> dict[str, str]:
+        """Return the address of each listener by name, as `host:port` or `unix:/path`."""
+        if not self._bound:
+            raise BrokerFailed("the broker has no ports yet: start it, or use it in a with statement")
+        return {name: _reachable(at) for name, at in self._bound.items()}
+
+    @property
+    def log_dir(self) -> Path:
+        """Return the directory of its data (`log.dirs`). Raises BrokerFailed when there is none."""
+        if self._given_log_dir is not None:
+            return self._given_log_dir
+        if self._directory is None:
+            raise BrokerFailed("the broker has no directory: it was not started, or it was stopped")
+        return self._directory / "data"
+
+    def logs(self) -> str:
+        """Return all that the broker has logged, also after its end."""
+        if self._log is None:
+            return ""
+        # The broker's processes share the position of the file.
+        fd = self._log.fileno()
+        return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")
+
+    def log_tail(self) -> str:
+        """Return the last lines of its log, under a headline."""
+        lines = self.logs().splitlines()[-LOG_TAIL_LINES:]
+        return "\n".join(["the last lines of its log:", *lines]) if lines else "it has logged nothing"
+
+    # ---- topics
+
+    def create_topic(
+        self,
+        name: str | None = None,
+        partitions: int = 1,
+        config: Mapping[str, object] | None = None,
+    ) -> str:
+        """Create a topic and return its name, which nobody else has if none is given. Raises BrokerFailed.
+
+        `config` has settings of the topic by Kafka's names.
+        """
+        from mpbroker.testing.names import unique_name
+        from mpbroker.testing.topics import create
+
+        name = name or unique_name("topic")
+        create(self._where, name, partitions, {key: _text(value) for key, value in (config or {}).items()})
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records. Raises BrokerFailed."""
+        self.delete_topics([name])
+
+    def delete_topics(self, names: Iterable[str], *, missing_ok: bool = False) -> None:
+        """Delete topics, all in one request. Raises BrokerFailed, also about one that is not there."""
+        from mpbroker.testing.topics import delete
+
+        delete(self._where, list(names), missing_ok=missing_ok)
+
+    @property
+    def _where(self) -> Where:
+        from mpbroker.testing.topics import Where
+
+        return Where(self.bootstrap_servers, self.client)
+
+    @contextlib.contextmanager
+    def topic(
+        self,
+        name: str | None = None,
+        partitions: int = 1,
+        config: Mapping[str, object] | None = None,
+    ) -> Iterator[str]:
+        """Create a topic for a with statement, which gets its name; it is deleted at the end."""
+        made = self.create_topic(name, partitions, config)
+        try:
+            yield made
+        finally:
+            self.delete_topics([made], missing_ok=True)
+
+    # ---- faults
+
+    def fault(
+        self,
+        api: str | int,
+        *,
+        error: str | int | None = None,
+        close: bool = False,
+        delay_ms: int = 0,
+        times: int = 0,
+        client_id: str | None = None,
+    ) -> Fault:
+        """Let requests of an API wait, and then fail with an error code or lose their connection.
+
+        It holds for all that arrive after this call: `times` of them (0: all), of one client or of all. The
+        broker does nothing with a request that fails or loses its connection; one that only waits is served
+        then. Of several faults the oldest that is about a request counts. A broker that stops forgets them.
+
+        Use it in a with statement, or call `clear` of what it returns. Raises ValueError, BrokerFailed.
+        """
+        from mpbroker.ipc import faults
+        from mpbroker.testing.faults import Fault
+        from mpbroker.testing.names import api_key, error_code
+
+        pid = self.pid  # it must run
+        self._fault_number += 1
+        assert self._memory is not None
+        hits = self._memory / f"fault-{pid}-{self._fault_number}"
+        told = faults.Fault(
+            hits=str(hits),
+            api_key=api_key(api),
+            delay_ms=delay_ms,
+            error_code=0 if error is None else error_code(error),
+            closes=close,
+            client_id=client_id,
+            times=times,
+        )
+        fault = Fault(told, self.clear_faults)
+        hits.touch(mode=0o600)
+        try:
+            self._tell_faults([*self._faults, fault])
+        except BaseException:
+            hits.unlink()
+            raise
+        self._faults.append(fault)
+        return fault
+
+    def clear_faults(self, *faults: Fault) -> None:
+        """Take faults back, all if none are named. Raises BrokerFailed."""
+        gone = [one for one in self._faults if not faults or one in faults]
+        if gone:
+            stay = [one for one in self._faults if one not in gone]
+            if self.is_running:
+                self._tell_faults(stay)
+            self._faults = stay
+            for one in gone:
+                one.forget()
+
+    def _tell_faults(self, faults: list[Fault]) -> None:
+        self.control("faults", faults=[one.told for one in faults])
+
+    def control(self, command: str, **arguments: object) -> dict[str, object]:
+        """Have the supervisor do a command of `mpbroker ctl`; return its answer. Raises BrokerFailed."""
+        from mpbroker.cli.control import ControlClient
+        from mpbroker.cli.errors import CliError
+
+        assert self._memory is not None, "it runs"
+        try:
+            return ControlClient(self._memory, STOP_TIMEOUT_S).call(command, **arguments)
+        except CliError as error:
+            raise BrokerFailed(f"{command}: {error}\n{self.log_tail()}") from error
+
+    # ---- processes and directories
+
+    def _launch(self) -> None:
+        assert self._log is not None
+        order = {
+            "owner": os.getpid(),
+            "settings": self._all_settings(),
+            "own_directories": [str(self._memory), str(self._directory)],
+        }
+        notices = f"mpbroker-testing-{secrets.token_hex(16)}"
+        self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._notices.bind(f"\0{notices}")
+        environment = {
+            **os.environ,
+            "MPBROKER_RUNTIME_DIR": str(self._memory),
+            "NOTIFY_SOCKET": f"@{notices}",
+        }
+        # A session of its own: the keys of a terminal are for the test, and one signal reaches all of it.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", COMMAND, str(Path(__file__).parents[2])],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        self._pidfd = os.pidfd_open(self._process.pid)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(msgspec.json.encode(order))
+
+    def _all_settings(self) -> dict[str, str]:
+        settings = {**DEFAULTS, **self.settings, "log.dirs": str(self.log_dir)}
+        settings.setdefault("listeners", f"{LISTENER}://{HOST}:0")
+        if self._bound:
+            # A client that knows the broker finds it again.
+            settings["listeners"] = ",".join(f"{name}://{at}" for name, at in self._bound.items())
+        return settings
+
+    def _await_ready(self) -> None:
+        """Wait for the notice that systemd would get, too."""
+        assert self._process is not None
+        assert self._notices is not None
+        deadline = time.monotonic() + self.start_timeout_s
+        poll = select.poll()
+        poll.register(self._notices, select.POLLIN)
+        poll.register(self._pidfd, select.POLLIN)
+        while True:
+            left_s = deadline - time.monotonic()
+            ready = [fd for fd, _ in poll.poll(max(0.0, left_s) * 1000)]
+            if self._notices.fileno() in ready:
+                if b"READY=1" in self._notices.recv(1 << 16).split(b"\n"):
+                    break
+            elif self._pidfd in ready:
+                raise BrokerFailed(f"the broker did not start: it has ended {_how(self._process.wait())}")
+            elif left_s <= 0:
+                raise BrokerFailed(f"the broker is not ready after {self.start_timeout_s:g} s")
+        pointer = read_pointer(self.log_dir)
+        if pointer is None:
+            raise BrokerFailed(f"the broker has written no mpbroker.json into {self.log_dir}")
+        self._bound = pointer.listeners
+        atexit.register(self._at_exit, os.getpid())
+
+    def _kill_processes(self) -> int:
+        """Kill what still runs of it and wait until all has ended; return the exit code of the supervisor."""
+        for fault in self._faults:
+            fault.forget()
+        self._faults = []
+        code = 0
+        if self._process is not None:
+            members = list(_open_members(self._process.pid)) if self._process.returncode is None else []
+            try:
+                if self._process.returncode is None:
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                for pidfd in members:
+                    _has_ended(pidfd, None)
+                code = self._process.wait()
+            finally:
+                for pidfd in (*members, self._pidfd):
+                    os.close(pidfd)
+            self._process, self._pidfd = None, -1
+        if self._notices is not None:
+            self._notices.close()
+            self._notices = None
+        atexit.unregister(self._at_exit)
+        return code
+
+    def _at_exit(self, owner: int) -> None:
+        # A fork of the owner may leave by way of the same functions.
+        if os.getpid() == owner:
+            self._kill_processes()
+            self._remove_directories()
+
+    def _name_directories(self) -> None:
+        """Name directories, and make the file of the log, unless an earlier start has left them."""
+        if self._directory is None or self._memory is None:
+            name = f"mpbroker-testing-{secrets.token_hex(8)}"
+            self._directory, self._memory = Path(tempfile.gettempdir(), name), MEMORY / name
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115
+
+    def _remove_directories(self) -> None:
+        for directory in (self._directory, self._memory):
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+        self._directory = self._memory = None
+        self._bound = {}
+
+
+def _reachable(address: str) -> str:
+    """Return where a client of this host reaches a listener, which may be one on all addresses."""
+    host, _, port = address.rpartition(":")
+    loopback = {"": HOST, "0.0.0.0": HOST, "[::]": "[::1]"}
+    return f"{loopback[host]}:{port}" if host in loopback else address
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _how(code: int) -> str:
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+
+
+def _open_members(group: int) -> Iterator[int]:
+    """Yield a pidfd of each process of the group but its leader."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == group:
+            continue
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(int(entry.name)) == group:
+                yield os.pidfd_open(int(entry.name))
+
+
+def _has_ended(pidfd: int, patience_s: float | None = 0.0) -> bool:
+    """Return whether a process has ended within so many seconds; None: wait as long as it takes."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(None if patience_s is None else patience_s * 1000))

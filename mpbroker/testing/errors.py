@@ -1,0 +1,5 @@
+"""What can go wrong with a test's broker."""
+
+
+class BrokerFailed(Exception):
+    """A broker did not start, ended by itself, or refused what was asked; its last log lines are quoted."""

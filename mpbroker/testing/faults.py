@@ -1,0 +1,45 @@
+"""`Fault`: what a broker does to requests because a test wants it, and how often it has done so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from mpbroker.ipc import faults
+
+
+class Fault:
+    """A fault of `Broker.fault`, until `clear` or the end of the with statement that has it."""
+
+    def __init__(self, told: faults.Fault, clear: Callable[[Fault], None]) -> None:
+        """`told`: as the broker knows it. `clear`: has the broker forget it."""
+        self.told = told
+        self._clear = clear
+        self._hits_at_the_end = 0
+
+    @property
+    def hits(self) -> int:
+        """Return how many requests have met it."""
+        try:
+            size = Path(self.told.hits).stat().st_size
+        except FileNotFoundError:
+            return self._hits_at_the_end
+        return min(size, self.told.times or size)
+
+    def clear(self) -> None:
+        """Take the fault back: requests that come now do not meet it. Idempotent. Raises BrokerFailed."""
+        self._clear(self)
+
+    def forget(self) -> None:
+        """Remove the file that counts its hits, and keep their number."""
+        self._hits_at_the_end = self.hits
+        Path(self.told.hits).unlink(missing_ok=True)
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()

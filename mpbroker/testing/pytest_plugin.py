@@ -1,0 +1,94 @@
+"""Fixtures of brokers and topics for pytest, which finds this module by itself where mpbroker is installed.
+
+A test gets a broker that its session shares (`mpbroker_broker`) or one of its own (`mpbroker_own_broker`),
+and topics of its own on the shared one (`mpbroker_topic`, `mpbroker_topics`). With pytest-xdist each worker
+is a session. Nothing is imported and nothing started before a test asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from mpbroker.testing.broker import Broker
+    from mpbroker.testing.faults import Fault
+
+MARKER = "mpbroker"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{MARKER}(settings): settings of this test's mpbroker_own_broker")
+
+
+@pytest.fixture(scope="session")
+def mpbroker_settings() -> Mapping[str, object]:
+    """Return the settings of the session's broker, by Kafka's names; override it in a conftest.py."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def mpbroker_broker(mpbroker_settings: Mapping[str, object]) -> Iterator[Broker]:
+    """Run a broker for all tests of the session that ask for it."""
+    from mpbroker.testing.broker import Broker
+
+    with Broker(mpbroker_settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def mpbroker_own_broker(
+    request: pytest.FixtureRequest, mpbroker_settings: Mapping[str, object]
+) -> Iterator[Broker]:
+    """Run a broker for this test alone; `@pytest.mark.mpbroker({...})` adds to its settings."""
+    from mpbroker.testing.broker import Broker
+
+    settings = dict(mpbroker_settings)
+    for mark in reversed([*request.node.iter_markers(MARKER)]):
+        for more in mark.args:
+            settings.update(more)
+    with Broker(settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def mpbroker_topics(request: pytest.FixtureRequest, mpbroker_broker: Broker) -> Iterator[Callable[..., str]]:
+    """Return a function that creates topics as `Broker.create_topic` does; they go with the test.
+
+    A topic without a name gets one that begins with the test's and that no other topic has.
+    """
+    from mpbroker.testing.names import unique_name
+
+    made: list[str] = []
+
+    def create(
+        name: str | None = None, partitions: int = 1, config: Mapping[str, object] | None = None
+    ) -> str:
+        made.append(mpbroker_broker.create_topic(name or unique_name(request.node.name), partitions, config))
+        return made[-1]
+
+    yield create
+    if made and mpbroker_broker.is_running:
+        mpbroker_broker.delete_topics(made, missing_ok=True)
+
+
+@pytest.fixture
+def mpbroker_topic(mpbroker_topics: Callable[..., str]) -> str:
+    """Create a topic with one partition for this test; return its name."""
+    return mpbroker_topics()
+
+
+@pytest.fixture
+def mpbroker_fault(mpbroker_broker: Broker) -> Iterator[Callable[..., Fault]]:
+    """Return `Broker.fault` of the session's broker; the faults go with the test."""
+    made: list[Fault] = []
+
+    def fault(*arguments: str | int, **what: object) -> Fault:
+        made.append(mpbroker_broker.fault(*arguments, **what))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield fault
+    if made:
+        mpbroker_broker.clear_faults(*made)

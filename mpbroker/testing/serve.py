@@ -1,0 +1,86 @@
+"""The process that `Broker` starts: a supervisor as of `mpbroker serve`, owned by the process of a test.
+
+It reads an `Order` from standard input, since others on the host can read a command line. It makes its own
+directories, and when its owner has gone, however that ended, the broker stops and removes them. So there is
+no moment at which a death leaves them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from mpbroker.config.keys import ConfigError
+from mpbroker.config.load import Flag, load
+
+EXIT_MISCONFIGURED = 2
+EXIT_WITHOUT_OWNER = 3
+
+
+class Order(msgspec.Struct):
+    """What to serve. `owner`: the pid of our parent. `own_directories`: to be made, unless an
+    earlier start has left them, and removed.
+    """
+
+    owner: int
+    settings: dict[str, str]
+    own_directories: list[str] = []
+
+
+def main() -> None:
+    """Serve what standard input orders; exit with the status of the broker."""
+    told = sys.stdin.buffer.read()
+    if not told:
+        sys.exit(EXIT_WITHOUT_OWNER)
+    order = msgspec.json.decode(told, type=Order)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    owner_fd = -1
+    # The pid may be somebody else's by now, unless it is still that of our parent.
+    with contextlib.suppress(ProcessLookupError):
+        owner_fd = os.pidfd_open(order.owner)
+    if owner_fd < 0 or os.getppid() != order.owner:
+        _remove(order)
+        sys.exit(EXIT_WITHOUT_OWNER)
+    try:
+        for directory in order.own_directories:
+            Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+        sys.exit(_serve(order, owner_fd))
+    finally:
+        if _has_ended(owner_fd):
+            _remove(order)
+
+
+def _serve(order: Order, owner_fd: int) -> int:
+    flags = [Flag(f"settings[{key!r}]", key, value) for key, value in order.settings.items()]
+    try:
+        loaded = load(flags=flags)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return EXIT_MISCONFIGURED
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    # Off until the supervisor forks: imports leave no garbage.
+    gc.disable()
+    from mpbroker.supervisor.main import run
+
+    return run(loaded.config, owner_fd=owner_fd)
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _remove(order: Order) -> None:
+    for directory in order.own_directories:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,236 @@
+"""A broker of a test's own: from its start to the removal of all that it wrote, however the test ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from mpbroker.ipc.pointer import read_pointer
+from mpbroker.testing.broker import MEMORY, Broker
+from mpbroker.testing.errors import BrokerFailed
+from tests.support.polling import PATIENCE_S, is_readable, until
+
+# What a test's process says of its broker before it waits for its end.
+OWNER = """
+import os, sys
+from mpbroker.testing import Broker
+broker = Broker()
+{start}
+    print(broker.pid, broker._memory, broker._directory, flush=True)
+    sys.stdin.read()
+    {then}
+"""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+def produce(broker: Broker, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def consume(broker: Broker, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    messages = consumer.consume(count, PATIENCE_S)
+    consumer.close()
+    return [message.value() for message in messages]
+
+
+def test_clients_use_it(broker: Broker) -> None:
+    with broker.topic(partitions=2) as topic:
+        produce(broker, topic, b"a", b"b", b"c")
+        assert sorted(consume(broker, topic, 3)) == [b"a", b"b", b"c"]
+
+
+def test_two_run_side_by_side(broker: Broker) -> None:
+    with Broker() as other:
+        assert other.bootstrap_servers != broker.bootstrap_servers
+        assert other.log_dir != broker.log_dir
+
+
+def test_its_ports_stand_in_the_pointer(broker: Broker) -> None:
+    pointer = read_pointer(broker.log_dir)
+    assert pointer is not None
+    assert pointer.pid == broker.pid
+    assert pointer.listeners == broker.listeners == {"PLAINTEXT": broker.bootstrap_servers}
+
+
+def test_the_pointer_follows_the_listeners(broker: Broker) -> None:
+    def known() -> dict[str, str]:
+        return msgspec.json.decode((broker.log_dir / "mpbroker.json").read_bytes())["listeners"]
+
+    added = broker.control("listener-add", listener="MORE://127.0.0.1:0", protocol="PLAINTEXT")
+    until(lambda: "MORE" in known(), "the added listener stands in mpbroker.json")
+    assert known()["MORE"] in str(added)
+    broker.control("listener-remove", listener="MORE")
+    until(lambda: "MORE" not in known(), "the removed listener is gone from it")
+
+
+def test_topics_have_names_and_settings(broker: Broker) -> None:
+    name = broker.create_topic("orders", 3, {"retention.ms": 5_000, "preallocate": True})
+    assert name == "orders"
+    assert sorted(path.name for path in broker.log_dir.glob("orders-*")) == [
+        "orders-0",
+        "orders-1",
+        "orders-2",
+    ]
+    broker.delete_topic("orders")
+    with pytest.raises(BrokerFailed, match="delete topic orders: UNKNOWN_TOPIC_OR_PARTITION"):
+        broker.delete_topic("orders")
+    broker.delete_topics(["orders"], missing_ok=True)
+    with pytest.raises(BrokerFailed, match=r"create topic bad: INVALID_CONFIG: .*retention\.ms"):
+        broker.create_topic("bad", config={"retention.ms": "soon"})
+
+
+def test_a_crash_and_a_restart_keep_port_and_data() -> None:
+    with Broker() as broker:
+        topic, address = broker.create_topic(), broker.bootstrap_servers
+        produce(broker, topic, b"kept")
+        broker.kill()
+        assert not broker.is_running
+        broker.start()
+        assert broker.bootstrap_servers == address
+        broker.restart()
+        assert broker.bootstrap_servers == address
+        assert consume(broker, topic, 1) == [b"kept"]
+
+
+def test_a_directory_that_is_given_stays(tmp_path: Path) -> None:
+    with Broker(log_dir=tmp_path / "data") as broker:
+        topic = broker.create_topic()
+    assert (tmp_path / "data" / f"{topic}-0").is_dir()
+
+
+def test_topics_of_a_broker_that_asks_who_it_is() -> None:
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    listener = "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+    settings = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        listener: f'{login} user_admin="secret";',
+    }
+    client = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{login} username="admin" password="secret";',
+    }
+    with Broker(settings, client=client) as broker:
+        assert list(broker.listeners) == ["SASL_PLAINTEXT"]
+        broker.create_topic("t")
+        broker.client["colour"] = "blue"
+        with pytest.raises(BrokerFailed, match="no Kafka client has colour"):
+            broker.create_topic("u")
+
+
+def test_a_listener_on_all_addresses_is_reached() -> None:
+    with Broker({"listeners": "PLAINTEXT://:0"}) as broker:
+        assert broker.bootstrap_servers.startswith("127.0.0.1:")
+        broker.create_topic()
+
+
+def test_a_bad_setting_is_named() -> None:
+    with pytest.raises(BrokerFailed, match=r"ended with status 2\n(.*\n)*.*num\.io\.threads.*many"):
+        Broker({"num.io.threads": "many"}).start()
+
+
+def test_the_directory_of_the_data_is_no_setting() -> None:
+    with pytest.raises(ValueError, match=r"name the directory with Broker\(log_dir="):
+        Broker({"log.dirs": "/tmp/x"})
+
+
+def test_a_broker_that_died_fails_the_test() -> None:
+    broker = Broker().start()
+    memory = broker._memory
+    os.kill(broker.pid, signal.SIGKILL)
+    until(lambda: not broker.is_running, "the supervisor has ended")
+    with pytest.raises(BrokerFailed, match="the broker has ended by SIGKILL"):
+        broker.stop()
+    assert memory is not None
+    assert not memory.exists()
+    with pytest.raises(BrokerFailed, match="does not run"):
+        _ = broker.pid
+
+
+def fail_after(end: Callable[[Broker], object]) -> None:
+    with Broker() as broker:
+        end(broker)
+        raise ZeroDivisionError
+
+
+def test_the_error_of_a_test_comes_first() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        fail_after(lambda broker: os.kill(broker.pid, signal.SIGKILL))
+    assert "the broker has ended by SIGKILL" in caught.value.__notes__[0]
+    with pytest.raises(ZeroDivisionError) as caught:
+        fail_after(Broker.kill)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_stopped_broker_says_so() -> None:
+    with pytest.raises(BrokerFailed, match="no ports yet"):
+        _ = Broker().bootstrap_servers
+    with pytest.raises(BrokerFailed, match="does not run"):
+        Broker().fault("Produce", close=True)
+    Broker().stop()
+
+
+@pytest.mark.parametrize(
+    ("start", "then", "end"),
+    [
+        ("with broker:", "", lambda owner: owner.kill()),
+        ("with broker:", "", lambda owner: owner.send_signal(signal.SIGINT)),
+        ("with broker:", "raise ValueError", lambda owner: owner.stdin.close()),
+        ("if broker.start():", "sys.exit(3)", lambda owner: owner.stdin.close()),
+        ("if broker.start():", "os._exit(4)", lambda owner: owner.stdin.close()),
+    ],
+    ids=["SIGKILL", "KeyboardInterrupt", "an error", "exit without stop", "abrupt exit"],
+)
+def test_a_broker_ends_with_its_test(start: str, then: str, end: Callable[..., object]) -> None:
+    source = OWNER.format(start=start, then=then)
+    with subprocess.Popen(
+        [sys.executable, "-c", source],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as owner:
+        assert owner.stdout is not None
+        pid, memory, directory = owner.stdout.readline().decode().split()
+        group = _group(int(pid))
+        assert len(group) > 5, "supervisor, log worker, coordinator, handler, processor, acceptor …"
+        end(owner)
+        assert owner.wait(PATIENCE_S) != 0
+    for pidfd in group:
+        assert is_readable(pidfd, PATIENCE_S), "a process outlives the test"
+        os.close(pidfd)
+    assert Path(memory).parent == MEMORY
+    assert not Path(memory).exists()
+    assert not Path(directory).exists()
+
+
+def _group(leader: int) -> list[int]:
+    """A pidfd of each process of the broker; the process of a test may be gone already."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpgid(int(entry.name)) == leader:
+                found.append(os.pidfd_open(int(entry.name)))
+        except ProcessLookupError:
+            continue
+    return found
