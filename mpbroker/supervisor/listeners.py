@@ -244,7 +244,7 @@ class Listeners:
 
     def role_problem(self, config: BrokerConfig) -> str | None:
         """Return why the listeners that are served now do not fit the roles of `config`, None if they do."""
-        served = {one.name for one in self._now}
+        served = {one.name for one in self.now}
         gone = [name for name in config.admin_listener_names if name not in served]
         if not gone:
             return None

@@ -57,8 +57,9 @@ class Faults:
         return self._delayed[0][0] if self._delayed else None
 
     def take_due(self, *, all_of_them: bool = False) -> list[Exchange]:
-        """Return the requests whose delay is over, and that are to be served now. Others end here, but for those
-        whose long answer still has to be encoded: these have `pieces`.
+        """Return the requests whose delay is over, and that are to be served now.
+
+        Others end here, but for those whose long answer still has to be encoded: these have `pieces`.
         """
         now_ms = self._monotonic_ms()
         served = []
