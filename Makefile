@@ -106,6 +106,9 @@ bench: setup ## requests a second, latencies and CPU of this broker
 bench-kafka: setup ## the same, beside Apache Kafka in the same run
 	$(BIN)/python -m ops.bench.run --kafka $(ARGS)
 
+bench-bare: setup ## what is left to win: small produces on a server that only answers, on mpbroker and on Apache Kafka
+	$(BIN)/python -m ops.bench.bare $(ARGS)
+
 bench-network: setup ## idle connections, heavy beside light requests; fails where a bound is missed; and what TLS costs
 	@failed=; for one in connections dispatch fairness tls; do \
 	  echo "== $$one"; $(BIN)/python -m ops.bench.$$one $(ARGS) || failed="$$failed $$one"; \
@@ -113,6 +116,12 @@ bench-network: setup ## idle connections, heavy beside light requests; fails whe
 
 bench-tls: setup ## what TLS costs a fetch (ARGS=--kafka: beside Apache Kafka)
 	$(BIN)/python -m ops.bench.tls $(ARGS)
+
+bench-security: setup ## what ACLs, SCRAM and TLS cost, as ratios to plain, in turns (ARGS='--kafka --write': beside Apache Kafka, into docs/SECURITY.md; ARGS=--short)
+	$(BIN)/python -m ops.bench.security $(ARGS)
+
+attack-table: setup ## memory and pauses of a broker under each known attack (ARGS=--write: into docs/SECURITY.md)
+	$(BIN)/python -m tests.security.attack_table $(ARGS)
 
 bench-quotas: setup ## what clients over their quota are told, beside Apache Kafka; fails where they differ by a tenth
 	$(BIN)/python -m ops.bench.quotas $(ARGS)
@@ -128,6 +137,8 @@ bench-check: setup ## fails where rates lost ground against Apache Kafka's since
 
 bench-growth: setup ## how the cost of a request grows with partitions, connections, groups, log size, processes; draws docs/growth-*.svg (ARGS=--short)
 	$(BIN)/python -m ops.bench.growth $(ARGS)
+	$(BIN)/python -m ops.docs.charts
+	$(BIN)/python -m ops.docs.performance
 
 bench-compaction: setup ## produces beside the compaction of 5 GB; fails where their p99 is more than twice that of quiet
 	$(BIN)/python -m ops.bench.compaction $(ARGS)

@@ -155,6 +155,7 @@ MAY_PAUSE = (
     "tests/chaos/workload.py",
     "tests/support/client_tools.py",
     "tests/support/polling.py",
+    "tests/security/attack_table.py",
     "tests/security/fuzz.py",
 )
 

@@ -8,7 +8,7 @@ from mpbroker.cli.app import App
 from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
 from mpbroker.cli.where import Where
 
-acl_app = App(no_args_is_help=True, help="List, add and remove access control lists.")
+acl_app = App(no_args_is_help=True, help="List, add and remove ACLs (access control lists).")
 
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic, * for all; repeatable.")
@@ -31,7 +31,7 @@ UserPrincipals = Annotated[
 ]
 Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
 Prefixed = Annotated[
-    bool, typer.Option("--prefixed", help="The names are prefixes (--resource-pattern-type prefixed).")
+    bool, typer.Option("--prefixed", help="The names are beginnings of names, and none of them is *.")
 ]
 Allowed = Annotated[
     list[str] | None,
@@ -50,7 +50,9 @@ Operations = Annotated[
 Producer = Annotated[
     bool, typer.Option("--producer", help="Write, Describe and Create of topics; Write of transactional ids.")
 ]
-Consumer = Annotated[bool, typer.Option("--consumer", help="Read and Describe of topics, Read of groups.")]
+Consumer = Annotated[
+    bool, typer.Option("--consumer", help="Read and Describe of topics, Read of groups; needs both.")
+]
 Idempotent = Annotated[bool, typer.Option("--idempotent", help="IdempotentWrite of the cluster.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")]
 

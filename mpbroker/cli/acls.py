@@ -5,6 +5,7 @@ Flags mean what those of kafka-acls.sh mean.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
 from mpbroker.config import known
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.security.acls import (
     CLUSTER_NAME,
     OPERATIONS,
@@ -58,6 +60,10 @@ class Resources(NamedTuple):
             (ResourceType.USER, self.user_principals),
         )
         found = [(kind, name, pattern) for kind, names in named for name in names or ()]
+        if self.is_prefix and any(name == WILDCARD for _, name, _ in found):
+            raise CliError(
+                "--prefixed: * is no beginning of a name; leave out --prefixed for all", USAGE_ERROR
+            )
         if self.cluster:
             found.append((ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
         if not found:
@@ -81,12 +87,9 @@ class Whom(NamedTuple):
         if not pairs:
             raise CliError("say for whom: --allow-principal or --deny-principal", USAGE_ERROR)
         for principal, _ in pairs:
-            try:
-                check_principal(principal)
-            except BadAcl as error:
-                raise CliError(
-                    f"{principal}: a principal is TYPE:NAME, as in User:ann", USAGE_ERROR
-                ) from error
+            check_is_principal(principal)
+        for host in self.hosts:
+            check_host(host)
         return [(one, host, what) for one, what in pairs for host in self.hosts or [WILDCARD]]
 
 
@@ -110,19 +113,48 @@ class What(NamedTuple):
         return list(dict.fromkeys(found))
 
 
+def check_is_principal(text: str) -> None:
+    """Raise CliError unless the text names a principal."""
+    try:
+        check_principal(text)
+    except BadAcl as error:
+        raise CliError(f"{text}: a principal is TYPE:NAME, as in User:ann", USAGE_ERROR) from error
+
+
+def check_host(text: str) -> None:
+    """Raise CliError for a host that no client can have: clients are known by their addresses."""
+    try:
+        if text != WILDCARD:
+            ipaddress.ip_address(text)
+    except ValueError as error:
+        raise CliError(
+            f"--host {text}: this is no IP address; names are not looked up", USAGE_ERROR
+        ) from error
+
+
+def check_sets(resources: Resources, what: What) -> None:
+    """Raise CliError if --producer or --consumer stand for less than they promise (Kafka: AclCommand)."""
+    if what.is_consumer and not (resources.topics and resources.groups):
+        raise CliError("--consumer needs --topic and --group", USAGE_ERROR)
+    if what.is_producer and not (resources.topics or resources.transactional_ids):
+        raise CliError("--producer needs --topic or --transactional-id", USAGE_ERROR)
+
+
 def operation_of(name: str) -> Operation:
     """Return the operation that has this name in Kafka's tools. Raises CliError."""
     words = {kafka_word(one).lower(): one for one in Operation if one > Operation.ANY}
     found = words.get(name.lower().replace("_", ""))
     if found is None:
         near = known.closest(name.lower(), words)
-        guess = f"; did you mean {kafka_word(words[near])}?" if near else ""
+        those = ", ".join(kafka_word(one) for one in words.values())
+        guess = f"; did you mean {kafka_word(words[near])}?" if near else f"; there are {those}"
         raise CliError(f"{name} is no operation{guess}", USAGE_ERROR)
     return found
 
 
 def entries(resources: Resources, whom: Whom, what: What) -> list[Acl]:
     """Return the entries that flags stand for. Raises CliError for those that can have no effect."""
+    check_sets(resources, what)
     if what.is_idempotent and not resources.cluster:
         resources = resources._replace(cluster=True)
     made: list[Acl] = []
@@ -145,38 +177,50 @@ def entries(resources: Resources, whom: Whom, what: What) -> list[Acl]:
 
 
 def add(where: Where, acls: list[Acl], *, dry_run: bool) -> None:
-    """Add entries, or print those that would be added."""
-    if dry_run:
-        show(acls, as_json=False)
-        return
+    """Add entries, or say which of them would be new."""
     creation = m.CreateAclsRequest.AclCreation
     with Client(where) as client:
+        if dry_run:
+            everything = m.DeleteAclsRequest.DeleteAclsFilter(
+                ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
+            )
+            there = set(_described(client, everything))
+            for acl in acls:
+                print(f"{'is there already' if acl in there else 'would add'}: {acl}")
+            return
         response: m.CreateAclsResponse = client.cluster.ask_any(
             m.CreateAclsRequest([creation(*acl) for acl in acls])
         )
     for acl, result in zip(acls, response.results, strict=True):
         if result.error_code:
-            raise ApiFailed(str(acl), result.error_code, result.error_message)
+            raise _failed(str(acl), result.error_code, result.error_message)
     for acl in acls:
         print(f"added: {acl}")
 
 
 def remove(where: Where, filters: list[m.DeleteAclsRequest.DeleteAclsFilter], *, dry_run: bool) -> None:
-    """Remove the entries that filters match, or print those that would be removed."""
+    """Remove the entries that filters match, or say which those are. Raises CliError if there are none."""
     with Client(where) as client:
         if dry_run:
-            show([acl for one in filters for acl in _described(client, one)], as_json=False)
+            matching = dict.fromkeys(acl for one in filters for acl in _described(client, one))
+            for acl in matching:
+                print(f"would remove: {acl}")
+            _check_any(matching)
             return
         response: m.DeleteAclsResponse = client.cluster.ask_any(m.DeleteAclsRequest(filters))
     removed: dict[Acl, None] = {}
     for result in response.filter_results:
         if result.error_code:
-            raise ApiFailed("access control lists", result.error_code, result.error_message)
+            raise _failed("ACLs", result.error_code, result.error_message)
         removed.update(dict.fromkeys(_acl(one) for one in result.matching_acls))
     for acl in removed:
         print(f"removed: {acl}")
-    if not removed:
-        print("nothing matches; mpbroker acl list shows what there is")
+    _check_any(removed)
+
+
+def _check_any(found: Iterable[Acl]) -> None:
+    if not list(found):
+        raise CliError("no ACL matches; mpbroker acl list shows what there is")
 
 
 def filters(resources: Resources, whom: Whom, what: What) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
@@ -195,7 +239,9 @@ def filters(resources: Resources, whom: Whom, what: What) -> list[m.DeleteAclsRe
 
 
 def show_list(where: Where, resources: Resources, principal: str | None, *, as_json: bool) -> None:
-    """Print the entries about resources and their principal, all if neither is given."""
+    """Print the entries about resources and their principal, all if neither is given. Raises CliError."""
+    if principal is not None:
+        check_is_principal(principal)
     named = resources.each() if any(resources) else [(ResourceType.ANY, None, PatternType.ANY)]
     one = m.DeleteAclsRequest.DeleteAclsFilter
     with Client(where) as client:
@@ -225,7 +271,7 @@ def show(acls: Iterable[Acl], *, as_json: bool) -> None:
     elif rows:
         print_table(list(COLUMNS), rows)
     else:
-        print("no access control lists")
+        print("no ACLs")
 
 
 def _described(client: Client, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> list[Acl]:
@@ -242,7 +288,7 @@ def _described(client: Client, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> l
         )
     )
     if response.error_code:
-        raise ApiFailed("access control lists", response.error_code, response.error_message)
+        raise _failed("ACLs", response.error_code, response.error_message)
     return [
         Acl(
             resource.resource_type,
@@ -256,6 +302,15 @@ def _described(client: Client, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> l
         for resource in response.resources
         for acl in resource.acls
     ]
+
+
+def _failed(what: str, code: int, message: str | None) -> CliError | ApiFailed:
+    if code == ErrorCode.SECURITY_DISABLED:
+        return CliError(
+            f"{what}: the broker has no authorizer; set authorizer.class.name and super.users there, "
+            "as docs/SECURITY.md shows"
+        )
+    return ApiFailed(what, code, message)
 
 
 def _acl(one: m.DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:

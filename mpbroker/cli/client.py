@@ -80,7 +80,7 @@ def read_config(path: Path | None) -> ClientConfig:
         raise ConfigError(f"--command-config {path}{line}: {error}") from error
     for name in unknown:
         guess = known.hint([name], known_names())
-        print(f"mpbroker: {path}:{lines[name]}: {name} means nothing to this command{guess}", file=sys.stderr)
+        print(f"mpbroker: {path}:{lines[name]}: warning: {name} is ignored{guess}", file=sys.stderr)
     return config
 
 

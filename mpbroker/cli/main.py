@@ -37,7 +37,7 @@ from mpbroker.protocol.printable import printable
 
 app = App(
     name="mpbroker",
-    help="A Kafka-compatible message broker, and the commands to use and steer it.",
+    help="A Kafka-compatible message broker, and the commands to use and manage it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -120,10 +120,10 @@ def serve(
 def topic_create(
     name: TopicName,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", metavar="N", help="-1: as the broker is set.")
+        int, typer.Option("--partitions", "-p", metavar="N", help="-1: the broker's default.")
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", metavar="N", help="-1: as the broker is set.")
+        int, typer.Option("--replication-factor", "-r", metavar="N", help="-1: the broker's default.")
     ] = -1,
     config: Annotated[
         list[str] | None,
@@ -176,7 +176,7 @@ def topic_alter(
     ] = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", help="As the broker has it again; repeatable."),
+        typer.Option("--delete-config", metavar="KEY", help="Reset it to the broker's default; repeatable."),
     ] = None,
     partitions: Annotated[
         int | None,
@@ -269,7 +269,8 @@ def user_add(
         str, typer.Option(metavar="NAME", help="SCRAM-SHA-256 or SCRAM-SHA-512.")
     ] = "SCRAM-SHA-512",
     iterations: Annotated[
-        int, typer.Option(min=4096, max=16384, metavar="N", help="Rounds of hashing that a guess costs.")
+        int,
+        typer.Option(min=4096, max=16384, metavar="N", help="Iterations of PBKDF2 for the SCRAM credential."),
     ] = 8192,
     password_file: Annotated[
         Path | None,
@@ -402,7 +403,7 @@ def produce(
             "--key-separator",
             "-K",
             metavar="SEP",
-            help="What stands between key and value (also \\t, \\xHH …); a line without it has no key.",
+            help="Separator between key and value (also \\t, \\xHH …); a line without it has no key.",
         ),
     ] = None,
     acks: Annotated[str, typer.Option(metavar="all|1|0", help="When a record counts as written.")] = "all",
@@ -411,7 +412,11 @@ def produce(
     ] = "none",
     headers: Annotated[
         list[str] | None,
-        typer.Option("-H", metavar="NAME=VALUE", help="A header of every record; repeatable."),
+        typer.Option(
+            "-H",
+            metavar="NAME=VALUE",
+            help="A header of every record; NAME alone: with a null value; repeatable.",
+        ),
     ] = None,
     properties: Annotated[
         list[str] | None,
@@ -483,8 +488,8 @@ def consume(
 ) -> None:
     """Print records of a topic as they come.
 
-    Those of open and of aborted transactions are among them. With --to a file gets the committed ones that
-    there are now, and is there whole or not at all.
+    They include records of open and aborted transactions. --to writes the committed records of now to a file,
+    atomically.
     """
     where = Where(bootstrap, command_config)
     if to is not None:

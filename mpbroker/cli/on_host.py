@@ -123,7 +123,7 @@ def ctl_metrics(
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Between two looks, for rates; 0: one look.")
+        float, typer.Option(min=0, metavar="SECONDS", help="Sampling interval, for rates; 0: one sample.")
     ] = 1.0,
     file: Annotated[
         Path | None,

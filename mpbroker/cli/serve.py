@@ -37,7 +37,7 @@ def serve(
             secure_listeners(config)
         except SecurityError as error:
             raise CliError(str(error), USAGE_ERROR) from error
-        print("mpbroker: the settings are good", file=sys.stderr)
+        print("mpbroker: the configuration is valid", file=sys.stderr)
         return 0
     refuse_other_platforms(sys.platform)
     # Off until the supervisor forks: imports leave no garbage.

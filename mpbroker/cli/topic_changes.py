@@ -39,7 +39,7 @@ def alter(where: Where, name: str, changes: Changes, timeout_s: float) -> None:
         if settings or changes.deleted:
             _alter_settings(client, name, settings, changes.deleted)
             said = [f"{key}={value}" for key, value in settings.items()]
-            said += [f"{key} as the broker has it" for key in changes.deleted]
+            said += [f"{key} reset to the broker's default" for key in changes.deleted]
             print(f"altered topic {name}: {', '.join(said)}")
         if changes.partitions:
             _create_partitions(client, name, changes.partitions, timeout_s)

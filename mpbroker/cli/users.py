@@ -37,8 +37,8 @@ def read_password(user: str, source: Path | None) -> str:
     if source is None:
         if not sys.stdin.isatty():
             raise CliError("there is no terminal to ask for the password: use --password-file", USAGE_ERROR)
-        password = getpass.getpass(f"Password of {user}: ")
-        if password != getpass.getpass("Once more: "):
+        password = getpass.getpass(f"Password for {user}: ")
+        if password != getpass.getpass("Confirm password: "):
             raise CliError("the two passwords differ", USAGE_ERROR)
     else:
         try:

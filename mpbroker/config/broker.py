@@ -31,6 +31,8 @@ CLEANUP_POLICIES = ("compact", "delete")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 FLUSH_POLICIES = ("group", "os")
+AUDIT_LEVELS = ("INFO", "WARN", "OFF")
+AUDIT_FORMATS = ("text", "json")
 # A request lies in one block of at most 1 GiB, with its size in front and room for its answer behind it.
 LARGEST_REQUEST_BYTES = (1 << 30) - (1 << 16) - 128
 
@@ -113,6 +115,10 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     control_plane_listener_name: Annotated[
         str | None, Key(STRING, "Listener with an acceptor, processor and handler of its own.")
     ] = None
+    admin_listener_names: Annotated[
+        tuple[str, ...],
+        Key(LIST, "Listeners on which the broker can be administered; empty: all of them."),
+    ] = ()
 
     # topics
     num_partitions: Annotated[
@@ -184,6 +190,26 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     delegation_token_expiry_check_interval_ms: Annotated[
         int, Key(LONG, "Time between two removals of expired delegation tokens.", at_least=1)
     ] = 3_600_000
+
+    # audit
+    audit_log_level: Annotated[
+        str,
+        Key(
+            STRING,
+            "INFO: logins, administration and what is refused of both; WARN: only what is refused; OFF.",
+            choices=AUDIT_LEVELS,
+        ),
+    ] = "INFO"
+    audit_log_file: Annotated[
+        str,
+        Key(
+            STRING,
+            "File that the audit log is appended to, or journald's socket; empty: part of the broker's log.",
+        ),
+    ] = ""
+    audit_log_format: Annotated[
+        str, Key(STRING, "Form of a line of the audit log.", choices=AUDIT_FORMATS)
+    ] = "text"
 
     # processes
     num_network_threads: Annotated[
@@ -634,6 +660,10 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
         This is the control plane's or, without one, the brokers' own (KafkaConfig, RequestContext).
         """
         return listener == (self.control_plane_listener_name or self.inter_broker_listener_name)
+
+    def may_administer(self, listener: str) -> bool:
+        """Return whether administrative requests are served on the listener (admin.listener.names)."""
+        return not self.admin_listener_names or listener in self.admin_listener_names
 
     @property
     def roll_ms(self) -> int:

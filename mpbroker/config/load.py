@@ -149,7 +149,7 @@ def _add_limits(
     settings: dict[str, _Setting],
     problems: list[Problem],
 ) -> None:
-    """Add limits of single listeners, and upper-case the names of the two special listeners."""
+    """Add limits of single listeners, and upper-case the names of listeners with a special role."""
     names = set(_protocols(values, settings))
     found: dict[str, dict[str, int]] = {}
     for setting in of_listeners:
@@ -163,6 +163,9 @@ def _add_limits(
     for field in ("inter_broker_listener_name", "control_plane_listener_name"):
         if values.get(field) is not None:
             values[field] = values[field].strip().upper() or None
+    values["admin_listener_names"] = tuple(
+        dict.fromkeys(name.upper() for name in values.get("admin_listener_names", ()))
+    )
 
 
 def _add_security(
@@ -239,7 +242,19 @@ def _values(supported: dict[str, _Setting], problems: list[Problem]) -> dict[str
             )
     else:
         values["log_dirs"] = _absolute(_default("log.dirs"))
+    if values.get("audit_log_file"):
+        _make_absolute(values, "audit.log.file", supported, problems)
     return values
+
+
+def _make_absolute(
+    values: dict[str, Any], key: str, supported: dict[str, _Setting], problems: list[Problem]
+) -> None:
+    path = values[field_name(key)]
+    try:
+        (values[field_name(key)],) = _absolute((path,))
+    except RuntimeError:
+        problems.append(Problem(key, supported[key].origin, f"{key}: {path} is of no user's home"))
 
 
 def _absolute(paths: Iterable[str]) -> tuple[str, ...]:
@@ -325,6 +340,10 @@ def _listener_contradictions(config: BrokerConfig, names: set[str]) -> list[Prob
                 "control.plane.listener.name",
                 f"{config.control_plane_listener_name} is the only listener: clients need another one",
             )
+    key = "admin.listener.names"
+    for name in config.admin_listener_names:
+        if name not in names:
+            wrong(key, f"{key} has {name}: there is no such listener; there are {', '.join(sorted(names))}")
     if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
         wrong(
             "max.connections.per.ip",

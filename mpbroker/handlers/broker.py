@@ -35,6 +35,7 @@ from mpbroker.ipc.table import Partition, PartitionFlag, damage_of, read_partiti
 from mpbroker.log.read.fetch_positions import FetchPositions
 from mpbroker.log.read.reader import PartitionReader
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.security.audit import Audit
 from shm.clock import monotonic_ms, wall_ms
 from shm.counters import CounterPage
 from shm.table import SlotBusy, SlotTable
@@ -73,6 +74,7 @@ class Broker:
     whose: Callable[[Request, Session | None], str]
     throttling: Throttling
     authorization: Authorization
+    audit: Audit
     log_levels: LogLevels
     wall_clock_ms: Callable[[], int] = wall_ms
     monotonic_ms: Callable[[], int] = monotonic_ms

@@ -203,7 +203,7 @@ class Handler:
 
     def forget_deleted_files(self, now_ms: int) -> None:
         self.next_files_look_ms = now_ms + FILES_LOOK_MS
-        self.broker.authorization.audit.follow(now_ms)
+        self.broker.audit.follow(now_ms)
         if not self.broker.readers.forget_deleted():
             self.broker.places.forget_deleted()
 
@@ -519,6 +519,7 @@ class Handler:
         for exchange in list(self.open):
             exchange.close()
         self.broker.waiting.give_up()
+        self.broker.audit.close()
         self.flush()
 
     def has_unfinished(self) -> bool:

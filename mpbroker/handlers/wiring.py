@@ -36,6 +36,7 @@ from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import COORDINATOR, log_worker
 from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.security.audit_log import audit_of
 from shm.arena import Arena
 from shm.clock import monotonic_ms
 
@@ -64,6 +65,7 @@ def make_broker(
     lender = Lender(arena, context.index)
     appends = AppendJobs(lender, turn.push_job, len(workers), context.call_numbers())
     parked_memory = ParkedMemory(lambda: context.config)
+    audit = audit_of(config)
     jobs = Jobs(appends, waiting, len(workers), produces.end)
     return Broker(
         config=config,
@@ -105,7 +107,8 @@ def make_broker(
         throttling=Throttling(
             config, metadata, turn.clients, turn.meters, memory.quota_secret, context.session
         ),
-        authorization=Authorization(metadata.authorizer, turn.topics),
+        authorization=Authorization(metadata.authorizer, turn.topics, audit, context.listener),
+        audit=audit,
         log_levels=LogLevels(memory),
     )
 

@@ -23,8 +23,8 @@ class SaslFailed(Exception):
 class Mechanism(ABC):
     """One authentication. `principal` is set when it is complete; `expires_ms` (wall clock) if it ends.
 
-    `claimed` is the user that the client says it is, as soon as it is known. `is_by_token`: the client shows
-    a delegation token.
+    `claimed` is the user name that the client has said, which need not be its own. `is_by_token`: the client
+    shows a delegation token.
     """
 
     name: ClassVar[str]

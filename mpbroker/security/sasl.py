@@ -101,13 +101,13 @@ class SaslServer:
         return self._mechanism is not None
 
     @property
-    def claimed(self) -> str:
-        """The user that the client says it is; "" as long as nobody knows."""
-        return "" if self._mechanism is None else self._mechanism.claimed
-
-    @property
     def renews(self) -> bool:
         return self._again is not None
+
+    @property
+    def claimed(self) -> str:
+        """Return the user name that the client has said, "" if it has said none."""
+        return "" if self._mechanism is None else self._mechanism.claimed
 
     def receive(self, frame: bytes) -> bytes:
         """Return the bytes to send now. Raises Failure, whose answer is sent later and is the last."""

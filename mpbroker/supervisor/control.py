@@ -2,7 +2,8 @@
 
 The socket is SOCK_SEQPACKET, with one JSON message each way, such as {"command": "status"}, {"command":
 "resize", "handlers": N} or {"command": "listener-add", "listener": "NAME://host:port"}. The answer is the
-command's result, or {"error": text}. Mode 0600: only the broker's user may steer it.
+command's result, or {"error": text}. Mode 0600: only the broker's user may steer it. The kernel knows who
+sent a command; the audit log is told, with what came of it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pwd
 import socket
+import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,6 +32,30 @@ ANSWER_BYTES_MAX = 192 << 10
 
 
 log = logging.getLogger("mpbroker")
+
+
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred: process, user, group
+
+
+class Peer(NamedTuple):
+    """Who has connected, as the kernel knows it."""
+
+    process_id: int
+    user_id: int
+
+    @classmethod
+    def of(cls, connection: socket.socket) -> Peer:
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        process_id, user_id, _ = _CREDENTIALS.unpack(data)
+        return cls(process_id, user_id)
+
+    @property
+    def user(self) -> str:
+        """Return the user's name, or its number if it has none here."""
+        try:
+            return pwd.getpwuid(self.user_id).pw_name
+        except KeyError:
+            return str(self.user_id)
 
 
 class Command(msgspec.Struct):
@@ -65,21 +92,22 @@ class Later:
 class ControlSocket:
     """The listening end of the control socket.
 
-    `serve(command)` returns the answer; FatalError, OSError and ValueError become error answers. `watch` and
-    `unwatch` are the tree's.
+    `serve(command)` returns the answer; FatalError, OSError and ValueError become error answers. `tell` gets
+    each command with its answer, when there is one. `watch` and `unwatch` are the tree's.
     """
 
     def __init__(
         self,
         directory: Path,
         serve: Callable[[Command], Answer | Later],
+        tell: Callable[[Peer, Command, Answer], None],
         watch: Callable[[int, Callable[[], None]], None],
         unwatch: Callable[[int], None],
     ) -> None:
         self.watch, self.unwatch = watch, unwatch
         self.asking: dict[int, socket.socket] = {}  # connected, and silent so far
         self.path = directory / CONTROL_NAME
-        self.serve = serve
+        self.serve, self.tell = serve, tell
         self.path.unlink(missing_ok=True)
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         mask = os.umask(0o177)
@@ -125,12 +153,19 @@ class ControlSocket:
     def _read(self, connection: socket.socket) -> None:
         self._forget(connection.fileno(), keep=True)
         with contextlib.suppress(OSError):
-            answer = self._answer(connection.recv(MESSAGE_BYTES_MAX))
+            peer = Peer.of(connection)
+            command, answer = self._answer(connection.recv(MESSAGE_BYTES_MAX))
+            done = partial(self._done, connection, peer, command)
             if isinstance(answer, Later):
-                answer.send_with(partial(self._send, connection))
+                answer.send_with(done)
                 return
-            self._send(connection, answer)
+            done(answer)
         connection.close()
+
+    def _done(self, connection: socket.socket, peer: Peer, command: Command | None, answer: Answer) -> None:
+        if command is not None:
+            self.tell(peer, command, answer)
+        self._send(connection, answer)
 
     def _forget(self, fd: int, *, keep: bool = False) -> None:
         connection = self.asking.pop(fd)
@@ -147,11 +182,13 @@ class ControlSocket:
         with connection, contextlib.suppress(OSError):
             connection.sendall(data)
 
-    def _answer(self, message: bytes) -> Answer | Later:
+    def _answer(self, message: bytes) -> tuple[Command | None, Answer | Later]:
+        command = None
         try:
-            return self.serve(msgspec.json.decode(message, type=Command))
+            command = msgspec.json.decode(message, type=Command)
+            return command, self.serve(command)
         except (FatalError, OSError, ValueError, msgspec.MsgspecError) as error:
-            return {"error": str(error)}
+            return command, {"error": str(error)}
 
     def close(self) -> None:
         for connection in self.asking.values():

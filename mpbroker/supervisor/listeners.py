@@ -208,7 +208,11 @@ class Listeners:
         if not found:
             names = ", ".join(self.config.listeners[n].name for n in self.fds)
             raise FatalError(f"there is no listener {name}; there are {names}")
-        special = (self.config.inter_broker_listener_name, self.config.control_plane_listener_name)
+        special = (
+            self.config.inter_broker_listener_name,
+            self.config.control_plane_listener_name,
+            *self.config.admin_listener_names,
+        )
         if name in special:
             raise FatalError(
                 f"listener {name} cannot be removed: the configuration gives it a role of its own"
@@ -236,6 +240,15 @@ class Listeners:
             for number, listener in served.items()
             if settings_of(listener, config) != settings_of(listener, self.config)
         }
+
+    def role_problem(self, config: BrokerConfig) -> str | None:
+        """Return why the listeners that are served now do not fit the roles of `config`, None if they do."""
+        served = {one.name for one in self._now}
+        gone = [name for name in config.admin_listener_names if name not in served]
+        if not gone:
+            return None
+        there = ", ".join(sorted(served))
+        return f"admin.listener.names has {gone[0]}, a listener that was removed; there are {there}"
 
     def follow(self, config: BrokerConfig, security: dict[int, ListenerSecurity], tree: Tree) -> None:
         """Take over another configuration and the changed `security`, for later children.

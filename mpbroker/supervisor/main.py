@@ -33,12 +33,13 @@ from mpbroker.log.directories.directory_layout import (
     restricted_new_files,
     warn_of_open_modes,
 )
-from mpbroker.security import library
+from mpbroker.security import audit_log, library
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.supervisor import buffers, logs, progress, roles, runtime_dir, sockets
 from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
+from mpbroker.supervisor.commands_audit import CHANGES, CommandsAudit
 from mpbroker.supervisor.control import Command, ControlSocket, Later
 from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from mpbroker.supervisor.listeners import Listeners
@@ -63,7 +64,6 @@ NOT_FOLLOWED = (
     "what clients have altered of the broker's settings has no effect: %s. Alter it again, or change the "
     "configuration file"
 )
-CHANGES = ("resize", "reload", "listener-add", "listener-remove")
 
 log = logging.getLogger("mpbroker")
 
@@ -181,7 +181,8 @@ class Supervisor:
     def run(self) -> int:
         started = time.monotonic()
         wakeup = self._install_signals()
-        control = ControlSocket(self.directory, self._serve, self.tree.watch, self.tree.unwatch)
+        audit = CommandsAudit(lambda: self.tree.config)
+        control = ControlSocket(self.directory, self._serve, audit.tell, self.tree.watch, self.tree.unwatch)
         code = EXIT_OK
         try:
             self.tree.watch(control.fileno(), control.accept)
@@ -192,7 +193,7 @@ class Supervisor:
             self._announce(time.monotonic() - started)
             roles.prepare_cleaner()
             self.serves = True
-            self._watch()
+            self._watch(audit)
             self.serves = False
             self.notifier.stopping()
             self._stop()
@@ -206,6 +207,7 @@ class Supervisor:
             raise
         finally:
             control.close()
+            audit.close()
             runtime_dir.remove_pointers(self.config)
             self.listeners.close()
             self.memory.close()
@@ -330,6 +332,7 @@ class Supervisor:
                 "log.flush.policy=os: acknowledged records survive a crash of the broker, not one of the "
                 "machine: they are in the page cache only"
             )
+        self._check_audit_log()
         warn_of_open_modes(self.config)
         if any(uses_tls(listener.protocol) for listener in self.config.listeners):
             log.info("%s", library.description())
@@ -346,6 +349,11 @@ class Supervisor:
             took_s * 1000,
         )
         self.notifier.ready(f"Serving on {listeners}")
+
+    def _check_audit_log(self) -> None:
+        """Make the file of the audit log, or say why it cannot be: no reason to refuse the service."""
+        if problem := audit_log.problem(self.config):
+            log.warning("%s", problem)
 
     # ---- while it runs
 
@@ -449,6 +457,7 @@ class Supervisor:
         self.listeners.follow(changes.config, security, self.tree)
         self.config = self.tree.config
         publish(changes.encoded, self.tree)
+        self._check_audit_log()
 
     def _reread(self) -> Changes:
         return self.reload.changes(self.config, self.altering.now)
@@ -469,6 +478,8 @@ class Supervisor:
         self.config = self.tree.config
         try:
             changes = look()
+            if problem := self.listeners.role_problem(changes.config):
+                raise ReloadError(problem)
             security = self.listeners.changed_security(changes.config)
             resize = None
             if changes.resizes:
@@ -484,7 +495,7 @@ class Supervisor:
     def _step_handlers(self, by: int) -> None:
         self._asked_handlers += by
 
-    def _watch(self) -> None:
+    def _watch(self, audit: CommandsAudit) -> None:
         self.tree.on_wait = self._while_running
         with contextlib.suppress(StopAsked):
             while True:
@@ -493,6 +504,7 @@ class Supervisor:
                 self.listeners.go_on(self.tree)
                 self.pointers.write()
                 self._go_on_reloading()
+                audit.follow()
                 self.config = self.tree.config
         log.info("stopping: %s", signal.Signals(self.stop_signal).name)
 

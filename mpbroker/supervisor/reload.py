@@ -36,7 +36,11 @@ ReadAgain: TypeAlias = Callable[[], Loaded]
 
 # Every process reads these when it needs them, from its one configuration object.
 FOLLOWED = {
+    "admin_listener_names",
     "advertised_listeners",
+    "audit_log_file",
+    "audit_log_format",
+    "audit_log_level",
     "auto_create_topics_enable",
     "connection_failed_authentication_delay_max_ms",
     "connection_failed_authentication_delay_ms",

@@ -319,7 +319,11 @@ class Tree:
             self._wait(ACKNOWLEDGE_TICK_MS, lambda: not owing())
 
     def _fence(self, role: int) -> None:
-        """Have every peer drop what is left of the role; then reset its rings, words and arena."""
+        """Have every peer drop what is left of the role; then reset its rings, words and arena.
+
+        No role is welcomed between two stages: `order_all` waits and introduces nobody. So a handler that
+        paused in an early stage of a log worker's fence still pauses in a later one.
+        """
         for stage, members in enumerate(plans.stages_of(role), start=1):
             self.order_all(members, stage, role)
         if role in topology.ALONE:

@@ -45,9 +45,7 @@ WIDTH = 130
 
 # By what was measured, then by contender: the figures of its rounds, more being better.
 Figures = Mapping[str, Mapping[str, list[float]]]
-
-
-Measure = Callable[["Run", int], Figures]
+Measure = Callable[["Session", int], Figures]
 
 
 class Guarded(NamedTuple):
@@ -56,14 +54,14 @@ class Guarded(NamedTuple):
     name: str
     quantities: Sequence[str]
     waits_for_disk: bool
-    measure: Measure
+    measure_rounds: Measure
 
     def rows(self) -> list[str]:
         return [f"{self.name}, {policy}, {what}" for what in self.quantities for policy in POLICIES]
 
 
 @dataclass
-class Run:
+class Session:
     """The brokers, Kafka last, and what has been measured on them so far."""
 
     brokers: Sequence[Contender]
@@ -78,13 +76,13 @@ class Run:
             if wanted.search(row)
         }
 
-    def take(self, guarded: Guarded, rounds: int) -> None:
+    def measure(self, guarded: Guarded, rounds: int) -> None:
         """Measure so many rounds more."""
-        durable = next(c for c in self.brokers if c.title.endswith(DURABLE))
+        durable = next(contender for contender in self.brokers if contender.title.endswith(DURABLE))
         assert isinstance(durable.broker, Mpbroker)
         hops = Hops(durable.broker)
         before = hops.look()["log worker"]
-        figures = guarded.measure(self, rounds)
+        figures = guarded.measure_rounds(self, rounds)
         work = hops.look()["log worker"] - before
         for what, by_broker in figures.items():
             kafka = by_broker[self.brokers[-1].title]
@@ -98,41 +96,41 @@ class Run:
             self.device_us[f"{guarded.name}, {DURABLE}, {guarded.quantities[0]}"] = bare.device.p50_us
 
 
-def load(scenario: Scenario) -> Guarded:
+def guarded_load(scenario: Scenario) -> Guarded:
     """Guard a load: its rate, and the requests that a microsecond of the broker's CPU is enough for."""
 
-    def measure(taken: Run, rounds: int) -> Figures:
-        for contender in taken.brokers:
+    def measure(session: Session, rounds: int) -> Figures:
+        for contender in session.brokers:
             contender.rounds.pop(scenario.name, None)
-        run.measure(scenario, taken.brokers, taken.directory, LOAD_S, rounds)
-        found = {c.title: c.rounds[scenario.name] for c in taken.brokers}
+        run.measure(scenario, session.brokers, session.directory, LOAD_S, rounds)
+        by_broker = {contender.title: contender.rounds[scenario.name] for contender in session.brokers}
         return {
-            RATE: {title: [one.requests_per_s for one in results] for title, results in found.items()},
-            CPU: {title: [1 / one.broker_cpu_us for one in results] for title, results in found.items()},
+            RATE: {title: [one.requests_per_s for one in results] for title, results in by_broker.items()},
+            CPU: {title: [1 / one.broker_cpu_us for one in results] for title, results in by_broker.items()},
         }
 
     return Guarded(scenario.name, (RATE, CPU), scenario.kind == "produce", measure)
 
 
-def stock_client(row: clients.Row) -> Guarded:
+def guarded_client(row: clients.Row) -> Guarded:
     """Guard a row of ops/bench/clients.py."""
 
-    def measure(taken: Run, rounds: int) -> Figures:
-        found: dict[str, list[float]] = {contender.title: [] for contender in taken.brokers}
+    def measure(session: Session, rounds: int) -> Figures:
+        figures: dict[str, list[float]] = {contender.title: [] for contender in session.brokers}
         for _ in range(rounds):
-            for contender in taken.brokers:
+            for contender in session.brokers:
                 with run.awake(contender) as broker:
                     figure = row.measure(broker, CLIENTS_SCALE)
                 run.progress.print(f"[dim]{row.name}  {contender.title}: {figure:,.2f} {row.unit}")
-                found[contender.title].append(figure if row.more_is_better else 1 / figure)
-        return {row.unit: found}
+                figures[contender.title].append(figure if row.more_is_better else 1 / figure)
+        return {row.unit: figures}
 
     return Guarded(row.name, (row.unit,), True, measure)
 
 
-def everything() -> list[Guarded]:
-    found = [load(one) for one in scenarios.SCENARIOS if one.name in LOADS]
-    return found + [stock_client(row) for row in clients.ROWS]
+def all_guarded() -> list[Guarded]:
+    loads = [guarded_load(scenario) for scenario in scenarios.SCENARIOS if scenario.name in LOADS]
+    return loads + [guarded_client(row) for row in clients.ROWS]
 
 
 def arguments() -> argparse.Namespace:
@@ -149,69 +147,71 @@ def arguments() -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def brokers(directory: Path | None) -> Iterator[Run]:
+def started(parent: Path | None) -> Iterator[Session]:
     """Start the brokers, warm and each with the topic of the stock clients; kill them afterwards."""
     scenarios.build_generator()
-    with run.data_directory(directory) as place, contextlib.ExitStack() as stack:
-        field_of = run.contenders(place)
-        for contender in field_of:
+    with run.data_directory(parent) as directory, contextlib.ExitStack() as stack:
+        brokers = run.contenders(directory)
+        for contender in brokers:
             stack.callback(contender.broker.kill)
             run.start(contender)
             with run.awake(contender) as broker:
                 scenarios.create_topic(broker, clients.TOPIC)
-        yield Run(field_of, place)
+        yield Session(brokers, directory)
 
 
-def circumstances(place: Path, rounds: int) -> str:
+def circumstances(directory: Path, rounds: int) -> str:
     return (
-        f"{run.circumstances(place)}; {rounds} rounds of {LOAD_S:g} s, "
+        f"{run.circumstances(directory)}; {rounds} rounds of {LOAD_S:g} s, "
         f"stock clients with {CLIENTS_SCALE:g} of their records"
     )
 
 
-def table(found: Sequence[Compared]) -> Table:
+def table(rows: Sequence[Compared]) -> Table:
     out = Table(title="mpbroker : Kafka, more is better", title_justify="left")
     out.add_column("row")
     for heading in ("recorded", "noise", "measured", "bound", "device µs (recorded)"):
         out.add_column(heading, justify="right")
     out.add_column("verdict")
-    for one in found:
-        kept = one.recorded
-        disk = f"{one.device_us:,.0f} ({kept.device_us:,.0f})" if one.device_us and kept else ""
-        cells = (f"{kept.ratio:.2f}", f"{kept.noise:.2f}") if kept else ("", "")
+    for row in rows:
+        recorded = row.recorded
+        disk = f"{row.device_us:,.0f} ({recorded.device_us:,.0f})" if row.device_us and recorded else ""
+        cells = (f"{recorded.ratio:.2f}", f"{recorded.noise:.2f}") if recorded else ("", "")
         out.add_row(
-            *(one.row, *cells, f"{one.measured:.2f}", f"{one.bound:.2f}", disk, one.verdict.value),
-            style="bold red" if one.failed else "",
+            *(row.row, *cells, f"{row.measured:.2f}", f"{row.bound:.2f}", disk, row.verdict.value),
+            style="bold red" if row.failed else "",
         )
     return out
 
 
 def check(chosen: argparse.Namespace) -> list[Compared]:
     """Measure, compare, and measure again what was missed."""
-    wanted, kept = re.compile(chosen.only), ratios.load(RATIOS)
-    guarded = [one for one in everything() if any(map(wanted.search, one.rows()))]
-    with brokers(chosen.directory) as taken:
-        for one in guarded:
-            taken.take(one, chosen.rounds)
-            missed = [c for c in ratios.compare(kept, taken.measured(wanted)) if c.verdict is Verdict.MISSED]
-            if set(one.rows()) & {c.row for c in missed}:
-                taken.take(one, RECORD_ROUNDS)
-        return ratios.compare(kept, taken.measured(wanted))
+    wanted, recorded = re.compile(chosen.only), ratios.load(RATIOS)
+    chosen_rows = [guarded for guarded in all_guarded() if any(map(wanted.search, guarded.rows()))]
+    with started(chosen.directory) as session:
+        for guarded in chosen_rows:
+            session.measure(guarded, chosen.rounds)
+            compared = ratios.compare(recorded, session.measured(wanted))
+            missed = {row.row for row in compared if row.verdict is Verdict.MISSED}
+            if missed & set(guarded.rows()):
+                session.measure(guarded, RECORD_ROUNDS)
+        return ratios.compare(recorded, session.measured(wanted))
 
 
 def record(chosen: argparse.Namespace) -> None:
     """Measure and write, row by row. Rows that --only leaves out stay as they were."""
-    wanted, guarded = re.compile(chosen.only), everything()
-    known = [row for one in guarded for row in one.rows()]
-    kept = ratios.load(RATIOS) if RATIOS.exists() else {}
-    with brokers(chosen.directory) as taken:
-        for one in guarded:
-            if not any(map(wanted.search, one.rows())):
+    wanted = re.compile(chosen.only)
+    known = [row for guarded in all_guarded() for row in guarded.rows()]
+    recorded = ratios.load(RATIOS) if RATIOS.exists() else {}
+    with started(chosen.directory) as session:
+        for guarded in all_guarded():
+            if not any(map(wanted.search, guarded.rows())):
                 continue
-            taken.take(one, chosen.rounds)
-            kept |= {row: ratios.recorded(found) for row, found in taken.measured(wanted).items()}
-            rows = {row: kept[row] for row in known if row in kept}
-            ratios.save(RATIOS, circumstances(taken.directory, chosen.rounds), rows)
+            session.measure(guarded, chosen.rounds)
+            measured = session.measured(wanted)
+            recorded |= {row: ratios.recorded(rounds) for row, rounds in measured.items()}
+            rows = {row: recorded[row] for row in known if row in recorded}
+            ratios.save(RATIOS, circumstances(session.directory, chosen.rounds), rows)
 
 
 def main() -> int:
@@ -220,15 +220,15 @@ def main() -> int:
         if chosen.record:
             record(chosen)
             return 0
-        found = check(chosen)
+        rows = check(chosen)
     except (BrokerError, LoadError, MissingToolError, RatiosError, clients.BenchError, OSError) as error:
         print(f"bench-check: {error}", file=sys.stderr)
         return 2
-    if not found:
+    if not rows:
         print(f"bench-check: no row matches {chosen.only!r}", file=sys.stderr)
         return 2
-    Console(width=max(Console().width, WIDTH)).print(table(found))
-    return 1 if any(one.failed for one in found) else 0
+    Console(width=max(Console().width, WIDTH)).print(table(rows))
+    return 1 if any(row.failed for row in rows) else 0
 
 
 if __name__ == "__main__":

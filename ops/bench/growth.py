@@ -5,14 +5,14 @@
     python -m ops.bench.growth --only 'partitions'   # the other curves stay as they were
 
 The points of a curve take turns, round after round, and a point is the median of its rounds. They are
-written to docs/growth.json, from which `python -m ops.docs.charts` draws the pictures of docs/PERFORMANCE.md.
+written to docs/growth.json. From that, `make bench-growth` lets ops.docs.charts draw the pictures of
+docs/PERFORMANCE.md, and ops.docs.performance write its tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import resource
@@ -25,18 +25,17 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ops.bench import connections, device, frames, point, run, scenarios
+from ops.bench import connections, device, frames, growth_file, point, run, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, BrokerError, Mpbroker
+from ops.bench.growth_file import LOADS
 from ops.bench.point import Load, Point
 from ops.bench.scenarios import LoadError
-from ops.docs import charts, performance
 
-GROWTH = charts.GROWTH
-DESCRIPTORS = 12_000
+DESCRIPTORS_LEAST = 12_000
 BUSY, FETCHERS = 64, 8
-TOUCH_S = 300
+ACCEPTED_WITHIN_S = 300
 # So much more than the largest log has to be free.
-SPARE = 1.3
+FREE_FACTOR = 1.3
 FILL_BYTES = 900_000
 POLICIES = {"durable": "group", "os": "os"}
 BACKLOG = ("-o", "socket.listen.backlog.size=4096")
@@ -76,22 +75,22 @@ SHORT = Scale(
 )
 
 
-class Taken(NamedTuple):
-    """A point to be measured: where it stands on the curve, and how it is taken."""
+class Planned(NamedTuple):
+    """A point to be measured: where it stands on the curve, and how it is measured."""
 
     x: float
     series: str
     take: Callable[[], Point]
 
 
-Prepare = Callable[[ExitStack, Path, Scale], list[Taken]]
+Prepare = Callable[[ExitStack, Path, Scale], list[Planned]]
 
 
-def broker(stack: ExitStack, place: Path, policy: str, *, processes: str = PROCESSES) -> Mpbroker:
+def start_broker(stack: ExitStack, directory: Path, policy: str, *, processes: str = PROCESSES) -> Mpbroker:
     """Start a broker; it stands still until it is measured, and is killed with the stack."""
     template = MPBROKER_COMMAND.replace(PROCESSES, processes)
     started = Mpbroker(
-        place, template=template, flags=("-o", f"log.flush.policy={POLICIES[policy]}", *BACKLOG)
+        directory, template=template, flags=("-o", f"log.flush.policy={POLICIES[policy]}", *BACKLOG)
     )
     stack.callback(started.kill)
     started.start()
@@ -99,124 +98,129 @@ def broker(stack: ExitStack, place: Path, policy: str, *, processes: str = PROCE
 
 
 @contextlib.contextmanager
-def awake(one: Broker) -> Iterator[None]:
-    one.tree().resume()
+def awake(broker: Broker) -> Iterator[None]:
+    """Let a broker run that otherwise stands still."""
+    broker.tree().resume()
     try:
         yield
     finally:
-        one.tree().pause()
+        broker.tree().pause()
 
 
-def loaded(one: Mpbroker, load: Load) -> Callable[[], Point]:
+def measuring(broker: Mpbroker, load: Load) -> Callable[[], Point]:
     """Return how to take a point while the broker runs and the others do not."""
 
     def take() -> Point:
-        with awake(one):
-            return point.take(one, load)
+        with awake(broker):
+            return point.take(broker, load)
 
     return take
 
 
-def touch(one: Broker, requests: Iterator[frames.Request]) -> None:
+def send_until_accepted(broker: Broker, requests: Iterator[frames.Request]) -> None:
     """Send each until it is accepted: topics and coordinators that were just made are not ready at once."""
-    with frames.connected(one.address, timeout_s=TOUCH_S) as connection:
+    with frames.connected(broker.address, timeout_s=ACCEPTED_WITHIN_S) as connection:
         for request in requests:
-            for _ in scenarios.attempts(TOUCH_S):
+            for _ in scenarios.attempts(ACCEPTED_WITHIN_S):
                 if not frames.exchange(connection, request)[0]:
                     break
 
 
-def small_produces(one: Broker, topic: str, partitions: int) -> frames.Request:
+def small_produces(broker: Broker, topic: str, partitions: int) -> frames.Request:
     """Make the topic, write to each partition once, and return the request of the load."""
-    scenarios.create_topic(one, topic, partitions, timeout_s=TOUCH_S)
+    scenarios.create_topic(broker, topic, partitions, timeout_s=ACCEPTED_WITHIN_S)
     request = frames.produce(topic, records=1, value_bytes=100)
-    touch(one, (request.for_partition(number) for number in range(partitions)))
+    send_until_accepted(broker, (request.for_partition(number) for number in range(partitions)))
     return request
 
 
-def over_partitions(stack: ExitStack, place: Path, scale: Scale) -> list[Taken]:
-    found = []
+def over_partitions(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
+    planned = []
     for policy in POLICIES:
-        one = broker(stack, place / policy, policy)
+        broker = start_broker(stack, directory / policy, policy)
         for count in scale.partitions:
-            load = Load(small_produces(one, f"p{count}", count), BUSY, scale.seconds, count)
-            found.append(Taken(count, policy, loaded(one, load)))
-        one.tree().pause()
-    return found
+            load = Load(small_produces(broker, f"p{count}", count), BUSY, scale.seconds, count)
+            planned.append(Planned(count, policy, measuring(broker, load)))
+        broker.tree().pause()
+    return planned
 
 
-def over_connections(stack: ExitStack, place: Path, scale: Scale) -> list[Taken]:
-    found = []
+def over_connections(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
+    planned = []
     for policy in POLICIES:
-        one = broker(stack, place / policy, policy)
-        request = small_produces(one, "busy", 1)
-        one.tree().pause()
-        found += [
-            Taken(count, policy, loaded(one, Load(request, count, scale.seconds)))
+        broker = start_broker(stack, directory / policy, policy)
+        request = small_produces(broker, "busy", 1)
+        broker.tree().pause()
+        planned += [
+            Planned(count, policy, measuring(broker, Load(request, count, scale.seconds)))
             for count in scale.connections
         ]
-    return found
+    return planned
 
 
-def over_idle(stack: ExitStack, place: Path, scale: Scale) -> list[Taken]:
+def over_idle(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
     """One connection that works, among others that do not."""
-    found = []
+    planned = []
     for policy in POLICIES:
-        one = broker(stack, place / policy, policy)
-        load = Load(small_produces(one, "busy", 1), 1, scale.seconds)
-        one.tree().pause()
+        broker = start_broker(stack, directory / policy, policy)
+        load = Load(small_produces(broker, "busy", 1), 1, scale.seconds)
+        broker.tree().pause()
 
-        def among(count: int, one: Mpbroker = one, load: Load = load) -> Point:
-            with awake(one), ExitStack() as idle:
-                opened = connections.connect(one, count - 1) if count > 1 else []
+        def among(count: int, broker: Mpbroker = broker, load: Load = load) -> Point:
+            with awake(broker), ExitStack() as idle:
+                opened = connections.connect(broker, count - 1) if count > 1 else []
                 for connection in opened:
                     idle.enter_context(connection)
                 connections.exchange_once(opened)
-                return point.take(one, load)
+                return point.take(broker, load)
 
         for count in scale.connections:
-            found.append(Taken(count, policy, partial(among, count)))
-    return found
+            planned.append(Planned(count, policy, partial(among, count)))
+    return planned
 
 
-def over_groups(stack: ExitStack, place: Path, scale: Scale) -> list[Taken]:
+def over_groups(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
     """Offset commits of groups without members, which are durable in any case."""
-    one = broker(stack, place, "durable")
-    scenarios.create_topic(one, "groups", 1)
-    touch(one, (frames.offset_commit("groups", number) for number in range(max(scale.groups))))
-    one.tree().pause()
+    broker = start_broker(stack, directory, "durable")
+    scenarios.create_topic(broker, "groups", 1)
+    send_until_accepted(
+        broker, (frames.offset_commit("groups", number) for number in range(max(scale.groups)))
+    )
+    broker.tree().pause()
     request = frames.offset_commit("groups")
     return [
-        Taken(count, "durable", loaded(one, Load(request, BUSY, scale.seconds, count)))
+        Planned(count, "durable", measuring(broker, Load(request, BUSY, scale.seconds, count)))
         for count in scale.groups
     ]
 
 
-def fill(one: Broker, topic: str, gigabytes: float) -> None:
+def fill(broker: Broker, topic: str, gigabytes: float) -> None:
     """Write so much to partition 0."""
     request = frames.produce(topic, records=1, value_bytes=FILL_BYTES)
-    touch(one, (request for _ in range(int(gigabytes * 1e9) // FILL_BYTES)))
+    send_until_accepted(broker, (request for _ in range(int(gigabytes * 1e9) // FILL_BYTES)))
 
 
-def over_log_size(stack: ExitStack, place: Path, scale: Scale) -> list[Taken]:
+def over_log_size(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
     """Small produces to a partition that has grown so much, and fetches of its first large batch."""
-    most, free = max(scale.log_gigabytes), shutil.disk_usage(place).free / 1e9
-    if free < SPARE * most:
-        raise BrokerError(f"{place} has {free:.0f} GB free and needs {SPARE * most:.0f}: give --gigabytes")
-    one = broker(stack, place, "durable")
-    produce = Load(small_produces(one, "log", 1), BUSY, scale.seconds)
+    most, free = max(scale.log_gigabytes), shutil.disk_usage(directory).free / 1e9
+    if free < FREE_FACTOR * most:
+        raise BrokerError(
+            f"{directory} has {free:.0f} GB free and needs {FREE_FACTOR * most:.0f}: give --gigabytes"
+        )
+    broker = start_broker(stack, directory, "durable")
+    produce = Load(small_produces(broker, "log", 1), BUSY, scale.seconds)
     fetch = Load(frames.fetch("log", offset=1, bytes_max=FILL_BYTES), FETCHERS, scale.seconds)
-    fill(one, "log", FILL_BYTES / 1e9)
+    fill(broker, "log", FILL_BYTES / 1e9)
     grown = 0.0
 
     def take(size: float, load: Load) -> Point:
         nonlocal grown
-        fill(one, "log", size - grown)
+        fill(broker, "log", size - grown)
         grown = size
-        return point.take(one, load)
+        return point.take(broker, load)
 
     return [
-        Taken(size, series, partial(take, size, load))
+        Planned(size, series, partial(take, size, load))
         for size in scale.log_gigabytes
         for series, load in (("durable", produce), ("fetch", fetch))
     ]
@@ -225,39 +229,39 @@ def over_log_size(stack: ExitStack, place: Path, scale: Scale) -> list[Taken]:
 def over_workers(kind: str) -> Prepare:
     """Return the curve over the number of one kind of process, over 64 partitions."""
 
-    def prepare(stack: ExitStack, place: Path, scale: Scale) -> list[Taken]:
-        found = []
+    def prepare(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
+        planned = []
         for policy in POLICIES:
             for count in scale.workers:
                 numbers = {"processors": 1, "handlers": 2, "log-workers": 1, kind: count}
                 flags = " ".join(f"--{name} {number}" for name, number in numbers.items())
-                one = broker(stack, place / f"{policy}-{count}", policy, processes=flags)
-                load = Load(small_produces(one, "work", BUSY), BUSY, scale.seconds, BUSY)
-                one.tree().pause()
-                found.append(Taken(count, policy, loaded(one, load)))
-        return found
+                broker = start_broker(stack, directory / f"{policy}-{count}", policy, processes=flags)
+                load = Load(small_produces(broker, "work", BUSY), BUSY, scale.seconds, BUSY)
+                broker.tree().pause()
+                planned.append(Planned(count, policy, measuring(broker, load)))
+        return planned
 
     return prepare
 
 
-def over_loads(stack: ExitStack, place: Path, scale: Scale) -> list[Taken]:
+def over_loads(stack: ExitStack, directory: Path, scale: Scale) -> list[Planned]:
     """Hops of common requests; their system calls are counted in runs of their own, since that takes time."""
-    found = []
+    planned = []
     for policy in POLICIES:
-        one = broker(stack, place / policy, policy)
-        for number, name in enumerate(charts.LOADS):
-            scenario = next(one for one in scenarios.SCENARIOS if one.name == name)
-            request = scenarios.prepare(scenario, one, name)
+        broker = start_broker(stack, directory / policy, policy)
+        for number, name in enumerate(LOADS):
+            scenario = next(known for known in scenarios.SCENARIOS if known.name == name)
+            request = scenarios.prepare(scenario, broker, name)
             load = Load(request, scenario.connections, scale.seconds)
 
-            def counted(one: Mpbroker = one, load: Load = load) -> Point:
-                with awake(one):
-                    calls = point.system_calls(one, load)
-                    return point.take(one, load) | {"system_calls": calls}
+            def counted(broker: Mpbroker = broker, load: Load = load) -> Point:
+                with awake(broker):
+                    calls = point.system_calls(broker, load)
+                    return point.take(broker, load) | {"system_calls": calls}
 
-            found.append(Taken(number, policy, counted))
-        one.tree().pause()
-    return found
+            planned.append(Planned(number, policy, counted))
+        broker.tree().pause()
+    return planned
 
 
 # Those whose points change what is measured cannot take turns.
@@ -281,28 +285,30 @@ def order(name: str, points: int, rounds: int) -> list[tuple[int, int]]:
     return sorted(turns) if name in IN_ORDER else turns
 
 
-def measure(name: str, place: Path, scale: Scale) -> list[Point]:
+def measure(name: str, directory: Path, scale: Scale) -> list[Point]:
     """Return the points of a curve, series by series, each with its place and the load of the machine."""
     with ExitStack() as stack:
         run.progress.print(f"[dim]{name}: preparing")
-        taken = CURVES[name](stack, place, scale)
-        found: list[list[Point]] = [[] for _ in taken]
-        for number, turn in order(name, len(taken), scale.rounds):
-            one = taken[number]
-            found[number].append(one.take())
-            last = found[number][-1]
+        planned = CURVES[name](stack, directory, scale)
+        rounds: list[list[Point]] = [[] for _ in planned]
+        for number, turn in order(name, len(planned), scale.rounds):
+            x, series, take = planned[number]
+            measured = take()
+            rounds[number].append(measured)
             run.progress.print(
-                f"[dim]{name} {one.x:g} {one.series}, turn {turn + 1}: "
-                f"{last['requests_per_s']:,.0f}/s, p99 {last['p99_us']:,.0f} us"
+                f"[dim]{name} {x:g} {series}, turn {turn + 1}: "
+                f"{measured['requests_per_s']:,.0f}/s, p99 {measured['p99_us']:,.0f} us"
             )
     return [
-        {"x": one.x, "series": one.series} | point.merged(points)
-        for one, points in zip(taken, found, strict=True)
+        {"x": x, "series": series} | point.merged(points)
+        for (x, series, _), points in zip(planned, rounds, strict=True)
     ]
 
 
-def bare_device(place: Path) -> list[dict[str, float]]:
-    return [{"bytes": size, "us": round(device.measure(place, size, 0.5).p50_us, 1)} for size in device.SIZES]
+def bare_device(directory: Path) -> list[dict[str, float]]:
+    return [
+        {"bytes": size, "us": round(device.measure(directory, size, 0.5).p50_us, 1)} for size in device.SIZES
+    ]
 
 
 def arguments() -> argparse.Namespace:
@@ -334,33 +340,32 @@ def main() -> int:
         print(f"bench-growth: no curve matches {chosen.only!r}: {', '.join(CURVES)}", file=sys.stderr)
         return 2
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < DESCRIPTORS:
+    if hard < DESCRIPTORS_LEAST:
         print(
-            f"bench-growth: {DESCRIPTORS} descriptors are needed, `ulimit -Hn` allows {hard}", file=sys.stderr
+            f"bench-growth: {DESCRIPTORS_LEAST} descriptors are needed, `ulimit -Hn` allows {hard}",
+            file=sys.stderr,
         )
         return 2
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     scale = scale_of(chosen)
-    known = json.loads(GROWTH.read_text()) if GROWTH.exists() else {"curves": {}}
+    curves = dict(growth_file.read()) if growth_file.GROWTH.exists() else {}
     try:
         scenarios.build_generator()
         for name in wanted:
-            with run.data_directory(chosen.directory) as place:
+            with run.data_directory(chosen.directory) as directory:
                 before = point.load_average()
-                points = measure(name, place, scale)
-                known["curves"][name] = {
-                    "circumstances": f"{run.circumstances(place)}; load average {before:.1f}; "
+                points = measure(name, directory, scale)
+                curves[name] = {
+                    "circumstances": f"{run.circumstances(directory)}; load average {before:.1f}; "
                     f"{scale.rounds} turns of {scale.seconds:g} s",
                     "cores": os.cpu_count() or 1,
-                    "device": bare_device(place),
+                    "device": bare_device(directory),
                     "points": points,
                 }
-            GROWTH.write_text(charts.as_text(known))
+            growth_file.write(curves)
     except (BrokerError, LoadError, OSError) as error:
         print(f"bench-growth: {error}", file=sys.stderr)
         return 1
-    charts.draw()
-    performance.write()
     return 0
 
 

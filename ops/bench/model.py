@@ -1,44 +1,52 @@
 """Predict rates from what the hops of a request cost: docs/PERFORMANCE.md has its tables.
 
-A broker is a closed network of queues. Each kind of process is a station. Its cost has two parts: one for
-each request, and one for each turn of its loop, which is a wake-up and is shared by all requests that wait
-for it. Mean value analysis (Reiser and Lavenberg, 1980) gives the queues, with Seidmann's approximation for
-stations of several processes. Each turn first waits for a core, as in a queue with as many servers as there
-are cores (Sakasegawa, 1977), and is shared by all who have come meanwhile. A commit round delays a request by
-its own time and, if one is under way, by half of that one's; its cost is shared, too.
+The costs are fitted to a few measured points of docs/growth.json. All other points are predictions: a broker
+with these costs is played (ops/bench/simulation.py). Fitted are, each to what is named behind it:
 
-The costs are fitted to three measured points (docs/growth.json): one and 64 connections with `os`, and one
-connection with durable appends. All other points are predictions.
+* `turn_us` and `request_us` of each hop, `cold_us` of processor and generator: CPU and turns of a request,
+  8, 64 and 10,000 connections with `os`.
+* `wake_us`: what a request takes longer than its turns, one connection with `os`.
+* `round_us` and `disk_us`: CPU of the log worker, and time of a commit round, one connection, durable.
+* `append_us` and `gather_us`: CPU of the log worker, 1,000 partitions with `os` and durable.
+* `request_us` of requests of 16 KiB: CPU and turns of a request, 8 connections with `os`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ops.docs.charts import GROWTH
+from mpbroker.config.workers import MAX_LOG_WORKERS, default_workers
+from ops.bench.growth_file import GROWTH, LOADS, Curves, Point
+from ops.bench.simulation import (
+    COLD_CONNECTIONS,
+    COLD_PARTITIONS,
+    KINDS,
+    Costs,
+    Hop,
+    Setup,
+    cold_share,
+    play,
+)
 
-# Hand-overs of a request that sleep: generator, processor, handler, log worker, processor.
-HAND_OVERS = 5
-# How often a request visits a kind of process: the processor receives it and writes the answer.
-VISITS = {"processor": 2, "handler": 1, "log worker": 1, "generator": 1}
-# A commit round wakes the flusher, and then the log worker, which answers.
-ROUND_VISITS = 2
-FITTED_MOST = 64
-# Rounds of several log workers at once on one device (docs/PERFORMANCE.md, "The commit journal").
-OVERLAP = 1.5
-# Fixed-point steps for each population, and halvings of the interval of its rate.
-STEPS, HALVINGS = 8, 24
-# From this many connections on, the next population is 1/APART larger instead of one more.
-APART = 32
-# Cores that others may take beside a point that a prediction is compared with.
+# Processes that a lone request wakes: generator, processor, handler, log worker, processor.
+WAKES = 5
+# Of these, a durable one wakes more: the flusher, twice again when the disk is done, and the log worker.
+ROUND_WAKES = 4
+# Waits for the disk in a round; after each the flusher is woken.
+ROUND_WAITS = 2
+ALONE, FEW, BUSY, MOST = 1, 8, 64, COLD_CONNECTIONS
+LARGE_LOAD = "produce-16KiB-8"
+# Curves over the number of one kind of process, with the partitions that they were measured over.
+WORKER_CURVES, WORKER_PARTITIONS = ("processors", "handlers", "log-workers"), 64
+# Above so many partitions a log worker opens and closes files all the time, which is not modelled.
+PARTITIONS_MOST = 1000
+# A prediction should be no further away, in percent.
+AIM = 25
+# Where others took so many cores beside a point, nothing is said of its prediction.
 OTHERS_MOST = 0.75
-# Part of the way that each step moves the queues: a whole step would swing.
-DAMPING = 0.5
-
-Point = Mapping[str, Any]
+# Doubling what is no limit gains less than this.
+GAIN_LEAST = 1.05
 
 
 class ModelError(Exception):
@@ -46,224 +54,160 @@ class ModelError(Exception):
 
 
 @dataclass(frozen=True)
-class Hop:
-    """What a kind of process costs: microseconds for each request, and for each of its turns."""
+class Checked:
+    """A measured point and what the model says of it. `fitted`: the costs come from it."""
 
-    kind: str
-    request_us: float
-    turn_us: float
-    processes: int = 1
+    curve: str
+    policy: str
+    x: float
+    measured: float
+    predicted: float
+    fitted: bool
+    others_cores: float
 
-    def per_request_us(self, queue: float) -> float:
-        """Return the CPU of a request that finds so many others: they share the turns."""
-        return self.request_us + VISITS[self.kind] * self.turn_us / (1 + queue / self.processes)
+    @property
+    def apart(self) -> float:
+        """Return how far the prediction is from the measurement, in percent."""
+        return 100 * (self.predicted / self.measured - 1)
 
 
-@dataclass(frozen=True)
-class Costs:
-    """All that the model knows of a broker. `round_us`: how long a commit round takes, 0 with `os`;
-    `round_cpu_us`: the CPU of one. `hand_over_us`: from a wake-up until the woken process runs.
+def _point(curves: Curves, curve: str, policy: str, x: float) -> Point:
+    for point in curves.get(curve, {}).get("points", ()):
+        if (point["series"], point["x"]) == (policy, x):
+            found: Point = point
+            return found
+    raise ModelError(f"{GROWTH.name} has no point {policy}, {x:g} of {curve}: run make bench-growth")
+
+
+def _cpu_us(point: Point, kind: str) -> float:
+    return float(point["generator_us"] if kind == "generator" else point["cpu_us"][kind])
+
+
+def _turns(point: Point, kind: str) -> float:
+    """Return the turns of a request. The generator's are not counted: it meets a request once where the
+    processor meets it twice.
     """
-
-    hops: Sequence[Hop]
-    hand_over_us: float
-    round_us: float = 0.0
-    round_cpu_us: float = 0.0
-
-    def with_processes(self, numbers: Mapping[str, int]) -> Costs:
-        """Return the same broker with other numbers of processes. Rounds of log workers share one device."""
-        workers = numbers.get("log worker", 1)
-        slower = max(workers / OVERLAP, 1.0)
-        hops = [replace(hop, processes=numbers.get(hop.kind, hop.processes)) for hop in self.hops]
-        return replace(self, hops=hops, round_us=self.round_us * slower)
+    return float(point["turns"]["processor"] / 2 if kind == "generator" else point["turns"][kind])
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """What clients get, and the CPU that a request takes of all processes, the generator's included."""
+def _hop(kind: str, few: Point, busy: Point, most: Point) -> Hop:
+    """Solve CPU = turns * turn_us + request_us + cold share * cold_us at the points.
 
-    requests_per_s: float
-    mean_us: float
-    cpu_us: float
-
-
-def predict(costs: Costs, connections: int, cores: float) -> Predicted:
-    """Return what so many connections get that send their next request when one is answered.
-
-    The generator is a station like the others if it is among the hops: then it shares the cores.
+    Only generator and processor know connections: the others have no `cold_us`.
     """
-    queues, rate = dict.fromkeys((hop.kind for hop in costs.hops), 0.0), 0.0
-    before = 0
-    for population in _populations(connections):
-        if before:
-            # What one connection less would have left.
-            queues = {kind: queue * (population - 1) / before for kind, queue in queues.items()}
-        rate = _add_one(costs, population, cores, queues, rate)
-        before = population
-    return Predicted(rate, 1e6 * connections / rate, _cpu_us(costs, queues, rate))
+    turns, cpu_us = (
+        [of(few, kind) - of(busy, kind), of(most, kind) - of(busy, kind)] for of in (_turns, _cpu_us)
+    )
+    if kind in ("generator", "processor"):
+        cold = [cold_share(x) - cold_share(BUSY) for x in (FEW, MOST)]
+        denominator = turns[0] * cold[1] - turns[1] * cold[0]
+        turn_us = max((cpu_us[0] * cold[1] - cpu_us[1] * cold[0]) / denominator, 0.0)
+        cold_us = max((cpu_us[1] - turns[1] * turn_us) / cold[1], 0.0)
+    else:
+        turn_us, cold_us = max(cpu_us[0] / turns[0], 0.0), 0.0
+    rest_us = _cpu_us(busy, kind) - turn_us * _turns(busy, kind) - cold_us * cold_share(BUSY)
+    return Hop(turn_us, max(rest_us, 0.0), cold_us)
 
 
-def _populations(connections: int) -> Iterator[int]:
-    """Yield each number of connections, and where there are many, those that lie a little apart."""
-    population = 1
-    while population < connections:
-        yield population
-        population += max(population // APART, 1)
-    yield connections
-
-
-def limit(costs: Costs, connections: int, cores: float) -> str:
-    """Return what would help most if it were doubled: a kind of process, cores, the disk's speed, clients."""
-    doubled = {hop.kind: {hop.kind: 2 * hop.processes} for hop in costs.hops}
-    rates = {
-        f"{kind}s": predict(costs.with_processes(numbers), connections, cores).requests_per_s
-        for kind, numbers in doubled.items()
-        if kind != "generator"
-    }
-    rates["cores"] = predict(costs, connections, 2 * cores).requests_per_s
-    rates["connections"] = predict(costs, 2 * connections, cores).requests_per_s
-    if costs.round_us:
-        faster = replace(costs, round_us=costs.round_us / 2)
-        rates["disk"] = predict(faster, connections, cores).requests_per_s
-    return max(rates, key=lambda what: rates[what])
-
-
-def _add_one(costs: Costs, population: int, cores: float, queues: dict[str, float], rate: float) -> float:
-    """Add one connection, which finds what the others have left: change the queues, return the rate."""
-    alone = {hop.kind: _residence_us(hop, queues[hop.kind]) for hop in costs.hops}
-    delay_us = HAND_OVERS * costs.hand_over_us + _commit_us(costs, rate)
-    unhurried_us = delay_us + sum(alone.values())
-    visits = sum(VISITS[hop.kind] for hop in costs.hops) + (ROUND_VISITS if costs.round_us else 0)
-    for _ in range(STEPS):
-        cpu_us = _cpu_us(costs, queues, rate)
-        turn_us = cpu_us / _turns(costs, queues, rate)
-        slowest, fastest = 0.0, min(cores * 1e6 / cpu_us, population * 1e6 / unhurried_us)
-        for _ in range(HALVINGS):
-            rate = (slowest + fastest) / 2
-            core_us = _core_us(rate * cpu_us / 1e6 / cores, cores, turn_us, population)
-            if rate * (unhurried_us + visits * core_us) > population * 1e6:
-                fastest = rate
-            else:
-                slowest = rate
-        for hop in costs.hops:
-            waits_us = alone[hop.kind] + VISITS[hop.kind] * core_us
-            queues[hop.kind] += DAMPING * (rate * waits_us / 1e6 - queues[hop.kind])
-    return rate
-
-
-def _core_us(used: float, cores: float, turn_us: float, population: int) -> float:
-    """Return how long a turn waits for a core. The part `used` of all is in use; one request meets nobody."""
-    if population == 1 or used <= 0:
-        return 0.0
-    return turn_us * math.pow(used, math.sqrt(2 * (cores + 1)) - 1) / (cores * max(1 - used, 1e-6))
-
-
-def _turns(costs: Costs, queues: Mapping[str, float], rate: float) -> float:
-    """Return the turns of all processes for a request, those around commit rounds included."""
-    hops = sum(VISITS[hop.kind] / (1 + queues[hop.kind] / hop.processes) for hop in costs.hops)
-    return hops + (ROUND_VISITS / _in_a_round(costs, rate) if costs.round_us else 0.0)
-
-
-def _in_a_round(costs: Costs, rate: float) -> float:
-    return max(rate * costs.round_us / 1e6, 1.0)
-
-
-def _residence_us(hop: Hop, queue: float) -> float:
-    """Return how long a request is at a hop: behind those that it finds, and for the turns that it shares."""
-    return hop.request_us * (1 + queue / hop.processes) + VISITS[hop.kind] * hop.turn_us
-
-
-def _commit_us(costs: Costs, rate: float) -> float:
-    under_way = min(rate * costs.round_us / 1e6, 1.0)
-    return costs.round_us * (1 + under_way / 2)
-
-
-def _cpu_us(costs: Costs, queues: Mapping[str, float], rate: float) -> float:
-    hops = sum(hop.per_request_us(queues[hop.kind]) for hop in costs.hops)
-    return hops + costs.round_cpu_us / _in_a_round(costs, rate)
-
-
-def fitted(points: Sequence[Point]) -> dict[str, Costs]:
+def fitted(curves: Curves) -> dict[str, Costs]:
     """Return the costs for both policies. Raises ModelError."""
-    by_place = {(point["series"], point["x"]): point for point in points}
-    try:
-        alone, busy = by_place["os", 1], by_place["os", FITTED_MOST]
-        durable = by_place["durable", 1]
-    except KeyError as error:
-        raise ModelError(
-            f"{GROWTH.name} has no point {error} of connections: run make bench-growth"
-        ) from error
-    hops = [_hop(kind, alone, busy) for kind in ("processor", "handler", "log worker")]
-    # Turns of the generator are not counted: alone it has one for each request, busy next to none.
-    least = min(point["generator_us"] for point in points)
-    hops.append(Hop("generator", least, max(alone["generator_us"] - least, 0.0)))
-    served_us = sum(_residence_us(hop, 0.0) for hop in hops)
-    costs = Costs(hops, max(alone["p50_us"] - served_us, 0.0) / HAND_OVERS)
-    more_us = durable["cpu_us"]["log worker"] - alone["cpu_us"]["log worker"]
-    round_cpu_us = more_us / durable["rounds"]
-    return {"os": costs, "durable": replace(costs, round_us=durable["sync_us"], round_cpu_us=round_cpu_us)}
+    alone, few, busy, most = (_point(curves, "connections", "os", x) for x in (ALONE, FEW, BUSY, MOST))
+    hops = {kind: _hop(kind, few, busy, most) for kind in KINDS}
+    served_us = sum(hop.each_us(1) + hop.turn_us for hop in hops.values()) + hops["processor"].turn_us
+    wake_us = max(1e6 / alone["requests_per_s"] - served_us, 0.0) / WAKES
+    spread = _point(curves, "partitions", "os", COLD_PARTITIONS)
+    append_us = _unexplained_us(hops["log worker"], spread) / (1 - _turns(spread, "log worker"))
+    costs = Costs(hops, wake_us, append_us=append_us)
+    wake_cpu_us = max(sum(_cpu_us(alone, kind) for kind in KINDS) - served_us, 0.0) / WAKES
+    return {"os": costs, "durable": _durable(costs, curves, wake_cpu_us)}
 
 
-def _hop(kind: str, alone: Point, busy: Point) -> Hop:
-    """Fit a line through two points: CPU of a request over turns of a request."""
-    turns = alone["turns"][kind] - busy["turns"][kind]
-    slope = max((alone["cpu_us"][kind] - busy["cpu_us"][kind]) / turns, 0.0) if turns > 0 else 0.0
-    least = max(busy["cpu_us"][kind] - slope * busy["turns"][kind], 0.0)
-    if not least:
-        slope = busy["cpu_us"][kind] / busy["turns"][kind]
-    visits = VISITS[kind]
-    return Hop(kind, least, slope * alone["turns"][kind] / visits)
+def _unexplained_us(log_worker: Hop, point: Point) -> float:
+    """Return the log worker's CPU that is neither its turns nor its requests."""
+    explained_us = log_worker.request_us + log_worker.turn_us * _turns(point, "log worker")
+    return max(_cpu_us(point, "log worker") - explained_us, 0.0)
 
 
-def comparison(points: Sequence[Point], cores: int) -> list[str]:
-    """Return a table: each measured point beside its prediction, with the cores that others left.
+def _durable(costs: Costs, curves: Curves, wake_cpu_us: float) -> Costs:
+    """Return the costs with those of commit rounds."""
+    log_worker = costs.hops["log worker"]
+    alone = {policy: _point(curves, "connections", policy, ALONE) for policy in ("os", "durable")}
+    more_us = _cpu_us(alone["durable"], "log worker") - _cpu_us(alone["os"], "log worker")
+    round_us = max(more_us / alone["durable"]["rounds"] - log_worker.turn_us - ROUND_WAKES * wake_cpu_us, 0.0)
+    disk_us = max(alone["durable"]["sync_us"] - round_us - ROUND_WAITS * costs.wake_us, 0.0)
+    spread = _point(curves, "partitions", "durable", COLD_PARTITIONS)
+    appends_us = costs.append_us * (1 - _turns(spread, "log worker"))
+    gathering_us = _unexplained_us(log_worker, spread) - appends_us - round_us * spread["rounds"]
+    gather_us = max(gathering_us, 0.0) / (1 - spread["rounds"])
+    return replace(costs, round_us=round_us, disk_us=disk_us, gather_us=gather_us)
 
-    The model has no scheduler: where others took much of the cores, nothing is said of a prediction.
+
+def _of_large_requests(costs: Costs, curves: Curves) -> Costs:
+    """Return the costs with those of a request of 16 KiB; turns, wake-ups and rounds cost the same."""
+    point = _point(curves, "hops", "os", LOADS.index(LARGE_LOAD))
+    hops = {
+        kind: replace(hop, request_us=max(_cpu_us(point, kind) - hop.turn_us * _turns(point, kind), 0.0))
+        for kind, hop in costs.hops.items()
+    }
+    return replace(costs, hops=hops)
+
+
+def setups(curves: Curves) -> Iterator[tuple[str, Point, Setup, bool]]:
+    """Yield the points that the model says something of: curve, point, what to play, whether it is fitted."""
+    for name, cores in ((name, curve["cores"]) for name, curve in curves.items()):
+        for point in curves[name]["points"]:
+            x, os = int(point["x"]), point["series"] == "os"
+            if name == "connections":
+                is_fitted = x == ALONE or (os and x in (FEW, BUSY, MOST))
+                yield name, point, Setup(x, cores), is_fitted
+            elif name == "partitions" and x <= PARTITIONS_MOST:
+                yield name, point, Setup(BUSY, cores, partitions=x), x == COLD_PARTITIONS
+            elif name in WORKER_CURVES:
+                setup = Setup(BUSY, cores, partitions=WORKER_PARTITIONS)
+                yield name, point, setup.having(name.replace("-", "_"), x), False
+            elif name == "hops" and LOADS[x].startswith("produce"):
+                connections = int(LOADS[x].rpartition("-")[2])
+                yield name, point, Setup(connections, cores), os and LOADS[x] == LARGE_LOAD
+
+
+def checked(curves: Curves) -> list[Checked]:
+    """Play each point that the model says something of. Raises ModelError."""
+    costs = fitted(curves)
+    found = []
+    for name, point, setup, is_fitted in setups(curves):
+        here = costs[point["series"]]
+        if name == "hops" and LOADS[int(point["x"])] == LARGE_LOAD:
+            here = _of_large_requests(here, curves)
+        rate = play(here, setup).requests_per_s
+        measured = (point["requests_per_s"], rate, is_fitted, point["others_cores"])
+        found.append(Checked(name, point["series"], point["x"], *measured))
+    return found
+
+
+def machine(cores: int, partitions: int, connections: int) -> Setup:
+    """Return a broker of its own on so many cores, whose clients are elsewhere.
+
+    Processors and handlers are as many as by default (docs/OPERATING.md), log workers one for 8 cores.
     """
-    costs = fitted(points)
-    lines = ["| connections | | cores left | measured/s | predicted/s | |", "|---:|---|---:|---:|---:|---:|"]
-    for point in points:
-        left = max(cores - point["others_cores"], 0.1)
-        told = predict(costs[point["series"]], int(point["x"]), left).requests_per_s
-        apart = 100 * (told / point["requests_per_s"] - 1)
-        used = point["x"] == 1 or (point["series"] == "os" and point["x"] == FITTED_MOST)
-        cells = (f"{left:.1f}", f"{point['requests_per_s']:,.0f}", f"{told:,.0f}")
-        verdict = f"{apart:+.0f} %"
-        if point["others_cores"] > OTHERS_MOST:
-            verdict = f"others took {point['others_cores']:.1f}"
-        verdict = f"{'fitted, ' if used else ''}{verdict}"
-        lines.append(f"| {point['x']:,} | {point['series']} | {' | '.join(cells)} | {verdict} |")
-    return lines
+    usual = default_workers(cores)
+    log_workers = min(max(cores // 8, 1), MAX_LOG_WORKERS)
+    return Setup(
+        connections,
+        cores,
+        processors=usual.processors,
+        handlers=usual.handlers,
+        log_workers=log_workers,
+        partitions=max(partitions, log_workers),
+        generator=False,
+    )
 
 
-def workers(cores: int) -> dict[str, int]:
-    """Return how a broker of its own on so many cores would be set up."""
-    return {"processor": max(cores // 4, 1), "handler": max(cores // 4, 1), "log worker": max(cores // 8, 1)}
-
-
-def larger(costs: Mapping[str, Costs], connections: int, machines: Sequence[int]) -> list[str]:
-    """Return a table: rates on larger machines, whose clients are elsewhere."""
-    lines = ["| cores | processes | os | limit | durable | limit |", "|---:|---|---:|---|---:|---|"]
-    for cores in machines:
-        numbers = workers(cores)
-        cells = []
-        for policy in ("os", "durable"):
-            own = replace(costs[policy], hops=[hop for hop in costs[policy].hops if hop.kind != "generator"])
-            here = own.with_processes(numbers)
-            told = predict(here, connections, cores)
-            cells.append(f"{told.requests_per_s:,.0f} | {limit(here, connections, cores)}")
-        lines.append(f"| {cores} | {' + '.join(map(str, numbers.values()))} | {' | '.join(cells)} |")
-    return lines
-
-
-def hops(costs: Costs) -> list[str]:
-    """Return a table of what the model knows."""
-    lines = ["| hop | each request | each turn |", "|---|---:|---:|"]
-    for hop in costs.hops:
-        lines.append(f"| {hop.kind} | {hop.request_us:.1f} µs | {hop.turn_us:.1f} µs |")
-    return [
-        *lines,
-        f"| a wake-up until it runs | | {costs.hand_over_us:.1f} µs |",
-        f"| a commit round: time | | {costs.round_us:.0f} µs |",
-        f"| a commit round: CPU | | {costs.round_cpu_us:.0f} µs |",
-    ]
+def limited(costs: Costs, setup: Setup) -> tuple[float, str]:
+    """Return the rate, and what would help most if it were doubled: processes, cores, clients, the disk."""
+    rate = play(costs, setup).requests_per_s
+    doubled = ("processors", "handlers", "log_workers", "cores", "connections")
+    rates = {name.replace("_", " "): play(costs, setup.doubled(name)).requests_per_s for name in doubled}
+    if costs.disk_us:
+        rates["disk"] = play(replace(costs, disk_us=costs.disk_us / 2), setup).requests_per_s
+    best = max(rates, key=lambda name: rates[name])
+    return rate, best if rates[best] > GAIN_LEAST * rate else "nothing alone"

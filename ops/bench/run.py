@@ -29,7 +29,7 @@ from rich.console import Console
 from ops.bench import frames, report, scenarios
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, BrokerError, Kafka, Mpbroker
 from ops.bench.maven import MissingToolError
-from ops.bench.scenarios import SCENARIOS, LoadError, Result, Scenario
+from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
 
 KAFKA_WARMUP_S = 20.0
 # A broker that stands still while others are measured must not be thrown out of its own cluster of one.
@@ -125,6 +125,15 @@ def data_directory(given: Path | None) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
+def warm_up(broker: Broker, seconds: float, topic: str = "warm-up", door: Door | None = None) -> None:
+    """Send small produces: a JVM compiles what runs often."""
+    scenarios.create_topic(broker, topic)
+    request = frames.produce(topic, records=1, value_bytes=100)
+    for connections in WARMUP_CONNECTIONS:
+        scenarios.run_load(broker, request, connections, seconds / len(WARMUP_CONNECTIONS), door=door)
+    scenarios.delete_topic(broker, topic)
+
+
 def start(contender: Contender) -> None:
     """Starts, measures what it takes when nobody calls, and warms it up."""
     progress.print(f"[dim]{contender.title}: starting, idle, warm-up")
@@ -133,11 +142,7 @@ def start(contender: Contender) -> None:
     time.sleep(IDLE_SETTLE_S)
     contender.idle_cpu_percent = broker.tree().idle_cpu_percent(IDLE_S)
     contender.pss_bytes = broker.tree().pss_bytes()
-    scenarios.create_topic(broker, "warm-up")
-    for connections in WARMUP_CONNECTIONS:
-        request = frames.produce("warm-up", records=1, value_bytes=100)
-        scenarios.run_load(broker, request, connections, contender.warmup_s / len(WARMUP_CONNECTIONS))
-    scenarios.delete_topic(broker, "warm-up")
+    warm_up(broker, contender.warmup_s)
     broker.tree().pause()
 
 

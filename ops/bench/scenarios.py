@@ -14,8 +14,9 @@ from statistics import mean, median
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Broker, BrokerError
 
-SOURCE = Path(__file__).parent / "native" / "load.c"
-GENERATOR = Path(__file__).parent / "bin" / "load"
+NATIVE = Path(__file__).parent / "native"
+BIN = Path(__file__).parent / "bin"
+GENERATOR = BIN / "load"
 
 TOPIC_TIMEOUT_S = 30
 LOAD_GRACE_S = 60
@@ -120,19 +121,30 @@ def told(name: str, rounds: Sequence[Result]) -> str:
     )
 
 
-def build_generator() -> None:
-    """Compiles load.c unless that was done since it last changed."""
-    if GENERATOR.exists() and GENERATOR.stat().st_mtime > SOURCE.stat().st_mtime:
-        return
-    GENERATOR.parent.mkdir(exist_ok=True)
-    command = ["cc", "-O2", "-Wall", "-o", str(GENERATOR), str(SOURCE), "-lssl", "-lcrypto"]
+def compiled(name: str, *libraries: str) -> Path:
+    """Compile a program of native/ unless that was done since one of its files last changed; return its path.
+
+    Raises LoadError.
+    """
+    source, program = NATIVE / f"{name}.c", BIN / name
+    changed = max(path.stat().st_mtime for path in NATIVE.iterdir())
+    if program.exists() and program.stat().st_mtime > changed:
+        return program
+    BIN.mkdir(exist_ok=True)
+    command = ["cc", "-O2", "-Wall", "-o", str(program), str(source), *libraries]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         needs = "apt-get install gcc libc6-dev libssl-dev"
-        raise LoadError(f"the load generator needs a C compiler: {needs}") from error
+        raise LoadError(f"{name}.c needs a C compiler: {needs}") from error
     if done.returncode:
-        raise LoadError(f"{SOURCE.relative_to(ROOT)} does not compile:\n{done.stderr}")
+        raise LoadError(f"{source.relative_to(ROOT)} does not compile:\n{done.stderr}")
+    return program
+
+
+def build_generator() -> None:
+    """Compile load.c if that is needed. Raises LoadError."""
+    compiled("load", "-lssl", "-lcrypto")
 
 
 def attempts(patience_s: float) -> Iterator[int]:
@@ -186,7 +198,10 @@ def delete_topic(broker: Broker, topic: str) -> None:
 
 def prepare(scenario: Scenario, broker: Broker, topic: str) -> frames.Request:
     """Makes the topic, fills it where it will be read, and returns the request to send."""
-    create_topic(broker, topic, scenario.partitions)
+    # A busy disk makes a hundred partitions in some seconds.
+    create_topic(
+        broker, topic, scenario.partitions, timeout_s=max(TOPIC_TIMEOUT_S, scenario.partitions // 10)
+    )
     if scenario.kind == "connect":
         return frames.api_versions()
     if scenario.kind == "produce":
@@ -220,11 +235,21 @@ def settle_memory(directory: Path, seconds: float) -> None:
 
 
 @dataclass(frozen=True)
-class TlsPort:
-    """Another listener of the broker; `authorities`: a file with the certificates that its own leads to."""
+class Door:
+    """Another listener of the broker, and how to come in there.
+
+    `authorities`: a file with the certificates that its own leads to; without it nothing is encrypted.
+    `login`: user and password of SCRAM-SHA-256.
+    """
 
     port: int
-    authorities: Path
+    authorities: Path | None = None
+    login: tuple[str, str] | None = None
+
+    def options(self) -> list[str]:
+        """Return what the generator has to know, but for the port."""
+        encrypted = ["--tls-ca", str(self.authorities)] if self.authorities else []
+        return [*encrypted, *(["--user", self.login[0], "--password", self.login[1]] if self.login else [])]
 
 
 def _generator_command(
@@ -235,18 +260,18 @@ def _generator_command(
     partitions: int,
     reconnect: bool,
     rate: float,
-    tls: TlsPort | None,
+    door: Door | None,
 ) -> list[str]:
     host, port = broker.address
-    if tls is not None:
-        port = tls.port
+    if door is not None:
+        port = door.port
     return [
         *(str(GENERATOR), "--json", "--host", host, "--port", str(port)),
         *("--connections", str(connections), "--seconds", str(seconds), "--warmup", str(WARMUP_S)),
         *("--error-at", str(request.error_at), "--min-response", str(request.response_bytes_min)),
         *(["--reconnect"] if reconnect else []),
         *(["--rate", str(rate)] if rate else []),
-        *(["--tls-ca", str(tls.authorities)] if tls else []),
+        *(door.options() if door else []),
         *(["--partitions", str(partitions), *_number_at(request)] if partitions > 1 else []),
     ]
 
@@ -266,7 +291,7 @@ def run_load(
     partitions: int = 1,
     reconnect: bool = False,
     rate: float = 0,
-    tls: TlsPort | None = None,
+    door: Door | None = None,
     at_edges: Callable[[int], None] | None = None,
 ) -> Result:
     """One run of the generator, with the CPU time that the broker's tree took meanwhile. `rate`: requests
@@ -278,7 +303,7 @@ def run_load(
         file.write(request.frame)
         file.flush()
         command = [
-            *_generator_command(broker, request, connections, seconds, partitions, reconnect, rate, tls),
+            *_generator_command(broker, request, connections, seconds, partitions, reconnect, rate, door),
             "--request",
             file.name,
         ]

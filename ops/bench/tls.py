@@ -20,9 +20,9 @@ from ops.bench import frames
 from ops.bench.brokers import HOST, Broker, BrokerError, Kafka, Mpbroker, free_port, running
 from ops.bench.scenarios import (
     FETCH_BYTES,
+    Door,
     Result,
     Scenario,
-    TlsPort,
     build_generator,
     merged,
     prepare,
@@ -88,8 +88,8 @@ class SecureListener:
         broker.properties = [f"listeners={addresses}", protocols, *self.settings]
         return broker
 
-    def endpoint(self) -> TlsPort:
-        return TlsPort(self.port, self.certificate)
+    def endpoint(self) -> Door:
+        return Door(self.port, self.certificate)
 
 
 @dataclass
@@ -103,8 +103,8 @@ class Pair:
 
     def turn(self, seconds: float) -> None:
         plain, secure = (
-            run_load(self.broker, self.request, 1, seconds, tls=tls)
-            for tls in (None, self.listener.endpoint())
+            run_load(self.broker, self.request, 1, seconds, door=door)
+            for door in (None, self.listener.endpoint())
         )
         self.rounds.append((plain, secure))
 

@@ -7,7 +7,6 @@ The colours follow the reader's light or dark mode, on a ground of the picture's
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parents[2] / "docs"
-GROWTH = DOCS / "growth.json"
+from ops.bench import growth_file
+from ops.bench.growth_file import GROWTH, Point
 
-# Loads of the table of hops, by their place on its axis.
-LOADS = ("produce-100B-1", "produce-100B-64", "produce-16KiB-8", "fetch-1MiB-8")
+DOCS = GROWTH.parent
 
 KINDS = ("processor", "handler", "log worker", "coordinator", "others")
 WIDTH, HEIGHT = 1000, 330
@@ -90,8 +88,6 @@ CHARTS = (
     Chart("handlers", "Handlers", "processes"),
     Chart("log-workers", "Log workers", "processes"),
 )
-
-Point = Mapping[str, Any]
 
 
 def short(value: float) -> str:
@@ -255,22 +251,9 @@ def picture(chart: Chart, curve: Mapping[str, Any]) -> str:
     )
 
 
-def as_text(growth: Mapping[str, Any]) -> str:
-    """Return the measurements as JSON, a point in each line."""
-    curves = []
-    for name, curve in growth["curves"].items():
-        points = ",\n   ".join(json.dumps(point) for point in curve["points"])
-        rest = "".join(
-            f"\n  {json.dumps(key)}: {json.dumps(curve[key])},"
-            for key in ("circumstances", "cores", "device")
-        )
-        curves.append(f' {json.dumps(name)}: {{{rest}\n  "points": [\n   {points}]}}')
-    return '{"curves": {\n' + ",\n".join(curves) + "}}\n"
-
-
 def pictures() -> dict[Path, str]:
     """Return what each picture should be, of all curves that were measured. Raises ChartError."""
-    curves = json.loads(GROWTH.read_text())["curves"]
+    curves = growth_file.read()
     return {chart.path: picture(chart, curves[chart.curve]) for chart in CHARTS if chart.curve in curves}
 
 

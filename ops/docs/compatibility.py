@@ -91,7 +91,10 @@ and has no effect here is named in a warning at start; an unknown one is an erro
   is one replica, and Kafka would answer every write with NOT_ENOUGH_REPLICAS. With
   `mpbroker.replication.factor.clamp=true` it is taken, shown, and met by the one replica.
 * The broker has two loggers, `root` and `kafka.request.logger`; others do not exist, so their levels cannot
-  be altered. Whose level is deleted is as it was at start: it inherits nothing.
+  be altered. Whose level is deleted is as it was at start: it inherits nothing. What Kafka's
+  `kafka.authorizer.logger` says is in the audit log, whose level is a setting (`audit.log.level`).
+* Where `admin.listener.names` is set, requests of administration get CLUSTER_AUTHORIZATION_FAILED on other
+  listeners. Kafka has no such setting.
 * Owners of delegation tokens are users. Kafka makes tokens for owners of any type, and lets them log in as
   users of that name. A token cannot be used from the moment when it expires, not only once it is removed.
 * Groups have no settings: Kafka's are those of the consumer, share and streams protocols.

@@ -68,7 +68,7 @@ except SystemExit as ended:
     print(ended.code, *sorted({{"pydantic", "email", "rich"}} & sys.modules.keys()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("0\n", "mpbroker: the settings are good\n")
+    assert (done.stdout, done.stderr) == ("0\n", "mpbroker: the configuration is valid\n")
 
 
 @pytest.mark.parametrize("check", [["--check-config"], []])
@@ -94,7 +94,7 @@ def test_check_config(typed: Typed, tmp_path: Path) -> None:
         [
             f"mpbroker: warning: {path}:1: log.cleaner.threads has no effect: "
             "one process compacts all topics",
-            "mpbroker: the settings are good",
+            "mpbroker: the configuration is valid",
         ],
     )
 

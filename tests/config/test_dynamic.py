@@ -39,6 +39,13 @@ VALUES = {
 }
 
 
+def test_no_client_alters_who_administers_and_what_is_told_of_it() -> None:
+    """Nor a path: the broker's user could be made to write anywhere."""
+    for name in ("admin.listener.names", "audit.log.level", "audit.log.file", "audit.log.format", "log.dirs"):
+        for of_all in (True, False):
+            assert refusal([name], of_all_brokers=of_all) is not None
+
+
 def test_what_is_dynamic_can_change_in_a_running_broker() -> None:
     changing = reload.FOLLOWED | reload.IN_TABLES | reload.WORKERS
     assert {key.replace(".", "_") for key in DYNAMIC} <= changing

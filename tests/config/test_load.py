@@ -15,6 +15,10 @@ from mpbroker.config.topic_config import TOPIC_KEYS
 ROOT = Path(__file__).parents[2]
 # What Kafka has no key for.
 OUR_OWN = {
+    "admin.listener.names",
+    "audit.log.file",
+    "audit.log.format",
+    "audit.log.level",
     "group.max.members.bytes",
     "connection.failed.authentication.delay.max.ms",
     "connections.max.login.ms",
@@ -120,11 +124,34 @@ def test_every_problem_is_named_with_file_and_line(tmp_path: Path) -> None:
         ("connection.failed.authentication.delay.ms=600000", "must be below connections.max.idle.ms"),
         ("authorizer.class.name=kafka.Foo", "the only authorizer is org.apache.kafka.metadata"),
         ("super.users=ann", "ann has not the form Type:name"),
+        ("admin.listener.names=INSIDE", "has INSIDE: there is no such listener; there are PLAINTEXT"),
+        ("admin.listener.names=PLAINTEXT,", "Configuration values must not be empty"),
+        ("audit.log.level=DEBUG", "String must be one of: INFO, WARN, OFF"),
+        ("audit.log.format=xml", "String must be one of: text, json"),
+        ("audit.log.file=~nobody-of-this-name/audit.log", "is of no user's home"),
         ("completely.unlike.anything=1", "unknown setting completely.unlike.anything"),
     ],
 )
 def test_refused(override: str, message: str) -> None:
     assert message in problems(override)
+
+
+def test_listeners_for_administration() -> None:
+    two = "listeners=PLAINTEXT://h:1,LOCAL://unix:/run/x"
+    names = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,LOCAL:PLAINTEXT"
+    config = load(None, [two, names, "admin.listener.names= local ,Local"]).config
+    assert config.admin_listener_names == ("LOCAL",)
+    assert (config.may_administer("LOCAL"), config.may_administer("PLAINTEXT")) == (True, False)
+    everywhere = load(None, [two, names, "admin.listener.names="]).config
+    assert everywhere.may_administer("PLAINTEXT")
+
+
+def test_the_audit_log_is_where_the_broker_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load(None, ["audit.log.file=a.log"]).config.audit_log_file == str(tmp_path / "a.log")
+    assert load(None, ["audit.log.file="]).config.audit_log_file == ""
 
 
 def test_the_clamp_allows_settings_of_clusters() -> None:

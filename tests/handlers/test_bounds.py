@@ -11,34 +11,27 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.protocol.messages import (
-    AlterReplicaLogDirsRequest,
-    DeleteRecordsRequest,
-    DescribeProducersRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
-    JoinGroupRequest,
     LeaveGroupRequest,
-    ListGroupsRequest,
     Message,
     MetadataRequest,
-    OffsetCommitRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
 )
 from ops.bench.brokers import Mpbroker
 from tests.chaos.leaks import held
+from tests.support import attacks
+from tests.support.attacks import MEGABYTE, PARTITIONS, Protocol, commit_of_all, join
 from tests.support.client_tools import eventually
 from tests.support.group_rig import subscription
 from tests.support.metered_client import Meter
 from tests.support.real_brokers import create_topic, served, with_settings
 from tests.support.socket_client import SocketClient, own_bytes, pids_of
 
-PARTITIONS = 100
-MEGABYTE = 1 << 20
 # Of an offset; the most that may be committed.
 METADATA_BYTES = 4096
 
-Protocol = JoinGroupRequest.JoinGroupRequestProtocol
 Group = OffsetFetchRequest.OffsetFetchRequestGroup
 
 
@@ -51,28 +44,13 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mpbroker]:
         yield broker
 
 
-def join(*protocols: Protocol, group: str = "g", member_id: str = "", session_ms: int = 10_000) -> Message:
-    request = JoinGroupRequest(group, session_ms, 60_000, member_id, protocol_type="consumer")
-    request.protocols = list(protocols)
-    return request
-
-
-def commit_of_all(client: SocketClient, group: str, metadata: str = "") -> None:
-    of_partition = OffsetCommitRequest.OffsetCommitRequestPartition
-    partitions = [of_partition(n, 5, committed_metadata=metadata) for n in range(PARTITIONS)]
-    topic = OffsetCommitRequest.OffsetCommitRequestTopic("t", partitions=partitions)
-    answer = client.ask(ApiKey.OFFSET_COMMIT, 8, OffsetCommitRequest(group, topics=[topic]))
-    assert {p.error_code for p in answer.topics[0].partitions} == {0}
-
-
 def test_large_joins_leave_nothing_behind(shared: Mpbroker) -> None:
     """Check what took a handler to 2.3 GB: joins of 40 MB, each answered at once."""
     processes = [*pids_of(shared, "handler "), *pids_of(shared, "coordinator")]
     before = sum(map(own_bytes, processes))
-    large = join(Protocol("range", bytes(40 * MEGABYTE)), session_ms=1)
     with SocketClient(shared) as client:
         for _ in range(5):
-            answer = client.ask(ApiKey.JOIN_GROUP, 9, large)
+            answer = client.ask(ApiKey.JOIN_GROUP, 9, attacks.LARGE_JOIN)
             assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
     assert sum(map(own_bytes, processes)) - before < 40 * MEGABYTE
 
@@ -190,42 +168,7 @@ def test_a_coordinator_is_found_once_for_each_key(shared: Mpbroker) -> None:
         assert len(client.receive()) < 200
 
 
-@pytest.mark.parametrize(
-    ("key", "version", "make"),
-    [
-        (
-            ApiKey.DESCRIBE_PRODUCERS,
-            0,
-            lambda n: DescribeProducersRequest([DescribeProducersRequest.TopicRequest("t", [*range(n)])]),
-        ),
-        (
-            ApiKey.DELETE_RECORDS,
-            2,
-            lambda n: DeleteRecordsRequest(
-                [
-                    DeleteRecordsRequest.DeleteRecordsTopic(
-                        "t", [DeleteRecordsRequest.DeleteRecordsPartition(i, 1) for i in range(n)]
-                    )
-                ]
-            ),
-        ),
-        (
-            ApiKey.ALTER_REPLICA_LOG_DIRS,
-            2,
-            lambda n: AlterReplicaLogDirsRequest(
-                [
-                    AlterReplicaLogDirsRequest.AlterReplicaLogDir(
-                        "/nowhere", [AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic("t", [*range(n)])]
-                    )
-                ]
-            ),
-        ),
-        (ApiKey.LIST_GROUPS, 5, lambda n: ListGroupsRequest([""] * n)),
-        (ApiKey.FIND_COORDINATOR, 6, lambda n: FindCoordinatorRequest(coordinator_keys=[""] * n)),
-        (ApiKey.METADATA, 13, lambda n: MetadataRequest([MetadataRequest.MetadataRequestTopic()] * n)),
-        (ApiKey.JOIN_GROUP, 9, lambda n: join(*[Protocol("p", b"")] * n)),
-    ],
-)
+@pytest.mark.parametrize(("key", "version", "make"), attacks.NAMING)
 def test_a_request_that_names_too_much_closes_its_connection(
     shared: Mpbroker, key: ApiKey, version: int, make: Callable[[int], Message]
 ) -> None:

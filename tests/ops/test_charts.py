@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from xml.etree import ElementTree
 
@@ -76,9 +75,3 @@ def test_columns_are_stacked_and_only_kinds_that_can_be_seen_are_explained() -> 
 def test_a_curve_without_points_is_named() -> None:
     with pytest.raises(ChartError, match=r"growth.json: the curve any has no points of durable"):
         charts.picture(Chart("any", "", "", lines=("durable",)), {"points": []})
-
-
-def test_measurements_are_written_as_they_are_read() -> None:
-    growth = json.loads(charts.GROWTH.read_text())
-    assert json.loads(charts.as_text(growth)) == growth
-    assert charts.as_text(growth) == charts.GROWTH.read_text()

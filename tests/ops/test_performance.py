@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from ops.bench import growth_file
+from ops.bench.model import AIM, Checked
 from ops.docs import performance
 from ops.docs.performance import PAGE, TableError
 
 
 def test_the_tables_are_up_to_date() -> None:
-    assert PAGE.read_text() == performance.page(PAGE.read_text(), performance.measured()), (
+    assert PAGE.read_text() == performance.page(PAGE.read_text(), growth_file.read()), (
         "run: python -m ops.docs.performance"
     )
 
@@ -32,3 +37,22 @@ def test_a_table_is_made_anew_and_the_rest_stays() -> None:
 def test_a_table_that_cannot_be_made_is_named(name: str, lacks: str) -> None:
     with pytest.raises(TableError, match=f"PERFORMANCE.md: the table {name} lacks {lacks}"):
         performance.page(f"<!-- table {name} -->\n<!-- end -->", {})
+
+
+def test_a_point_that_others_disturbed_has_no_verdict() -> None:
+    point = Checked("connections", "os", 64, 100.0, 150.0, fitted=True, others_cores=1.2)
+    assert performance.verdict(point) == "fitted, others took 1.2"
+    quiet = replace(point, fitted=False, others_cores=0.1)
+    assert performance.verdict(quiet) == "+50 %"
+
+
+def test_most_points_come_out_as_predicted() -> None:
+    """The page says which do not, and why."""
+    points = [point for point in performance.checked(growth_file.read()) if not point.fitted]
+    assert len([point for point in points if abs(point.apart) <= AIM]) > 0.8 * len(points)
+
+
+def test_measuring_does_not_depend_on_how_it_is_told() -> None:
+    """ops/docs imports ops/bench, and not the other way round."""
+    bench = Path(growth_file.__file__).parent
+    assert [path.name for path in bench.rglob("*.py") if "ops.docs import" in path.read_text()] == []

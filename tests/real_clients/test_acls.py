@@ -120,7 +120,7 @@ def test_clients_may_do_what_the_command_allows(broker: SecureBroker, topic: str
     assert error_of_produce(ann, topic) == 0
     assert error_of_produce(Producer(login(broker, "bob")), topic) == KafkaError.TOPIC_AUTHORIZATION_FAILED
     assert consumed(broker, "bob", topic, "readers") == KafkaError.GROUP_AUTHORIZATION_FAILED
-    acl(broker, "add", "--allow-principal", "User:bob", "--consumer", "--group", "readers")
+    acl(broker, "add", "--allow-principal", "User:bob", "--operation", "Read", "--group", "readers")
     assert consumed(broker, "bob", topic, "readers") == KafkaError.TOPIC_AUTHORIZATION_FAILED
     bob = ("--allow-principal", "User:bob", "--consumer", "--group", "readers", "--topic", topic)
     acl(broker, "add", *bob)
@@ -132,9 +132,11 @@ def test_clients_may_do_what_the_command_allows(broker: SecureBroker, topic: str
 
 def test_the_command_shows_before_it_changes(broker: SecureBroker, topic: str) -> None:
     flags = ("--allow-principal", "User:dry", "--operation", "All", "--topic", topic[:9], "--prefixed")
-    assert "User:dry" in acl(broker, "add", *flags, "--dry-run")
+    told = f"ALLOW User:dry from host * operation ALL on PREFIXED TOPIC {topic[:9]}\n"
+    assert acl(broker, "add", *flags, "--dry-run") == f"would add: {told}"
     assert json.loads(acl(broker, "list", "--principal", "User:dry", "--json")) == []
     acl(broker, "add", *flags)
+    assert acl(broker, "add", *flags, "--dry-run") == f"is there already: {told}"
     row = {
         "resource": "Topic",
         "name": topic[:9],
@@ -145,10 +147,10 @@ def test_the_command_shows_before_it_changes(broker: SecureBroker, topic: str) -
         "permission": "Allow",
     }
     assert row in json.loads(acl(broker, "list", "--topic", topic, "--json"))
-    assert "User:dry" in acl(broker, "remove", "--topic", topic[:9], "--prefixed", "--dry-run")
+    assert acl(broker, "remove", "--topic", topic[:9], "--prefixed", "--dry-run") == f"would remove: {told}"
     assert "User:dry" in acl(broker, "list", "--topic", topic)
     assert "removed: ALLOW User:dry" in acl(broker, "remove", "--topic", topic[:9], "--prefixed")
-    assert "nothing matches" in acl(broker, "remove", "--topic", topic[:9], "--prefixed")
+    assert "no ACL matches" in acl(broker, "remove", "--topic", topic[:9], "--prefixed", code=1)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +164,28 @@ def test_the_command_shows_before_it_changes(broker: SecureBroker, topic: str) -
         ),
         (("add", "--allow-principal", "ann", "--topic", "t", "--operation", "Read"), "as in User:ann"),
         (("add", "--allow-principal", "User:a", "--topic", "t", "--operation", "Raed"), "did you mean Read?"),
+        (("add", "--allow-principal", "User:a", "--topic", "t", "--operation", "Foo"), "there are All, Read"),
+        (("add", "--allow-principal", "User:a", "--topic", "t", "--consumer"), "needs --topic and --group"),
+        (("add", "--allow-principal", "User:a", "--group", "g", "--producer"), "--producer needs --topic or"),
+        (
+            (
+                "add",
+                "--allow-principal",
+                "User:a",
+                "--topic",
+                "t",
+                "--operation",
+                "Read",
+                "--host",
+                "somehost",
+            ),
+            "--host somehost: this is no IP address",
+        ),
+        (
+            ("add", "--allow-principal", "User:a", "--group", "*", "--prefixed", "--operation", "Read"),
+            "leave out --prefixed for all",
+        ),
+        (("list", "--principal", "billing"), "as in User:ann"),
         (
             ("add", "--allow-principal", "User:a", "--cluster", "--operation", "Read"),
             "nobody can Read a Cluster; it is one of Create, Alter",
@@ -259,5 +283,6 @@ def test_entries_outlive_handlers_and_the_broker(broker: SecureBroker, topic: st
     assert error_of_produce(Producer(login(broker, "ann")), topic) == 0
     assert error_of_produce(Producer(login(broker, "bob")), topic) == refused
     eventually(
-        lambda: f"User:bob from 127.0.0.1 is denied Describe Topic '{topic}'" in broker.output(), "audit"
+        lambda: f"User:bob from 127.0.0.1 on SASL is denied Describe Topic '{topic}'" in broker.output(),
+        "audit",
     )

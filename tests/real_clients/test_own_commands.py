@@ -69,7 +69,7 @@ def test_a_topic_is_altered(broker: Broker) -> None:
     create_topic(broker.bootstrap, "altered", 1, {"retention.ms": "5000", "segment.bytes": "1048576"})
     changes = ["-c", "retention.ms=7000", "-c", "cleanup.policy=compact", "--delete-config", "segment.bytes"]
     settings, partitions = said(broker, "topic", "alter", "altered", *changes, "-p", "3")
-    now = "retention.ms=7000, cleanup.policy=compact, segment.bytes as the broker has it"
+    now = "retention.ms=7000, cleanup.policy=compact, segment.bytes reset to the broker's default"
     assert settings == f"altered topic altered: {now}"
     assert partitions == "topic altered has 3 partition(s)"
     wanted = {"retention.ms": "7000", "cleanup.policy": "compact"}

@@ -1,10 +1,8 @@
 """What a client can do to others with names of its choice."""
 
 import re
-import struct
 from collections.abc import Iterator
 
-import crc32c
 import pytest
 
 from mpbroker.protocol.api_keys import ApiKey
@@ -15,13 +13,10 @@ from mpbroker.protocol.messages import (
     DescribeUserScramCredentialsRequest,
     ElectLeadersRequest,
     InitProducerIdRequest,
-    JoinGroupRequest,
     ListTransactionsRequest,
-    MetadataRequest,
-    ProduceRequest,
 )
 from mpbroker.protocol.printable import ERROR_TEXT_LENGTH_MAX
-from ops.bench import frames
+from tests.support.attacks import FORGED, LONG_ID, SLOW_PATTERN, batch_of, creating, forged_join, produce
 from tests.support.polling import until
 from tests.support.real_brokers import create_topic, served
 from tests.support.secure_broker import SecureBroker
@@ -32,7 +27,6 @@ SETTINGS = (
     *("-o", f"max.auto.created.partitions.per.principal={AUTOMATIC_MAX}"),
 )
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ \[[^\]]+\] ")
-FORGED = "\n2026-01-01 00:00:00,000 INFO [supervisor] all is well\x1b[2J\u202e"
 # Of the largest string, what a header and other fields leave.
 LONG_NAME = "n" * 32_760
 
@@ -48,15 +42,8 @@ def test_names_forge_no_lines_of_the_log(broker: SecureBroker) -> None:
     """A group id with a line break and escapes is one line of the log, with escapes that can be read."""
     with broker.connect("OPEN") as client:
         client.client_id = f"client{FORGED}"
-        join = JoinGroupRequest(
-            group_id=f"group{FORGED}",
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            protocol_type="consumer",
-            protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")],
-        )
-        join.member_id = client.ask(ApiKey.JOIN_GROUP, 5, join).member_id
-        answer = client.ask(ApiKey.JOIN_GROUP, 5, join)
+        member_id = client.ask(ApiKey.JOIN_GROUP, 5, forged_join()).member_id
+        answer = client.ask(ApiKey.JOIN_GROUP, 5, forged_join(member_id))
     assert answer.error_code == 0
     until(lambda: "all is well" in broker.output(), "a line about the group")
     (line, *_) = [line for line in broker.output().split("\n") if "all is well" in line]
@@ -88,25 +75,13 @@ def test_long_names_are_not_echoed_whole(broker: SecureBroker, key: ApiKey) -> N
 # ---- tables
 
 
-def batch_of(producer_id: int) -> bytes:
-    """Return a batch of one record, the first of an idempotent producer."""
-    batch = bytearray(frames.record_batch(1, 10))
-    # Kafka: DefaultRecordBatch; the checksum is of what follows it.
-    struct.pack_into(">qhi", batch, 43, producer_id, 0, 0)
-    struct.pack_into(">I", batch, 17, crc32c.crc32c(bytes(batch[21:])))
-    return bytes(batch)
-
-
 def test_chosen_producer_ids_fill_no_table(broker: SecureBroker) -> None:
     """A client that never asks for an id takes any it likes; a partition remembers so many."""
     create_topic(broker.bootstrap, "chosen-ids", 1)
     ids = [n << 40 for n in range(1, 5 * PRODUCERS_MAX)]
     with broker.connect("OPEN") as client:
         for number in ids:
-            partition = ProduceRequest.PartitionProduceData(index=0, records=batch_of(number))
-            topic = ProduceRequest.TopicProduceData(name="chosen-ids", partition_data=[partition])
-            body = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic])
-            answer = client.ask(ApiKey.PRODUCE, 9, body)
+            answer = client.ask(ApiKey.PRODUCE, 9, produce("chosen-ids", batch_of(number)))
             assert answer.responses[0].partition_responses[0].error_code == 0
         asked = DescribeProducersRequest.TopicRequest(name="chosen-ids", partition_indexes=[0])
         answer = client.ask(ApiKey.DESCRIBE_PRODUCERS, 0, DescribeProducersRequest(topics=[asked]))
@@ -120,11 +95,8 @@ def test_metadata_requests_do_not_take_all_partitions(broker: SecureBroker) -> N
     """Who only asks for topics has a share; who creates them by name is not affected."""
     names = [f"asked-{n}" for n in range(AUTOMATIC_MAX + 3)]
     with broker.connect("OPEN") as client:
-        topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         for _ in range(2):
-            answer = client.ask(
-                ApiKey.METADATA, 9, MetadataRequest(topics=topics, allow_auto_topic_creation=True)
-            )
+            answer = client.ask(ApiKey.METADATA, 9, creating(names))
             codes = {topic.name: topic.error_code for topic in answer.topics}
             assert [codes[name] for name in names] == [0] * AUTOMATIC_MAX + [ErrorCode.POLICY_VIOLATION] * 3
         made = CreateTopicsRequest.CreatableTopic(name=names[-1], num_partitions=1, replication_factor=1)
@@ -135,7 +107,7 @@ def test_metadata_requests_do_not_take_all_partitions(broker: SecureBroker) -> N
 def test_a_pattern_does_not_stop_the_coordinator(broker: SecureBroker) -> None:
     """It is refused where it would take seconds on one id that somebody has chosen for that."""
     with broker.connect("OPEN") as client:
-        init = InitProducerIdRequest(transactional_id="ab" * 16_000, transaction_timeout_ms=1000)
+        init = InitProducerIdRequest(transactional_id=LONG_ID, transaction_timeout_ms=1000)
 
         def has_id() -> bool:
             code: int = client.ask(ApiKey.INIT_PRODUCER_ID, 4, init).error_code
@@ -144,7 +116,7 @@ def test_a_pattern_does_not_stop_the_coordinator(broker: SecureBroker) -> None:
 
         until(has_id, "a producer id")
         for pattern, code in (
-            ("[ab]*a" + "[ab]" * 3980, ErrorCode.INVALID_REGULAR_EXPRESSION),
+            (SLOW_PATTERN, ErrorCode.INVALID_REGULAR_EXPRESSION),
             ("[ab]*", ErrorCode.NONE),
         ):
             wanted = ListTransactionsRequest(transactional_id_pattern=pattern)

@@ -263,7 +263,7 @@ def at_terminal(broker: SecureBroker, *arguments: str) -> Iterator[Terminal]:
 
 def test_a_password_is_asked_for_twice_and_never_shown(broker: SecureBroker) -> None:
     with at_terminal(broker, "user", "add", "tess") as terminal:
-        for prompt in ("Password of tess: ", "Once more: "):
+        for prompt in ("Password for tess: ", "Confirm password: "):
             terminal.read_until(prompt)
             terminal.type(f"{SCRAM_PASSWORD}\n")
         assert terminal.end() == 0
@@ -275,7 +275,7 @@ def test_a_password_is_asked_for_twice_and_never_shown(broker: SecureBroker) -> 
 
 def test_two_passwords_that_differ_change_nothing(broker: SecureBroker) -> None:
     with at_terminal(broker, "user", "add", "theo") as terminal:
-        for prompt, password in (("Password of theo: ", SCRAM_PASSWORD), ("Once more: ", WRONG)):
+        for prompt, password in (("Password for theo: ", SCRAM_PASSWORD), ("Confirm password: ", WRONG)):
             terminal.read_until(prompt)
             terminal.type(f"{password}\n")
         assert terminal.end() == 2

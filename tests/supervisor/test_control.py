@@ -22,8 +22,12 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.format.damage import Damage, FileIdentity
 from mpbroker.supervisor import scrubbing
-from mpbroker.supervisor.control import ANSWER_BYTES_MAX, Command, ControlSocket
+from mpbroker.supervisor.control import ANSWER_BYTES_MAX, Command, ControlSocket, Later, Peer
 from tests.support.polling import PATIENCE_S
+
+
+def untold(peer: Peer, command: Command, answer: dict[str, Any]) -> None:
+    """Keep no audit log."""
 
 
 @pytest.mark.parametrize(
@@ -35,7 +39,7 @@ def test_what_a_command_raises_is_its_answer(tmp_path: Path, error: Exception) -
     def serve(_: Command) -> dict[str, str]:
         raise error
 
-    with closing(ControlSocket(tmp_path, serve, watched.__setitem__, lambda _: None)) as control:
+    with closing(ControlSocket(tmp_path, serve, untold, watched.__setitem__, lambda _: None)) as control:
         assert asked(control, tmp_path, watched) == str(error)
 
 
@@ -60,10 +64,40 @@ def asked(control: ControlSocket, directory: Path, watched: dict[int, Callable[[
     return told[0]
 
 
+def test_the_kernel_says_who_sent_a_command(tmp_path: Path) -> None:
+    watched: dict[int, Callable[[], None]] = {}
+    told: list[tuple[Peer, str, dict[str, Any]]] = []
+    later = Later()
+
+    def serve(_: Command) -> dict[str, Any] | Later:
+        if told:
+            return later
+        raise ValueError("no number")
+
+    def tell(peer: Peer, command: Command, answer: dict[str, Any]) -> None:
+        told.append((peer, command.command, answer))
+
+    with closing(ControlSocket(tmp_path, serve, tell, watched.__setitem__, lambda _: None)) as control:
+        asked(control, tmp_path, watched)
+        me = Peer(os.getpid(), os.getuid())
+        assert told == [(me, "status", {"error": "no number"})]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.connect(str(control.path))
+            client.send(b'{"command": "reload"}')
+            control.accept()
+            (connection,) = control.asking.values()
+            watched[connection.fileno()]()
+            assert len(told) == 1, "nothing has come of it yet"
+        later.give({})
+        assert told[1:] == [(me, "reload", {})], "also if its client is gone"
+
+
 def test_an_answer_that_is_too_large_is_an_error(tmp_path: Path) -> None:
     watched: dict[int, Callable[[], None]] = {}
     answer = {"much": "x" * ANSWER_BYTES_MAX}
-    with closing(ControlSocket(tmp_path, lambda _: answer, watched.__setitem__, lambda _: None)) as control:
+    with closing(
+        ControlSocket(tmp_path, lambda _: answer, untold, watched.__setitem__, lambda _: None)
+    ) as control:
         assert "more than" in asked(control, tmp_path, watched)
         answer["much"] = "x" * (ANSWER_BYTES_MAX - 100)
         assert answer["much"] in asked(control, tmp_path, watched)
@@ -73,7 +107,9 @@ def test_a_supervisor_without_descriptors_says_so_and_lives(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched: dict[int, Callable[[], None]] = {}
-    with closing(ControlSocket(tmp_path, lambda _: {}, watched.__setitem__, lambda _: None)) as control:
+    with closing(
+        ControlSocket(tmp_path, lambda _: {}, untold, watched.__setitem__, lambda _: None)
+    ) as control:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client.connect(str(control.path))
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)

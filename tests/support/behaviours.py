@@ -27,13 +27,15 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),
         *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
         *(
+            "security/attack_table",
             "security/attacks",
             "security/foreign_logins",
             "security/identities",
             "security/quotas",
             "security/real_clients",
         ),
-        *("security/reload", "security/secrets", "supervisor/altered", "supervisor/serve"),
+        *("security/admin_listeners", "security/reload", "security/secrets", "security/security_page"),
+        *("supervisor/altered", "supervisor/serve"),
     ),
     "APIs of a kind, each of which is a module": (
         *("handlers/admin_apis", "handlers/alter_apis", "handlers/fetch", "handlers/forwarded_bytes"),

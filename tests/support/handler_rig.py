@@ -170,6 +170,7 @@ class ProcessorEnd:
         room: int = ROOM_FOR_ANSWER,
         flags: int = 0,
         network_ns: int = 0,
+        listener: int = 0,
     ) -> bytes:
         api_key, version, correlation, client = struct.unpack_from(">hhih", frame, 4)
         body = 14 + max(client, 0) + is_flexible_header(api_key, version)
@@ -188,7 +189,7 @@ class ProcessorEnd:
             version,
             correlation,
             time.monotonic_ns(),
-            0,
+            listener,
             next(self._request),
             flags,
             network_ns,
@@ -212,8 +213,11 @@ class ProcessorEnd:
         room: int = ROOM_FOR_ANSWER,
         flags: int = 0,
         network_ns: int = 0,
+        listener: int = 0,
     ) -> bytes:
-        slot = self.slot(frame, connection=connection, room=room, flags=flags, network_ns=network_ns)
+        slot = self.slot(
+            frame, connection=connection, room=room, flags=flags, network_ns=network_ns, listener=listener
+        )
         assert self.to_handler.push(slot)
         self.handler_bell.ring()
         return slot

@@ -65,6 +65,10 @@ def pids_of(broker: Mpbroker, kind: str) -> list[int]:
 
 def own_bytes(pid: int) -> int:
     """Return the anonymous memory that a process has resident: its own, without arenas and files."""
-    found = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
+    return resident(pid)["RssAnon"]
+
+
+def resident(pid: int) -> dict[str, int]:
+    """Return what a process has resident, in bytes: RssAnon, RssFile, RssShmem."""
+    found = re.findall(r"^(Rss\w+):\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return {name: 1024 * int(size) for name, size in found}

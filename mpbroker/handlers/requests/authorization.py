@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
-from mpbroker.handlers.requests.audit import Audit
+from mpbroker.handlers.requests.audit import denied
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import RULES, Need, name_in
+from mpbroker.ipc.listeners import AddedListener
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.security.acls import CLUSTER_NAME, OPERATIONS, Operation, ResourceType
+from mpbroker.security.audit import Audit
 from mpbroker.security.authorizer import Authorizer, Client
 from shm.clock import monotonic_ms
 
@@ -48,14 +50,21 @@ class Grants(Protocol):
 class Authorization:
     """What clients may do, by `authorizer`; None: everything."""
 
-    def __init__(self, authorizer: Authorizer | None, grants: Grants) -> None:
+    def __init__(
+        self,
+        authorizer: Authorizer | None,
+        grants: Grants,
+        audit: Audit,
+        listener: Callable[[int], AddedListener],
+    ) -> None:
         self._authorizer = authorizer
+        self._audit = audit
+        self._listener = listener
         self._grants = grants
         if authorizer is not None:
             grants.require_grants()
         self._allowed: set[tuple[Client, Need, str]] = set()
         self._any: dict[tuple[Client, Operation], bool] = {}
-        self.audit = Audit()
 
     @property
     def is_on(self) -> bool:
@@ -86,7 +95,9 @@ class Authorization:
             return True
         verdict = self._authorizer.authorize(client, need.operation, need.resource_type, name)
         if is_told and not verdict.is_allowed:
-            self.audit.refused(monotonic_ms(), client, need, name, asking.slot.api_key, verdict)
+            listener = self._listener(asking.slot.listener).listener.name
+            refusal = denied(client, listener, need, name, asking.slot.api_key, verdict)
+            self._audit.tell(monotonic_ms(), refusal)
         # Only what is asked for by name comes again soon.
         if is_told and verdict.is_allowed and len(name) <= NAME_LENGTH_MAX:
             self._remember(key)

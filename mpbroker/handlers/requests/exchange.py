@@ -11,9 +11,12 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.requests.acted_on import names_in
 from mpbroker.handlers.requests.answers import NO_PAUSE, Answers, Pause, Timing
+from mpbroker.handlers.requests.audit import act, done, refused
 from mpbroker.handlers.requests.authorization import Authorization
-from mpbroker.handlers.requests.permissions import Need
+from mpbroker.handlers.requests.permissions import ADMINISTRATION, Need
 from mpbroker.handlers.requests.request_log import describe
 from mpbroker.ipc.calls import Account
 from mpbroker.ipc.counters import Counter
@@ -22,15 +25,20 @@ from mpbroker.ipc.meters import Meters
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
+from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, decode_request_in_pieces, decode_response
 from mpbroker.protocol.element_program import count_elements
 from mpbroker.protocol.error_counts import error_counts
+from mpbroker.protocol.error_messages import explain
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.headers import encode_response_frame, frame_response
 from mpbroker.protocol.messages import Message
 from mpbroker.protocol.version_rules import in_version
 from mpbroker.protocol.wire import Buffer, MalformedMessage, RecordsSlice
+from mpbroker.security.audit import Audit, Event
+from mpbroker.security.authorizer import Client
 from shm.arena import ArenaFull
+from shm.clock import monotonic_ms
 from shm.counters import CounterPage
 
 log = logging.getLogger("mpbroker")
@@ -123,12 +131,17 @@ class ExchangeBroker(Protocol):
     def whose(self) -> Callable[[Request, Session | None], str]: ...
     @property
     def authorization(self) -> Authorization: ...
+    @property
+    def audit(self) -> Audit: ...
+    @property
+    def config(self) -> BrokerConfig: ...
 
 
 class Exchange:
     """A request, the broker around it, and the ways to end it. APIs get it as `broker.ApiExchange`."""
 
     __slots__ = (
+        "_act",
         "_answer_bytes",
         "_at_work_since_ns",
         "_body",
@@ -175,6 +188,8 @@ class Exchange:
         # Elements of the request's arrays, 0 if it is too short for many.
         self.elements = 0
         self._answer_bytes = 0
+        # An act of administration, which the audit log is told with its result.
+        self._act: Event | None = None
 
     @property
     def version(self) -> int:
@@ -278,7 +293,7 @@ class Exchange:
     def _run(self) -> None:
         if (refusal := self.api.refusal(self)) is not None:
             self.reply(refusal)
-        elif self.is_long and (not self.api.is_forwarded or self.broker.authorization.is_on):
+        elif self.is_long and (not self.api.is_forwarded or self.broker.authorization.is_on or self.is_admin):
             self.takes_long = True
             self.work_off(self._read_and_handle())
         else:
@@ -298,16 +313,42 @@ class Exchange:
         self._handle()
 
     def _handle(self) -> None:
-        if self.broker.authorization.is_on:
-            if self.api.is_forwarded:
-                # Kept, because it is passed on as it came.
-                self.raw_body()
-            if refusal := self.broker.authorization.refusal(self, self.body):
-                self.fail(refusal)
-                return
+        if self.api.is_forwarded and (self.broker.authorization.is_on or self.is_admin):
+            # Kept, because it is passed on as it came.
+            self.raw_body()
+        if self.is_admin and not self._begin_act():
+            return
+        is_on = self.broker.authorization.is_on
+        if is_on and (refusal := self.broker.authorization.refusal(self, self.body)):
+            # Told as a refusal already.
+            self._act = None
+            self.fail(refusal)
+            return
         response = self.api.handle(self)
         if response is not None:
             self.reply(response)
+
+    @property
+    def is_admin(self) -> bool:
+        """True if this is administration, which admin.listener.names confines to some listeners."""
+        return self.slot.api_key in ADMINISTRATION
+
+    def _begin_act(self) -> bool:
+        """Note what is going to be done. If this listener is not for it, fail and return False."""
+        key = ApiKey(self.slot.api_key)
+        client = Client(self.session.principal, self.session.client_host)
+        listener, config = self._listener_name, self.broker.config
+        begun = act(client, listener, key, names_in(key, self.body))
+        if config.may_administer(listener):
+            self._act = begun
+            return True
+        why = (
+            f"listener {listener} is for clients alone: the broker is administered on "
+            f"{', '.join(config.admin_listener_names)} (admin.listener.names)"
+        )
+        self.broker.audit.tell(monotonic_ms(), refused(begun, why))
+        self.fail(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{self.api.name} is refused: {why}")
+        return False
 
     def _names_too_many(self) -> bool:
         """Return True, and close the connection, if the request has more elements than `most`."""
@@ -442,8 +483,9 @@ class Exchange:
         if self._is_too_long(frame):
             return
         self.broker.answers.send(self.slot, frame, pause, self.timing, self.told(response))
-        self.count_errors(error_counts(response))
-        self._end()
+        errors = error_counts(response)
+        self.count_errors(errors)
+        self._end(errors)
 
     def reply_encoded(self, body: bytes, errors: dict[int, int]) -> None:
         """Answer with a response that is already encoded. `errors` counts its error codes."""
@@ -457,7 +499,7 @@ class Exchange:
         told = self.told(bytes(frame[-len(body) :]) if self.broker.tells_all() else b"")
         self.broker.answers.send(slot, [frame], pause, self.timing, told)
         self.count_errors(errors)
-        self._end()
+        self._end(errors)
 
     def _is_too_long(self, frame: Sequence[Buffer | RecordsSlice]) -> bool:
         """Return True, having failed the request, if its response is longer than any may be.
@@ -527,13 +569,18 @@ class Exchange:
         """End without an answer because the connection or its processor is gone."""
         self._end()
 
-    def fail(self, code: ErrorCode) -> None:
-        """Answer with the API's form of the error, or close the connection if it has none."""
+    def fail(self, code: ErrorCode, message: str = "") -> None:
+        """Answer with the API's form of the error, or close the connection if it has none.
+
+        `message` replaces the text of the error where the response has one.
+        """
         if self.done:
             return
         try:
             response = self.api.failed(self, code)
             if response is not None:
+                if message:
+                    explain(response, code, message)
                 self.reply(in_version(self.slot.api_key, self.version, response))
         except FatalError:
             raise
@@ -543,10 +590,14 @@ class Exchange:
             log.exception("%s: its error response cannot be sent, the connection is closed", self)
         self.close()
 
-    def _end(self) -> bool:
+    def _end(self, errors: dict[int, int] | None = None) -> bool:
+        """Note that the request has its answer, with these error codes, or that it gets none."""
         if self.done:
             return False
         self.done = True
+        if self._act is not None:
+            self.broker.audit.tell(monotonic_ms(), done(self._act, errors))
+            self._act = None
         # Forgotten, as it knows the exchange: without a cycle all memory of a request ends with its answer.
         on_end, self.on_end = self.on_end, None
         if on_end is not None:

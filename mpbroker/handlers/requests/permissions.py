@@ -34,13 +34,15 @@ class Rule(NamedTuple):
 
     `whole`: needs of the request, all of which its client must have. `each`: needs of each thing that the
     request names. `instead`: one need that replaces all of these; `Authorization.refusal` checks it for
-    `whole`, the API for `each`. `remark`: exceptions, for docs/SECURITY.md.
+    `whole`, the API for `each`. `remark`: exceptions, for docs/SECURITY.md. `is_admin`: the request is one of
+    administration, served on the listeners of admin.listener.names alone, and in the audit log.
     """
 
     whole: tuple[Need, ...] = ()
     each: tuple[Need, ...] = ()
     instead: Need | None = None
     remark: str = ""
+    is_admin: bool = False
 
 
 DENIED: Final = {
@@ -116,13 +118,15 @@ RULES: Final[dict[ApiKey, Rule]] = {
         each=(CREATE_TOPIC,),
         instead=CREATE_CLUSTER,
         remark="settings and numbers of the new topic are told to clients with DescribeConfigs Topic",
+        is_admin=True,
     ),
     ApiKey.DELETE_TOPICS: Rule(
         each=(DELETE_TOPIC, DESCRIBE_TOPIC),
         instead=DELETE_CLUSTER,
         remark="by id Delete is enough; without Describe the answer has no name",
+        is_admin=True,
     ),
-    ApiKey.DELETE_RECORDS: Rule(each=(DELETE_TOPIC,)),
+    ApiKey.DELETE_RECORDS: Rule(each=(DELETE_TOPIC,), is_admin=True),
     ApiKey.INIT_PRODUCER_ID: Rule(
         whole=(WRITE_TRANSACTION,),
         remark="without a transactional id: IdempotentWrite Cluster, or Write on any topic",
@@ -135,44 +139,51 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: Rule(whole=(WRITE_TRANSACTION, READ_GROUP)),
     ApiKey.END_TXN: Rule(whole=(WRITE_TRANSACTION,)),
-    ApiKey.WRITE_TXN_MARKERS: Rule(whole=(ALTER_CLUSTER,), instead=CLUSTER_ACTION),
+    ApiKey.WRITE_TXN_MARKERS: Rule(whole=(ALTER_CLUSTER,), instead=CLUSTER_ACTION, is_admin=True),
     ApiKey.TXN_OFFSET_COMMIT: Rule(whole=(WRITE_TRANSACTION, READ_GROUP), each=(READ_TOPIC,)),
     ApiKey.DESCRIBE_ACLS: Rule(whole=(DESCRIBE_CLUSTER,)),
-    ApiKey.CREATE_ACLS: Rule(whole=(ALTER_CLUSTER,)),
-    ApiKey.DELETE_ACLS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.CREATE_ACLS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
+    ApiKey.DELETE_ACLS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.DESCRIBE_CONFIGS: Rule(
         each=(DESCRIBE_TOPIC_CONFIGS, DESCRIBE_GROUP_CONFIGS, DESCRIBE_CLUSTER_CONFIGS),
         remark="by the type of the resource; brokers, loggers and client metrics are of the cluster",
     ),
     ApiKey.ALTER_CONFIGS: Rule(
-        each=(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS), remark="as DescribeConfigs"
+        each=(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS),
+        remark="as DescribeConfigs",
+        is_admin=True,
     ),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.DESCRIBE_LOG_DIRS: Rule(whole=(DESCRIBE_CLUSTER,)),
     ApiKey.SASL_AUTHENTICATE: Rule(),
-    ApiKey.CREATE_PARTITIONS: Rule(each=(ALTER_TOPIC,)),
+    ApiKey.CREATE_PARTITIONS: Rule(each=(ALTER_TOPIC,), is_admin=True),
     ApiKey.CREATE_DELEGATION_TOKEN: Rule(
-        each=(CREATE_TOKENS,), remark="for another owner; nobody needs a permission for a token of its own"
+        each=(CREATE_TOKENS,),
+        remark="for another owner; nobody needs a permission for a token of its own",
+        is_admin=True,
     ),
-    ApiKey.RENEW_DELEGATION_TOKEN: Rule(remark="owner and renewers alone may"),
-    ApiKey.EXPIRE_DELEGATION_TOKEN: Rule(remark="owner and renewers alone may"),
+    ApiKey.RENEW_DELEGATION_TOKEN: Rule(remark="owner and renewers alone may", is_admin=True),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: Rule(remark="owner and renewers alone may", is_admin=True),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: Rule(
         each=(DESCRIBE_TOKEN, DESCRIBE_TOKENS),
         remark="one of them, for tokens that the client neither owns nor requested nor may renew; "
         "tokens denied are left out",
+        is_admin=True,
     ),
-    ApiKey.DELETE_GROUPS: Rule(each=(DELETE_GROUP,)),
-    ApiKey.ELECT_LEADERS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.DELETE_GROUPS: Rule(each=(DELETE_GROUP,), is_admin=True),
+    ApiKey.ELECT_LEADERS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Rule(
-        each=(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS), remark="as DescribeConfigs"
+        each=(ALTER_TOPIC_CONFIGS, ALTER_GROUP_CONFIGS, ALTER_CLUSTER_CONFIGS),
+        remark="as DescribeConfigs",
+        is_admin=True,
     ),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Rule(whole=(DESCRIBE_CLUSTER,)),
-    ApiKey.OFFSET_DELETE: Rule(whole=(DELETE_GROUP,), each=(READ_TOPIC,)),
+    ApiKey.OFFSET_DELETE: Rule(whole=(DELETE_GROUP,), each=(READ_TOPIC,), is_admin=True),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: Rule(whole=(DESCRIBE_CLUSTER_CONFIGS,)),
-    ApiKey.ALTER_CLIENT_QUOTAS: Rule(whole=(ALTER_CLUSTER_CONFIGS,)),
+    ApiKey.ALTER_CLIENT_QUOTAS: Rule(whole=(ALTER_CLUSTER_CONFIGS,), is_admin=True),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Rule(whole=(DESCRIBE_CLUSTER,)),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Rule(whole=(ALTER_CLUSTER,)),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Rule(whole=(ALTER_CLUSTER,), is_admin=True),
     ApiKey.DESCRIBE_CLUSTER: Rule(remark="authorized operations are told to clients with Describe Cluster"),
     ApiKey.DESCRIBE_PRODUCERS: Rule(each=(READ_TOPIC,)),
     ApiKey.DESCRIBE_TRANSACTIONS: Rule(
@@ -182,6 +193,9 @@ RULES: Final[dict[ApiKey, Rule]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(whole=(READ_GROUP,)),
     ApiKey.LIST_CONFIG_RESOURCES: Rule(whole=(DESCRIBE_CLUSTER_CONFIGS,)),
 }
+
+# What is served on the listeners of admin.listener.names alone.
+ADMINISTRATION: Final = frozenset(key for key, rule in RULES.items() if rule.is_admin)
 
 
 def name_in(body: object, key: ApiKey, kind: ResourceType) -> str | None:

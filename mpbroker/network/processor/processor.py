@@ -436,6 +436,8 @@ class Processor:
                 self.turn.saw_orders()
             self.turn.stop_reading()
         self._report_closed()
+        if self.secure is not None:
+            self.secure.close()
 
 
 def _guess(size: int) -> str:

@@ -21,6 +21,7 @@ from enum import Enum
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.meters import ClientKind
+from mpbroker.ipc.session import ANONYMOUS
 from mpbroker.ipc.session import Session as Connection
 from mpbroker.network.acceptor.limit_notices import LimitNotices
 from mpbroker.network.processor.channel import CloseReason
@@ -29,6 +30,8 @@ from mpbroker.network.processor.logins import LARGE_FRAME_BYTES, Logins
 from mpbroker.network.processor.tls_pipe import MoreLater, TlsPipe
 from mpbroker.network.processor.turn import ProcessorTurn, TlsSaslTurn
 from mpbroker.protocol.api_versions import Served
+from mpbroker.security.audit import Event, Kind, Names
+from mpbroker.security.audit_log import audit_of
 from mpbroker.security.listener import ListenerSecurity, LookUp
 from mpbroker.security.sasl import Failure, Offer, SaslServer, Session, State
 from mpbroker.security.scram import TokenLookUp, no_tokens
@@ -146,6 +149,7 @@ class TlsSaslChannels:
         self._logins = Logins(0, 0)
         self._pauses = LoginPauses()
         self._notices = LimitNotices(log)
+        self._audit = audit_of(config)
         self.follow(config)
         self._wall_ms = wall_ms
         self._now_ns = now_ns
@@ -256,7 +260,7 @@ class TlsSaslChannels:
         if peer.pipe is not None and peer.stage is not Stage.SHAKING:
             peer.pipe.close()
         elif peer.pipe is not None and peer.was_answered and reason == CloseReason.CLOSED_BY_PEER:
-            self._hear_last_word(peer.pipe, _name_of(session, peer))
+            self._hear_last_word(peer.pipe, session, peer)
         sock.close()
 
     def timeout_ms(self, most_ms: int) -> int:
@@ -279,6 +283,7 @@ class TlsSaslChannels:
         if now_ns >= self._next_refresh_ns:
             self._next_refresh_ns = now_ns + REFRESH_NS
             self._notices.follow(now_ns / 1e6)
+            self._audit.follow(now_ns // 1_000_000)
             self._refresh()
 
     def _refresh(self) -> None:
@@ -369,16 +374,18 @@ class TlsSaslChannels:
             self._failed_handshake(peer, str(error))
             return
         self.counters.add(Counter.COUNT_AUTHENTICATIONS)
+        if str(principal) != ANONYMOUS:
+            self._tell_login(peer, "a certificate")
         self._logins.remove(peer)
         peer.stage = Stage.OPEN
         self.native.opened(peer.channel, False, 0)
 
     def _failed_handshake(self, peer: TlsSaslChannel, why: str) -> None:
         """Close after a failed handshake. OpenSSL has sent its alert already; nothing is held back."""
-        self._tell_failed_handshake(self._name(peer), why)
+        self._tell_failed_handshake(self.turn.sessions.of(peer.channel, peer.connection), peer, why)
         self.native.close(peer.channel, CloseReason.CLOSED_TLS, 0)
 
-    def _hear_last_word(self, pipe: TlsPipe, name: str) -> None:
+    def _hear_last_word(self, pipe: TlsPipe, session: Connection, peer: TlsSaslChannel) -> None:
         """Log the alert of a client that does not trust our certificate: a reset may come with it."""
         if self._last_words >= HANDSHAKES_PER_TURN_MAX:
             return
@@ -388,15 +395,16 @@ class TlsSaslChannels:
         except (ssl.SSLEOFError, MoreLater):
             return
         except ssl.SSLError as error:
-            self._tell_failed_handshake(name, reason_of(error))
+            self._tell_failed_handshake(session, peer, reason_of(error))
         except OSError:
             return  # a reset without an alert
 
-    def _tell_failed_handshake(self, name: str, why: str) -> None:
+    def _tell_failed_handshake(self, session: Connection, peer: TlsSaslChannel, why: str) -> None:
         self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
+        self._tell_refused_login(session, peer, why)
         # OpenSSL's text for a first byte that begins no TLS record.
         hint = " (a client without TLS?)" if "wrong version number" in why else ""
-        self.log.info("connection %s: failed TLS handshake: %s%s", name, why, hint)
+        self.log.info("connection %s: failed TLS handshake: %s%s", _name_of(session, peer), why, hint)
 
     def _receive(self, peer: TlsSaslChannel, pipe: TlsPipe) -> None:
         """Decrypt into the turn's blocks until no more may be read or nothing is left."""
@@ -540,6 +548,8 @@ class TlsSaslChannels:
             self.counters.record(Histogram.TIME_REAUTHENTICATION_NS, self._now_ns() - peer.renewed_ns)
         if expires_ns and not sasl.renews and not sasl.tells_lifetime:
             self.counters.add(Counter.COUNT_AUTHENTICATIONS_NO_REAUTH)
+        how = f"{session.mechanism} with a delegation token" if session.is_by_token else session.mechanism
+        self._tell_login(peer, f"{how}, again" if sasl.renews else how)
         self._logins.remove(peer)
         peer.session, peer.sasl, peer.stage = session, None, Stage.OPEN
         if peer.security.uses_tls:
@@ -568,6 +578,36 @@ class TlsSaslChannels:
         self._answer(peer, frame)
         self._talk(peer)
 
+    # ---- the audit log
+
+    def _tell_login(self, peer: TlsSaslChannel, how: str) -> None:
+        session = self.turn.sessions.of(peer.channel, peer.connection)
+        how = f"{how} ({session.tls_version})" if session.tls_version else how
+        self._audit.tell(
+            self._now_ns() // 1_000_000,
+            Event(Kind.LOGIN, session.principal, session.client_host, peer.security.name, how),
+        )
+
+    def _tell_refused_login(self, session: Connection, peer: TlsSaslChannel, why: str) -> None:
+        """Tell that a client is not let in. Whoever it claims to be may be somebody else."""
+        claimed = peer.sasl.claimed if peer.sasl is not None else ""
+        self._audit.tell(
+            self._now_ns() // 1_000_000,
+            Event(
+                Kind.REFUSED_LOGIN,
+                "",
+                session.client_host,
+                peer.security.name,
+                "login",
+                Names.of([(claimed,)]) if claimed else Names(),
+                why=why,
+            ),
+        )
+
+    def close(self) -> None:
+        """Sum up what the audit log was not told, before the process ends."""
+        self._audit.close()
+
     # ---- failures
 
     def _end_login(self, connection: int, reason: CloseReason) -> None:
@@ -577,6 +617,8 @@ class TlsSaslChannels:
         self._held.pop(connection, None)
         peer.ended = True
         limit = _LOGIN_LIMITS[reason]
+        session = self.turn.sessions.of(peer.channel, peer.connection)
+        self._tell_refused_login(session, peer, f"it was not authenticated in time ({limit})")
         self._notices.tell(
             self._now_ns() / 1e6,
             logging.INFO,
@@ -597,7 +639,9 @@ class TlsSaslChannels:
         failed = Counter.COUNT_REAUTHENTICATIONS_FAILED if renews else Counter.COUNT_AUTHENTICATIONS_FAILED
         self.counters.add(failed)
         what = "re-authentication" if renews else "authentication"
-        self.log.info("connection %s: failed %s: %s", self._name(peer), what, why)
+        session = self.turn.sessions.of(peer.channel, peer.connection)
+        self.log.info("connection %s: failed %s: %s", _name_of(session, peer), what, why)
+        self._tell_refused_login(session, peer, why)
         peer.out[:] = answer
         peer.stage = Stage.FAILED
         if not self.delay_ns:

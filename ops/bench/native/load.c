@@ -18,6 +18,9 @@
  * With --tls-ca every connection is encrypted, to a server that one of these authorities vouches for. As many records are
  * read at once as lie in the socket, and a response goes into the same scratch buffer as without.
  *
+ * With --user and --password every connection logs in by SASL and SCRAM-SHA-256 before its first request. The password is
+ * salted once, so that the logins of --reconnect cost the generator little.
+ *
  * With --partitions each request goes to the next of so many partitions: their number stands at --partition-at in it,
  * as 32 bits, or at --digits-at, as eight decimal digits of a name.
  *
@@ -49,6 +52,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "scram.h"
+
 enum {
     HEAD_BYTES = 256,
     SCRATCH_BYTES = 1 << 18,
@@ -58,11 +63,13 @@ enum {
     BUCKETS = (64 - STEP_BITS) * STEPS,
     CORRELATION_ID_AT_REQUEST = 8,     /* size 4, api key 2, api version 2 */
     CORRELATION_ID_AT_RESPONSE = 4,
+    SASL_HANDSHAKE = 17,
+    SASL_AUTHENTICATE = 36,
     DIGITS = 8,
 };
 
 struct options {
-    const char *host, *request_path, *tls_ca;
+    const char *host, *request_path, *tls_ca, *user, *password;
     int port, connections, error_at, partitions, partition_at, digits_at;
     double seconds, warmup, rate;
     size_t min_response;
@@ -313,6 +320,70 @@ static void shake_hands(struct connection *c)
         fail("TLS with %s:%d: %s", options.host, options.port, ERR_reason_error_string(ERR_get_error()));
 }
 
+/* ---- logins: the socket still blocks ------------------------------------------------------------------------- */
+
+static void put_all(struct connection *c, const unsigned char *from, size_t size)
+{
+    for (ssize_t n; size; from += n, size -= (size_t)n)
+        if ((n = put(c, from, size)) <= 0)
+            fail("send: %s", strerror(errno));
+}
+
+static void get_all(struct connection *c, unsigned char *into, size_t size)
+{
+    for (ssize_t n; size; into += n, size -= (size_t)n)
+        if ((n = get(c, into, size)) <= 0)
+            fail("the broker closed a connection that logs in");
+}
+
+static unsigned char *add_16(unsigned char *at, int value)
+{
+    *at++ = (unsigned char)(value >> 8);
+    *at++ = (unsigned char)value;
+    return at;
+}
+
+static unsigned char *add_32(unsigned char *at, size_t value)
+{
+    return add_16(add_16(at, (int)(value >> 16)), (int)(value & 0xffff));
+}
+
+/* One request without a client id; what follows the error code of its response ends with a zero byte. */
+static void ask(struct connection *c, int key, int version, size_t size_bytes, const char *text, int length,
+                unsigned char *answer)
+{
+    unsigned char frame[64 + SCRAM_TEXT_BYTES], *at = add_32(frame, 10 + size_bytes + (size_t)length);
+    at = add_16(add_32(add_16(add_16(at, key), version), 0), -1);
+    at = size_bytes == 2 ? add_16(at, length) : add_32(at, (size_t)length);
+    memcpy(at, text, (size_t)length);
+    put_all(c, frame, (size_t)(at - frame) + (size_t)length);
+    unsigned char head[10];
+    get_all(c, head, sizeof head);
+    size_t left = big_endian_32(head) - 6;
+    if (left >= SCRAM_TEXT_BYTES)
+        fail("a response of %zu bytes to a login", left);
+    get_all(c, answer, left);
+    answer[left] = 0;
+    int code = (int16_t)(head[8] << 8 | head[9]);
+    if (code)
+        fail("the login of %s is refused with error code %d", options.user, code);
+}
+
+/* Behind the error code of SaslAuthenticate: a text, which is null without an error, and the mechanism's bytes. */
+static void log_in(struct connection *c)
+{
+    static const char mechanism[] = "SCRAM-SHA-256";
+    struct scram scram = {.user = options.user, .password = options.password};
+    char text[SCRAM_TEXT_BYTES];
+    unsigned char answer[SCRAM_TEXT_BYTES];
+    ask(c, SASL_HANDSHAKE, 1, 2, mechanism, (int)strlen(mechanism), answer);
+    ask(c, SASL_AUTHENTICATE, 0, 4, text, scram_first(&scram, text), answer);
+    int length = scram_final(&scram, (const char *)answer + 2 + 4, text);
+    if (length < 0)
+        fail("the broker's first message is no SCRAM");
+    ask(c, SASL_AUTHENTICATE, 0, 4, text, length, answer);
+}
+
 static void open_connection(struct connection *c)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
@@ -325,6 +396,8 @@ static void open_connection(struct connection *c)
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (tls_context)
         shake_hands(c);
+    if (options.user)
+        log_in(c);
     fcntl(c->fd, F_SETFL, O_NONBLOCK);
     c->wants_write = false;
     watch(c, EPOLLIN, EPOLL_CTL_ADD);
@@ -466,7 +539,7 @@ static void __attribute__((noreturn)) usage(void)
     fputs("usage: load --port PORT --request FILE [--host ADDRESS] [--connections N] [--seconds S] [--warmup S]\n"
           "            [--error-at OFFSET] [--min-response BYTES] [--discard] [--reconnect] [--json]\n"
           "            [--rate REQUESTS_PER_S] [--partitions N --partition-at OFFSET | --digits-at OFFSET]\n"
-          "            [--tls-ca FILE]\n", stderr);
+          "            [--tls-ca FILE] [--user NAME --password TEXT]\n", stderr);
     exit(1);
 }
 
@@ -478,7 +551,8 @@ static void read_options(int count, char **values)
         {"discard", 0, 0, 'd'},  {"reconnect", 0, 0, 'n'}, {"json", 0, 0, 'j'},
         {"partitions", 1, 0, 'P'}, {"partition-at", 1, 0, 'a'},
         {"digits-at", 1, 0, 'D'},
-        {"rate", 1, 0, 'R'},       {"tls-ca", 1, 0, 't'},   {0},
+        {"rate", 1, 0, 'R'},       {"tls-ca", 1, 0, 't'},   {"user", 1, 0, 'u'},
+        {"password", 1, 0, 'x'},   {0},
     };
     for (int option; (option = getopt_long(count, values, "", known, NULL)) != -1;)
         switch (option) {
@@ -498,11 +572,13 @@ static void read_options(int count, char **values)
         case 'D': options.digits_at = atoi(optarg); break;
         case 'R': options.rate = atof(optarg); break;
         case 't': options.tls_ca = optarg; break;
+        case 'u': options.user = optarg; break;
+        case 'x': options.password = optarg; break;
         default: usage();
         }
     if (!options.request_path || options.port < 1 || options.port > 65535 || options.connections < 1 ||
         options.seconds <= 0 || options.partitions < 0 || options.rate < 0 || (options.discard && options.tls_ca) ||
-        optind != count)
+        !options.user != !options.password || optind != count)
         usage();
     if (options.error_at > HEAD_BYTES - 2)
         fail("--error-at %d lies behind the %d bytes that are looked at", options.error_at, HEAD_BYTES);

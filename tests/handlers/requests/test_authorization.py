@@ -309,8 +309,8 @@ def test_refusals_are_logged_for_an_audit(guarded: Rig, caplog: pytest.LogCaptur
         assert not is_appended(guarded, 7)
     (line,) = [record.getMessage() for record in caplog.records if "is denied" in record.getMessage()]
     assert line == (
-        "User:ANONYMOUS from unix is denied Write Topic 'orders' for PRODUCE: DENY User:ANONYMOUS from "
-        "host * operation WRITE on LITERAL TOPIC orders"
+        "audit: User:ANONYMOUS from unix on PLAINTEXT is denied Write Topic 'orders' for PRODUCE: "
+        "DENY User:ANONYMOUS from host * operation WRITE on LITERAL TOPIC orders"
     )
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER, BrokerConfig
 from mpbroker.config.keys import Secret
+from mpbroker.config.listeners import Listener
 from mpbroker.handlers.apis import all_apis
-from mpbroker.handlers.requests.permissions import RULES, Rule
+from mpbroker.handlers.requests.permissions import ADMINISTRATION, RULES, Rule
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.session import SecurityProtocol
+from mpbroker.ipc.slots import SlotKind
+from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
-from mpbroker.protocol.messages import REQUESTS
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.headers import decode_response_frame
+from mpbroker.protocol.messages import REQUESTS, Message
 from mpbroker.security.acls import Operation, PatternType, Permission, ResourceType
 from tests.support.filled_requests import filled
 from tests.support.forwarded_requests import errors_in
@@ -92,6 +99,19 @@ def sent(guarded: Rig, key: int) -> tuple[list[Any], Any]:
     return asked, None if asked else guarded.answer(key, latest)
 
 
+def test_an_idempotent_producer_without_permission_is_told(
+    guarded: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
+    guarded.publish(ORDERS)
+    guarded.processor.send(request_frame(ApiKey.INIT_PRODUCER_ID, 5, m.InitProducerIdRequest(None, 0)))
+    guarded.turn()
+    refused = guarded.answer(ApiKey.INIT_PRODUCER_ID, 5)
+    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    (said,) = caplog.messages
+    assert "is denied IdempotentWrite Cluster 'kafka-cluster' for INIT_PRODUCER_ID" in said
+
+
 def test_every_api_has_its_rule() -> None:
     assert {*APIS} == {*RULES}
 
@@ -99,7 +119,8 @@ def test_every_api_has_its_rule() -> None:
 @pytest.mark.parametrize(
     "key", [key for key in APIS if RULES[ApiKey(key)] != Rule()], ids=lambda k: APIS[k].name
 )
-def test_who_may_nothing_is_refused(guarded: Rig, key: int) -> None:
+def test_who_may_nothing_is_refused(guarded: Rig, key: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
     guarded.publish(ORDERS)
     rule = RULES[ApiKey(key)]
     asked, answer = sent(guarded, key)
@@ -109,6 +130,8 @@ def test_who_may_nothing_is_refused(guarded: Rig, key: int) -> None:
         assert asked == []
         expected = {need.denied for need in (*rule.whole, *rule.each)}
         assert set(errors_in(answer)) & expected, answer
+        said = "audit: User:ANONYMOUS from unix on PLAINTEXT is denied "
+        assert [one for one in caplog.messages if one.startswith(said) and ApiKey(key).name in one]
     else:
         assert not set(errors_in(answer)) & DENIALS
 
@@ -120,6 +143,135 @@ def test_who_may_everything_is_served(guarded: Rig, key: int) -> None:
     assert answer is None or not set(errors_in(answer)) & DENIALS
 
 
+LISTENERS = tuple(
+    Listener(name, "PLAINTEXT", "127.0.0.1", port) for port, name in enumerate(("CLIENTS", "INSIDE"), 1)
+)
+CLIENTS, INSIDE = range(2)
+TOKEN_KEYS = range(38, 42)
+# Whoever needs one of these changes what others rely on.
+CHANGES = {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
+
+
+@pytest.fixture(name="confined")
+def _confined() -> Iterator[Rig]:
+    with make_rig(BrokerConfig(listeners=LISTENERS, admin_listener_names=("INSIDE",))) as made:
+        made.publish(ORDERS)
+        yield made
+
+
+def on(made: Rig, listener: int, key: int, version: int, body: Any) -> Any:
+    """Return the response, None if the handler asks others first."""
+    made.processor.send(request_frame(key, version, body), connection=100 + key, listener=listener)
+    made.turn()
+    taken = (made.coordinator.take(), made.log.take())
+    replies = [one for one in made.processor.replies() if one.kind != SlotKind.PARKED]
+    if not replies:
+        assert any(taken), "somebody is asked"
+        return None
+    (reply,) = replies
+    return decode_response_frame(key, version, made.processor.frame_of(reply)[4:])[1]
+
+
+@pytest.mark.parametrize("key", APIS, ids=lambda key: APIS[key].name)
+def test_each_api_on_a_listener_for_clients_and_on_one_for_administration(confined: Rig, key: int) -> None:
+    for version in {APIS[key].oldest, APIS[key].latest}:
+        refused = on(confined, CLIENTS, key, version, request_of(key))
+        if RULES[ApiKey(key)].is_admin:
+            # ElectLeaders 0 has no error for the whole request.
+            found = set(errors_in(refused)) - ({0} if key == ApiKey.ELECT_LEADERS else set())
+            assert found == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}, refused
+        else:
+            assert refused is None or not set(errors_in(refused)) & DENIALS
+        served = on(confined, INSIDE, key, version, request_of(key))
+        assert served is None or not set(errors_in(served)) & DENIALS
+
+
+def test_what_changes_what_others_rely_on_is_administration() -> None:
+    changing = {
+        key for key, rule in RULES.items() if any(n.operation in CHANGES for n in (*rule.whole, *rule.each))
+    }
+    assert changing <= ADMINISTRATION
+    assert {key for key in RULES if key in TOKEN_KEYS} <= ADMINISTRATION, "a token is a way to log in"
+    # Clients send these all the time.
+    assert not ADMINISTRATION & {key for key in RULES if key < ApiKey.CREATE_TOPICS}
+
+
+@pytest.mark.parametrize("key", sorted(ADMINISTRATION), ids=lambda key: APIS[key].name)
+def test_a_refusal_names_the_listeners_that_are_for_it(confined: Rig, key: int) -> None:
+    answer = on(confined, CLIENTS, key, APIS[key].latest, request_of(key))
+    assert messages_in(answer) <= {
+        f"{APIS[key].name} is refused: listener CLIENTS is for clients alone: the broker is administered on "
+        "INSIDE (admin.listener.names)"
+    }
+
+
+def messages_in(value: object) -> set[str]:
+    """Every error message in a response, however deep."""
+    if isinstance(value, list):
+        return {text for each in value for text in messages_in(each)}
+    if not isinstance(value, Message):
+        return set()
+    texts = {text for name in value.__struct_fields__ for text in messages_in(getattr(value, name))}
+    own = getattr(value, "error_message", "none here")
+    return texts if own == "none here" else texts | {own}
+
+
+def test_a_refused_request_gets_no_further(confined: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
+    body = m.CreateTopicsRequest([m.CreateTopicsRequest.CreatableTopic("new", 1, 1)])
+    confined.processor.send(request_frame(ApiKey.CREATE_TOPICS, 7, body), listener=CLIENTS)
+    confined.turn()
+    assert confined.coordinator.take() == []
+    confined.processor.replies()
+    assert caplog.messages == [
+        "audit: User:ANONYMOUS from unix on CLIENTS is denied CREATE_TOPICS of 'new': listener CLIENTS is "
+        "for clients alone: the broker is administered on INSIDE (admin.listener.names)"
+    ]
+
+
+def test_topics_that_clients_name_are_made_on_each_listener(confined: Rig) -> None:
+    """Kafka's clients cannot work without it where it is on; it has a setting of its own."""
+    body = m.MetadataRequest([m.MetadataRequest.MetadataRequestTopic(name="automatic")], True)
+    confined.processor.send(request_frame(ApiKey.METADATA, 12, body), listener=CLIENTS)
+    confined.turn()
+    ((_, asked),) = confined.coordinator.take()
+    assert [topic.name for topic in asked.topics] == ["automatic"]
+
+
+def test_acts_are_told_with_their_results(confined: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mpbroker.kafka.authorizer.logger")
+    who = "audit: User:ANONYMOUS from unix on INSIDE asked for"
+    on(confined, INSIDE, ApiKey.DELETE_RECORDS, 2, request_of(ApiKey.DELETE_RECORDS))
+    assert caplog.messages == [f"{who} DELETE_RECORDS of '-0': UNKNOWN_TOPIC_OR_PARTITION"]
+    caplog.clear()
+    assert on(confined, INSIDE, ApiKey.OFFSET_DELETE, 0, request_of(ApiKey.OFFSET_DELETE)) is None
+    assert caplog.messages == []
+    confined.processor.cancel(100 + ApiKey.OFFSET_DELETE)
+    confined.turn()
+    assert caplog.messages == [f"{who} OFFSET_DELETE of ' -0': no answer"]
+
+
+def test_a_reload_confines_the_next_request(confined: Rig) -> None:
+    body = request_of(ApiKey.DELETE_GROUPS)
+    config = confined.context.config
+    for names, is_refused in (((), False), (("CLIENTS",), False), (("INSIDE",), True)):
+        structs.force_setattr(config, "admin_listener_names", names)
+        answer = on(confined, CLIENTS, ApiKey.DELETE_GROUPS, 2, body)
+        assert (answer is not None) == is_refused
+
+
+def test_the_page_says_why_something_is_administration() -> None:
+    page = (ROOT / "docs/SECURITY.md").read_text()
+    section = page.partition("### Listeners for administration")[2].partition("\n#")[0]
+    rows = [
+        row.partition(" | ")[0].removeprefix("| ") for row in section.splitlines() if row.startswith("| ")
+    ]
+    named = [name for row in rows for name in row.split(", ")]
+    assert set(named) >= {APIS[key].name for key in ADMINISTRATION}
+    others = {api.name for key, api in APIS.items() if key not in ADMINISTRATION}
+    assert not others & set(named)
+
+
 def test_the_page_has_the_table() -> None:
     page = (ROOT / "docs/SECURITY.md").read_text()
     rows = dict(re.findall(r"^\| (\w+) \((?:\d+)\) \| (.*) \|$", page, re.MULTILINE))
@@ -127,9 +279,9 @@ def test_the_page_has_the_table() -> None:
 
 
 def written(rule: Rule) -> str:
-    """The cells of a rule: needs, then what is to be said of them."""
+    """The cells of a rule: needs, whether it is administration, and what is to be said of them."""
     needs = [f"{need}" for need in (*rule.whole, *rule.each)]
     text = ", ".join(needs) or "nothing"
     if rule.instead is not None:
         text += f"; or {rule.instead}"
-    return f"{text} | {rule.remark}" if rule.remark else f"{text} | "
+    return f"{text} | {'yes' if rule.is_admin else ''} | {rule.remark}"

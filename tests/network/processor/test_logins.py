@@ -92,7 +92,8 @@ def test_a_crowd_does_not_fill_the_log(rig: SecureRig, caplog: pytest.LogCapture
         rig.step()
     rig.now_ns += 61_000_000_000
     rig.step()
-    told = [record.getMessage() for record in caplog.records]
+    # The audit log has bounds of its own.
+    told = [record.getMessage() for record in caplog.records if record.name == "mpbroker"]
     assert sum("max.unauthenticated.connections" in line for line in told) == 2
     assert "9 more connections on SASL met max.unauthenticated.connections in the last 61 s" in told
     assert sum("connections.max.login.ms" in line for line in told) == 1

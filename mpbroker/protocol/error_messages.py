@@ -1,0 +1,24 @@
+"""Writes a message of its own beside an error code, wherever a response has room for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import Message
+
+
+def explain(response: Message, code: ErrorCode, message: str) -> None:
+    """Set the error message in each struct of the response that has this error code and such a field."""
+    structs: list[Any] = [response]
+    while structs:
+        struct = structs.pop()
+        names = struct.__struct_fields__
+        if "error_message" in names and getattr(struct, "error_code", None) == code:
+            struct.error_message = message
+        for name in names:
+            value = getattr(struct, name)
+            if isinstance(value, Message):
+                structs.append(value)
+            elif isinstance(value, list):
+                structs += [one for one in value if isinstance(one, Message)]

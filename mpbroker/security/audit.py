@@ -1,0 +1,280 @@
+"""The audit log: who did what, from where, on which listener, and with what result; one line each.
+
+It has logins, acts of administration, and what is refused of both. Nothing of a request is in it but names.
+Each principal, or address that failed to log in, has so many lines of a kind in a minute, in each process,
+and all together have so many; what is above that is counted, and so are lines that could not be written.
+(Kafka: `kafka.authorizer.logger`, which has a line for each refusal of each name, without a bound. It has
+none for logins, and of what was done only that it was allowed.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.protocol.errors import ErrorCode, error_code
+from mpbroker.protocol.printable import printable
+
+EVERY_MS: Final = 60_000
+LINES_EACH: Final = 20
+# What was done must not be hidden behind other things that the same principal does.
+ACTS_EACH: Final = 1_000
+# Lines of a kind, of all principals together: who has a network of addresses must not fill the log.
+LINES_ALL: Final = 1_000
+ACTS_ALL: Final = 10_000
+# Principals and addresses that are told apart, of each kind: tokens may name very many, and those whose login
+# is refused must not hide whose is not. All others count as one.
+PRINCIPALS_MAX: Final = 1_000
+NAMES_MAX: Final = 10
+NAME_SHOWN_MAX: Final = 255
+WHY_SHOWN_MAX: Final = 1_000
+OTHERS: Final = "others"
+NO_ANSWER: Final = "no answer"
+
+
+class Kind(Enum):
+    """What a line tells. Its value is the field `event` in JSON."""
+
+    LOGIN = "login"
+    REFUSED_LOGIN = "refused login"
+    ADMINISTRATION = "administration"
+    REFUSAL = "refusal"
+
+    @property
+    def is_refusal(self) -> bool:
+        return self in (Kind.REFUSED_LOGIN, Kind.REFUSAL)
+
+    @property
+    def lines_each(self) -> int:
+        return ACTS_EACH if self is Kind.ADMINISTRATION else LINES_EACH
+
+    @property
+    def lines_all(self) -> int:
+        return ACTS_ALL if self is Kind.ADMINISTRATION else LINES_ALL
+
+
+_MANY: Final = {
+    Kind.LOGIN: "logins",
+    Kind.REFUSED_LOGIN: "refused logins",
+    Kind.ADMINISTRATION: "acts of administration",
+    Kind.REFUSAL: "refusals",
+}
+
+
+class Names(NamedTuple):
+    """Names that clients have chosen: the first of them, cut, and how many more there are."""
+
+    shown: tuple[str, ...] = ()
+    more: int = 0
+
+    @classmethod
+    def of(cls, names: Iterable[Iterable[object]]) -> Names:
+        """Take names of which each comes in parts; those that are not shown are not put together."""
+        rest = iter(names)
+        first = itertools.islice(rest, NAMES_MAX)
+        return cls(tuple(cut(" ".join(map(str, one))) for one in first), sum(1 for _ in rest))
+
+    def __str__(self) -> str:
+        text = ", ".join(map(quoted, self.shown))
+        return f"{text} and {self.more} more" if self.more else text
+
+
+class Event(NamedTuple):
+    """What a line tells. Fields without a value are left out."""
+
+    kind: Kind
+    principal: str  # "" if nobody is logged in
+    client: str  # its address
+    listener: str
+    action: str  # an API or, of a login, its mechanism
+    names: Names = Names()
+    need: str = ""  # what a client would have needed
+    result: str = ""
+    why: str = ""
+
+    @property
+    def whose(self) -> str:
+        """Return whose lines are counted: without a principal the address's."""
+        return self.principal or self.client
+
+
+class LeftOut(NamedTuple):
+    """What took no lines of its own in a while."""
+
+    kind: Kind
+    whose: str
+    lines: int
+
+
+class Gap(NamedTuple):
+    """Lines of a process that could not be written here, and stand in the broker's log."""
+
+    lines: int
+    why: str
+
+
+Told: TypeAlias = Event | LeftOut | Gap
+
+
+def cut(name: str, most: int = NAME_SHOWN_MAX) -> str:
+    return name if len(name) <= most else f"{name[:most]}…"
+
+
+def quoted(name: str) -> str:
+    """Quote a name in one line; what is not printable is escaped."""
+    return repr(cut(name))
+
+
+def result_of(errors: dict[int, int] | None) -> str:
+    """Describe the error codes of a response by their numbers; None: there was no response."""
+    if errors is None:
+        return NO_ANSWER
+    if not errors.keys() - {ErrorCode.NONE}:
+        return "ok"
+    words = {code: _word(code) for code in sorted(errors)}
+    if len(errors) == 1:
+        return next(iter(words.values()))
+    return ", ".join(f"{word} {errors[code]}" for code, word in words.items())
+
+
+def _word(code: int) -> str:
+    return "ok" if code == ErrorCode.NONE else error_code(code).name
+
+
+# ---- lines
+
+
+def as_text(told: Told) -> str:
+    """Write an event in one printable line."""
+    if isinstance(told, Gap):
+        return printable(
+            f"{told.lines} line(s) of a process are missing here and stand in the broker's log: {told.why}"
+        )
+    if isinstance(told, LeftOut):
+        return printable(
+            f"{told.whose}: {told.lines} more {_MANY[told.kind]} in the last {EVERY_MS // 1000} s"
+        )
+    principal = quoted(told.principal) if " " in told.principal else cut(told.principal)
+    who = f"{principal or 'a client'} from {told.client} on {told.listener}"
+    why = cut(told.why, WHY_SHOWN_MAX)
+    match told.kind:
+        case Kind.LOGIN:
+            text = f"{who} has logged in: {told.action}"
+        case Kind.REFUSED_LOGIN:
+            names = f" as {told.names}" if told.names.shown else ""
+            text = f"{who} has failed to log in{names}: {why}"
+        case Kind.ADMINISTRATION:
+            names = f" of {told.names}" if told.names.shown else ""
+            result = f"{told.result}: {why}" if why else told.result
+            text = f"{who} asked for {told.action}{names}: {result}"
+        case Kind.REFUSAL:
+            need = f"{told.need} {told.names} for " if told.need else ""
+            names = f" of {told.names}" if told.names.shown and not told.need else ""
+            text = f"{who} is denied {need}{told.action}{names}: {why}"
+    return printable(text)
+
+
+def as_json(told: Told) -> str:
+    """Write an event as a JSON object, in ASCII, so that no name reaches a terminal as it is."""
+    if isinstance(told, Gap):
+        return json.dumps({"event": "missing lines", "left_out": told.lines, "why": told.why})
+    found: dict[str, Any] = {"event": told.kind.value}
+    if isinstance(told, LeftOut):
+        found |= {"left_out": told.lines, "seconds": EVERY_MS // 1000, "principal": told.whose}
+        return json.dumps(found)
+    found |= {
+        "principal": told.principal,
+        "client": told.client,
+        "listener": told.listener,
+        "action": told.action,
+        "names": list(told.names.shown),
+        "more_names": told.names.more,
+        "need": told.need,
+        "result": told.result or ("refused" if told.kind.is_refusal else "ok"),
+        "why": cut(told.why, WHY_SHOWN_MAX),
+    }
+    return json.dumps({name: value for name, value in found.items() if value})
+
+
+def line(told: Told, form: str, wall_ms: int) -> str:
+    """Return a line of an audit file, with its time (UTC) and without its end."""
+    time = datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    time = time.replace("+00:00", "Z")
+    if form == "json":
+        return f'{{"time": "{time}", {as_json(told)[1:]}'
+    return f"{time} {as_text(told)}"
+
+
+# ---- what is told
+
+
+@dataclass
+class _Count:
+    since_ms: int
+    lines: int = 0
+    more: int = 0
+
+
+class _Counts:
+    """The lines of a kind in a minute: of all, and of each principal or address."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._all = _Count(0)
+        self._each: dict[str, _Count] = {}
+
+    def takes(self, now_ms: int, whose: str) -> bool:
+        """Return True if there is room for a line; otherwise count it."""
+        if now_ms >= self._all.since_ms + EVERY_MS:
+            self._all = _Count(now_ms)
+        if whose not in self._each and len(self._each) >= PRINCIPALS_MAX:
+            whose = OTHERS
+        one = self._each.setdefault(whose, _Count(now_ms))
+        if one.lines >= self._kind.lines_each or self._all.lines >= self._kind.lines_all:
+            one.more += 1
+            return False
+        one.lines += 1
+        self._all.lines += 1
+        return True
+
+    def ended(self, now_ms: int | None) -> list[LeftOut]:
+        """Forget each minute that is over, all of them with None, and return what was left out."""
+        ended = [w for w, one in self._each.items() if now_ms is None or now_ms >= one.since_ms + EVERY_MS]
+        sums = ((whose, self._each.pop(whose).more) for whose in ended)
+        return [LeftOut(self._kind, whose, more) for whose, more in sums if more]
+
+
+class Audit:
+    """The audit of one process. `write` gets what is to be told; `config` returns the settings of now."""
+
+    def __init__(self, config: Callable[[], BrokerConfig], write: Callable[[Told], None]) -> None:
+        self._config = config
+        self._write = write
+        self._counts = {kind: _Counts(kind) for kind in Kind}
+
+    def tell(self, now_ms: int, event: Event) -> None:
+        """Tell an event, or count it if there were too many like it in the last minute."""
+        level = self._config().audit_log_level
+        if level == "OFF" or (level == "WARN" and not event.kind.is_refusal):
+            return
+        if self._counts[event.kind].takes(now_ms, cut(event.whose)):
+            self._write(event)
+
+    def follow(self, now_ms: int) -> None:
+        """Sum up each minute that is over. Call it now and then."""
+        self._sum_up(now_ms)
+
+    def close(self) -> None:
+        """Sum up the minutes that are not over, before the process ends."""
+        self._sum_up(None)
+
+    def _sum_up(self, now_ms: int | None) -> None:
+        for counts in self._counts.values():
+            for left_out in counts.ended(now_ms):
+                self._write(left_out)

@@ -1,0 +1,126 @@
+"""Writes the tables of docs/SECURITY.md that are measured: `python -m ops.docs.security`.
+
+docs/attacks.json comes from `make attack-table`, docs/security.json from `make bench-security`; both call
+this with ARGS=--write. A table stands between `<!-- table NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ops.docs import charts
+
+PAGE = charts.DOCS / "SECURITY.md"
+ATTACKS = charts.DOCS / "attacks.json"
+COSTS = charts.DOCS / "security.json"
+# The brokers of a run, and the form that shows its noise.
+OURS, KAFKA, AGAIN = "mpbroker", "Apache Kafka", "plain again"
+_TABLE = re.compile(r"(<!-- table (?P<name>[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+Measured = Mapping[str, Any]
+
+
+# ---- attacks
+
+
+def _size(size: float) -> str:
+    """Return bytes as a table shows them."""
+    if size < 1000:
+        return f"{size} B"
+    return (
+        f"{size / 1e6:,.0f} MB"
+        if size >= 10e6
+        else f"{size / 1e6:.1f} MB"
+        if size >= 1e5
+        else f"{size / 1e3:.1f} KB"
+    )
+
+
+def attack(row: Mapping[str, Any]) -> str:
+    memory = " → ".join(_size(row[name]) for name in ("before_bytes", "peak_bytes", "after_bytes"))
+    wait = f"{row['longest_ms']:,.0f} ms, {row['longest_of']} ({row['quiet_ms']:,.0f} ms)"
+    sent, process = _size(row["sent_bytes"]), f"{row['process']}: {memory}"
+    shared = " → ".join(_size(row[name]) for name in ("shared_before_bytes", "shared_peak_bytes"))
+    return f"| {row['attack']} | {sent} | {row['answer']} | {process} | {shared} | {wait} |"
+
+
+def attacks(found: Measured) -> list[str]:
+    return [
+        f"Measured on {found['circumstances']}.",
+        "",
+        "| attack | sent | answered | memory | shared memory | longest wait |",
+        "|---|---:|---|---|---|---:|",
+        *map(attack, found["attacks"]),
+    ]
+
+
+# ---- costs
+
+
+def _head(words: Sequence[str]) -> list[str]:
+    return [f"| {' | '.join(words)} |", "|---" + "|---:" * (len(words) - 1) + "|"]
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def _rates(row: Measured) -> str:
+    least, most = map(_ratio, row["rates"])
+    return f"{_ratio(row['rate_ratio'])} ({least} to {most})"
+
+
+def _broker(name: str, rows: Sequence[Measured]) -> list[str]:
+    """Return two tables of a broker, for rates and for CPU: a row for each load, a column for each form."""
+    loads = list(dict.fromkeys(row["load"] for row in rows))
+    plain, *forms = dict.fromkeys(row["form"] for row in rows)
+    of = {(row["load"], row["form"]): row for row in rows}
+    rates, cpu = _head([name, f"{plain}, requests/s", *forms]), _head([name, f"{plain}, µs", *forms])
+    for load in loads:
+        first, others = of[load, plain], [of[load, form] for form in forms]
+        figures = [f"{first['requests_per_s']:,.0f}", *map(_rates, others)]
+        rates.append(f"| `{load}` | {' | '.join(figures)} |")
+        figures = [f"{first['broker_cpu_us']:,.1f}", *(f"{row['cpu_ratio']:.2f}" for row in others)]
+        cpu.append(f"| `{load}` | {' | '.join(figures)} |")
+    return ["", "Requests a second:", "", *rates, "", "CPU of the broker for a request:", "", *cpu]
+
+
+def _noise(rows: Sequence[Measured]) -> float:
+    """Return by how much the rates of two brokers that are alike differed, as a share of the first one's."""
+    return max(abs(float(row["rate_ratio"]) - 1) for row in rows if row["form"] == AGAIN)
+
+
+def costs(found: Measured) -> list[str]:
+    noise = f"The two plain brokers differed by {100 * _noise(found['brokers'][OURS]):.1f} % at most."
+    lines = [f"Measured on {found['circumstances']}. {noise}"]
+    return lines + [line for name, rows in found["brokers"].items() for line in _broker(name, rows)]
+
+
+# ---- the page
+
+TABLES: Mapping[str, Callable[[Measured], Sequence[str]]] = {"attacks": attacks, "costs": costs}
+
+
+def page(text: str, measured: Mapping[str, Measured]) -> str:
+    """Return the page with its tables made anew."""
+
+    def table(match: re.Match[str]) -> str:
+        name = match["name"]
+        return match[1] + "\n".join(TABLES[name](measured[name])) + "\n"
+
+    return _TABLE.sub(table, text)
+
+
+def measured() -> Mapping[str, Measured]:
+    return {"attacks": json.loads(ATTACKS.read_text()), "costs": json.loads(COSTS.read_text())}
+
+
+def write() -> None:
+    PAGE.write_text(page(PAGE.read_text(), measured()))
+
+
+if __name__ == "__main__":
+    write()
