@@ -28,6 +28,8 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
         *(
             "security/attacks",
+            "security/hostile_tls",
+            "security/tables",
             "security/foreign_logins",
             "security/identities",
             "security/quotas",
@@ -70,6 +72,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
     ),
     "bytes from elsewhere: other implementations, examples, chance": (
         *("client/hostile_brokers", "handlers/oracles", "network/fuzz", "protocol/hostile_input"),
+        *("network/hostile", "network/slow_readers"),
         *("protocol/kio_oracle", "protocol/schema", "records/fuzz", "records/golden", "records/oracles"),
         *("records/roundtrip", "security/fuzz"),
     ),
