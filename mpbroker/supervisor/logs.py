@@ -29,17 +29,22 @@ class _Prefix(logging.Filter):
         return True
 
 
+def written(text: str) -> str:
+    """Return a text as the log has it: escaped, and about MESSAGE_LENGTH_MAX characters long at most."""
+    return shortened(printable(shortened(text, MESSAGE_LENGTH_MAX)), MESSAGE_LENGTH_MAX)
+
+
 class _Formatter(logging.Formatter):
     """Writes each record in one line. The lines of its traceback follow, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        record.message = printable(shortened(record.message, MESSAGE_LENGTH_MAX))
+        record.message = written(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         """Indent all lines: an exception may quote a text with a line break and what looks like a line."""
         lines = super().formatException(ei).split("\n")
-        return "\n".join(f"  {printable(shortened(line, MESSAGE_LENGTH_MAX))}" for line in lines)
+        return "\n".join(f"  {written(line)}" for line in lines)
 
 
 def wanted_level(environment: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
-from mpbroker.handlers.apis import all_apis
+from mpbroker.handlers.apis import all_apis, k19_create_topics
 from mpbroker.ipc.calls import (
     AllocateProducerIds,
     CreatedTopic,
@@ -367,6 +367,44 @@ def test_create_topics(ready: Rig, version: int) -> None:
         assert configs["segment.bytes"] == ("1073741824", 5)
     if version >= 7:
         assert by_name["fresh"].topic_id == topic_id(9)
+
+
+def test_very_many_topics_are_asked_for_in_parts(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(k19_create_topics, "ASKED_AT_ONCE", 2)
+    monkeypatch.setattr(k19_create_topics, "DESCRIBED_AT_ONCE", 1)
+    names = ["a", "twice", "b", "twice", "twice", "c"]
+    asked = CreateTopicsRequest([creatable(name) for name in names], timeout_ms=60_000)
+    ready.processor.send(request_frame(CREATE, 7, asked))
+    ready.work_off()
+    parts = []
+    while ready.handler.open:
+        ((call, message),) = ready.coordinator.take()
+        of_part = [topic.name for topic in message.topics]
+        # The coordinator counts the partitions of all of them.
+        assert message.beside == 5 - len(of_part)
+        parts.append(of_part)
+        made = [CreatedTopic(name, 42 if name == "twice" else 0) for name in dict.fromkeys(of_part)]
+        ready.coordinator.answer(call, CreatedTopics(made, throttle_ms=len(parts)))
+        ready.work_off()
+    assert parts == [["twice", "twice"], ["a", "b"], ["c"]]
+    answer = ready.answer(CREATE, 7)
+    assert {topic.name: topic.error_code for topic in answer.topics} == {"twice": 42, "a": 0, "b": 0, "c": 0}
+    assert answer.throttle_time_ms == 3
+
+
+def test_topics_whose_coordinator_dies_between_two_parts(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(k19_create_topics, "ASKED_AT_ONCE", 2)
+    names = ["a", "b", "c", "d", "e"]
+    asked = CreateTopicsRequest([creatable(name) for name in names], timeout_ms=60_000)
+    ready.processor.send(request_frame(CREATE, 7, asked))
+    ready.work_off()
+    ((call, _),) = ready.coordinator.take()
+    ready.coordinator.answer(call, CreatedTopics([CreatedTopic("a"), CreatedTopic("b")]))
+    ready.work_off()
+    ready.coordinator_dies()
+    ready.no_successor_comes()
+    codes = {topic.name: topic.error_code for topic in ready.answer(CREATE, 7).topics}
+    assert codes == {"a": 0, "b": 0, "c": 41, "d": 41, "e": 41}
 
 
 def test_assignments(ready: Rig) -> None:

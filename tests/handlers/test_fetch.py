@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.handlers.apis import k01_fetch
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.headers import decode_response_frame
@@ -33,9 +34,11 @@ from tests.support.handler_rig import (
     PROCESSOR,
     delta,
     fence,
+    request_frame,
     rig,
     topic_id,
 )
+from tests.support.polling import PATIENCE_S, Patience
 
 
 @pytest.fixture(name="log")
@@ -209,6 +212,111 @@ def test_stopping_answers_who_waits(log: Logged) -> None:
     park(log, fetch(0, wait_ms=60_000))
     log.rig.handler.finish()
     assert bytes(partition_of(answer(log, 12)).records) == b""
+
+
+# ---- in pieces ----
+
+
+@pytest.fixture(name="long")
+def _long(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Logged:
+    """Have each fetch count as long, with one partition to a piece."""
+    monkeypatch.setattr(k01_fetch, "LOOKED_UP_AT_ONCE", 1)
+    return log
+
+
+def of_many(offset: int, wait_ms: int) -> FetchRequest:
+    """Return a fetch of one partition that is there, and of some that are not."""
+    request = fetch(offset, wait_ms=wait_ms)
+    request.topics[0].partitions += [FetchRequest.FetchPartition(number) for number in range(10, 14)]
+    return request
+
+
+def park_long(long: Logged, wait_ms: int, connection: int = 7) -> None:
+    """Send such a fetch, and turn until it is parked; its look is yet to come."""
+    request = request_frame(FETCH, 12, of_many(0, wait_ms))
+    long.rig.processor.send(request, connection=connection)
+    found: list[Any] = []
+    while not found:
+        long.rig.turn()
+        found = replies(long)
+    assert [r.kind for r in found] == [SlotKind.PARKED]
+    assert long.rig.handler.has_heavy()
+
+
+def many_of(long: Logged) -> tuple[bytes, list[int]]:
+    first, *others = answer(long, 12).responses[0].partitions
+    return bytes(first.records), [one.error_code for one in others]
+
+
+def test_a_long_fetch_is_answered_between_other_requests(long: Logged) -> None:
+    long.append()
+    long.rig.processor.send(request_frame(FETCH, 12, of_many(0, 60_000)))
+    long.rig.turn()
+    pieces = 0
+    while long.rig.handler.has_heavy():
+        long.rig.turn()
+        pieces += 1
+    assert pieces > 5
+    parked, reply = replies(long)
+    assert parked.kind == SlotKind.PARKED
+    frame = whole(long.rig, reply, long.directory)
+    first, *others = decode_response_frame(FETCH, 12, frame[4:])[1].responses[0].partitions
+    assert bytes(first.records) == long.batches[0]
+    assert {one.error_code for one in others} == {3}
+    assert len(long.rig.handler.broker.fetches) == 0
+    assert long.rig.handler.open == {}
+    assert long.rig.memory.marks().waiting(0) == 0
+
+
+def test_bytes_that_come_while_a_long_fetch_is_looked_at_are_found(long: Logged) -> None:
+    park_long(long, 60_000)
+    long.rig.turn()
+    long.append()
+    long.rig.work_off()
+    assert many_of(long) == (long.batches[0], [3] * 4)
+
+
+def test_a_long_fetch_that_waits_is_answered_when_bytes_come(long: Logged) -> None:
+    park_long(long, 60_000)
+    long.rig.work_off()
+    assert replies(long) == []
+    assert long.rig.memory.marks().waiting(0) == 1
+    long.append()
+    long.rig.work_off()
+    assert many_of(long) == (long.batches[0], [3] * 4)
+    assert long.rig.handler.open == {}
+
+
+def test_a_long_fetch_is_answered_empty_in_time(long: Logged) -> None:
+    park_long(long, 30)
+    patience = Patience(PATIENCE_S)
+    while long.rig.handler.open:
+        long.rig.handler.run_once(long.rig.handler.sleep_ms())
+        assert not patience.is_over()
+    assert many_of(long) == (b"", [3] * 4)
+    assert len(long.rig.handler.broker.fetches) == 0
+
+
+def test_a_closed_connection_cancels_a_long_fetch(long: Logged) -> None:
+    park_long(long, 60_000, connection=9)
+    long.rig.turn()
+    assert long.rig.handler.has_heavy()
+    long.rig.processor.cancel(9)
+    long.rig.work_off()
+    assert [(r.connection, r.kind) for r in replies(long)] == [(9, SlotKind.NOOP)]
+    assert len(long.rig.handler.broker.fetches) == 0
+    assert long.rig.handler.open == {}
+
+
+def test_a_fenced_processor_ends_a_long_fetch(long: Logged) -> None:
+    park_long(long, 60_000)
+    long.rig.turn()
+    fence(long.rig, PROCESSOR, alive=False)
+    assert not long.rig.handler.has_heavy()
+    long.append()
+    long.rig.work_off()
+    assert replies(long) == []
+    assert long.rig.handler.open == {}
 
 
 # ---- ListOffsets ----

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mpbroker.handlers.api_parts import offset_commits
 from mpbroker.handlers.apis import all_apis, k09_offset_fetch
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
 from mpbroker.handlers.requests import exchange
@@ -33,6 +34,7 @@ from mpbroker.protocol.messages import (
     ListGroupsRequest,
     Message,
     OffsetCommitRequest,
+    OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -329,6 +331,50 @@ def test_a_commit_that_cannot_be_one_batch_is_refused_at_once(ready: Rig) -> Non
     (answer,) = ready.ask(ApiKey.OFFSET_COMMIT, 9, OffsetCommitRequest("g", topics=[topic])).topics
     assert {one.error_code for one in answer.partitions} == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert ready.coordinator.take() == []
+
+
+def test_a_commit_of_very_many_offsets_is_passed_on_in_parts(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that each partition has its outcome, in order, and that a topic that was split is whole again."""
+    monkeypatch.setattr(exchange, "DECODED_AT_ONCE", 10)
+    monkeypatch.setattr(offset_commits, "COMMITTED_AT_ONCE", 4)
+    of_partition = OffsetCommitRequest.OffsetCommitRequestPartition
+    of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
+    asked = [("a", 3), ("b", 6), ("none", 0), ("a", 1)]
+    # Long enough to be looked into.
+    topics = [
+        of_topic(name, partitions=[of_partition(i, 5, committed_metadata="m" * 200) for i in range(count)])
+        for name, count in asked
+    ]
+    request = OffsetCommitRequest("g", topics=topics)
+    ready.processor.send(request_frame(ApiKey.OFFSET_COMMIT, 9, request))
+    ready.work_off()
+    named, code = [], 0
+    while ready.handler.open:
+        ready.processor.replies()
+        ((call, message),) = ready.coordinator.take()
+        part = body_of(message)
+        assert (part.group_id, message.version) == ("g", 9)
+        named.append([(topic.name, len(topic.partitions)) for topic in part.topics])
+        answered(ready, call, commit_answer(part, code))
+        code += 1
+    assert named == [[("a", 3), ("b", 1)], [("b", 4)], [("b", 1), ("none", 0), ("a", 1)]]
+    found = ready.answer(ApiKey.OFFSET_COMMIT, 9).topics
+    codes = [(topic.name, [one.error_code for one in topic.partitions]) for topic in found]
+    assert codes == [("a", [0] * 3), ("b", [0, 1, 1, 1, 1, 2]), ("none", []), ("a", [2])]
+
+
+def commit_answer(part: OffsetCommitRequest, code: int) -> OffsetCommitResponse:
+    of_partition = OffsetCommitResponse.OffsetCommitResponsePartition
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                topic.name, partitions=[of_partition(one.partition_index, code) for one in topic.partitions]
+            )
+            for topic in part.topics
+        ]
+    )
 
 
 FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup

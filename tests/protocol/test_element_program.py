@@ -13,7 +13,12 @@ from mpbroker.protocol import codec, schema
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.decoder import ELEMENTS_AT_ONCE
 from mpbroker.protocol.element_program import count_elements
-from mpbroker.protocol.messages import DescribeGroupsRequest, HeartbeatRequest, MetadataRequest
+from mpbroker.protocol.messages import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    MetadataRequest,
+    MetadataResponse,
+)
 from mpbroker.protocol.wire import uvarint
 
 REQUESTS = [
@@ -103,3 +108,35 @@ def test_long_arrays_are_decoded_with_pauses() -> None:
     for _ in range(5):
         assert next(pieces) is None
     assert ended(pieces)[0].groups == names
+
+
+RESPONSES = [
+    (message, version) for message in schema.load() if message.kind == "response" for version in message.valid
+]
+
+
+@pytest.mark.parametrize(
+    ("message", "version"), RESPONSES[::5], ids=[f"{m.name} v{version}" for m, version in RESPONSES[::5]]
+)
+def test_pieces_make_the_same_response(
+    make: Callable[..., Any], message: schema.Message, version: int
+) -> None:
+    made = make(message, version, 4)
+    pieces = codec.response_encoder_in_pieces(message.api_key, version)(made, bytearray(b"head"))
+    whole = codec.encoder_for("response", message.api_key, version)(made, bytearray(b"head"))
+    assert [bytes(one) for one in ended(pieces)] == [bytes(one) for one in whole]
+
+
+def test_long_responses_are_encoded_with_pauses() -> None:
+    topic = MetadataResponse.MetadataResponseTopic(name="t")
+    for topics in ([topic] * (3 * ELEMENTS_AT_ONCE), [topic]):
+        response = MetadataResponse(topics=topics)
+        if len(topics) == 1:
+            partition = MetadataResponse.MetadataResponsePartition()
+            topic.partitions = [partition] * (3 * ELEMENTS_AT_ONCE)
+        pieces = codec.response_encoder_in_pieces(ApiKey.METADATA, 9)(response, bytearray())
+        for _ in range(3):
+            assert next(pieces) is None
+        assert codec.encode_bytes(ended(pieces)) == codec.encode_bytes(
+            codec.encode_response(ApiKey.METADATA, 9, response)
+        )

@@ -54,3 +54,8 @@ def test_long_records_keep_both_ends(written: io.StringIO) -> None:
     assert len(line) < logs.MESSAGE_LENGTH_MAX + 200
     assert "begin nnn" in line
     assert line.endswith("nnn end\n")
+
+
+def test_escapes_make_no_line_longer() -> None:
+    assert len(logs.written("\0" * 32_767)) < logs.MESSAGE_LENGTH_MAX + 200
+    assert logs.written("a\0b") == "a\\x00b"

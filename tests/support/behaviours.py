@@ -29,6 +29,8 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *(
             "security/attack_table",
             "security/attacks",
+            "security/hostile_tls",
+            "security/tables",
             "security/foreign_logins",
             "security/identities",
             "security/quotas",
@@ -73,6 +75,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
     ),
     "bytes from elsewhere: other implementations, examples, chance": (
         *("client/hostile_brokers", "handlers/oracles", "network/fuzz", "protocol/hostile_input"),
+        *("network/hostile", "network/slow_readers"),
         *("protocol/kio_oracle", "protocol/schema", "records/fuzz", "records/golden", "records/oracles"),
         *("records/roundtrip", "security/fuzz"),
     ),

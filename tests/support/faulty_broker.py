@@ -17,7 +17,7 @@ from mpbroker.coordinator.runtime.envelope import Envelopes
 from mpbroker.handlers import apis
 from mpbroker.handlers.apis import Api, k00_produce
 from mpbroker.handlers.apis.k01_fetch import Fetch
-from mpbroker.handlers.requests.exchange import Exchange
+from mpbroker.handlers.requests.exchange import Exchange, Outcome
 from mpbroker.ipc.process import FatalError
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
@@ -41,7 +41,7 @@ class Nonsense(Message):
 
 
 def faulty(api: Api) -> Api:
-    def handle(exchange: Exchange) -> Message | None:
+    def handle(exchange: Exchange) -> Outcome:
         if exchange.client_id in (RAISES, RAISES_TWICE):
             raise RuntimeError(f"{api.name} is broken")
         if exchange.client_id == ANSWERS_NONSENSE:
@@ -83,7 +83,7 @@ def put_faults() -> None:
     )
     put_around(
         Fetch,
-        "_answer",
+        "_look",
         lambda fetch: fetch.exchange.client_id == (RAISES_AT_THE_END if fetch.overdue else RAISES_AT_A_LOOK),
     )
     put_around(Exchange, "_read", lambda exchange: exchange.client_id == RAISES_IN_DECODING)

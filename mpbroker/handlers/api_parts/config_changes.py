@@ -7,13 +7,14 @@ ConfigAdminManager.)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeAlias
 
 from mpbroker.handlers.api_parts import broker_loggers
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests import permissions
+from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE
 from mpbroker.handlers.requests.permissions import Need
 from mpbroker.ipc.calls import AlteredResources, AlterSettings, ConfigAlteration, ConfigChange
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -85,13 +86,15 @@ def alter(
     response: Response,
     *,
     replaces: bool,
-) -> Message | None:
+) -> Generator[None, None, Message | None]:
     """Alter the resources of a request. `replaces`: reset settings that a resource's changes do not name."""
     resources = exchange.body.resources
     times = Counter((r.resource_type, r.resource_name) for r in resources)
     outcomes: list[Outcome | None] = []
     alterations = []
-    for resource in resources:
+    for done, resource in enumerate(resources, start=1):
+        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            yield
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")

@@ -7,6 +7,7 @@ KafkaApis.handleAlterConfigsRequest, ConfigurationControlManager.)
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 from mpbroker.handlers.api_parts.config_changes import alter, failing
@@ -31,6 +32,6 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     failed=failing(AlterConfigsResponse),
     elements_max=CHANGES_MAX,
 )
-def handle(exchange: ApiExchange) -> Message | None:
+def handle(exchange: ApiExchange) -> Generator[None, None, Message | None]:
     """Replaces the settings of topics, and what was altered of the broker's own."""
     return alter(exchange, changes_of, AlterConfigsResponse, replaces=True)

@@ -7,6 +7,7 @@ ConfigAdminManager, ConfigurationControlManager; KIP-339.)
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 from mpbroker.handlers.api_parts.config_changes import alter, failing
@@ -30,6 +31,6 @@ def changes_of(resource: Any) -> list[ConfigChange]:
     failed=failing(IncrementalAlterConfigsResponse),
     elements_max=CHANGES_MAX,
 )
-def handle(exchange: ApiExchange) -> Message | None:
+def handle(exchange: ApiExchange) -> Generator[None, None, Message | None]:
     """Settings of topics and dynamic ones of the broker, parts of lists, levels of the broker's loggers."""
     return alter(exchange, changes_of, IncrementalAlterConfigsResponse, replaces=False)
