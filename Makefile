@@ -119,6 +119,7 @@ bench-tls: setup ## what TLS costs a fetch (ARGS=--kafka: beside Apache Kafka)
 
 bench-security: setup ## what ACLs, SCRAM and TLS cost, as ratios to plain, in turns (ARGS='--kafka --write': beside Apache Kafka, into docs/SECURITY.md; ARGS=--short)
 	$(BIN)/python -m ops.bench.security $(ARGS)
+	$(BIN)/python -m ops.docs.security
 
 attack-table: setup ## memory and pauses of a broker under each known attack (ARGS=--write: into docs/SECURITY.md)
 	$(BIN)/python -m tests.security.attack_table $(ARGS)

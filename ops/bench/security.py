@@ -39,7 +39,7 @@ from confluent_kafka.admin import (
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER
 from ops.bench import scenarios
-from ops.bench.brokers import HOST, Broker, BrokerError, Kafka, Mpbroker, free_port
+from ops.bench.brokers import HOST, ROOT, Broker, BrokerError, Kafka, Mpbroker, free_port
 from ops.bench.frames import Request
 from ops.bench.maven import MissingToolError
 from ops.bench.point import load_average
@@ -53,8 +53,9 @@ from ops.bench.run import (
 )
 from ops.bench.scenarios import SCENARIOS, Door, LoadError, Result, Scenario
 from ops.bench.tls import SecureListener
-from ops.docs import security as page
 
+# What --write writes; ops/docs/security.py makes tables of it.
+COSTS = ROOT / "docs" / "security.json"
 PREFIX = "bench-"
 USER, PASSWORD = "bench", "b3nch-Pa55word"
 ADMIN, ADMIN_PASSWORD = "admin", "4dm1n-Pa55word"
@@ -63,7 +64,9 @@ PATIENCE_S = 60
 OTHERS = 1000
 # Produces and fetches with ACLs stay within 2 % of those without.
 BOUND = 0.02
-PLAIN, AGAIN = "plain", page.AGAIN
+# The brokers of a run; the form that others are compared with, and the one that shows the noise.
+OUR_NAME, KAFKA_NAME = "mpbroker", "Apache Kafka"
+PLAIN, AGAIN = "plain", "plain again"
 SHORT_WARMUP_S = 1.0
 SHORT = "produce-100B-8$|fetch-1MiB-1$|connect-1$"
 PLAIN_LOGIN = (
@@ -261,9 +264,9 @@ def fields(
 ) -> Iterator[list[Field]]:
     """Start the brokers; yield our forms, and Apache Kafka's if they are asked for."""
     with contextlib.ExitStack() as stack:
-        found = [Field(page.OURS, of_one_kind(directory, stack, others, kafka=False))]
+        found = [Field(OUR_NAME, of_one_kind(directory, stack, others, kafka=False))]
         if kafka:
-            found.append(Field(page.KAFKA, of_one_kind(directory, stack, others, kafka=True)))
+            found.append(Field(KAFKA_NAME, of_one_kind(directory, stack, others, kafka=True)))
             for number, form in enumerate(found[-1].forms):
                 progress.print(f"[dim]{form.broker.name}, {form.title}: warm-up")
                 warm_up(form.broker, kafka_warmup_s, f"{PREFIX}warm-up-{number}", form.door)
@@ -421,7 +424,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kafka", action="store_true", help="and Apache Kafka in the same forms")
     parser.add_argument("--directory", type=Path, help="where to keep the brokers' data (TMPDIR)")
     parser.add_argument(
-        "--write", action="store_true", help="write docs/security.json and the tables of docs/SECURITY.md"
+        "--write",
+        action="store_true",
+        help="write docs/security.json, for ops.docs.security",
     )
     chosen = parser.parse_args()
     chosen.warmup_s = KAFKA_WARMUP_S
@@ -456,8 +461,7 @@ def run(chosen: argparse.Namespace) -> None:
     if chosen.write:
         brokers = {name: [asdict(one) for one in some] for name, some in measured.items()}
         told = {"circumstances": where, "brokers": brokers}
-        page.COSTS.write_text(json.dumps(told, indent=1) + "\n")
-        page.write()
+        COSTS.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def main() -> int:

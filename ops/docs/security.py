@@ -1,7 +1,7 @@
 """Writes the tables of docs/SECURITY.md that are measured: `python -m ops.docs.security`.
 
-docs/attacks.json comes from `make attack-table`, docs/security.json from `make bench-security`; both call
-this with ARGS=--write. A table stands between `<!-- table NAME -->` and `<!-- end -->`.
+docs/attacks.json comes from `make attack-table`, docs/security.json from `make bench-security`, both with
+ARGS=--write; both call this. A table stands between `<!-- table NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ops.bench.security import AGAIN, COSTS, OUR_NAME
 from ops.docs import charts
 
 PAGE = charts.DOCS / "SECURITY.md"
 ATTACKS = charts.DOCS / "attacks.json"
-COSTS = charts.DOCS / "security.json"
-# The brokers of a run, and the form that shows its noise.
-OURS, KAFKA, AGAIN = "mpbroker", "Apache Kafka", "plain again"
 _TABLE = re.compile(r"(<!-- table (?P<name>[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 Measured = Mapping[str, Any]
@@ -28,15 +26,13 @@ Measured = Mapping[str, Any]
 
 def _size(size: float) -> str:
     """Return bytes as a table shows them."""
-    if size < 1000:
+    if size < 1e3:
         return f"{size} B"
-    return (
-        f"{size / 1e6:,.0f} MB"
-        if size >= 10e6
-        else f"{size / 1e6:.1f} MB"
-        if size >= 1e5
-        else f"{size / 1e3:.1f} KB"
-    )
+    if size < 1e5:
+        return f"{size / 1e3:.1f} KB"
+    if size < 10e6:
+        return f"{size / 1e6:.1f} MB"
+    return f"{size / 1e6:,.0f} MB"
 
 
 def attack(row: Mapping[str, Any]) -> str:
@@ -94,7 +90,7 @@ def _noise(rows: Sequence[Measured]) -> float:
 
 
 def costs(found: Measured) -> list[str]:
-    noise = f"The two plain brokers differed by {100 * _noise(found['brokers'][OURS]):.1f} % at most."
+    noise = f"The two plain brokers differed by {100 * _noise(found['brokers'][OUR_NAME]):.1f} % at most."
     lines = [f"Measured on {found['circumstances']}. {noise}"]
     return lines + [line for name, rows in found["brokers"].items() for line in _broker(name, rows)]
 

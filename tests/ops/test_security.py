@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ops.bench.security import OUR_NAME
 from ops.docs import security
-from ops.docs.security import OURS, PAGE
+from ops.docs.security import PAGE
 
 SIZES = {
     "before_bytes": 40_000_000,
@@ -73,7 +74,7 @@ def test_the_tables_are_up_to_date() -> None:
 def test_a_table_is_made_anew_and_the_rest_stays(name: str) -> None:
     measured = {
         "attacks": {"circumstances": "two cores", "attacks": [ATTACK]},
-        "costs": {"circumstances": "two cores", "brokers": {OURS: [PLAIN, AGAIN, ACLS]}},
+        "costs": {"circumstances": "two cores", "brokers": {OUR_NAME: [PLAIN, AGAIN, ACLS]}},
     }
     made = security.page(f"before\n<!-- table {name} -->\nold\n<!-- end -->\nbehind\n", measured)
     assert made == f"before\n<!-- table {name} -->\n{MADE[name]}<!-- end -->\nbehind\n"

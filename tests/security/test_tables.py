@@ -12,7 +12,7 @@ from mpbroker.config.broker import BrokerConfig
 from ops.bench.brokers import ROOT
 
 PAGE = (ROOT / "docs/SECURITY.md").read_text()
-SECTION = PAGE.split("### Tables that clients fill")[1]
+SECTION = PAGE.split("### Tables that clients fill")[1].split("\n## ")[0]
 ROW = re.compile(r"^\| ([^|]+), `([\w/]+)` \| `([\w.]+)` ([\d,]+)([^|]*)\| ([^|]+) \|$", re.MULTILINE)
 
 
