@@ -35,10 +35,10 @@ $(SYNCED): pyproject.toml uv.lock setup.py ops/setup/setup.sh
 
 # Compiles what has changed; headers count as a change of every module.
 $(BUILT): $(SYNCED) $(NATIVE)
-	@echo "setup: compiling what has changed; all of it takes some minutes"
+	@echo "setup: compiling native modules; all $(words $(filter %.pyx,$(NATIVE))) of them take some minutes"
 	@$(BIN)/python setup.py --quiet build_ext --inplace --parallel "$$(nproc)"
 	@touch $@
-	@echo "setup: done; make run starts a broker, make help says what else there is"
+	@echo "setup: native modules are built; make run starts a broker, make help says what else there is"
 
 # For the version of PySpark that is in .venv.
 $(JAR): $(SYNCED) $(JAVA) ops/setup/jvm_reader.py

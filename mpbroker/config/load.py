@@ -60,6 +60,9 @@ def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequenc
     config = BrokerConfig(**values, origins=origins)
     if problems := contradictions(config):
         raise ConfigError(problems)
+    if config.super_users and not config.authorizer_class_name:
+        message = "super.users has no effect: without authorizer.class.name everybody may do everything"
+        warnings.append(Problem("super.users", origins["super.users"], message))
     return Loaded(config, tuple(sorted(warnings, key=_line)))
 
 

@@ -82,7 +82,12 @@ def is_long() -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Mark the soaks before `-m` chooses among tests, and take out those that only the long form has."""
     _choose(config, items)
-    return (yield)
+    yield
+    if config.getoption("markexpr", "") and LEFT_OUT in config.stash:
+        # Of files of which nothing runs at all there is nothing to say.
+        chosen = {item.nodeid.split("::")[0] for item in items}
+        left_out = config.stash[LEFT_OUT]
+        config.stash[LEFT_OUT] = {path: left_out[path] for path in left_out if path in chosen}
 
 
 def _choose(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -129,7 +134,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     left_out = config.stash.get(LEFT_OUT, {})
     if not left_out:
         return
-    terminalreporter.section("left out; make test-all runs it, pytest --long PATH one of them")
+    terminalreporter.section("in short form; make test-all runs all of it, pytest --long PATH one of them")
     for path, reasons in sorted(left_out.items())[:LEFT_OUT_SHOWN]:
         terminalreporter.line(f"{path}: {'; '.join(reasons)}")
     if len(left_out) > LEFT_OUT_SHOWN:

@@ -56,7 +56,7 @@ def test_the_short_form_says_what_it_leaves_out(tmp_path: Path, how: list[str]) 
     said = run(tmp_path, *how)
     assert "seed 1 of 2\n" in said
     assert "2 passed" in said
-    assert "left out; make test-all runs it" in said
+    assert "in short form; make test-all runs all of it" in said
     assert "test_soaks.py: 1 of 3 values of seed; 2 of 1,000 power cuts; needs the moon\n" in said
 
 
@@ -64,7 +64,7 @@ def test_the_long_form_leaves_out_nothing(tmp_path: Path) -> None:
     said = run(tmp_path, "-p", "no:xdist", "--long")
     assert [f"seed {seed} of 1000\n" in said for seed in range(3)] == [True] * 3
     assert "5 passed" in said
-    assert "left out" not in said
+    assert "in short form" not in said
 
 
 def test_soaks_are_marked(tmp_path: Path) -> None:
