@@ -59,8 +59,8 @@ def session(
 
     `master` is Spark's, such as `local[4]`; by default that of spark-submit or of Spark's configuration.
     `config` has any settings of Spark; they go before those that are set here. `accelerated` adds the reader
-    that runs in the JVM. `quiet` switches off Spark's web pages, its progress bar, and log lines below
-    errors.
+    that runs in the JVM. `quiet` switches off Spark's web pages, its progress bar and, once the session
+    has started, log lines below errors.
 
     A session that runs keeps its settings; a warning names those that should be others. On this host its
     Python is replaced if that cannot run the source. Raises SparkSetupError, which says what is missing and

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -379,13 +380,16 @@ def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[t
 
     def cancel() -> None:
         # Cancel again and again: the job may be between two queries.
-        while not over.wait(CANCEL_EVERY_S):
-            spark.sparkContext.cancelAllJobs()
+        with suppress(Py4JError, OSError):  # the JVM has ended, if it got the signal as well
+            while not over.wait(CANCEL_EVERY_S):
+                spark.sparkContext.cancelAllJobs()
 
     canceller = threading.Thread(target=cancel, name="cancel", daemon=True)
 
     def tell(number: int, _frame: FrameType | None) -> None:
         told.append(number)
+        # A JVM that ends meanwhile is no news, and py4j would describe each call that it interrupts.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
         if len(told) > 1:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -64,18 +65,20 @@ def topic(broker: Broker) -> str:
 
 @contextmanager
 def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`mpbroker spark …` in a process of its own, which does not outlive a test that fails."""
+    """`mpbroker spark …` in a process group of its own, which does not outlive a test that fails."""
     job = subprocess.Popen(
         [sys.executable, "-m", "mpbroker", "spark", *arguments, "--master", "local[2]"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": PYTHON_PATH, "SPARK_LOCAL_IP": "127.0.0.1"},
+        start_new_session=True,
     )
     try:
         yield job
     finally:
-        job.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
         job.communicate()
 
 
@@ -260,9 +263,9 @@ def archiving(broker: Broker, topic: str, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def stopped(archiving: Archiving) -> Stopped:
-    """An archive whose job was told to stop behind its first run."""
+    """An archive whose job was told to stop behind its first run, with its JVM, as systemd and timeout do."""
     archiving.await_a_run()
-    archiving.job.terminate()
+    os.killpg(archiving.job.pid, signal.SIGTERM)
     code, _, err = ended(archiving.job)
     return Stopped(archiving.lake, code, err)
 
@@ -277,6 +280,7 @@ def test_a_job_that_is_told_to_stop_says_so(stopped: Stopped) -> None:
     assert stopped.code == 128 + signal.SIGTERM, stopped.err
     last = stopped.err.splitlines()[-1]
     assert last.startswith("mpbroker: stopped by SIGTERM. What was committed stays; run the")
+    assert "Traceback" not in stopped.err, stopped.err
 
 
 def test_an_archive_whose_job_was_told_to_stop_goes_on(
