@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +21,7 @@ def progress_bar(total: int, *columns: ProgressColumn) -> Iterator[Callable[...,
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)
     # The description gets the width that the others leave: a partition's name can be longer than the line.
     # Nothing in it is markup.
     rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -340,12 +339,13 @@ class Terminal:
     def __init__(self, show: Callable[..., None] | None, name: str) -> None:
         self._show = show
         self._name = name
+        self._stream = sys.stderr
         self._began = time.monotonic()
         self.told: list[int] = []
         """Signals that came, for a job that looks for them itself."""
 
     def say(self, text: str) -> None:
-        print(f"mpbroker: {text}", file=sys.stderr)
+        print(f"mpbroker: {text}", file=self._stream)
 
     def progress(self, done: int, total: int | None) -> None:
         if self._show is None:
@@ -356,7 +356,7 @@ class Terminal:
 
     def end(self, text: str) -> None:
         """Print a line of the summary."""
-        print(text, file=sys.stderr)
+        print(text, file=self._stream)
 
 
 @contextmanager
@@ -375,7 +375,7 @@ def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[t
     from mpbroker.spark.jobs import JobError, sentence_of
 
     told: list[int] = []
-
+    stderr, nobody = sys.stderr, open(os.devnull, "w")  # noqa: SIM115 (threads use it to the end)
     over = threading.Event()
 
     def cancel() -> None:
@@ -388,8 +388,8 @@ def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[t
 
     def tell(number: int, _frame: FrameType | None) -> None:
         told.append(number)
-        # A JVM that ends meanwhile is no news, and py4j would describe each call that it interrupts.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+        # The JVM may have got the signal, too. Threads of PySpark would describe each call that its end cuts.
+        sys.stderr = nobody
         if len(told) > 1:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -425,6 +425,7 @@ def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[t
         # A cancelled Spark raises an error that is not the cause.
         raise _stopped(told) if told else CliError(sentence_of(error)) from error
     finally:
+        sys.stderr = stderr
         for number, handler in before.items():
             signal.signal(number, handler)
 

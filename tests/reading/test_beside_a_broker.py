@@ -11,10 +11,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mpbroker.reading.errors import FilesUnavailable
@@ -137,6 +138,14 @@ def test_from_a_container_with_a_memory_of_its_own(log_dirs: list[Path]) -> None
     assert "runs in another container" in done.stderr
 
 
+def has_its_end(consumer: Consumer, partition: int) -> bool:
+    try:
+        consumer.get_watermark_offsets(TopicPartition("t", partition), timeout=PATIENCE_S)
+    except KafkaException:
+        return False
+    return True
+
+
 @pytest.mark.usefixtures("still_open")
 def test_at_rest_after_a_kill_and_after_a_stop(broker: Broker, log_dirs: list[Path], written: int) -> None:
     """A kill leaves a checkpoint that is behind; nothing that was aborted or open may come all the same."""
@@ -144,6 +153,11 @@ def test_at_rest_after_a_kill_and_after_a_stop(broker: Broker, log_dirs: list[Pa
     broker.kill()
     assert len(read(named)) <= PARTITIONS * written
     broker.start()
+    # A broker that is stopped before it has opened its partitions has nothing to checkpoint.
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
+    for partition in range(PARTITIONS):
+        until(partial(has_its_end, consumer, partition), "a partition is served")
+    consumer.close()
     broker.stop()
     assert len(read(named)) == PARTITIONS * written
     assert len(read(named, **UNCOMMITTED)) == PARTITIONS * (20 + 20 + 5 + 3)

@@ -126,7 +126,7 @@ def test_java_clients_may_do_what_they_are_allowed(broker: SecureBroker, topic: 
     assert written(broker, topic) == 1
     # The tool ends without a record, and with the exit code of success.
     assert kafka_tool(CONSUMER, *billing, *about, *read) == ""
-    eventually(lambda: "User:billing from 127.0.0.1 is denied" in broker.output(), "the log says why")
+    eventually(lambda: "User:billing from 127.0.0.1 on BOTH is denied" in broker.output(), "the log says why")
     allow(broker, "billing", "--consumer", "--group", "java-billing", *about)
     assert kafka_tool(CONSUMER, *billing, *about, *read) == "allowed\n"
 

@@ -68,6 +68,9 @@ enum {
     DIGITS = 8,
 };
 
+/* How long a run waits for its first response. */
+static const uint64_t PATIENCE_NS = 10000000000u;
+
 struct options {
     const char *host, *request_path, *tls_ca, *user, *password;
     int port, connections, error_at, partitions, partition_at, digits_at;
@@ -613,8 +616,12 @@ int main(int count, char **values)
     }
     puts("measuring");
     fflush(stdout);
-    report(run_for(options.seconds));
+    uint64_t took_ns = run_for(options.seconds);
+    /* A short run goes on until something is answered: a busy machine may not have let the broker run yet. */
+    while (!totals.responses && took_ns < PATIENCE_NS)
+        took_ns += run_for(options.seconds);
+    report(took_ns);
     if (!totals.responses)
-        fail("no response within %.1f s", options.seconds);
+        fail("no response within %.1f s", (double)took_ns / 1e9);
     return totals.errors ? 2 : 0;
 }
