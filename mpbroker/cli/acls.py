@@ -35,6 +35,7 @@ COLUMNS: Final = ("resource", "name", "pattern", "principal", "host", "operation
 # What --producer and --consumer stand for.
 _PRODUCER: Final = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 _CONSUMER: Final = (Operation.READ, Operation.DESCRIBE)
+_ANY: Final = (Operation.ANY, Permission.ANY)
 _TRANSACTIONAL: Final = (Operation.WRITE, Operation.DESCRIBE)
 
 
@@ -182,7 +183,7 @@ def add(where: Where, acls: list[Acl], *, dry_run: bool) -> None:
     with Client(where) as client:
         if dry_run:
             everything = m.DeleteAclsRequest.DeleteAclsFilter(
-                ResourceType.ANY, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY
+                ResourceType.ANY, None, PatternType.ANY, None, None, *_ANY
             )
             there = set(_described(client, everything))
             for acl in acls:
@@ -235,7 +236,7 @@ def filters(resources: Resources, whom: Whom, what: What) -> list[m.DeleteAclsRe
         whose = "say for whom: --allow-principal or --deny-principal"
         text = f"{whose}; without them all about a resource is removed"
         raise CliError(text, USAGE_ERROR)
-    return [one(kind, name, pattern, None, None, 1, 1) for kind, name, pattern in resources.each()]
+    return [one(kind, name, pattern, None, None, *_ANY) for kind, name, pattern in resources.each()]
 
 
 def show_list(where: Where, resources: Resources, principal: str | None, *, as_json: bool) -> None:
@@ -248,7 +249,7 @@ def show_list(where: Where, resources: Resources, principal: str | None, *, as_j
         found = [
             acl
             for kind, name, _ in named
-            for acl in _described(client, one(kind, name, PatternType.MATCH, principal, None, 1, 1))
+            for acl in _described(client, one(kind, name, PatternType.MATCH, principal, None, *_ANY))
         ]
     show(dict.fromkeys(found), as_json=as_json)
 

@@ -28,7 +28,8 @@ REFUSED: dict[str, str] = {
     "security.": _NOT_OURS,
     "listener.name.": "this setting cannot be given for a single listener",
     "principal.builder.class": _PLUGINS,
-    "delegation.token.": "delegation.token.secret.key has the secret now",
+    "delegation.token.": "delegation tokens have delegation.token.secret.key, .max.lifetime.ms, "
+    ".expiry.time.ms and .expiry.check.interval.ms alone",
     "client.quota.callback.class": _PLUGINS,
     "create.topic.policy.class.name": _PLUGINS,
     "alter.config.policy.class.name": _PLUGINS,

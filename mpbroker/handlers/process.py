@@ -193,7 +193,7 @@ class Handler:
             self.begin(self.produces.ready.popleft())
         self.broker.fetches.expire(now_ms)
         self.broker.coordinator.expire(now_ms)
-        if self.faults.delays:
+        if self.faults.has_delayed:
             self.serve_delayed()
         if now_ms >= self.next_files_look_ms:
             self.forget_deleted_files(now_ms)

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final
 
 from mpbroker.protocol import elements, schema
+from mpbroker.protocol.messages import Message
 from mpbroker.protocol.schema import FIXED_SIZE, Field, StructType
 from mpbroker.protocol.wire import Buffer
 
@@ -68,3 +69,23 @@ class _Writer:
 def _block(op: int, inner: Iterable[int], *, ends: bool = True) -> list[int]:
     body = [*inner, END] if ends else [*inner]
     return [op, len(body) + 2, *body]
+
+
+def has_many_elements(message: Message, most: int) -> bool:
+    """Return True if the lists of a message have more than `most` elements in all.
+
+    No more than that are looked at.
+    """
+    left = [message]
+    while left:
+        one = left.pop()
+        for name in one.__struct_fields__:
+            value = getattr(one, name)
+            if type(value) is not list or not value:
+                continue
+            most -= len(value)
+            if most < 0:
+                return True
+            if isinstance(value[0], Message):
+                left += value
+    return False

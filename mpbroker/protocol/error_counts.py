@@ -1,6 +1,4 @@
-"""Counts the error codes in a response, for ErrorsPerSec, and its elements.
-
-(Kafka: AbstractResponse.errorCounts.)
+"""Counts the error codes in a response, for ErrorsPerSec (Kafka: AbstractResponse.errorCounts).
 
 Every error code of a response counts, in whatever struct it is. The places of a class are worked out once.
 """
@@ -25,26 +23,6 @@ def error_counts(response: Message) -> dict[int, int]:
     if walk is not None:
         walk(response, counts)
     return counts
-
-
-def has_many_elements(message: Message, most: int) -> bool:
-    """Return True if the lists of a message have more than `most` elements in all.
-
-    No more than that are looked at.
-    """
-    left = [message]
-    while left:
-        one = left.pop()
-        for name in one.__struct_fields__:
-            value = getattr(one, name)
-            if type(value) is not list or not value:
-                continue
-            most -= len(value)
-            if most < 0:
-                return True
-            if isinstance(value[0], Message):
-                left += value
-    return False
 
 
 @cache

@@ -28,8 +28,8 @@ ACTS_EACH: Final = 1_000
 # Lines of a kind, of all principals together: who has a network of addresses must not fill the log.
 LINES_ALL: Final = 1_000
 ACTS_ALL: Final = 10_000
-# Principals and addresses that are told apart, of each kind: tokens may name very many, and those whose login
-# is refused must not hide whose is not. All others count as one.
+# Principals and addresses that are counted one by one, for each kind of line; all others share one count.
+# Kinds are apart, so that a crowd of refused logins does not use up the places of those who log in.
 PRINCIPALS_MAX: Final = 1_000
 NAMES_MAX: Final = 10
 NAME_SHOWN_MAX: Final = 255

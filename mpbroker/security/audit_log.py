@@ -29,7 +29,7 @@ log.setLevel(logging.INFO)
 _broker_log = logging.getLogger("mpbroker")
 
 MODE: Final = 0o640
-# Of a file that can be written now, and now not.
+# A file that fails now and then is complained of no more often than this.
 COMPLAINTS_EVERY_NS: Final = 60_000_000_000
 JOURNAL_IDENTIFIER: Final = "mpbroker-audit"
 _INFO, _WARNING = 6, 4  # journald's priorities, syslog's

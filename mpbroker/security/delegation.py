@@ -51,12 +51,17 @@ class Token:
 
     @cached_property
     def size_bytes(self) -> int:
-        """An upper bound of its bytes, in memory and in what processors are told."""
+        """Return an upper bound of its bytes, in memory and in the processors' bulletin."""
         names = (self.owner, self.requester, *self.renewers)
         return TOKEN_BYTES + sum(NAME_BYTES + len(name.encode()) for name in names)
 
+    @property
+    def ends_ms(self) -> int:
+        """Return when it can no longer be used."""
+        return min(self.max_ms, self.expires_ms)
+
     def has_expired(self, now_ms: int) -> bool:
-        return min(self.max_ms, self.expires_ms) < now_ms
+        return self.ends_ms <= now_ms
 
     def may_be_renewed_by(self, principal: str) -> bool:
         return principal == self.owner or principal in self.renewers

@@ -114,3 +114,9 @@ def map_subject(rules: tuple[Rule, ...], subject: str) -> Principal:
                 raise NoRuleMatches(f"{subject!r} becomes nobody by ssl.principal.mapping.rules: {why}")
             return Principal(name)
     raise NoRuleMatches(f"No rules apply to {subject}, rules {len(rules)} in ssl.principal.mapping.rules")
+
+
+def principal_of(text: str) -> Principal:
+    """Return the principal that is written `User:name`."""
+    kind, _, name = text.partition(":")
+    return Principal(name, kind)

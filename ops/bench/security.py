@@ -100,7 +100,7 @@ KAFKAS = (*KAFKA_PATIENCE, SOON)
 
 
 @dataclass
-class Guarded:
+class GuardedBroker:
     """A broker that asks who somebody is and what he may do, with three listeners."""
 
     directory: Path
@@ -239,7 +239,7 @@ def of_one_kind(directory: Path, stack: contextlib.ExitStack, others: int, *, ka
         plains = [(title, mpbroker(directory / title.replace(" ", "-"))) for title in (PLAIN, AGAIN)]
         some = [Form(title, broker, Door(broker.port)) for title, broker in plains]
     alone, crowded = (
-        Guarded(directory / f"{'kafka-' if kafka else ''}guarded-{count}", kafka=kafka)
+        GuardedBroker(directory / f"{'kafka-' if kafka else ''}guarded-{count}", kafka=kafka)
         for count in (0, others)
     )
     for broker in (*(form.broker for form in some), alone.broker, crowded.broker):

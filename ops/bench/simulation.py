@@ -141,7 +141,7 @@ class _Process:
     resume: Callable[[], None] | None = None
     load: int = 0
 
-    def took(self) -> dict[Step, int]:
+    def take(self) -> dict[Step, int]:
         """Take all that waits."""
         found = dict.fromkeys(Step, 0)
         for step, requests in self.waiting:
@@ -269,7 +269,7 @@ class _Game:
 
     def _turn(self, process: _Process) -> None:
         """Let a process take what waits, work on it, and hand it on."""
-        took = process.took()
+        took = process.take()
         self.turns[process.kind] = self.turns.get(process.kind, 0) + 1
         if process.kind == "flusher":
             self._round(process, took[Step.ASKED], 1)

@@ -33,10 +33,10 @@ from mpbroker.protocol.messages import (
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker, running
 from tests.chaos.leaks import complaints
-from tests.network.hostile_requests import KNOWN, LARGE_SHARE, Hostile, hostile, versions_of
-from tests.network.watched import Watch
+from tests.support.hostile_requests import KNOWN, LARGE_SHARE, Hostile, hostile, versions_of
 from tests.support.polling import PATIENCE_S
 from tests.support.socket_client import SocketClient
+from tests.support.watched import Watch
 
 AT_ONCE = 6
 BESIDE = "beside"

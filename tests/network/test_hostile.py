@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ops.bench.brokers import Mpbroker, running
 from tests.network.hostile import LARGE_SHARE, SETTINGS, WITH_AUTHORIZER, Attack, attacked, said
-from tests.network.hostile_requests import Mood, arrays, hostile, message_of
 from tests.support.forms import each, is_long, pick
+from tests.support.hostile_requests import Mood, arrays, hostile, message_of
 
 REQUESTS = pick("hostile requests", short=400, long=50_000)
 SEED = 7

@@ -19,9 +19,9 @@ from ops.bench import frames
 from ops.bench.brokers import Mpbroker, running
 from tests.chaos.leaks import complaints, held
 from tests.network.hostile import GROWS_AT_MOST_BYTES, MEGABYTE, SETTINGS, Behaved, said, tidy
-from tests.network.hostile_requests import KNOWN, Hostile, Mood, Writer, arrays, framed, message_of
-from tests.network.watched import Watch
+from tests.support.hostile_requests import KNOWN, Hostile, Mood, Writer, arrays, framed, message_of
 from tests.support.polling import until
+from tests.support.watched import Watch
 
 SEED = 5
 ELEMENTS = 500

@@ -56,9 +56,9 @@ def test_whom_a_token_concerns() -> None:
 
 
 def test_a_token_expires_by_the_earlier_of_its_times() -> None:
-    assert not token("a").has_expired(50)
-    assert token("a").has_expired(51)
-    assert Token("a", ANN, ANN, (), 1, 40, 50).has_expired(41)
+    assert not token("a").has_expired(49)
+    assert token("a").has_expired(50)
+    assert Token("a", ANN, ANN, (), 1, 40, 50).has_expired(40)
 
 
 def test_the_bound_of_its_size_counts_bytes_of_names() -> None:

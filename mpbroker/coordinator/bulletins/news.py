@@ -119,8 +119,7 @@ def _some_credentials(
 
 
 def _token(token: Token, macs: TokenMacs) -> TokenImage:
-    expires_ms = min(token.expires_ms, token.max_ms)
-    return TokenImage(token.token_id, token.owner, expires_ms, macs.of(token.token_id))
+    return TokenImage(token.token_id, token.owner, token.ends_ms, macs.of(token.token_id))
 
 
 def _credential(key: tuple[str, int], credentials: Credentials) -> ScramImage:

@@ -1,10 +1,12 @@
-"""What the APIs of delegation tokens share: who may ask, and principals as requests name them."""
+"""What the APIs of delegation tokens share: who may ask, and times in answers."""
 
 from __future__ import annotations
 
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.ipc.session import ANONYMOUS, SecurityProtocol
-from mpbroker.security.principals import Principal
+
+# The time in an answer that has none.
+NO_TIME_MS = -1
 
 
 def may_ask_for_tokens(exchange: ApiExchange) -> bool:
@@ -17,9 +19,3 @@ def may_ask_for_tokens(exchange: ApiExchange) -> bool:
     if session.token_authenticated or session.security_protocol == SecurityProtocol.PLAINTEXT:
         return False
     return session.security_protocol != SecurityProtocol.SSL or session.principal != ANONYMOUS
-
-
-def principal_of(text: str) -> Principal:
-    """Return the principal that is written `User:name`."""
-    kind, _, name = text.partition(":")
-    return Principal(name, kind)

@@ -8,6 +8,7 @@ KIP-195.)
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
@@ -52,7 +53,7 @@ def created(
 
 
 @api(ApiKey.CREATE_PARTITIONS, 0, 3, name="CreatePartitions", failed=failed, elements_max=CHANGES_MAX)
-def handle(exchange: ApiExchange) -> CreatePartitionsResponse | None:
+def handle(exchange: ApiExchange) -> Generator[None, None, CreatePartitionsResponse | None]:
     """Gives topics more partitions."""
     times = Counter(topic.name for topic in exchange.body.topics)
     results = [
@@ -60,8 +61,7 @@ def handle(exchange: ApiExchange) -> CreatePartitionsResponse | None:
         for name, count in times.items()
         if count > 1
     ]
-    good, denied = exchange.broker.authorization.split(
-        exchange,
+    good, denied = yield from exchange.split(
         ALTER_TOPIC,
         (topic for topic in exchange.body.topics if times[topic.name] == 1),
         lambda topic: topic.name,

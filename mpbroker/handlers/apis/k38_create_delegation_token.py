@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.api_parts.token_requests import may_ask_for_tokens, principal_of
+from mpbroker.handlers.api_parts.token_requests import NO_TIME_MS, may_ask_for_tokens
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import FEW_MAX
@@ -20,11 +20,9 @@ from mpbroker.ipc.session import PRINCIPAL_BYTES_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import CreateDelegationTokenResponse as Response
-from mpbroker.security.principals import USER, Principal, why_nobody
+from mpbroker.security.principals import USER, Principal, principal_of, why_nobody
 
 log = logging.getLogger("mpbroker")
-
-NO_TIME_MS = -1
 
 
 def failed(exchange: ApiExchange, code: ErrorCode) -> Response:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.api_parts.token_requests import may_ask_for_tokens
+from mpbroker.handlers.api_parts.token_requests import NO_TIME_MS, may_ask_for_tokens
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import FEW_MAX
@@ -19,8 +19,6 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ExpireDelegationTokenResponse as Response
 
 log = logging.getLogger("mpbroker")
-
-NO_TIME_MS = -1
 
 
 def failed(_exchange: ApiExchange, code: ErrorCode) -> Response:

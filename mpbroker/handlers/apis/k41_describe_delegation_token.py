@@ -8,7 +8,7 @@ KIP-48, KIP-373.)
 from __future__ import annotations
 
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.api_parts.token_requests import may_ask_for_tokens, principal_of
+from mpbroker.handlers.api_parts.token_requests import may_ask_for_tokens
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import MEMBERS_MAX
@@ -18,7 +18,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import DescribeDelegationTokenResponse as Response
 from mpbroker.security.delegation import token_macs
-from mpbroker.security.principals import Principal
+from mpbroker.security.principals import Principal, principal_of
 
 # About what a token takes in a response, beside its principals.
 TOKEN_BYTES = 160

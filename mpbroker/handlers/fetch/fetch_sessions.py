@@ -204,12 +204,8 @@ class FetchContext:
         # Topic names by id. A session keeps them, so it still knows the name of a topic that is gone.
         self.names: dict[bytes, str] = {}
 
-    def respond(self, answers: list[Answer]) -> FetchResponse:
-        """Build the response from `answers` to all interests, in their order."""
-        return at_once(self.respond_in_pieces(answers))
-
     def respond_in_pieces(self, answers: list[Answer]) -> Generator[None, None, FetchResponse]:
-        """Do what `respond` does, with a pause after each piece."""
+        """Build the response from `answers` to all interests, in their order; pause after each piece."""
         response = FetchResponse()
         following = iter(answers)
         for done, topic in enumerate(self._request.topics, start=1):

@@ -14,11 +14,12 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.numbers import ResourceType as ConfigResource
 from mpbroker.security.acls import Operation, PatternType, Permission, ResourceType, kafka_word
 from mpbroker.security.audit import NAMES_MAX, Names
+from mpbroker.security.scram import TYPES
 
 # A name in parts, which are put together if it is shown.
 Named: TypeAlias = Iterator[Iterable[object]]
 
-_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+_MECHANISMS: Final = {int(kind): name for name, kind in TYPES.items()}
 
 
 def names_in(key: ApiKey, body: Any) -> Names:

@@ -24,16 +24,16 @@ def denied(client: Client, listener: str, need: Need, name: str, api_key: int, v
     )
 
 
-def act(client: Client, listener: str, api_key: int, names: Names) -> Event:
+def act_of(client: Client, listener: str, api_key: int, names: Names) -> Event:
     """Describe an act of administration, without its result."""
     return Event(Kind.ADMINISTRATION, client.principal, client.host, listener, ApiKey(api_key).name, names)
 
 
-def done(begun: Event, errors: dict[int, int] | None) -> Event:
+def with_result(begun: Event, errors: dict[int, int] | None) -> Event:
     """Add the result of an act: the error codes of its response by number, None if it got none."""
     return begun._replace(result=result_of(errors))
 
 
-def refused(begun: Event, why: str) -> Event:
+def as_refusal(begun: Event, why: str) -> Event:
     """Turn an act that a listener's role forbids into a refusal."""
     return begun._replace(kind=Kind.REFUSAL, why=why)

@@ -7,7 +7,7 @@ AuthHelper.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 from mpbroker.handlers.requests.audit import denied
@@ -134,21 +134,6 @@ class Authorization:
                 self._any.clear()
             self._any[key] = known
         return known
-
-    def split(
-        self, asking: Asking, need: Need, named: Iterable[Named], name_of: Callable[[Named], str | None]
-    ) -> tuple[list[Named], list[Named]]:
-        """Return the things that the client may use, and those that it may not.
-
-        A thing without a name counts as allowed: it does not exist, and its API says so.
-        """
-        allowed: list[Named] = []
-        denied: list[Named] = []
-        for one in named:
-            name = name_of(one)
-            may = name is None or self.allows(asking, need, name)
-            (allowed if may else denied).append(one)
-        return allowed, denied
 
     def refusal(self, asking: Asking, body: object) -> ErrorCode | None:
         """Return the error for a client that lacks a need of the whole request, None if it may go on."""

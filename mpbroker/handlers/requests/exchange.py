@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.requests.acted_on import names_in
 from mpbroker.handlers.requests.answers import NO_PAUSE, Answers, Pause, Timing
-from mpbroker.handlers.requests.audit import act, done, refused
+from mpbroker.handlers.requests.audit import act_of, as_refusal, with_result
 from mpbroker.handlers.requests.authorization import Authorization
 from mpbroker.handlers.requests.permissions import ADMINISTRATION, Need
 from mpbroker.handlers.requests.request_log import describe
@@ -28,8 +28,8 @@ from mpbroker.ipc.session import Session
 from mpbroker.ipc.slots import Request, SlotFlag, ThrottledBy
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.codec import decode_request, decode_request_in_pieces, decode_response
-from mpbroker.protocol.element_program import count_elements
-from mpbroker.protocol.error_counts import error_counts, has_many_elements
+from mpbroker.protocol.element_program import count_elements, has_many_elements
+from mpbroker.protocol.error_counts import error_counts
 from mpbroker.protocol.error_messages import explain
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.headers import encode_response_frame, encode_response_frame_in_pieces, frame_response
@@ -50,9 +50,10 @@ log = logging.getLogger("mpbroker")
 PARTITIONS_MAX = 40_000
 # Requests about topics alone.
 TOPICS_MAX = 20_000
-# Requests about groups, transactional ids or users: an administrator's client asks for all of them at once.
+# Requests about groups or transactional ids: an administrator's client asks for all of them at once.
 NAMED_MAX = 50_000
-# Requests by which administrators change much at once. (Kafka: QuorumController.MAX_RECORDS_PER_USER_OP)
+# Requests by which administrators change much at once, and those that describe users.
+# (Kafka: QuorumController.MAX_RECORDS_PER_USER_OP)
 CHANGES_MAX = 10_000
 # Requests about the members of one group, and those without a long list.
 MEMBERS_MAX = 10_000
@@ -359,7 +360,7 @@ class Exchange:
 
     @property
     def is_admin(self) -> bool:
-        """True if this is administration, which admin.listener.names confines to some listeners."""
+        """Return True if this is administration; admin.listener.names confines that to some listeners."""
         return self.slot.api_key in ADMINISTRATION
 
     def _begin_act(self) -> bool:
@@ -367,7 +368,7 @@ class Exchange:
         key = ApiKey(self.slot.api_key)
         client = Client(self.session.principal, self.session.client_host)
         listener, config = self._listener_name, self.broker.config
-        begun = act(client, listener, key, names_in(key, self.body))
+        begun = act_of(client, listener, key, names_in(key, self.body))
         if config.may_administer(listener):
             self._act = begun
             return True
@@ -375,12 +376,12 @@ class Exchange:
             f"listener {listener} is for clients alone: the broker is administered on "
             f"{', '.join(config.admin_listener_names)} (admin.listener.names)"
         )
-        self.broker.audit.tell(monotonic_ms(), refused(begun, why))
+        self.broker.audit.tell(monotonic_ms(), as_refusal(begun, why))
         self.fail(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{self.api.name} is refused: {why}")
         return False
 
     def _names_too_many(self) -> bool:
-        """Return True, and close the connection, if the request has more elements than `most`."""
+        """Return True, and close the connection, if the request has more elements than its API allows."""
         most = self.api.elements_max
         if self.elements <= most:
             return False
@@ -676,7 +677,7 @@ class Exchange:
             return False
         self.done = True
         if self._act is not None:
-            self.broker.audit.tell(monotonic_ms(), done(self._act, errors))
+            self.broker.audit.tell(monotonic_ms(), with_result(self._act, errors))
             self._act = None
         # Forgotten, as it knows the exchange: without a cycle all memory of a request ends with its answer.
         on_end, self.on_end = self.on_end, None

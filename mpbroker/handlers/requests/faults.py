@@ -1,7 +1,7 @@
 """Faults on demand: requests that wait, fail or lose their connection because the owner of the broker asks.
 
-See ipc/faults.py. While there are any, the native turn leaves every request to Python; it looks at nothing
-new for that.
+See ipc/faults.py. While there are any, the native turn leaves every request to Python, by the flag that the
+request log uses, too; without any it pays nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Faults:
         return bool(self._faults)
 
     @property
-    def delays(self) -> bool:
+    def has_delayed(self) -> bool:
         """Return True if requests are delayed."""
         return bool(self._delayed)
 

@@ -8,7 +8,7 @@ from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.credentials import CredentialBase, CredentialNews, ScramImage, TokenImage
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.security.delegation import credential_of_token
-from mpbroker.security.principals import Principal
+from mpbroker.security.principals import principal_of
 from mpbroker.security.scram import ScramCredential, ScramType, TokenLogin
 
 _decoder: msgspec.msgpack.Decoder[CredentialNews] = msgspec.msgpack.Decoder(CredentialNews)
@@ -61,7 +61,7 @@ class Credentials:
         derived = self._derived.setdefault(token_id, {})
         if kind not in derived:
             derived[kind] = credential_of_token(kind, token.hmac)
-        owner = Principal(token.owner.partition(":")[2])
+        owner = principal_of(token.owner)
         return TokenLogin(owner, token.expires_ms, derived[kind])
 
 

@@ -2,7 +2,7 @@
 
 A login is answered after its pause, whether the password is right or not: who guesses learns nothing earlier,
 and who knows the password gets in after at most the longest pause. Failures of one address or one user do not
-slow others down. (Kafka holds failures back alone, and as long for each; OpenSSH has PerSourcePenalties.)
+slow others down. (Kafka delays only failures, each by the same time; OpenSSH has PerSourcePenalties.)
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from typing import Final
 
 ENTRIES_MAX: Final = 10_000
 """Addresses, and users, that are remembered; for a new one the one that failed longest ago is forgotten."""
+ADDRESS_FREE: Final = 20
+ADDRESS_FORGET_NS: Final = 1_000_000_000
+USER_FREE: Final = 5
+USER_FORGET_NS: Final = 10_000_000_000
+"""How many failures of an address and of a user cost nothing, and how soon one is forgotten."""
 DOUBLINGS_MAX: Final = 16
 """Failures that count beyond the free ones, so that they are forgotten in bounded time."""
 
@@ -63,8 +68,8 @@ class LoginPauses:
 
     def __init__(self) -> None:
         self.first_ns = self.longest_ns = 0
-        self.addresses = FailureTable(20, 1_000_000_000)
-        self.users = FailureTable(5, 10_000_000_000)
+        self.addresses = FailureTable(ADDRESS_FREE, ADDRESS_FORGET_NS)
+        self.users = FailureTable(USER_FREE, USER_FORGET_NS)
 
     def failed(self, address: str, user: str, now_ns: int) -> None:
         """Note a failed login. `user` is "" if it named none."""

@@ -63,8 +63,8 @@ class Stage(Enum):
     SHAKING = 0  # the TLS handshake
     TALKING = 1  # SASL
     OPEN = 2  # authenticated
-    FAILED = 3  # the answer to a failed authentication is held back
-    HELD = 4  # as that to a successful one is, after many failures of its address or user
+    FAILED = 3  # failed; its answer is held back, to slow down guessing
+    HELD = 4  # succeeded; its answer is held back, since its address or user has failed often
 
 
 class TlsSaslChannel:
@@ -611,14 +611,14 @@ class TlsSaslChannels:
     # ---- failures
 
     def _end_login(self, connection: int, reason: CloseReason) -> None:
-        """Close a connection that is not authenticated, in favour of others."""
+        """Close a connection whose client has not logged in: it took too long, or there are too many."""
         peer = self._peers[connection]
         self.counters.add(Counter.COUNT_AUTHENTICATIONS_FAILED)
         self._held.pop(connection, None)
         peer.ended = True
         limit = _LOGIN_LIMITS[reason]
         session = self.turn.sessions.of(peer.channel, peer.connection)
-        self._tell_refused_login(session, peer, f"it was not authenticated in time ({limit})")
+        self._tell_refused_login(session, peer, f"its login was ended by {limit}")
         self._notices.tell(
             self._now_ns() / 1e6,
             logging.INFO,

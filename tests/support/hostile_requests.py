@@ -19,8 +19,8 @@ from mpbroker.protocol import schema
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.schema import FIXED_FORMAT, Field, Message, StructType
 from mpbroker.protocol.wire import uvarint
-from tests.network import hostile_batches
-from tests.network.hostile_batches import integers
+from tests.support import hostile_batches
+from tests.support.hostile_batches import integers
 
 # The one name that things have which exist: a topic, a group, a transactional id, a user, a member.
 KNOWN: Final = "known"
