@@ -107,6 +107,9 @@ class Handler:
         # Heavy requests that wait, oldest first, and the one that is being worked on; see `long_work`, too.
         self.heavy: deque[Request] = deque()
         self.working: Exchange | None = None
+        # The long request that is being worked on, and whether the last piece was one of such a request.
+        self.long: Exchange | None = None
+        self.worked_on_long = False
         self.next_files_look_ms = 0
         self.is_ready = False
         self.acls_version = 0
@@ -216,21 +219,42 @@ class Handler:
             self.broker.places.forget_deleted()
 
     def has_heavy(self) -> bool:
-        return self.working is not None or bool(self.heavy or self.broker.long_work)
+        return bool(self.working or self.heavy or self.long or self.broker.long_work)
 
     def work(self) -> None:
-        """Do one piece of a heavy request. Call it when everything else has been served and published."""
-        long_work = self.broker.long_work
-        if self.working is None and long_work:
-            self.working = long_work.popleft()
+        """Do one piece of a heavy request or of a long one, by turns.
+
+        Call it when everything else has been served and published. One of each kind is under way at a time,
+        so that what they have gathered does not add up.
+        """
+        is_long_next = bool(self.long or self.broker.long_work)
+        if is_long_next and not (self.worked_on_long and (self.working or self.heavy)):
+            self.worked_on_long = True
+            self._work_on_long()
+        else:
+            self.worked_on_long = False
+            self._work_on_heavy()
+        self.turn.works(self.has_heavy())
+        self.flush()
+
+    def _work_on_heavy(self) -> None:
         if self.working is None:
             self.working = self.request(self.heavy.popleft())
         else:
             self.working.work()
         if self.working is not None and self.working.pieces is None:
             self.working = None
-        self.turn.works(self.has_heavy())
-        self.flush()
+
+    def _work_on_long(self) -> None:
+        if self.long is None:
+            self.long = self.broker.long_work.popleft()
+        exchange, pieces = self.long, self.long.pieces
+        if exchange.work() and exchange.pieces is pieces:
+            return
+        self.long = None
+        if exchange.pieces is not None:
+            # It goes on with other work: a fetch that looks again, or an answer that is encoded.
+            self.broker.long_work.append(exchange)
 
     def sleep_ms(self) -> int:
         if self.has_heavy() or self.produces.ready:
@@ -458,6 +482,8 @@ class Handler:
         long_work.extend(still)
         if self.working is not None and self.working.done:
             self.working = None
+        if self.long is not None and self.long.done:
+            self.long = None
         self.turn.works(self.has_heavy())
 
     def fence_log(self, fence: Fence) -> None:
@@ -510,7 +536,7 @@ class Handler:
         for slot in [slot for slot in self.heavy if slot.api_key == ApiKey.PRODUCE]:
             self.heavy.remove(slot)
             self.broker.answers.close(slot)
-        for exchange in (*self.broker.long_work, *([self.working] if self.working else ())):
+        for exchange in (*self.broker.long_work, *filter(None, (self.working, self.long))):
             if exchange.slot.api_key == ApiKey.PRODUCE:
                 exchange.close()
         self.faults.close_delayed(ApiKey.PRODUCE)
@@ -532,6 +558,8 @@ class Handler:
         """Answer what this handler still has, waiting for log processes and coordinator."""
         self.serve_delayed(all_of_them=True)
         self.run_once(0)
+        # A long one would look again and again, as long as others write.
+        self.broker.fetches.expire_all()
         while self.has_heavy() and not self.context.orphaned:
             self.run_once(0)
         until_ms = monotonic_ms() + (0 if self.context.orphaned else STOP_PATIENCE_MS)

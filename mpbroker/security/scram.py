@@ -146,6 +146,7 @@ class ScramServer(Mechanism):
         self._now_ms = now_ms
         self._new_nonce = nonce
         self._owner: Principal | None = None
+        self._token_id = ""
         self._nonce = ""
         self._binding = ""
         self._messages = ""
@@ -186,16 +187,18 @@ class ScramServer(Mechanism):
             if credential is None:
                 raise SaslFailed("invalid user credentials")
             return credential
-        token = self._look_up_token(self._kind, user)
+        self._token_id = user
+        return self._find_token().credential
+
+    def _find_token(self) -> TokenLogin:
+        """Return the token as it is now. Raises SaslFailed if it is gone or has expired."""
+        token = self._look_up_token(self._kind, self._token_id)
         if token is None:
             raise SaslFailed("no such delegation token")
         self._owner, self.expires_ms = token.owner, token.expires_ms
-        self._check_expiry()
-        return token.credential
-
-    def _check_expiry(self) -> None:
-        if self.expires_ms is not None and self.expires_ms <= self._now_ms():
+        if self.expires_ms <= self._now_ms():
             raise SaslFailed("the delegation token has expired")
+        return token
 
     def _final(self, credential: ScramCredential, token: bytes) -> bytes:
         match = _CLIENT_FINAL.fullmatch(_text(token))
@@ -218,7 +221,9 @@ class ScramServer(Mechanism):
         stored_key = hashlib.new(self._kind.hash_name, client_key).digest()
         if not hmac.compare_digest(stored_key, credential.stored_key):
             raise SaslFailed("invalid client credentials")
-        self._check_expiry()
+        if self.is_by_token:
+            # It may have been removed since the first message.
+            self._find_token()
         self.principal = self._owner
         own = _mac(self._kind.hash_name, credential.server_key, said)
         return b"v=" + base64.b64encode(own)

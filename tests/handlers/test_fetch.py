@@ -11,10 +11,11 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.apis import k01_fetch
-from mpbroker.ipc.slots import SlotKind
+from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import decode_response_frame
-from mpbroker.protocol.messages import FetchRequest, ListOffsetsRequest
+from mpbroker.protocol.messages import DescribeClusterRequest, FetchRequest, ListOffsetsRequest
 from tests.support.handler_logs import (
     FETCH,
     LIST_OFFSETS,
@@ -246,6 +247,30 @@ def park_long(long: Logged, wait_ms: int, connection: int = 7) -> None:
 def many_of(long: Logged) -> tuple[bytes, list[int]]:
     first, *others = answer(long, 12).responses[0].partitions
     return bytes(first.records), [one.error_code for one in others]
+
+
+def test_a_long_fetch_that_looks_again_and_again_holds_up_no_heavy_request(long: Logged) -> None:
+    request = of_many(0, 60_000)
+    request.min_bytes = 1 << 30
+    long.rig.processor.send(request_frame(FETCH, 12, request))
+    while not replies(long):
+        long.rig.turn()
+    long.rig.processor.send(
+        request_frame(ApiKey.DESCRIBE_CLUSTER, 0, DescribeClusterRequest()),
+        connection=8,
+        flags=SlotFlag.HEAVY,
+    )
+    found: list[Any] = []
+    for _ in range(100):
+        # Somebody writes all the time, so the fetch always wants another look.
+        long.append()
+        long.rig.turn()
+        found += replies(long)
+        if found:
+            break
+    assert [(one.kind, one.connection) for one in found] == [(SlotKind.SEND, 8)]
+    long.rig.handler.finish()
+    assert not long.rig.handler.has_heavy()
 
 
 def test_a_long_fetch_is_answered_between_other_requests(long: Logged) -> None:

@@ -231,6 +231,18 @@ def test_the_extension_that_says_token(extensions: str, is_by_token: bool) -> No
     assert server.is_by_token is is_by_token
 
 
+def test_a_token_that_is_removed_during_the_login_logs_nobody_in() -> None:
+    kind = ScramType.SCRAM_SHA_256
+    found: list[TokenLogin | None] = [TokenLogin(OWNER, NOW_MS + 1, credential_of_token(kind, MAC))]
+    server = ScramServer(kind, lambda *_: None, look_up_token=lambda *_: found[0], now_ms=lambda: NOW_MS)
+    client = ScramClient(kind, "id", base64.b64encode(MAC).decode(), by_token=True)
+    last = client.final(server.step(client.first()))
+    found[0] = None
+    with pytest.raises(SaslFailed, match="no such delegation token"):
+        server.step(last)
+    assert server.principal is None
+
+
 def test_a_token_that_has_expired_logs_nobody_in() -> None:
     now = [NOW_MS]
     kind = ScramType.SCRAM_SHA_512

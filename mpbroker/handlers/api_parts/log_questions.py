@@ -92,7 +92,7 @@ class _Questions(Generic[Wanted, Result]):
         exchange.broker.log_calls[worker].call(question, then, exchange.slot.connection)
 
     def _answered(self, worker: int, answer: calls.Message) -> None:
-        if self._exchange.done:
+        if self._exchange.has_answer:
             return
         pairs = self._left[worker]
         # If the worker has failed, the rest of its partitions gets no answer either.

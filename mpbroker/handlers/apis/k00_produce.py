@@ -233,7 +233,7 @@ class Production:
         """Validate the batches, one or a part of one per piece, then ask for the append."""
         for data in self.exchange.body.topic_data:
             yield from self._add(data)
-            if self.exchange.done:
+            if self.exchange.has_answer:
                 return
         self.start()
 

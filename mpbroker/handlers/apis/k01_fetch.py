@@ -142,13 +142,17 @@ class Fetch:
     # ---- what the purgatory calls ----
 
     def try_complete(self) -> bool:
-        if self.exchange.done:
+        exchange = self.exchange
+        if exchange.has_answer:
             return True
         if self.is_long:
             self._look_in_pieces()
-        else:
-            self.exchange.guard(self._look_at_once)
-        return self.exchange.done
+            return exchange.done
+        exchange.guard(self._look_at_once)
+        if exchange.pieces is not None:
+            # Its answer is an error, and long.
+            exchange.broker.long_work.append(exchange)
+        return exchange.has_answer
 
     def expire(self) -> None:
         self.overdue = True
@@ -248,15 +252,17 @@ class Fetch:
             self.exchange.broker.long_work.append(self.exchange)
 
     def _looks(self) -> Generator[None]:
-        """Look until the fetch is answered, or nobody wants another look."""
-        while self._look_is_wanted:
-            self._look_is_wanted = False
-            answers = yield from self._look()
-            if answers is not None:
-                self.exchange.broker.fetches.release(self.slot.connection)
-                yield from self._reply(answers)
-                return
-        self._is_looking = False
+        """Look once, and answer if that was enough. If somebody wants another look, others come first."""
+        self._look_is_wanted = False
+        answers = yield from self._look()
+        if answers is not None:
+            self.exchange.broker.fetches.release(self.slot.connection)
+            yield from self._reply(answers)
+        elif self._look_is_wanted:
+            # The handler puts it at the end of its queue.
+            self.exchange.pieces = self._looks()
+        else:
+            self._is_looking = False
 
     def _look(self) -> Generator[None, None, list[Answer] | None]:
         """Read what there is. Its value is the answers if that is enough or an error, or if no time is left.

@@ -150,7 +150,7 @@ class Forwarding:
 
         def answered(message: calls.Message) -> None:
             self._back(exchange)
-            if exchange.done:
+            if exchange.has_answer:
                 return
             match message:
                 case ForwardedResponse():

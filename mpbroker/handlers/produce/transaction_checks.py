@@ -132,7 +132,7 @@ class TransactionChecks:
             self._waiting.pop(exchange, None)
             if isinstance(message, CheckedTransaction):
                 self._checked(question, message)
-            elif not exchange.done:
+            elif not exchange.has_answer:
                 self._failed(question, message)
 
         call = CheckTransaction(
@@ -149,7 +149,7 @@ class TransactionChecks:
         hold = self.holds.open(message.hold)
         try:
             errors = question.errors(message.errors)
-            if question.exchange.done:
+            if question.exchange.has_answer:
                 hold.end()
                 return
             if hold.number == NO_HOLD and question.asked.adds:
@@ -184,7 +184,7 @@ class TransactionChecks:
         while self._again and self._again[0][0] <= now_ms:
             _, question = self._again.popleft()
             del self._waiting[question.exchange]
-            if not question.exchange.done:
+            if not question.exchange.has_answer:
                 self._ask(question)
 
     def next_deadline_ms(self) -> int | None:

@@ -380,6 +380,11 @@ class Exchange:
         self.fail(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{self.api.name} is refused: {why}")
         return False
 
+    @property
+    def has_answer(self) -> bool:
+        """Return True if it has ended, or its answer is being encoded: nothing more may be done for it."""
+        return self.done or self._is_answering
+
     def _names_too_many(self) -> bool:
         """Return True, and close the connection, if the request has more elements than its API allows."""
         most = self.api.elements_max
@@ -411,7 +416,7 @@ class Exchange:
         themselves, the handler does one piece at a time and looks at everything else in between.
         """
         while not self.takes_long:
-            if next(pieces, self) is self or self.done:
+            if next(pieces, self) is self or self.has_answer:
                 return
         self.pieces = pieces
 
@@ -528,7 +533,7 @@ class Exchange:
         `mutation_ms` is the pause that the coordinator wants. A long response is encoded `in_pieces` behind
         this call: until then it is not `done`.
         """
-        if self.done or self._is_answering:
+        if self.has_answer:
             return
         pause = self.charge()
         if mutation_ms > pause.ms:
@@ -671,13 +676,20 @@ class Exchange:
         if not self._is_answering:
             self.close()
 
+    def _tell_act(self, event: Event) -> None:
+        """Tell the audit log. Whatever goes wrong with that, the request ends."""
+        try:
+            self.broker.audit.tell(monotonic_ms(), event)
+        except Exception:
+            log.exception("%s: the audit log has not got its line", self)
+
     def _end(self, errors: dict[int, int] | None = None) -> bool:
         """Note that the request has its answer, with these error codes, or that it gets none."""
         if self.done:
             return False
         self.done = True
         if self._act is not None:
-            self.broker.audit.tell(monotonic_ms(), with_result(self._act, errors))
+            self._tell_act(with_result(self._act, errors))
             self._act = None
         # Forgotten, as it knows the exchange: without a cycle all memory of a request ends with its answer.
         on_end, self.on_end = self.on_end, None

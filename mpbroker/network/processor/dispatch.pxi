@@ -4,6 +4,7 @@ cdef enum:
     BATCH_REQUESTS_MAX = 256        # about a millisecond of a handler's work
     FIRST_ADMINISTRATIVE_API = Api.API_CREATE_TOPICS    # APIs before it are asked for all the time
     HEAVY_BYTES = 1 << 18           # a request of this size goes to a handler alone
+    IN_PIECES_BYTES = 3000          # a shorter one names fewer things than handlers do at once
     HEAVY_COST = 1 << 20            # more than any number of requests that can wait
 
 cdef void take_answer(ChannelTurn *t, ReplySlot *a) noexcept nogil:

@@ -8,6 +8,7 @@ slow others down. (Kafka delays only failures, each by the same time; OpenSSH ha
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,8 @@ ADDRESS_FORGET_NS: Final = 1_000_000_000
 USER_FREE: Final = 5
 USER_FORGET_NS: Final = 10_000_000_000
 """How many failures of an address and of a user cost nothing, and how soon one is forgotten."""
+NETWORK_BYTES: Final = 8
+"""Of an address of IPv6: a /64 is one customer."""
 DOUBLINGS_MAX: Final = 16
 """Failures that count beyond the free ones, so that they are forgotten in bounded time."""
 
@@ -91,10 +94,13 @@ class LoginPauses:
 
 def _address_key(address: str) -> bytes:
     """Return the key of an address, of IPv6 that of its network (/64); b"" for clients on this host."""
-    if "." in address:
-        return address.encode()
-    network = address.split(":")[:4]
-    return ":".join(network).encode() if len(network) > 1 else b""
+    try:
+        known = ipaddress.ip_address(address)
+    except ValueError:
+        return b""
+    if isinstance(known, ipaddress.IPv6Address):
+        return known.ipv4_mapped.packed if known.ipv4_mapped else known.packed[:NETWORK_BYTES]
+    return known.packed
 
 
 def _user_key(user: str) -> bytes:

@@ -515,6 +515,8 @@ class TlsSaslChannels:
         if peer.sasl.state is State.COMPLETE:
             pause_ns = self._pauses.pause_ns(self._address(peer), peer.sasl.claimed, self._now_ns())
             if pause_ns:
+                # It has proved who it is: strangers must not push it out meanwhile.
+                self._logins.remove(peer)
                 self._hold(peer, Stage.HELD, pause_ns)
 
     def _address(self, peer: TlsSaslChannel) -> str:

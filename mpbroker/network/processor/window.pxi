@@ -17,11 +17,11 @@ cdef inline bint window_is_full(ChannelTurn *t, Channel *c) noexcept nogil:
 cdef bint may_enter_window(ChannelTurn *t, Channel *c) noexcept nogil:
     """Return whether the whole request, whose header is parsed, may be under way beside others.
 
-    Handlers keep the order of produces. A heavy commit would be overtaken by those behind it.
+    Handlers keep the order of produces. Those behind a commit that is served in pieces would overtake it.
     """
     return (
         t.window_most > 1 and t.in_window[c.request.api_key]
-        and (c.request.api_key == Api.API_PRODUCE or c.request.needed < HEAVY_BYTES)
+        and (c.request.api_key == Api.API_PRODUCE or c.request.needed < IN_PIECES_BYTES)
         and c.window_count < t.window_most
         and (t.free_entry_count != 0 or t.entries_used < WINDOW_ENTRIES)
     )

@@ -16,7 +16,8 @@ IN_WINDOW = {
     ),
     ApiKey.OFFSET_COMMIT: (
         "Commits keep their order on the way to the one coordinator. They read the membership, which no "
-        "request of the window changes. One of 256 KiB or more is alone, since others would overtake it."
+        "request of the window changes. One of 3,000 bytes or more is alone: it may be served in pieces, "
+        "and others would overtake it."
     ),
     ApiKey.HEARTBEAT: "It changes nothing that the others read, and must not wait for a disk.",
 }

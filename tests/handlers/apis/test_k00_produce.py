@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpbroker.handlers.apis import k00_produce
+from mpbroker.handlers.requests.exchange import ENCODED_AT_ONCE
 from mpbroker.protocol.messages import ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
@@ -45,6 +46,27 @@ def test_batches_that_are_compressed_anew_are_bounded_together(
     assert ready.log.take() == []
     (topic,) = ready.answer(PRODUCE, VERSION).responses
     assert [one.error_code for one in topic.partition_responses] == [MESSAGE_TOO_LARGE] * 4
+
+
+def test_nothing_is_appended_while_a_long_refusal_is_encoded(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check with an answer that is encoded in pieces: the request has not ended when it has failed."""
+    monkeypatch.setattr(k00_produce, "REBUILT_BYTES_MAX", 100_000)
+    request = produce(1, 100)
+    request.topic_data[0].partition_data *= ENCODED_AT_ONCE + 1
+    ready.processor.send(request_frame(PRODUCE, VERSION, request))
+    turns_until_idle(ready)
+    assert ready.log.take() == []
+    (topic,) = ready.answer(PRODUCE, VERSION).responses
+    assert {one.error_code for one in topic.partition_responses} == {MESSAGE_TOO_LARGE}
+    assert len(topic.partition_responses) == ENCODED_AT_ONCE + 1
+
+
+def turns_until_idle(ready: Rig) -> None:
+    ready.turn()
+    while ready.handler.has_heavy():
+        ready.turn()
 
 
 def test_as_much_as_the_bound_is_appended(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mpbroker.network.processor.login_pauses import DOUBLINGS_MAX, FailureTable, LoginPauses
 
 S = 1_000_000_000
@@ -69,6 +71,23 @@ def test_neighbours_in_a_network_of_ipv6_count_together() -> None:
         made.failed(f"2001:db8:0:7:0:0:0:{number:x}", "", 0)
     assert made.pause_ns("2001:db8:0:7:aaaa:bbbb:cccc:dddd", "", 0) == LONGEST_NS
     assert made.pause_ns("2001:db8:0:8:0:0:0:1", "", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "another", "are_neighbours"),
+    [
+        ("2001:db8::1", "2001:db8::aaaa:bbbb:1:2", True),
+        ("fe80::1%eth0", "fe80::2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:127.0.0.9", "127.0.0.9", True),
+        ("::ffff:127.0.0.9", "::ffff:127.0.0.8", False),
+    ],
+)
+def test_addresses_count_however_they_are_written(one: str, another: str, are_neighbours: bool) -> None:
+    made = pauses()
+    for _ in range(100):
+        made.failed(one, "", 0)
+    assert (made.pause_ns(another, "", 0) > 0) == are_neighbours
 
 
 def test_clients_on_sockets_of_the_host_have_no_address() -> None:

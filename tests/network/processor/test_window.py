@@ -345,9 +345,10 @@ def test_who_reads_nothing_keeps_no_memory_from_others() -> None:
         rig.close()
 
 
-def test_a_heavy_commit_is_alone(rig: Rig) -> None:
+@pytest.mark.parametrize("size", [300_000, 3_000])
+def test_a_commit_that_may_be_served_in_pieces_is_alone(rig: Rig, size: int) -> None:
     """Commits behind it would overtake it in its handler."""
-    client = send(rig, frame(ApiKey.OFFSET_COMMIT, 3, 1, bytes(300_000)))
+    client = send(rig, frame(ApiKey.OFFSET_COMMIT, 3, 1, bytes(size)))
     (heavy,) = taken(rig) or rig.await_requests(0)
     send(rig, frame(ApiKey.OFFSET_COMMIT, 3, 2), client)
     assert taken(rig) == []
