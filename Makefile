@@ -77,10 +77,10 @@ run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…
 
 # Python keeps what it compiles, wherever it was told not to: hundreds of processes would compile it anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
-# Most tests wait for processes: two at a time for each core. A file's tests stay together, and
+# Most tests wait for processes: two at a time for each core, and one more. A file's tests stay together, and
 # files run in the order that tests/support/kinds.py gives them.
 NO_UNITS := $(addprefix --ignore=tests/,network/acceptor chaos real_clients spark)
-PARALLEL := --numprocesses $$((2 * $$(nproc))) --dist loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses $$((2 * $$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
 
 test: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
 	$(PYTEST) $(PARALLEL) $(ARGS)

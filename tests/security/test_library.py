@@ -8,6 +8,7 @@ import pytest
 
 from mpbroker.security import library, openssl
 from mpbroker.security.library import VECTOR_AES_FLAGS, describe
+from tests.support.polling import until
 from tests.support.secure_broker import SecureBroker
 
 OLDER, NEWER = ("OpenSSL 3.0.19 27 Jan 2026", (3, 0)), ("OpenSSL 3.5.7 9 Jun 2026", (3, 5))
@@ -50,5 +51,6 @@ def test_it_is_the_one_that_encrypts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_log_says_it_once(broker: SecureBroker) -> None:
+    until(lambda: library.description() in broker.output(), "the log says it")
     output = broker.output()
     assert output.count(library.description()) == output.count(f"TLS by {openssl.VERSION}") == 1
