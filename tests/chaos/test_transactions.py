@@ -15,9 +15,10 @@ from tests.support.forms import pick
 
 SEED = 1
 DEATHS: list[Step] = [(KILLED, role) for role in ("coordinator", "log", "handler", "processor")]
-OTHERS: list[Step] = [(PAUSED, "coordinator"), (HUNG, "coordinator"), (KILLED, WHOLE)]
+HANGS: list[Step] = [(PAUSED, "coordinator"), (HUNG, "coordinator")]
+ALL_AT_ONCE: list[Step] = [(KILLED, WHOLE)]
 KILLS = pick("deaths of each kind", short=1, long=5)
-PLANS = {"deaths": DEATHS, "others": OTHERS}
+PLANS = {"deaths": DEATHS, "hangs": HANGS, "all at once": ALL_AT_ONCE}
 if KILLS > 1:
     PLANS = {"all": planned((*ROLES, SUPERVISOR), KILLS, pairs=1)}
 
