@@ -20,7 +20,7 @@ _LENGTH = struct.Struct("=Q")
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What happens to requests of one API: they wait, and then fail or lose their connection, if so asked.
+    """A fault: requests of one API wait, and then fail or lose their connection, if so asked.
 
     `hits`: the path of a file that gets a byte for each request that meets the fault. `error_code`: 0 for
     none. `client_id`: of these clients only; None: of all. `times`: for how many requests; 0: for all.

@@ -39,7 +39,7 @@ NO_ANSWER: Final = "no answer"
 
 
 class Kind(Enum):
-    """What a line tells. Its value is the field `event` in JSON."""
+    """The kinds of lines. The value of a kind is the field `event` in JSON."""
 
     LOGIN = "login"
     REFUSED_LOGIN = "refused login"
@@ -86,7 +86,7 @@ class Names(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What a line tells. Fields without a value are left out."""
+    """An event, which is a line of the audit log. Fields without a value are left out."""
 
     kind: Kind
     principal: str  # "" if nobody is logged in
@@ -105,7 +105,7 @@ class Event(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """What took no lines of its own in a while."""
+    """The number of events of one principal that got no lines of their own in a minute."""
 
     kind: Kind
     whose: str

@@ -21,7 +21,9 @@ class SaslFailed(Exception):
 
 
 class Mechanism(ABC):
-    """One authentication. `principal` is set when it is complete; `expires_ms` (wall clock) if it ends.
+    """A SASL exchange with one client.
+
+    `principal` is set when it is complete; `expires_ms` (wall clock) if the authentication ends by itself.
 
     `claimed` is the user name that the client has said, which need not be its own. `is_by_token`: the client
     shows a delegation token.

@@ -1,4 +1,4 @@
-"""What the supervisor tells the audit log: commands of `mpbroker ctl` that change something."""
+"""Describes commands of `mpbroker ctl` that change something, for the audit log."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _CREDENTIALS = struct.Struct("=iII")  # struct ucred: process, user, group
 
 
 class Peer(NamedTuple):
-    """Who has connected, as the kernel knows it."""
+    """The process at the other end of a connection, as the kernel knows it."""
 
     process_id: int
     user_id: int

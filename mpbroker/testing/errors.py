@@ -1,4 +1,4 @@
-"""What can go wrong with a test's broker."""
+"""The error of a test's broker."""
 
 
 class BrokerFailed(Exception):

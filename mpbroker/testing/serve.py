@@ -25,8 +25,8 @@ EXIT_WITHOUT_OWNER = 3
 
 
 class Order(msgspec.Struct):
-    """What to serve. `owner`: the pid of our parent. `own_directories`: to be made, unless an
-    earlier start has left them, and removed.
+    """An order to serve. `owner` is the pid of our parent. `own_directories` are made, unless an earlier
+    start has left them, and removed when the owner has gone.
     """
 
     owner: int

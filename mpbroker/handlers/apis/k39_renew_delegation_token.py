@@ -5,40 +5,24 @@
 
 from __future__ import annotations
 
-import logging
-
-from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
-from mpbroker.handlers.api_parts.token_requests import NO_TIME_MS, may_ask_for_tokens
+from mpbroker.handlers.api_parts.token_requests import NO_TIME_MS, change_token
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests.exchange import FEW_MAX
-from mpbroker.ipc.calls import ChangedToken, ChangeToken
+from mpbroker.ipc.calls import ChangeToken
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.messages import Message
 from mpbroker.protocol.messages import RenewDelegationTokenResponse as Response
-
-log = logging.getLogger("mpbroker")
 
 
 def failed(_exchange: ApiExchange, code: ErrorCode) -> Response:
     return Response(code, NO_TIME_MS)
 
 
-def renewed(exchange: ApiExchange, answer: ChangedToken | Unanswered) -> None:
-    if isinstance(answer, Unanswered):
-        exchange.fail(answer.code)
-        return
-    if not answer.error:
-        log.info("%s has renewed delegation token %s", exchange.session.principal, answer.token_id)
-    exchange.reply(Response(answer.error, answer.expires_ms))
-
-
 @api(ApiKey.RENEW_DELEGATION_TOKEN, 1, 2, name="RenewDelegationToken", failed=failed, elements_max=FEW_MAX)
-def handle(exchange: ApiExchange) -> Response | None:
+def handle(exchange: ApiExchange) -> Message | None:
     """Lets a token live longer."""
-    if not may_ask_for_tokens(exchange):
-        return failed(exchange, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     body = exchange.body
     call = ChangeToken(body.hmac, exchange.session.principal, body.renew_period_ms)
-    ask_coordinator(exchange, call, ChangedToken, lambda answer: renewed(exchange, answer))
-    return None
+    return change_token(exchange, call, Response, "renewed")

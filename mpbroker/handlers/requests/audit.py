@@ -1,4 +1,4 @@
-"""What a handler tells the audit log: refusals, and acts of administration with their results."""
+"""Describes refusals, and acts of administration with their results, for the audit log."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ USER_FREE: Final = 5
 USER_FORGET_NS: Final = 10_000_000_000
 """How many failures of an address and of a user cost nothing, and how soon one is forgotten."""
 NETWORK_BYTES: Final = 8
-"""Of an address of IPv6: a /64 is one customer."""
+"""The part of an IPv6 address that counts: a customer of a provider has a /64 at least."""
 DOUBLINGS_MAX: Final = 16
 """Failures that count beyond the free ones, so that they are forgotten in bounded time."""
 
