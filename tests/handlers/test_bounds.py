@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mpbroker.handlers.requests.exchange import RESPONSE_BYTES_MAX
+from mpbroker.handlers.requests.limits import RESPONSE_BYTES_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import decode_response_frame

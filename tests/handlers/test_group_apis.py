@@ -11,7 +11,7 @@ from mpbroker.handlers.api_parts import offset_commits
 from mpbroker.handlers.apis import all_apis, k09_offset_fetch
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
 from mpbroker.handlers.requests import exchange
-from mpbroker.handlers.requests.exchange import FEW_MAX, NAMED_MAX
+from mpbroker.handlers.requests.limits import FEW_MAX, NAMED_MAX
 from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, ForwardedRequest, MalformedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor

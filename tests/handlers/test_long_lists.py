@@ -7,6 +7,7 @@ import pytest
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.requests import exchange as handlers_exchange
 from mpbroker.handlers.requests import metadata as handlers_metadata
+from mpbroker.handlers.requests.limits import NAMED_MAX
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol import topic_names
 from mpbroker.protocol.messages import (
@@ -111,7 +112,7 @@ def test_more_than_any_broker_has_closes_the_connection(
 ) -> None:
     """Check the limit, which protects the one coordinator that serves all clients."""
     request = REQUESTS[key]()
-    setattr(request, field, [entry] * (handlers_exchange.NAMED_MAX + 1))
+    setattr(request, field, [entry] * (NAMED_MAX + 1))
     ready.processor.send(request_frame(key, all_apis()[key].latest, request))
     ready.turn()
     while ready.handler.has_heavy():

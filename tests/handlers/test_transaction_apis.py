@@ -11,7 +11,7 @@ from kio.serial import entity_reader
 
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
-from mpbroker.handlers.requests.exchange import NAMED_MAX
+from mpbroker.handlers.requests.limits import NAMED_MAX
 from mpbroker.ipc.calls import Abandon, Failed, ForwardedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR

@@ -14,7 +14,7 @@ from mpbroker.handlers.api_parts import broker_loggers
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests import permissions
-from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE
+from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE
 from mpbroker.handlers.requests.permissions import Need
 from mpbroker.ipc.calls import AlteredResources, AlterSettings, ConfigAlteration, ConfigChange
 from mpbroker.protocol.errors import ApiError, ErrorCode

@@ -15,7 +15,8 @@ from pkgutil import iter_modules
 from typing import Any, TypeAlias
 
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import PARTITIONS_MAX, Outcome
+from mpbroker.handlers.requests.exchange import Outcome
+from mpbroker.handlers.requests.limits import PARTITIONS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.api_versions import Served
 from mpbroker.protocol.errors import ErrorCode

@@ -33,7 +33,7 @@ from mpbroker.handlers.fetch.fetch_sessions import (
 from mpbroker.handlers.fetch.partition_readers import READ_COMMITTED, bound_of
 from mpbroker.handlers.produce.topic_meters import partition_fetched
 from mpbroker.handlers.requests.answers import FileSlice
-from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE
+from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.parked_memory import PARTITION_BYTES, REQUEST_BYTES
 from mpbroker.handlers.requests.permissions import READ_TOPIC

@@ -9,7 +9,7 @@ from __future__ import annotations
 from mpbroker.handlers.api_parts.group_sizes import is_too_large
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import MEMBERS_MAX
+from mpbroker.handlers.requests.limits import MEMBERS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import SyncGroupResponse

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mpbroker.handlers.api_parts.visible_lists import list_visible
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import FEW_MAX
+from mpbroker.handlers.requests.limits import FEW_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_CLUSTER, DESCRIBE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 

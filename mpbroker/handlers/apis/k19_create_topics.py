@@ -17,7 +17,7 @@ from mpbroker.config.describe import describe_topic
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE, TOPICS_MAX
+from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE, TOPICS_MAX
 from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.protocol.api_keys import ApiKey

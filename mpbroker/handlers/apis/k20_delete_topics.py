@@ -12,7 +12,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import TOPICS_MAX
+from mpbroker.handlers.requests.limits import TOPICS_MAX
 from mpbroker.handlers.requests.permissions import DELETE_CLUSTER, DELETE_TOPIC, DESCRIBE_TOPIC
 from mpbroker.ipc.calls import DeletedTopics, DeleteTopics
 from mpbroker.protocol.api_keys import ApiKey

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import FEW_MAX
+from mpbroker.handlers.requests.limits import FEW_MAX
 from mpbroker.handlers.requests.permissions import IDEMPOTENT_WRITE
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode

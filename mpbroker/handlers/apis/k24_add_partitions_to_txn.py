@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import TOPICS_MAX
+from mpbroker.handlers.requests.limits import TOPICS_MAX
 from mpbroker.handlers.requests.permissions import WRITE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode

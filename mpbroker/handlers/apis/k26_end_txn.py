@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import FEW_MAX
+from mpbroker.handlers.requests.limits import FEW_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 

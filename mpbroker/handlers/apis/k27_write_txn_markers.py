@@ -15,7 +15,7 @@ from typing import TypeAlias
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.produce.slow_appends import Append
-from mpbroker.handlers.requests.exchange import CHANGES_MAX
+from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.slots import Batch
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode

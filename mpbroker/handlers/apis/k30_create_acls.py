@@ -11,7 +11,7 @@ import logging
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import CHANGES_MAX
+from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.calls import AlteredResources, CreateAcls
 from mpbroker.protocol.api_keys import ApiKey

@@ -12,7 +12,7 @@ from mpbroker.handlers.api_parts.acl_fields import filter_in
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import CHANGES_MAX
+from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.acls import AclImage
 from mpbroker.ipc.calls import DeleteAcls, DeletedAcls
 from mpbroker.protocol.api_keys import ApiKey

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import CHANGES_MAX
+from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.handlers.requests.permissions import ALTER_TOPIC
 from mpbroker.ipc.calls import AlteredResources, CreatePartitions, MorePartitions
 from mpbroker.protocol.api_keys import ApiKey

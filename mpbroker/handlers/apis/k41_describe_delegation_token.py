@@ -11,7 +11,7 @@ from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_co
 from mpbroker.handlers.api_parts.token_requests import may_ask_for_tokens
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import MEMBERS_MAX
+from mpbroker.handlers.requests.limits import MEMBERS_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOKEN, DESCRIBE_TOKENS
 from mpbroker.ipc.calls import DescribedTokens, DescribeTokens, TokenDetails
 from mpbroker.protocol.api_keys import ApiKey

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import NAMED_MAX
+from mpbroker.handlers.requests.limits import NAMED_MAX
 from mpbroker.handlers.requests.permissions import DELETE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode

@@ -13,7 +13,7 @@ from typing import Any
 from mpbroker.handlers.api_parts.config_changes import alter, failing
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import CHANGES_MAX
+from mpbroker.handlers.requests.limits import CHANGES_MAX
 from mpbroker.ipc.calls import ConfigChange
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import IncrementalAlterConfigsResponse, Message

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE
+from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE
 from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import PartitionProducers, Producers, TellProducers

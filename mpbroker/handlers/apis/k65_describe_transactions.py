@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.exchange import LOOKED_UP_AT_ONCE, NAMED_MAX
+from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE, NAMED_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC, DESCRIBE_TRANSACTION
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode

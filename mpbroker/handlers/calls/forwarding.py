@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from mpbroker.handlers.calls.patient_client import PatientClient
-from mpbroker.handlers.requests.exchange import KEPT_BYTES, Exchange, Outcome
+from mpbroker.handlers.requests.exchange import Exchange, Outcome
+from mpbroker.handlers.requests.limits import KEPT_BYTES
 from mpbroker.handlers.requests.parked_memory import REQUEST_BYTES, ParkedMemory
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import Failed, ForwardedRequest, ForwardedResponse, MalformedRequest

@@ -17,6 +17,15 @@ from mpbroker.handlers.requests.acted_on import names_in
 from mpbroker.handlers.requests.answers import NO_PAUSE, Answers, Pause, Timing
 from mpbroker.handlers.requests.audit import act_of, as_refusal, with_result
 from mpbroker.handlers.requests.authorization import Authorization
+from mpbroker.handlers.requests.limits import (
+    DECODED_AT_ONCE,
+    ENCODED_AT_ONCE,
+    KEPT_BYTES,
+    LOOKED_INTO_BYTES,
+    LOOKED_UP_AT_ONCE,
+    RESPONSE_BYTES_MAX,
+    SEARCHED_AT_ONCE,
+)
 from mpbroker.handlers.requests.permissions import ADMINISTRATION, Need
 from mpbroker.handlers.requests.request_log import describe
 from mpbroker.ipc.calls import Account
@@ -43,36 +52,6 @@ from shm.clock import monotonic_ms
 from shm.counters import CounterPage
 
 log = logging.getLogger("mpbroker")
-
-# Elements that the arrays of one request may have in all, its tagged fields included. They are counted before
-# the request is decoded. Requests about topics and partitions: all that a broker has, each partition with its
-# topic.
-PARTITIONS_MAX = 40_000
-# Requests about topics alone.
-TOPICS_MAX = 20_000
-# Requests about groups or transactional ids: an administrator's client asks for all of them at once.
-NAMED_MAX = 50_000
-# Requests by which administrators change much at once, and those that describe users.
-# (Kafka: QuorumController.MAX_RECORDS_PER_USER_OP)
-CHANGES_MAX = 10_000
-# Requests about the members of one group, and those without a long list.
-MEMBERS_MAX = 10_000
-FEW_MAX = 1_000
-# Shorter bodies are not looked into: each element takes at least a byte.
-LOOKED_INTO_BYTES = 1_000
-# A request that waits keeps so much of what its client has sent.
-KEPT_BYTES = 4_096
-# A request with more elements is decoded in pieces, between other work.
-DECODED_AT_ONCE = 2_000
-# Elements of a response that are encoded at once.
-ENCODED_AT_ONCE = 2_000
-# The most bytes of one response, without the records that a processor sends from files.
-RESPONSE_BYTES_MAX = 32 << 20
-
-# Items that may need a disk read, or have a long answer, done before the handler looks at its other work.
-SEARCHED_AT_ONCE = 32
-# Items that need a few look-ups each: some milliseconds.
-LOOKED_UP_AT_ONCE = 1_000
 
 CLIENT_ID_AT = 12
 LENGTH = struct.Struct(">h")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpbroker.handlers.apis import k00_produce
-from mpbroker.handlers.requests.exchange import ENCODED_AT_ONCE
+from mpbroker.handlers.requests.limits import ENCODED_AT_ONCE
 from mpbroker.protocol.messages import ProduceRequest
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec

@@ -1,0 +1,33 @@
+"""Limits of one request: elements it may have, and how much of it is done before other work."""
+
+from __future__ import annotations
+
+# Elements that the arrays of one request may have in all, its tagged fields included. They are counted before
+# the request is decoded. Requests about topics and partitions: all that a broker has, each partition with its
+# topic.
+PARTITIONS_MAX = 40_000
+# Requests about topics alone.
+TOPICS_MAX = 20_000
+# Requests about groups or transactional ids: an administrator's client asks for all of them at once.
+NAMED_MAX = 50_000
+# Requests by which administrators change much at once, and those that describe users.
+# (Kafka: QuorumController.MAX_RECORDS_PER_USER_OP)
+CHANGES_MAX = 10_000
+# Requests about the members of one group, and those without a long list.
+MEMBERS_MAX = 10_000
+FEW_MAX = 1_000
+# Shorter bodies are not looked into: each element takes at least a byte.
+LOOKED_INTO_BYTES = 1_000
+# A request that waits keeps so much of what its client has sent.
+KEPT_BYTES = 4_096
+# A request with more elements is decoded in pieces, between other work.
+DECODED_AT_ONCE = 2_000
+# Elements of a response that are encoded at once.
+ENCODED_AT_ONCE = 2_000
+# The most bytes of one response, without the records that a processor sends from files.
+RESPONSE_BYTES_MAX = 32 << 20
+
+# Items that may need a disk read, or have a long answer, done before the handler looks at its other work.
+SEARCHED_AT_ONCE = 32
+# Items that need a few look-ups each: some milliseconds.
+LOOKED_UP_AT_ONCE = 1_000
