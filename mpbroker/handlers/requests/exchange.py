@@ -42,7 +42,7 @@ from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
 from shm.counters import CounterPage
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 # Elements that the arrays of one request may have in all, its tagged fields included. They are counted before
 # the request is decoded. Requests about topics and partitions: all that a broker has, each partition with its
