@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.ipc.log_levels import subsystem_of
 from tests.support.behaviours import BEHAVIOURS
 
 ROOT = Path(__file__).parent.parent
@@ -468,6 +469,23 @@ def client_signs(source: str) -> list[str]:
                 found.append(node.attr)
         found += [name for name in modules if name.split(".")[0] in OTHER_KAFKA_CLIENTS]
     return found
+
+
+# Rooms that Spark's processes use, too: they have one logger there.
+LOGGERS_OF_OTHERS = {"mpbroker.spark", "mpbroker.kafka.request.logger", "mpbroker.kafka.authorizer.logger"}
+# They are about all loggers.
+ABOUT_LOGGERS = {"mpbroker.ipc.log_levels", "mpbroker.supervisor.logs", "mpbroker.ipc.process"}
+
+
+def test_each_module_has_the_logger_of_its_part() -> None:
+    odd = [
+        (module, name)
+        for path in files([ROOT / "mpbroker"], ".py", ".pyx", ".pxi")
+        for name in re.findall(r'getLogger\("([^"]*)"\)', path.read_text())
+        if (module := module_of(path)) not in ABOUT_LOGGERS
+        and name not in LOGGERS_OF_OTHERS | {subsystem_of(module)}
+    ]
+    assert odd == [], "clients set levels by the names in mpbroker/ipc/log_levels.py"
 
 
 def test_there_is_one_kafka_client() -> None:

@@ -48,6 +48,22 @@ def request_log(log_dirs: str | None, switch: str | None, *, as_json: bool) -> N
         print(f"the request log is {'on' if reply['request_log'] else 'off'}")
 
 
+def log_level(log_dirs: str | None, logger: str | None, level: str | None, *, as_json: bool) -> None:
+    """Print the levels of all loggers, or set that of one; "default" is the one at start. Raises CliError."""
+    if logger is not None and level is None:
+        raise CliError(f"which level shall {logger} have? Say a level, or default", USAGE_ERROR)
+    wanted = {}
+    if logger is not None and level is not None:
+        wanted = {"logger": logger, "level": "" if level.lower() == "default" else level.upper()}
+    reply = ControlClient.find(log_dirs).call("log-level", **wanted)
+    loggers = reply["loggers"] if logger is None else {logger: reply["loggers"][logger]}
+    if as_json:
+        print_json({"loggers": loggers})
+        return
+    for name, now in loggers.items():
+        print(f"{name} {now}")
+
+
 def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *, as_json: bool) -> None:
     """Ask for other numbers of workers; None keeps a number. Raises CliError."""
     wanted = {"handlers": handlers, "processors": processors}

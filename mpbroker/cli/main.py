@@ -99,6 +99,14 @@ def serve(
     log_workers: Annotated[
         str | None, typer.Option(metavar="N", help="Log processes (disk; default: 1).")
     ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--log-format",
+            metavar="text|json",
+            help="Lines of the broker's log (default: $MPBROKER_LOG_FORMAT, or text).",
+        ),
+    ] = None,
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Check the settings and exit.")
     ] = False,
@@ -113,7 +121,8 @@ def serve(
         "--handlers": handlers,
         "--log-workers": log_workers,
     }
-    raise typer.Exit(command.serve(config, options or [], flags, check_only=check_config))
+    code = command.serve(config, options or [], flags, log_format=log_format, check_only=check_config)
+    raise typer.Exit(code)
 
 
 @topic_app.command("create")

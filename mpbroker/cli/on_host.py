@@ -156,6 +156,22 @@ def ctl_request_log(
     ctl.request_log(log_dirs, switch, as_json=json)
 
 
+@ctl_app.command("log-level")
+def ctl_log_level(
+    logger: Annotated[str | None, typer.Argument(metavar="LOGGER", hidden=True)] = None,
+    level: Annotated[str | None, typer.Argument(metavar="LEVEL", hidden=True)] = None,
+    log_dirs: LogDirs = None,
+    json: Json = False,
+) -> None:
+    """Levels of the broker's loggers; change one until it stops.
+
+    LOGGER is root or one of the list; LEVEL is TRACE, DEBUG, INFO, WARN, ERROR, FATAL or default.
+    """
+    from mpbroker.cli import ctl
+
+    ctl.log_level(log_dirs, logger, level, as_json=json)
+
+
 @ctl_app.command("resize")
 def ctl_resize(
     handlers: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many handlers.")] = None,

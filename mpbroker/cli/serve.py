@@ -1,15 +1,15 @@
 """`mpbroker serve`: reads and checks the settings and reports problems; then the supervisor takes over."""
 
 import gc
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.keys import ConfigError
-from mpbroker.config.load import Flag, load
+from mpbroker.config.load import Flag, Loaded, load
 from mpbroker.security.listener import SecurityError, secure_listeners
 from mpbroker.supervisor import logs
 
@@ -24,20 +24,60 @@ FLAG_KEYS = {
 
 
 def serve(
-    config_file: Path | None, overrides: Sequence[str], flags: Mapping[str, str | None], *, check_only: bool
+    config_file: Path | None,
+    overrides: Sequence[str],
+    flags: Mapping[str, str | None],
+    *,
+    log_format: str | None = None,
+    check_only: bool,
 ) -> int:
-    """Run the broker and return its exit code. Raises CliError."""
-    config = read_config(config_file, overrides, flags)
+    """Run the broker and return its exit code. Raises CliError.
+
+    Where the log is for programs, warnings and errors before its first line are lines of it, too.
+    """
     try:
         logs.wanted_level(os.environ)
+        wanted = logs.wanted_format(os.environ, log_format)
     except ValueError as error:
         raise CliError(str(error), USAGE_ERROR) from error
+    if wanted is logs.LogFormat.TEXT and not logs.is_journal(os.environ, 2):
+        return _serve(config_file, overrides, flags, _print, wanted, check_only=check_only)
+    out = logs.handler(wanted)
+
+    def say(level: int, text: str) -> None:
+        out.handle(logging.LogRecord("mpbroker.supervisor", level, "", 0, "%s", (text,), None))
+
+    try:
+        return _serve(config_file, overrides, flags, say, wanted, check_only=check_only)
+    except CliError as error:
+        for line in str(error).splitlines():
+            say(logging.ERROR, line)
+        return error.exit_code
+
+
+def _print(level: int, text: str) -> None:
+    print(f"mpbroker: {'warning: ' if level == logging.WARNING else ''}{text}", file=sys.stderr)
+
+
+def _serve(
+    config_file: Path | None,
+    overrides: Sequence[str],
+    flags: Mapping[str, str | None],
+    say: Callable[[int, str], None],
+    log_format: logs.LogFormat,
+    *,
+    check_only: bool,
+) -> int:
+    loaded = read_config(config_file, overrides, flags)
+    config = loaded.config
+    for warning in loaded.warnings:
+        say(logging.WARNING, str(warning))
     if check_only:
         try:
             secure_listeners(config)
         except SecurityError as error:
             raise CliError(str(error), USAGE_ERROR) from error
-        print("mpbroker: the configuration is valid", file=sys.stderr)
+        say(logging.INFO, "the configuration is valid")
         return 0
     refuse_other_platforms(sys.platform)
     # Off until the supervisor forks: imports leave no garbage.
@@ -46,20 +86,18 @@ def serve(
 
     file = config_file.absolute() if config_file is not None else None
     given = _given(flags)
-    return run(config, (lambda: load(file, overrides, given)) if file is not None else None)
+    read_again = (lambda: load(file, overrides, given)) if file is not None else None
+    return run(config, read_again, log_format=log_format)
 
 
 def read_config(
     config_file: Path | None, overrides: Sequence[str], flags: Mapping[str, str | None]
-) -> BrokerConfig:
-    """Return the configuration. Warnings go to standard error. Raises CliError for problems."""
+) -> Loaded:
+    """Return the configuration, and warnings. Raises CliError for problems."""
     try:
-        loaded = load(config_file, overrides, _given(flags))
+        return load(config_file, overrides, _given(flags))
     except ConfigError as error:
         raise CliError(str(error), USAGE_ERROR) from error
-    for warning in loaded.warnings:
-        print(f"mpbroker: warning: {warning}", file=sys.stderr)
-    return loaded.config
 
 
 def _given(flags: Mapping[str, str | None]) -> list[Flag]:

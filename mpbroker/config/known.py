@@ -103,6 +103,37 @@ def nearest(key: str) -> str | None:
     return None
 
 
+def is_misspelt(key: str) -> bool:
+    """Return whether an unknown key was surely meant to be one that has an effect here.
+
+    It differs from a supported one by two letters at most, is close to one that this broker alone has, or
+    its prefix says that it is about security or another thing that is refused rather than ignored.
+    """
+    if _reason(REFUSED, key) is not None:
+        return True
+    plain = key.lower().replace("_", ".")
+    supported = [*BROKER_KEYS, *ALIASES]
+    if any(_is_within_two_edits(plain, name) for name in supported):
+        return True
+    return closest(plain, [name for name in supported if name not in kafka_defaults()]) is not None
+
+
+def _is_within_two_edits(one: str, other: str) -> bool:
+    """Return whether two insertions, deletions or replacements of letters at most make one of the other."""
+    if abs(len(one) - len(other)) > 2:
+        return False
+    above = list(range(len(other) + 1))
+    for row, letter in enumerate(one, 1):
+        here = [row]
+        for column, theirs in enumerate(other, 1):
+            cheapest = min(above[column] + 1, here[column - 1] + 1, above[column - 1] + (letter != theirs))
+            here.append(cheapest)
+        if min(here) > 2:
+            return False
+        above = here
+    return above[-1] <= 2
+
+
 def closest(name: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate that a misspelt name was probably meant to be, or None."""
     return next(iter(difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.75)), None)

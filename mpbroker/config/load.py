@@ -38,6 +38,7 @@ class _Setting(msgspec.Struct, frozen=True):
     key: str
     text: str
     origin: str
+    is_of_file: bool = False
 
 
 def load(path: Path | None = None, overrides: Sequence[str] = (), flags: Sequence[Flag] = ()) -> Loaded:
@@ -83,7 +84,7 @@ def _from_file(path: Path | None) -> list[_Setting]:
         raise ConfigError([Problem("", str(path), f"is not UTF-8 text (byte {error.start})")]) from error
     except OSError as error:
         raise ConfigError([Problem("", str(path), f"cannot be read: {error.strerror}")]) from error
-    settings = [_Setting(entry.key, entry.value, f"{path}:{entry.line}") for entry in entries]
+    settings = [_Setting(entry.key, entry.value, f"{path}:{entry.line}", True) for entry in entries]
     # In Kafka log.dirs beats log.dir wherever the two stand, so second names go first.
     return sorted(settings, key=lambda setting: setting.key not in known.ALIASES)
 
@@ -118,7 +119,7 @@ def _merge(settings: dict[str, _Setting], more: Iterable[_Setting], warnings: li
         if before is not None and before.text.strip() != setting.text.strip():
             message = f"{setting.key} given here beats the one given in {before.origin}"
             warnings.append(Problem(key, setting.origin, message))
-        settings[key] = _Setting(key, setting.text, setting.origin)
+        settings[key] = msgspec.structs.replace(setting, key=key)
 
 
 def _take_prefixed(settings: dict[str, _Setting]) -> list[_Setting]:
@@ -211,9 +212,7 @@ def _supported(
         elif key in known.HANDLED:
             continue
         elif not known.is_known(key):
-            guess = known.nearest(key)
-            hint = f"; did you mean {guess}?" if guess else ""
-            problems.append(Problem(key, setting.origin, f"unknown setting {key}{hint}"))
+            _add_unknown(setting, problems, warnings)
         elif reason := known.refusal(key, setting.text.strip()):
             problems.append(
                 Problem(key, setting.origin, f"{key} cannot be honoured: {reason}; remove the line")
@@ -221,6 +220,21 @@ def _supported(
         else:
             warnings.append(Problem(key, setting.origin, f"{key} has no effect: {known.no_effect(key)}"))
     return supported
+
+
+def _add_unknown(setting: _Setting, problems: list[Problem], warnings: list[Problem]) -> None:
+    """Add a key that neither Kafka nor this broker has.
+
+    Kafka warns of such a key, which may be a plug-in's. So do we if a file has it, unless it looks like one
+    that would have an effect here.
+    """
+    key, guess = setting.key, known.nearest(setting.key)
+    hint = f"; did you mean {guess}?" if guess else ""
+    if setting.is_of_file and not known.is_misspelt(key):
+        why = f"{key} has no effect: neither Kafka nor mpbroker has such a setting{hint}"
+        warnings.append(Problem(key, setting.origin, why))
+    else:
+        problems.append(Problem(key, setting.origin, f"unknown setting {key}{hint}"))
 
 
 def _values(supported: dict[str, _Setting], problems: list[Problem]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _NEWS = {
     Awaited.CREDENTIALS: "credentials",
     Awaited.RATES: "rates of addresses",
 }
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.coordinator")
 
 
 @dataclass

@@ -62,7 +62,7 @@ from mpbroker.records.unpack import LIBRARIES
 from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 # Look again at a ring that was full after at most this time. Its consumer rings the bell when there is room,
 # but perhaps just before this process sleeps.

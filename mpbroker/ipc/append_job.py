@@ -32,7 +32,7 @@ ACKS_ALL = -1
 # A decision of the coordinator has no client's deadline: its result is known, or is read from the log.
 NO_TIMEOUT_MS = (1 << 31) - 1
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.ipc")
 
 
 class NewBatch(NamedTuple):

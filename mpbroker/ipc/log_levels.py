@@ -1,19 +1,47 @@
 """Log levels: words that clients alter and that all the broker's processes look at, until it stops.
 
-`log_level` and `request_log` hold the level that somebody has given to root and to the request log; 0 means
-as the broker was started. They are the exception to one writer per word: the supervisor writes them, and any
-handler for a client. Each change is one store and nobody waits for another, so the last writer wins. (Kafka:
+`log_levels` holds a word for each of LOGGERS, `request_log` one for the request log: the level that somebody
+has given it, or 0. They are the exception to one writer per word: the supervisor writes them, and any handler
+for a client. Each change is one store and nobody waits for another, so the last writer wins. (Kafka:
 LoggingController.)
 """
 
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.topology import SharedMemory
+from shm.word import Words
 
 ROOT, REQUESTS = "root", "kafka.request.logger"
+# The logger of `logging` that ROOT is, and the one above all others.
+ALL: Final = "mpbroker"
+# The loggers of the broker's parts: of its rooms, and of folders that do work of a kind of their own. A
+# folder's logger inherits the level of its room's, and that one ROOT's.
+SUBSYSTEMS: Final = (
+    "mpbroker.coordinator",
+    "mpbroker.coordinator.groups",
+    "mpbroker.coordinator.metadata",
+    "mpbroker.coordinator.transactions",
+    "mpbroker.handlers",
+    "mpbroker.ipc",
+    "mpbroker.log",
+    "mpbroker.log.compaction",
+    "mpbroker.log.recovery",
+    "mpbroker.log.replica_move",
+    "mpbroker.log.retention",
+    "mpbroker.log.scrub",
+    "mpbroker.network",
+    "mpbroker.network.acceptor",
+    "mpbroker.network.processor",
+    "mpbroker.security",
+    "mpbroker.supervisor",
+)
+# In the order of their words.
+LOGGERS: Final = (ALL, *SUBSYSTEMS)
+assert len(LOGGERS) == topology.LOG_LEVELS
 # Kafka's names with the numbers of `logging`. Nothing is logged below DEBUG.
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
 
@@ -22,26 +50,81 @@ def _name(number: int) -> str:
     return next(name for name, least in reversed(LEVELS.items()) if least <= number)
 
 
+def subsystem_of(module: str) -> str:
+    """Return the name of the logger that a module of the broker has."""
+    while module not in LOGGERS:
+        module = module.rpartition(".")[0]
+    return module
+
+
+def logger_of(role: int) -> str:
+    """Return the name of the logger of a process: that of what it mostly does."""
+    if topology.is_handler(role):
+        return "mpbroker.handlers"
+    if topology.is_processor(role):
+        return "mpbroker.network.processor"
+    if topology.is_log_worker(role):
+        return "mpbroker.log"
+    return {
+        topology.SUPERVISOR: "mpbroker.supervisor",
+        topology.COORDINATOR: "mpbroker.coordinator",
+        topology.CLEANER: "mpbroker.log.compaction",
+        topology.SCRUBBER: "mpbroker.log.scrub",
+    }.get(role, "mpbroker.network.acceptor")
+
+
+def inherited_words(logger: str) -> tuple[int, ...]:
+    """Return the indices of the words that say a logger's level: its own first, then those above it."""
+    found = [at for at, name in enumerate(LOGGERS) if f"{logger}.".startswith(f"{name}.")]
+    return tuple(reversed(found))
+
+
+def level_at_start() -> int:
+    """Return the level of all loggers that nobody has given one."""
+    return logging.getLogger(ALL).level or logging.WARNING
+
+
+def given_level(words: Words, indices: tuple[int, ...]) -> int:
+    """Return the level that somebody has given to a logger or to one above it; 0: nobody has."""
+    for index in indices:
+        if level := words.load(index):
+            return level
+    return 0
+
+
 class LogLevels:
     """The loggers and their levels by name."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
-        self._root = memory.words("log_level")
+        self._levels = memory.words("log_levels")
         self._requests = memory.words("request_log")
 
     def all(self) -> dict[str, str]:
-        root = self._root.load(0) or logging.getLogger("mpbroker").getEffectiveLevel()
+        """Return the level of each logger, its own or inherited."""
+        at_start = level_at_start()
+        levels = {name: given_level(self._levels, inherited_words(name)) or at_start for name in LOGGERS}
         requests = self._requests.load(0) or LEVELS["WARN"]
-        return {REQUESTS: _name(requests), ROOT: _name(root)}
+        return {
+            REQUESTS: _name(requests),
+            **{name: _name(levels[name]) for name in SUBSYSTEMS},
+            ROOT: _name(levels[ALL]),
+        }
+
+    def check(self, logger: str, level: str) -> None:
+        """Raise ValueError if there is no such logger, or no such level. "" is the level at start."""
+        if logger not in self.all():
+            raise ValueError(f"there is no logger {logger!r}; there are {', '.join(self.all())}")
+        if level and level not in LEVELS:
+            raise ValueError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
 
     def put(self, logger: str, level: str | None) -> None:
-        """Set a logger's level; None restores the level at start."""
+        """Set a logger's level. None: root has its level at start again, the others inherit theirs."""
         number = 0 if level is None else LEVELS[level]
-        if logger == ROOT:
-            self._root.store(0, number)
-        else:
+        if logger == REQUESTS:
             self._log_requests(number)
+        else:
+            self._levels.store(LOGGERS.index(ALL if logger == ROOT else logger), number)
 
     @property
     def logs_requests(self) -> bool:

@@ -25,13 +25,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-import setproctitle
-
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import MAX_LISTENERS
-from mpbroker.ipc import settings
+from mpbroker.ipc import settings, titles
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.listeners import AddedListener, ListenerCount, ListenerState
+from mpbroker.ipc.log_levels import logger_of
 from mpbroker.ipc.session import Session, Sessions
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import PROCESSES, SUPERVISOR, SharedMemory, is_control_plane, name_of
@@ -122,7 +121,7 @@ class ProcessContext:
         self.incarnation = incarnation
         self.counters: CounterPage = memory.counters(index)
         self.bell: Doorbell = memory.doorbell(index)
-        self.log = logging.getLogger("mpbroker")
+        self.log = logging.getLogger(logger_of(index))
         self._bells = {i: memory.doorbell(i) for i in range(PROCESSES)}
         self._orders = memory.words("orders")
         self._states = memory.words("states")
@@ -253,7 +252,7 @@ class ProcessContext:
 
     def entitle(self, about: str) -> None:
         """Set what ps shows of this process: its plane, its kind and number, and then what it is about."""
-        setproctitle.setproctitle(f"mpbroker: {self.name} {about}".strip())
+        titles.entitle(f"{self.name} {about}")
 
     def entitle_by_listeners(self) -> None:
         """Put the listeners of this process's plane that are accepted now into the title.

@@ -28,7 +28,7 @@ NO_ANSWER = -1
 
 Then: TypeAlias = Callable[[Message], None]
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.ipc")
 
 
 class _Pending(NamedTuple):

@@ -80,6 +80,8 @@ CONTROL_QUEUED_REQUESTS = 20
 CHANNELS_PER_PROCESSOR = 32768
 SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
 LEDGER_BYTES = ledger_bytes(CHANNELS_PER_PROCESSOR)
+# Loggers that have a level of their own (ipc.log_levels).
+LOG_LEVELS = 18
 
 # Clients that each handler can measure at once. Idle ones make room.
 QUOTA_ROWS = 8192
@@ -311,7 +313,7 @@ class SharedMemory:
             Block("orders", words),
             # The supervisor, or a handler for a client: the log levels (ipc.log_levels says why both may).
             Block("request_log", 64),
-            Block("log_level", 64),
+            Block("log_levels", 8 * LOG_LEVELS),
             # The coordinator: whether request time is limited for anybody, so that processors measure it.
             Block("request_quotas", 64),
             # Each process: how far it is (process.State).

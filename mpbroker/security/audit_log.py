@@ -26,7 +26,7 @@ from mpbroker.security.audit import Audit, Gap, Told, as_json, as_text, line
 # Kafka's name for refusals. It has all of the audit, whatever the level of the broker's log is.
 log = logging.getLogger("mpbroker.kafka.authorizer.logger")
 log.setLevel(logging.INFO)
-_broker_log = logging.getLogger("mpbroker")
+_broker_log = logging.getLogger("mpbroker.security")
 
 MODE: Final = 0o640
 # A file that fails now and then is complained of no more often than this.

@@ -27,7 +27,7 @@ KEY_TYPES = {"RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "ES256": "EC", "ES3
 # Members of a key that verify signatures. PyJWT takes a key with other members for a private key.
 PUBLIC_MEMBERS = {"kty", "n", "e", "crv", "x", "y"}
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.security")
 
 
 class KeySetError(ValueError):

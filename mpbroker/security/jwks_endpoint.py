@@ -35,7 +35,7 @@ OLD_AFTER = 2
 # changed settings has another key set, and need not refuse tokens until it has fetched the keys again.
 last_fetched: dict[str, tuple[float, list[dict[str, Any]]]] = {}
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.security")
 
 
 @dataclass(frozen=True)

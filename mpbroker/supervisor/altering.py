@@ -18,7 +18,7 @@ from mpbroker.ipc.broker_settings import BrokerSettings
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.topology import COORDINATOR, SUPERVISOR, SharedMemory
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.supervisor")
 
 _decoder = msgspec.msgpack.Decoder(BrokerSettings)
 

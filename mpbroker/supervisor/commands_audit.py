@@ -25,7 +25,7 @@ class CommandsAudit:
 
     def tell(self, peer: Peer, command: Command, answer: Answer) -> None:
         """Tell a command and what came of it, unless it only looked at something."""
-        if command.command in CHANGES or command.on is not None:
+        if command.command in CHANGES or command.on is not None or command.level is not None:
             self._audit.tell(monotonic_ms(), described(peer, command, answer))
             # A child that is forked later must not hold the file when it is rotated and deleted.
             self._log.close()
@@ -62,6 +62,8 @@ def _arguments(command: Command) -> Iterator[str]:
     for name in ("handlers", "processors"):
         if (number := getattr(command, name)) is not None:
             yield f"{name} {number}"
+    if command.level is not None:
+        yield f"{command.logger} {command.level or 'as at start'}"
     for text in (command.listener, command.protocol, command.advertised):
         if text is not None:
             yield text

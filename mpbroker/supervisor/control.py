@@ -32,7 +32,7 @@ CLIENTS_MAX = 64
 ANSWER_BYTES_MAX = 192 << 10
 
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: process, user, group
@@ -62,6 +62,8 @@ class Peer(NamedTuple):
 class Command(msgspec.Struct):
     command: str
     on: bool | None = None  # request-log; scrub: begin
+    logger: str | None = None  # log-level: whose level is to be shown or set
+    level: str | None = None  # log-level: the level to set; "": the one at start
     handlers: int | None = None
     processors: int | None = None
     listener: str | None = None  # listener-add: NAME://host:port; listener-remove: NAME

@@ -19,7 +19,7 @@ from mpbroker.supervisor.reloading import publish
 from mpbroker.supervisor.roles import served
 from mpbroker.supervisor.tree import Tree
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.supervisor")
 
 # Answered by processors, during the login.
 BEFORE_LOGIN = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)

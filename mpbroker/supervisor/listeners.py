@@ -33,7 +33,7 @@ from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.control import Later
 from mpbroker.supervisor.tree import Tree
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 @dataclass

@@ -1,26 +1,41 @@
-"""One log line format for all processes: time, level, process, message.
+"""The broker's log: one line for each event, from all processes, to stderr, for people or for machines.
 
-It goes to stderr, for systemd and terminals. Messages quote what clients have sent, so nothing in one ends
-the line or reaches a terminal as an escape sequence.
+Text has time, level, process and message; JSON the same as an object (`LogFormat`). Where journald reads
+stderr (`JOURNAL_STREAM`, systemd.exec(5)), each line begins with its priority (sd-daemon(3)), and text has no
+time, which journald knows. Messages quote what clients have sent, so nothing in one ends the line or reaches
+a terminal as an escape sequence.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, ClassVar
 
+from mpbroker.ipc.log_levels import ALL, LOGGERS, given_level, inherited_words
 from mpbroker.protocol.printable import printable, shortened
 from shm.word import Words
 
 LEVEL_VARIABLE = "MPBROKER_LOG_LEVEL"
+FORMAT_VARIABLE = "MPBROKER_LOG_FORMAT"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 # A request has names of up to 32,767 bytes, and many of them.
 MESSAGE_LENGTH_MAX = 16_384
 
 _name = "supervisor"
+
+
+class LogFormat(StrEnum):
+    """`json`: time in UTC (RFC 3339), level, process, pid, logger, message; exception where there is one."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class _Prefix(logging.Filter):
@@ -34,7 +49,7 @@ def written(text: str) -> str:
     return shortened(printable(shortened(text, MESSAGE_LENGTH_MAX)), MESSAGE_LENGTH_MAX)
 
 
-class _Formatter(logging.Formatter):
+class _Text(logging.Formatter):
     """Writes each record in one line. The lines of its traceback follow, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
@@ -47,6 +62,42 @@ class _Formatter(logging.Formatter):
         return "\n".join(f"  {written(line)}" for line in lines)
 
 
+class _Json(logging.Formatter):
+    """Writes each record as one line with one JSON object in ASCII, its traceback included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+        fields = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "process": record.__dict__.get("process_name", _name),
+            "pid": record.process,
+            "logger": record.name,
+            "message": shortened(record.getMessage(), MESSAGE_LENGTH_MAX),
+        }
+        if record.exc_info:
+            fields["exception"] = shortened(self.formatException(record.exc_info), MESSAGE_LENGTH_MAX)
+        return json.dumps(fields)
+
+
+class _WithPriority(logging.Formatter):
+    """Puts journald's priority before each line that another formatter makes of a record."""
+
+    def __init__(self, lines: logging.Formatter) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = f"<{_priority(record.levelno)}>"
+        return "\n".join(prefix + line for line in self._lines.format(record).split("\n"))
+
+
+def _priority(level: int) -> int:
+    """Return the priority of syslog(3) for a level of `logging`."""
+    steps = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+    return next((priority for least, priority in steps if level >= least), 7)
+
+
 def wanted_level(environment: Mapping[str, str]) -> str:
     """Return the level that the environment asks for. Raises ValueError if there is no such level."""
     text = environment.get(LEVEL_VARIABLE, "INFO")
@@ -55,37 +106,82 @@ def wanted_level(environment: Mapping[str, str]) -> str:
     return text.upper()
 
 
-def configure(level: str = "INFO") -> None:
-    """Set up logging. Call it once, before the first fork."""
+def wanted_format(environment: Mapping[str, str], flag: str | None = None) -> LogFormat:
+    """Return the format that --log-format or the environment asks for.
+
+    Raises ValueError if there is no such format.
+    """
+    text = environment.get(FORMAT_VARIABLE) or LogFormat.TEXT if flag is None else flag
+    try:
+        return LogFormat(text)
+    except ValueError:
+        origin = FORMAT_VARIABLE if flag is None else "--log-format"
+        raise ValueError(f"{origin}={text}: the format is one of {', '.join(LogFormat)}") from None
+
+
+def is_journal(environment: Mapping[str, str], fd: int) -> bool:
+    """Return whether journald reads a descriptor: JOURNAL_STREAM names its device and inode.
+
+    The variable alone says little: a shell may have sent the output of a service elsewhere.
+    """
+    device, _, inode = environment.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return False
+    return (device, inode) == (str(found.st_dev), str(found.st_ino))
+
+
+def formatter(log_format: LogFormat, *, to_journal: bool) -> logging.Formatter:
+    lines: logging.Formatter
+    if log_format is LogFormat.JSON:
+        lines = _Json()
+    else:
+        time = "" if to_journal else "%(asctime)s "
+        lines = _Text(f"{time}%(levelname)s [%(process_name)s] %(message)s")
+    return _WithPriority(lines) if to_journal else lines
+
+
+def handler(log_format: LogFormat) -> logging.Handler:
+    """Make what writes records to stderr, in the form that its reader takes."""
     out = logging.StreamHandler(sys.stderr)
     out.addFilter(_Prefix())
-    out.setFormatter(_Formatter("%(asctime)s %(levelname)s [%(process_name)s] %(message)s"))
-    root = logging.getLogger("mpbroker")
-    root.handlers[:] = [out]
+    out.setFormatter(formatter(log_format, to_journal=is_journal(os.environ, 2)))
+    return out
+
+
+def configure(level: str = "INFO", log_format: LogFormat = LogFormat.TEXT) -> None:
+    """Set up logging. Call it once, before the first fork."""
+    root = logging.getLogger(ALL)
+    root.handlers[:] = [handler(log_format)]
     root.setLevel(level)
     root.propagate = False
 
 
 class _Live(logging.Logger):
-    """A logger that heeds the level set by clients at once, in all processes (ipc.log_levels)."""
+    """A logger that heeds the levels set by clients at once, in all processes (ipc.log_levels)."""
 
-    word: ClassVar[Words]
+    words: ClassVar[Words]
 
     def getEffectiveLevel(self) -> int:  # noqa: N802
-        return self.word.load(0) or super().getEffectiveLevel()
+        indices = self.__dict__.get("indices")
+        if indices is None:
+            indices = self.__dict__["indices"] = inherited_words(self.name)
+        return given_level(self.words, indices) or super().getEffectiveLevel()
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802
         """Compute the answer anew: logging's cache would miss a change by another process."""
         return level >= self.getEffectiveLevel()
 
 
-def follow(word: Words) -> None:
-    """Make the logger heed the shared level. Call it before the first fork.
+def follow(words: Words) -> None:
+    """Make all loggers heed the shared levels. Call it before the first fork.
 
-    All modules hold the logger already, so its class is replaced.
+    Modules hold their loggers already, so the loggers' class is replaced.
     """
-    _Live.word = word
-    logging.getLogger("mpbroker").__class__ = _Live
+    _Live.words = words
+    for name in LOGGERS:
+        logging.getLogger(name).__class__ = _Live
 
 
 def set_process_name(name: str) -> None:

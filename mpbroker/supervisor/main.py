@@ -13,13 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import setproctitle
 from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.limits import resolved_overrides
 from mpbroker.config.protocols import uses_tls
-from mpbroker.ipc import settings, topology
+from mpbroker.ipc import settings, titles, topology
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
@@ -48,7 +47,7 @@ from mpbroker.supervisor.notify import Notifier
 from mpbroker.supervisor.reload import Changes, NoFile, ReadAgain, Reload, ReloadError
 from mpbroker.supervisor.reloading import Reloading, publish, tell
 from mpbroker.supervisor.resize import Resize
-from mpbroker.supervisor.status import status
+from mpbroker.supervisor.status import status, up_s
 from mpbroker.supervisor.tree import BrokerStops, Tree
 from shm.region import RegionUnavailable
 
@@ -66,7 +65,7 @@ NOT_FOLLOWED = (
     "configuration file"
 )
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 def security_of(config: BrokerConfig) -> dict[int, ListenerSecurity]:
@@ -94,18 +93,23 @@ def check_size(config: BrokerConfig) -> None:
         raise FatalError(str(error), EXIT_MISCONFIGURED) from error
 
 
-def run(config: BrokerConfig, read_again: ReadAgain | None = None, owner_fd: int = -1) -> int:
+def run(
+    config: BrokerConfig,
+    read_again: ReadAgain | None = None,
+    owner_fd: int = -1,
+    log_format: logs.LogFormat = logs.LogFormat.TEXT,
+) -> int:
     """Run a broker until it is told to stop; return the exit status.
 
     Every failure is one clear line in the log. `owner_fd`: the broker stops when it becomes readable, as the
     pidfd of a process does that ends; -1: nobody owns it. Only the owner of a broker may ask it for faults.
     """
-    logs.configure(logs.wanted_level(os.environ))
-    setproctitle.setproctitle("mpbroker: supervisor")
+    logs.configure(logs.wanted_level(os.environ), log_format)
+    titles.entitle("supervisor")
     try:
         with restricted_new_files():
             supervisor = Supervisor(config, read_again)
-            logs.follow(supervisor.memory.words("log_level"))
+            logs.follow(supervisor.memory.words("log_levels"))
             if owner_fd >= 0:
                 supervisor.belong_to(owner_fd)
             return supervisor.run()
@@ -172,6 +176,8 @@ class Supervisor:
         inherited = Inherited()
         fds, self.config = sockets.bind_all(look_up_addresses(config), inherited)
         undo.callback(sockets.release, fds, self.config.listeners, inherited)
+        titles.name_broker(self.config)
+        titles.entitle("supervisor")
         inherited.refuse_rest()
         self.directory, made = runtime_dir.make(config)
         undo.callback(remove_empty, made)
@@ -184,7 +190,6 @@ class Supervisor:
         name_log_dirs(config, self.identity)
 
     def run(self) -> int:
-        started = time.monotonic()
         wakeup = self._install_signals()
         audit = CommandsAudit(lambda: self.tree.config)
         control = ControlSocket(self.directory, self._serve, audit.tell, self.tree.watch, self.tree.unwatch)
@@ -195,7 +200,7 @@ class Supervisor:
                 self._start_tree()
             except OSError as error:
                 raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {error}") from error
-            self._announce(time.monotonic() - started)
+            self._announce()
             roles.prepare_cleaner()
             self.serves = True
             self._watch(audit)
@@ -330,7 +335,7 @@ class Supervisor:
         if topology.is_processor(role):
             self.listeners.abandon(role)
 
-    def _announce(self, took_s: float) -> None:
+    def _announce(self) -> None:
         listeners = ", ".join(str(listener) for listener in self.config.listeners)
         if self.config.log_flush_policy == "os":
             log.warning(
@@ -351,7 +356,7 @@ class Supervisor:
             self.config.num_io_threads,
             self.config.log_workers,
             ",".join(self.config.log_dirs),
-            took_s * 1000,
+            up_s() * 1000,
         )
         self.notifier.ready(f"Serving on {listeners}")
 
@@ -563,6 +568,8 @@ class Supervisor:
             return {"listeners": self.listeners.describe()}
         if command.command == "request-log":
             return self._log_requests(command)
+        if command.command == "log-level":
+            return self._log_level(command)
         if command.command == "scrub":
             from mpbroker.supervisor import scrubbing
 
@@ -570,7 +577,7 @@ class Supervisor:
                 scrubbing.begin(self.memory, self.config)
             return scrubbing.report(self.memory, self.config)
         if command.command not in CHANGES:
-            known = ", ".join(("status", "listeners", "request-log", "scrub", *CHANGES))
+            known = ", ".join(("status", "listeners", "request-log", "log-level", "scrub", *CHANGES))
             raise ValueError(f"unknown command {command.command!r}; known are {known}")
         if not self.serves:
             raise FatalError("the broker is starting or stopping: nothing can be changed now")
@@ -590,6 +597,15 @@ class Supervisor:
             levels.log_requests(command.on)
             log.info("the request log is %s", "on" if command.on else "off")
         return {"request_log": levels.logs_requests}
+
+    def _log_level(self, command: Command) -> dict[str, Any]:
+        """Set the level of a logger if asked to, and report all levels. Raises ValueError."""
+        levels = LogLevels(self.memory)
+        if command.level is not None:
+            levels.check(command.logger or "", command.level)
+            levels.put(command.logger or "", command.level or None)
+            log.info("the log level of %s is %s", command.logger, levels.all()[command.logger or ""])
+        return {"loggers": levels.all()}
 
     def _change_listeners(self, command: Command) -> Later:
         if not command.listener:

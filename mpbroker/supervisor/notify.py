@@ -9,7 +9,7 @@ import socket
 # A service manager that does not read must not keep the supervisor from its children.
 PATIENCE_S = 1.0
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 class Notifier:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SILENT_S = 1.0
 SAY_EVERY_S = 5.0
 DRAW_EVERY_S = 0.2
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 def going_on(config: BrokerConfig, memory: SharedMemory) -> list[Progress]:

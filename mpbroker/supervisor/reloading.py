@@ -19,7 +19,7 @@ from mpbroker.supervisor.reload import Changes
 from mpbroker.supervisor.rolling import Roll
 from mpbroker.supervisor.tree import Tree
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.supervisor")
 
 # The log workers come first: they have to know the defaults of topics by which handlers accept.
 _FOLLOWERS = (

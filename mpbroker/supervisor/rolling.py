@@ -16,7 +16,7 @@ from mpbroker.ipc import topology
 from mpbroker.supervisor.child import Child
 from mpbroker.supervisor.tree import Tree
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 class Roll:

@@ -26,7 +26,7 @@ from shm.region import refuse_disk
 
 RETRY_S = 2.0
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.supervisor")
 
 
 def check(config: BrokerConfig) -> Path:

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
+from mpbroker.ipc import titles
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor.activation import Inherited
 
@@ -179,7 +180,7 @@ def _holder(port: int) -> str:
             ):
                 holder = psutil.Process(connection.pid)
                 # Name another broker's supervisor, not a child that is replaced when it is stopped.
-                while (parent := holder.parent()) is not None and parent.name().startswith("mpbroker: "):
+                while (parent := holder.parent()) is not None and titles.is_of_broker(parent.name()):
                     holder = parent
                 return f"process {holder.pid} ({holder.name()})"
     except psutil.Error:

@@ -37,7 +37,7 @@ def status(
     return {
         "version": VERSION,
         "pid": os.getpid(),
-        "up_s": round(_up_s(), 1),
+        "up_s": round(up_s(), 1),
         "cluster_id": cluster_id,
         "node_id": config.node_id,
         "listeners": [one["listener"] for one in listeners],
@@ -67,8 +67,11 @@ def status(
     }
 
 
-def _up_s() -> float:
-    """Return the age of this process, the supervisor."""
+def up_s() -> float:
+    """Return the age of this process, the supervisor, to a tick of the kernel (10 ms).
+
+    What happened before its first line of Python counts, too, and so does a shell that became it by exec(2).
+    """
     started_s = process_start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 

@@ -62,7 +62,7 @@ class Tree:
     def __init__(self, memory: SharedMemory, config: BrokerConfig) -> None:
         self.memory = memory
         self.config = config
-        self.log = logging.getLogger("mpbroker")
+        self.log = logging.getLogger("mpbroker.supervisor")
         self.children: dict[int, Child] = {}
         self.bell = memory.doorbell(topology.SUPERVISOR)
         self.counters = memory.counters(topology.SUPERVISOR)

@@ -70,9 +70,10 @@ def _serve(order: Order, owner_fd: int) -> int:
         print(f"warning: {warning}", file=sys.stderr)
     # Off until the supervisor forks: imports leave no garbage.
     gc.disable()
+    from mpbroker.supervisor import logs
     from mpbroker.supervisor.main import run
 
-    return run(loaded.config, owner_fd=owner_fd)
+    return run(loaded.config, owner_fd=owner_fd, log_format=logs.wanted_format(os.environ))
 
 
 def _has_ended(pidfd: int) -> bool:

@@ -22,6 +22,7 @@ from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench import frames
 from ops.bench.brokers import Broker, Mpbroker
+from ops.bench.processes import title_of
 from ops.bench.scenarios import Result, build_generator, create_topic, merged, run_load, told
 
 LOADED_TOPIC = "loaded"
@@ -53,7 +54,7 @@ def fill(broker: Broker, megabytes: int) -> None:
 
 
 def cleaner_of(broker: Broker) -> psutil.Process:
-    (found,) = (each for each in broker.tree().members() if "mpbroker: cleaner" in " ".join(each.cmdline()))
+    (found,) = (each for each in broker.tree().members() if title_of(each) == "cleaner")
     return found
 
 

@@ -18,10 +18,11 @@ from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.pointer import PUBLIC_NAME, read_pointer
 from ops.bench.brokers import Mpbroker
+from ops.bench.processes import title_of
 from shm.region import Region
 
 KINDS = ("processor", "handler", "log worker", "coordinator", "others")
-_TITLE = re.compile(r"mpbroker: (processor|handler|log|coordinator) ?(\d*)")
+_TITLE = re.compile(r"(processor|handler|log|coordinator) ?(\d*)")
 _SWITCHES = re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.MULTILINE)
 NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
@@ -112,7 +113,7 @@ class Hops:
 
     def _roles(self) -> Iterator[tuple[str, int, int | None]]:
         for member in self._tree.members():
-            title = _TITLE.match(" ".join(member.cmdline()))
+            title = _TITLE.match(title_of(member))
             if title is None:
                 yield "others", member.pid, None
             else:

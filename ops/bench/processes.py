@@ -1,12 +1,27 @@
 """A broker's process tree: what it costs, pausing it, stopping it."""
 
 import contextlib
+import re
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+_TITLE = re.compile(r"mpbroker [^:]*: (.*)")
+
+
+def title_of(process: psutil.Process) -> str:
+    """Return what ps shows of a process of mpbroker, without the broker's name: "handler 0".
+
+    "" of other processes, and of one that is gone.
+    """
+    try:
+        found = _TITLE.match(" ".join(process.cmdline()).strip())
+    except psutil.Error:
+        return ""
+    return found[1] if found else ""
 
 
 @dataclass

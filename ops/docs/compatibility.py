@@ -79,7 +79,8 @@ others are read-only, settings of single listeners and passwords among them: the
 
 CLOSING = """
 A listener without certificate, users or keys is refused at start. A configuration key that is known to Kafka
-and has no effect here is named in a warning at start; an unknown one is an error.
+and has no effect here is named in a warning at start, and so is an unknown one in a file, unless it looks
+like a misspelt one that has an effect here.
 
 ## Where it differs from Kafka on purpose
 
@@ -90,9 +91,10 @@ and has no effect here is named in a warning at start; an unknown one is an erro
 * `min.insync.replicas` above 1 is refused, for the broker at start and for a topic with INVALID_CONFIG: there
   is one replica, and Kafka would answer every write with NOT_ENOUGH_REPLICAS. With
   `mpbroker.replication.factor.clamp=true` it is taken, shown, and met by the one replica.
-* The broker has two loggers, `root` and `kafka.request.logger`; others do not exist, so their levels cannot
-  be altered. Whose level is deleted is as it was at start: it inherits nothing. What Kafka's
-  `kafka.authorizer.logger` says is in the audit log, whose level is a setting (`audit.log.level`).
+* The broker's loggers are `root`, `kafka.request.logger` and those of its own parts, such as
+  `mpbroker.coordinator.groups`, not Kafka's classes; DescribeConfigs lists them. A part inherits the level of
+  the one above it. What Kafka's `kafka.authorizer.logger` says is in the audit log, whose level is a setting
+  (`audit.log.level`).
 * Where `admin.listener.names` is set, requests of administration get CLUSTER_AUTHORIZATION_FAILED on other
   listeners. Kafka has no such setting.
 * Owners of delegation tokens are users. Kafka makes tokens for owners of any type, and lets them log in as

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import psutil
 
 from ops.bench.brokers import Broker, Kafka
+from ops.bench.processes import title_of
 from tests.chaos.under_way import under_way
 from tests.support.polling import PATIENCE_S
 
@@ -20,7 +21,6 @@ SUPERVISOR = "supervisor"
 # All of its processes at once.
 WHOLE = "broker"
 
-TITLE = "mpbroker: {role}"
 WHOLE_AGAIN_S = PATIENCE_S
 CHILDREN_GONE_S = PATIENCE_S
 POLL_S = 0.02
@@ -43,16 +43,8 @@ def roles_of(broker: Broker) -> Sequence[str]:
     return (SUPERVISOR,) if isinstance(broker, Kafka) else (*ROLES, SUPERVISOR)
 
 
-def _title(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""
-
-
 def members(broker: Broker, role: str) -> list[psutil.Process]:
-    title = TITLE.format(role=role)
-    return [process for process in broker.tree().members() if _title(process).startswith(title)]
+    return [process for process in broker.tree().members() if title_of(process).startswith(role)]
 
 
 def _wait(until: Callable[[], bool], limit_s: float, complaint: Callable[[], str]) -> None:
@@ -83,14 +75,13 @@ def _await_member(broker: Broker, role: str, chance: random.Random) -> psutil.Pr
         found[:] = members(broker, role)
         return bool(found)
 
-    title = TITLE.format(role=role)
-    _wait(there_is_one, WHOLE_AGAIN_S, lambda: f"no process has a title that begins with {title!r}")
+    _wait(there_is_one, WHOLE_AGAIN_S, lambda: f"no process has a title that begins with {role!r}")
     return chance.choice(found)
 
 
 def _kill_members(broker: Broker, roles: Sequence[str], chance: random.Random, sent: signal.Signals) -> None:
     """One of each role, shortly after each other: a second one dies while the first one's death is mended."""
-    whole = sorted(_title(process) for role in set(roles) for process in members(broker, role))
+    whole = sorted(title_of(process) for role in set(roles) for process in members(broker, role))
     victims: list[psutil.Process] = []
     for role in roles:
         victims.append(_await_member(broker, role, chance))
@@ -100,7 +91,7 @@ def _kill_members(broker: Broker, roles: Sequence[str], chance: random.Random, s
 
     def replaced() -> bool:
         now = [process for role in set(roles) for process in members(broker, role)]
-        return sorted(map(_title, now)) == whole and not any(victim in now for victim in victims)
+        return sorted(map(title_of, now)) == whole and not any(victim in now for victim in victims)
 
     def complaint() -> str:
         killed = " and ".join(roles)

@@ -99,6 +99,25 @@ def test_status_says_what_is_offline_if_something_is(
     assert partitions.split(maxsplit=1)[1].startswith("2, see the broker's log")
 
 
+def test_log_levels(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
+    reply = {"loggers": {"mpbroker.log": "DEBUG", "root": "INFO"}}
+    supervisor.replies = [msgspec.json.encode(reply)] * 4
+    ctl.log_level(None, None, None, as_json=False)
+    ctl.log_level(None, "mpbroker.log", "debug", as_json=False)
+    ctl.log_level(None, "root", "default", as_json=True)
+    said = capsys.readouterr().out
+    *lines, document = said.split("\n", 3)
+    assert lines == ["mpbroker.log DEBUG", "root INFO", "mpbroker.log DEBUG"]
+    assert json.loads(document) == {"loggers": {"root": "INFO"}}
+    assert supervisor.requests == [
+        {"command": "log-level"},
+        {"command": "log-level", "logger": "mpbroker.log", "level": "DEBUG"},
+        {"command": "log-level", "logger": "root", "level": ""},
+    ]
+    with pytest.raises(CliError, match="which level shall root have"):
+        ctl.log_level(None, "root", None, as_json=False)
+
+
 def test_what_is_going_on_with_the_log_in_a_line() -> None:
     scrub = {"running": False, "pass_bytes": 0, "pass_total_bytes": 0, "damaged_ranges": 0}
     assert ctl.scrub_text(scrub) == "no damage is known"

@@ -17,6 +17,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.cli.main import app, main
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import logs
+from mpbroker.supervisor.logs import LogFormat
 from mpbroker.supervisor.reload import ReadAgain
 
 
@@ -49,7 +50,7 @@ def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
         "--listeners": "PLAINTEXT://[::1]:0",
         "--processors": None,
     }
-    config = serve.read_config(path, ["num.partitions=4"], flags)
+    config = serve.read_config(path, ["num.partitions=4"], flags).config
     assert (config.num_io_threads, config.num_partitions, config.log_dirs) == (5, 4, ("/b", "/c"))
     assert str(config.listeners[0]) == "PLAINTEXT://[::1]:0"
 
@@ -162,7 +163,8 @@ def test_the_supervisor_gets_the_settings_and_gives_the_exit_code(
 ) -> None:
     seen: list[tuple[BrokerConfig, ReadAgain | None]] = []
 
-    def run(config: BrokerConfig, read_again: ReadAgain | None) -> int:
+    def run(config: BrokerConfig, read_again: ReadAgain | None, log_format: LogFormat) -> int:
+        assert log_format is LogFormat.TEXT
         seen.append((config, read_again))
         return 3
 

@@ -84,6 +84,46 @@ def test_every_problem_is_named_with_file_and_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("confluent.metrics.reporter.topic.replicas=1", ""),
+        ("my.plugin.key=1", ""),
+        ("controller.quorum.voter=1@h:1", "; did you mean controller.quorum.voters?"),
+        ("log.flush.interval=3", "; did you mean log.flush.interval.ms?"),
+    ],
+)
+def test_a_key_that_nobody_has_is_a_warning_in_a_file_as_in_kafka(
+    tmp_path: Path, line: str, hint: str
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(f"{line}\n")
+    key = line.partition("=")[0]
+    (warning,) = load(path).warnings
+    has_none = "has no effect: neither Kafka nor mpbroker has such a setting"
+    assert str(warning) == f"{path}:1: {key} {has_none}{hint}"
+    assert f"-o: unknown setting {key}{hint}" in problems(line)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("log.flush.polcy", "log.flush.policy"),
+        ("log.journal.size", "log.journal.bytes"),
+        ("handler.hang.timeout", "handler.hang.timeout.ms"),
+        ("nod.id", "node.id"),
+        ("log_dirs", "log.dirs"),
+        ("log.retention.hour", "log.retention.hours"),
+        ("super.user", "super.users"),
+        ("ssl.client.autth", "ssl.client.auth"),
+    ],
+)
+def test_a_misspelt_key_is_an_error_wherever_it_stands(tmp_path: Path, key: str, meant: str) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(f"{key}=1\n")
+    assert problems(path=path) == f"{path}:1: unknown setting {key}; did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
     ("override", "message"),
     [
         ("num.partitions", "'num.partitions' is not key=value"),

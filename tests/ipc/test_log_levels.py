@@ -6,7 +6,16 @@ from typing import cast
 
 import pytest
 
-from mpbroker.ipc.log_levels import REQUESTS, ROOT, LogLevels
+from mpbroker.ipc import topology
+from mpbroker.ipc.log_levels import (
+    LOGGERS,
+    REQUESTS,
+    ROOT,
+    LogLevels,
+    inherited_words,
+    logger_of,
+    subsystem_of,
+)
 from mpbroker.ipc.topology import SharedMemory
 
 
@@ -14,7 +23,7 @@ class Word:
     """A block of words that remembers how often it was written."""
 
     def __init__(self) -> None:
-        self.words = [0] * 8
+        self.words = [0] * len(LOGGERS)
         self.stores = 0
 
     def load(self, index: int) -> int:
@@ -30,19 +39,20 @@ class Word:
 
 class Memory:
     def __init__(self) -> None:
-        self.blocks = {name: Word() for name in ("log_level", "request_log")}
+        self.blocks = {name: Word() for name in ("log_levels", "request_log")}
 
     def words(self, name: str) -> Word:
         return self.blocks[name]
 
     def doorbell(self, _index: int) -> Word:
-        return self.blocks["log_level"]
+        return self.blocks["log_levels"]
 
 
 @pytest.mark.parametrize(
     ("logger", "level", "logs", "known"),
     [
         (ROOT, "ERROR", False, "ERROR"),
+        ("mpbroker.log.scrub", "DEBUG", False, "DEBUG"),
         (REQUESTS, "TRACE", True, "TRACE"),
         (REQUESTS, "DEBUG", True, "DEBUG"),
         (REQUESTS, "INFO", False, "INFO"),
@@ -54,7 +64,7 @@ def test_a_change_is_one_store(logger: str, level: str | None, logs: bool, known
     memory = Memory()
     levels = LogLevels(cast(SharedMemory, memory))
     levels.put(logger, level)
-    assert [block.stores for block in memory.blocks.values()] == [logger == ROOT, logger == REQUESTS]
+    assert [block.stores for block in memory.blocks.values()] == [logger != REQUESTS, logger == REQUESTS]
     assert (levels.logs_requests, levels.all()[logger]) == (logs, known)
 
 
@@ -65,3 +75,20 @@ def test_the_switch_of_the_request_log_is_one_store() -> None:
         levels.log_requests(on)
         assert memory.blocks["request_log"].stores == stores
         assert (levels.logs_requests, levels.all()[REQUESTS]) == (on, "DEBUG" if on else "WARN")
+
+
+def test_levels_are_inherited_by_name() -> None:
+    assert [LOGGERS[at] for at in inherited_words("mpbroker.log.scrub")] == [
+        "mpbroker.log.scrub",
+        "mpbroker.log",
+        "mpbroker",
+    ]
+    assert subsystem_of("mpbroker.log.scrub.scrubber") == "mpbroker.log.scrub"
+    assert subsystem_of("mpbroker.log.append.journal") == "mpbroker.log"
+    assert subsystem_of("mpbroker.logistics") == "mpbroker"
+
+
+def test_every_process_has_a_logger() -> None:
+    assert {logger_of(role) for role in range(topology.PROCESSES)} < set(LOGGERS)
+    assert logger_of(topology.CONTROL_ACCEPTOR) == "mpbroker.network.acceptor"
+    assert logger_of(topology.SECOND_LOG_WORKER) == "mpbroker.log"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -11,11 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Broker, Mpbroker
+from ops.bench.processes import title_of
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.quota_client import alter, assert_pause, described, produced
@@ -104,9 +103,8 @@ def titled(broker: Broker, role: str) -> set[int]:
     """Process ids of a role."""
     found = set()
     for member in broker.tree().members():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if " ".join(member.cmdline()).startswith(f"mpbroker: {role}"):
-                found.add(member.pid)
+        if title_of(member).startswith(role):
+            found.add(member.pid)
     return found
 
 

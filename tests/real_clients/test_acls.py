@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
 
 from mpbroker.config.broker import STANDARD_AUTHORIZER
 from mpbroker.ipc.topology import handler, name_of
+from ops.bench.processes import title_of
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, served
@@ -266,7 +267,7 @@ def test_librdkafka(broker: SecureBroker, topic: str) -> None:
 def kill(broker: SecureBroker, role: str) -> None:
     """Kill a process of the broker; one that has just died may still be there, without a title."""
     members = [one for one in broker.tree().members() if one.status() != psutil.STATUS_ZOMBIE]
-    (victim,) = [one for one in members if one.cmdline()[0].strip() == f"mpbroker: {role}"]
+    (victim,) = [one for one in members if title_of(one) == role]
     victim.kill()
     psutil.wait_procs([victim], timeout=PATIENCE_S)
 

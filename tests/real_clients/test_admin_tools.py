@@ -45,6 +45,14 @@ def test_log_levels_are_altered_and_described(broker: Broker) -> None:
     loggers = ("--entity-type", "broker-loggers", "--entity-name", "1")
     tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "root=ERROR")
     assert "root=ERROR sensitive=false" in tool(broker, CONFIGS, *loggers, "--describe")
+    tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "mpbroker.coordinator.groups=DEBUG")
+    said = tool(broker, CONFIGS, *loggers, "--describe")
+    assert "mpbroker.coordinator.groups=DEBUG sensitive=false" in said
+    assert "mpbroker.coordinator=ERROR sensitive=false" in said
+    tool(broker, CONFIGS, *loggers, "--alter", "--delete-config", "mpbroker.coordinator.groups")
+    assert "mpbroker.coordinator.groups=ERROR sensitive=false" in tool(
+        broker, CONFIGS, *loggers, "--describe"
+    )
     with pytest.raises(ToolError, match="Cannot set the log level of root to LOUD"):
         tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "root=LOUD")
     tool(broker, CONFIGS, *loggers, "--alter", "--add-config", "root=INFO")

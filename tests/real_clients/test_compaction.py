@@ -7,14 +7,13 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from ops.bench.brokers import Mpbroker
+from ops.bench.processes import title_of
 from tests.real_clients.test_java_tools import dump
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
@@ -46,9 +45,8 @@ def cleaning(tmp_path: Path) -> Iterator[Mpbroker]:
 def pid_of(broker: Mpbroker, role: str) -> int:
     """0 while there is none."""
     for one in broker.tree().members():
-        with suppress(psutil.Error):
-            if " ".join(one.cmdline()).strip() == f"mpbroker: {role}":
-                return one.pid
+        if title_of(one) == role:
+            return one.pid
     return 0
 
 

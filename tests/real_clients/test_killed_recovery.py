@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from ops.bench.brokers import Mpbroker
+from ops.bench.processes import title_of
 from tests.real_clients.test_log_workers import JOURNAL, PARTITIONS, read_all, write_some
 from tests.support.polling import TRIES
 from tests.support.real_brokers import create_topic, stop_cleanly
@@ -52,7 +53,7 @@ class Hunter:
     def _shoot(self, supervisor: psutil.Process) -> int:
         for one in supervisor.children(recursive=True):
             try:
-                if " ".join(one.cmdline()).startswith(f"mpbroker: {self.title}"):
+                if title_of(one).startswith(self.title):
                     os.kill(one.pid, self.sent)
                     return one.pid
             except (psutil.Error, ProcessLookupError):

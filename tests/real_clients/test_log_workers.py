@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -25,6 +24,7 @@ from mpbroker.protocol.messages import ProduceRequest, ProduceResponse
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Mpbroker
+from ops.bench.processes import title_of
 from tests.support.client_tools import eventually
 from tests.support.forms import each
 from tests.support.polling import PATIENCE_S
@@ -59,11 +59,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def pid_of(broker: Mpbroker, worker: int) -> int:
     """0 while there is none."""
     for one in broker.tree().members():
-        try:
-            if " ".join(one.cmdline()).strip() == f"mpbroker: log {worker}":
-                return one.pid
-        except psutil.Error:
-            continue
+        if title_of(one) == f"log {worker}":
+            return one.pid
     return 0
 
 
@@ -79,8 +76,8 @@ def stumbling(broker: Mpbroker, seed: int) -> Iterator[None]:
     what others do meanwhile comes early for it.
     """
     chance, ends = random.Random(seed), threading.Event()
-    titles = {one.pid: " ".join(one.cmdline()) for one in broker.tree().members()}
-    part = re.compile(r"mpbroker: (log|coordinator|handler|processor)\b")
+    titles = {one.pid: title_of(one) for one in broker.tree().members()}
+    part = re.compile(r"(log|coordinator|handler|processor)\b")
     pids = [pid for pid, title in titles.items() if part.match(title)]
     assert len(pids) == 3 + 1 + 2 + 1
 

@@ -27,6 +27,8 @@ NAME = pwd.getpwuid(os.getuid()).pw_name
         (Command("resize", handlers=3, processors=2), {}, "ctl resize of 'handlers 3', 'processors 2': ok"),
         (Command("listener-add", listener="A://h:1"), {}, "ctl listener-add of 'A://h:1': ok"),
         (Command("request-log", on=False), {}, "ctl request-log of 'off': ok"),
+        (Command("log-level", logger="root", level="DEBUG"), {}, "ctl log-level of 'root DEBUG': ok"),
+        (Command("log-level", logger="root", level=""), {}, "ctl log-level of 'root as at start': ok"),
         (Command("scrub", on=True), {}, "ctl scrub of 'on': ok"),
     ],
 )
@@ -43,7 +45,7 @@ def test_a_user_without_a_name_has_its_number() -> None:
 def test_whoever_only_looks_is_not_told(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     audit = CommandsAudit(lambda: BrokerConfig(audit_log_file=str(path)))
-    for name in ("status", "listeners", "request-log", "scrub"):
+    for name in ("status", "listeners", "request-log", "log-level", "scrub"):
         audit.tell(ME, Command(name), {})
     assert not path.exists()
 

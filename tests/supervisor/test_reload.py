@@ -223,7 +223,7 @@ def test_what_has_changed_is_what_the_broker_does(broker: Configured) -> None:
     ("text", "said"),
     [
         ("num.partitions=5\nmessage.max.bytes=much\n", "message.max.bytes"),
-        ("num.partitions=5\nno.such.key=1\n", "no.such.key"),
+        ("num.partitions=5\nnum.io.thread=1\n", "num.io.thread"),
         ("num.partitions=5\nmax.connections.per.ip.overrides=no.host.invalid:1\n", "cannot be resolved"),
         ("num.partitions=5\nmax.connections.per.ip.overrides=a..b:5\n", "'a..b' cannot be resolved"),
         ("num.partitions=5\nnum.io.threads=5\n", "cannot resize handlers from 2 to 5"),

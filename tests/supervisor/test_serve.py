@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,9 @@ from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.config.version import VERSION
 from mpbroker.supervisor.main import SAME_STOP_S
+from ops.bench import frames
 from ops.bench.brokers import HOST, MPBROKER_COMMAND, Broker, Mpbroker, free_port
+from ops.bench.processes import title_of
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import sample_records, stored_in
 from tests.support.client_tools import eventually
@@ -61,9 +64,7 @@ def processes(broker: Broker) -> list[psutil.Process]:
 
 
 def titled(broker: Broker, title: str) -> psutil.Process:
-    (found,) = [
-        each for each in processes(broker) if " ".join(each.cmdline()).strip() == f"mpbroker: {title}"
-    ]
+    (found,) = [each for each in processes(broker) if title_of(each) == title]
     return found
 
 
@@ -100,7 +101,7 @@ def refused(tmp_path: Path, *flags: str, runtime_dir: str | None = None) -> tupl
 def test_a_busy_port_names_its_holder(broker: Mpbroker, tmp_path: Path) -> None:
     code, said = refused(tmp_path, "--listeners", f"PLAINTEXT://{broker.bootstrap}")
     assert code == FAILED
-    holder = re.search(r"in use by process (\d+) \(mpbroker: ", said)
+    holder = re.search(r"in use by process (\d+) \(mpbroker \d+: ", said)
     assert holder, said
     assert int(holder[1]) == processes(broker)[0].pid  # who can be stopped: the supervisor
 
@@ -478,11 +479,44 @@ def test_titles_say_plane_listeners_and_number(tmp_path: Path) -> None:
     }
 
     def titles() -> set[str]:
-        return {" ".join(each.cmdline()).strip().removeprefix("mpbroker: ") for each in processes(made)}
+        return {title_of(each) for each in processes(made)}
 
     try:
         made.start()
+        assert all(" ".join(each.cmdline()).startswith(f"mpbroker {made.port}: ") for each in processes(made))
         # Clients are served before the cleaner and the scrubber have begun.
         eventually(lambda: titles() == wanted, "all have their titles")
     finally:
         made.kill()
+
+
+def test_a_log_for_programs_is_json_from_its_first_line(tmp_path: Path) -> None:
+    """The time until it serves counts from the process's start: what comes before its first line, too."""
+    made = Mpbroker(tmp_path, flags=("--log-format", "json", "-o", "log.cleaner.threads=2"))
+    before = time.monotonic()
+    try:
+        made.start()
+        eventually(lambda: "serving on" in made.output(), "it says that it serves")
+        passed_s = time.monotonic() - before
+        control = ControlClient(made.runtime_dir)
+        now = control.call("log-level", logger="mpbroker.network.processor", level="DEBUG")["loggers"]
+        assert (now["mpbroker.network.processor"], now["mpbroker.network"]) == ("DEBUG", "INFO")
+        frames.advertised_apis(made.address, timeout_s=PATIENCE_S)
+        eventually(lambda: '"level": "DEBUG"' in made.output(), "a processor logs at DEBUG")
+    finally:
+        made.kill()
+    first, *others = [json.loads(line) for line in made.output().splitlines()]
+    assert (first["level"], "log.cleaner.threads has no effect" in first["message"]) == ("WARNING", True)
+    (serves,) = [one for one in others if one["message"].startswith("serving on")]
+    age = re.search(r" after (\d+) ms$", serves["message"])
+    assert age
+    known = datetime.fromisoformat(serves["time"]) - datetime.fromisoformat(first["time"])
+    assert known.total_seconds() <= int(age[1]) / 1000 <= passed_s + 1 / os.sysconf("SC_CLK_TCK")
+    assert {one["logger"] for one in others if one["level"] == "DEBUG"} == {"mpbroker.network.processor"}
+
+
+def test_a_wrong_setting_is_json_too(tmp_path: Path) -> None:
+    code, said = refused(tmp_path, "--log-format", "json", "-o", "num.partitons=4")
+    told = json.loads(said)
+    assert (code, told["level"]) == (WRONG_SETTINGS, "ERROR")
+    assert told["message"] == "-o: unknown setting num.partitons; did you mean num.partitions?"

@@ -10,7 +10,7 @@ import msgspec
 
 from mpbroker.ipc.bulletin import BaseTooLarge, BulletinFull, BulletinPublisher
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.coordinator")
 
 
 class Written(Enum):

@@ -18,7 +18,7 @@ from mpbroker.coordinator.runtime.write_queue import WriteQueue
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 class DeleteGroups:

@@ -35,7 +35,7 @@ NAMES_SHOWN_MAX: Final = 10
 NAME_SHOWN_MAX: Final = 255
 NO_MEMBER: Final = ""
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 class GroupState(Enum):

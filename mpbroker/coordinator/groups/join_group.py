@@ -33,7 +33,7 @@ REASON_LENGTH_MAX: Final = 255
 # A member id is a string of the protocol, which has a limit.
 MEMBER_NAME_LENGTH_MAX: Final = 1024
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from mpbroker.protocol.messages import (
     SyncGroupResponse,
 )
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 class Members:

@@ -24,7 +24,7 @@ from mpbroker.protocol.messages import JoinGroupResponse, Message, SyncGroupResp
 # A new member cannot send heartbeats; one that waits for longer than this is asked to come again.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60_000
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 def refused_join(member_id: str, error: ErrorCode) -> JoinGroupResponse:

@@ -30,7 +30,7 @@ FIRST_VERSION_THAT_ADDS: Final = 5
 CommittedPartition: TypeAlias = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 CommittedTopic: TypeAlias = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.groups")
 
 
 class Transactions(Protocol):

@@ -19,7 +19,7 @@ RESERVE_SHARE = 4
 # Principals that are told apart in the log; tokens may name very many.
 TOLD_MAX = 1_000
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.metadata")
 
 
 class _Topic(Protocol):

@@ -24,7 +24,7 @@ LOAD_SECONDS: Final = 0.02
 LOAD_RETRY_MS: Final = 20
 ONE_REPLICA: Final = 1
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
 from shm.table import SlotBusy, SlotTable
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator")
 
 
 class Contents(Protocol):

@@ -24,7 +24,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from shm import clock
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator")
 
 
 class Shard(Protocol):

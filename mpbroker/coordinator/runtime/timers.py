@@ -17,7 +17,7 @@ Action: TypeAlias = Callable[[], None]
 
 DEAD_ENTRIES_MAX = 1024
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator")
 
 
 class Clock(Protocol):

@@ -30,7 +30,7 @@ BATCH_OVERHEAD_BYTES: Final = 61
 
 EntryT = TypeVar("EntryT")
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator")
 
 
 @dataclass(eq=False)

@@ -42,7 +42,7 @@ Checked: TypeAlias = CheckedTransaction | ErrorCode
 TopicResult: TypeAlias = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 PartitionResult: TypeAlias = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
 class AddPartitions:

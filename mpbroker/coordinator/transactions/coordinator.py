@@ -29,7 +29,7 @@ from mpbroker.coordinator.transactions.states import TransactionState
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
 class TransactionCoordinator:

@@ -30,7 +30,7 @@ FIRST_BUMPING_VERSION: Final = 5
 # How soon the record that a transaction is over is tried again.
 RETRY_MS: Final = 100
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
 class Markers(Protocol):

@@ -24,7 +24,7 @@ from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from mpbroker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
 @dataclass(eq=False)

@@ -30,7 +30,7 @@ LOG_EVERY_MS: Final = 60_000
 TopicBatch: TypeAlias = tuple[str, PartitionBatch]
 """A batch with the name of its topic."""
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
 class Partitions(Protocol):

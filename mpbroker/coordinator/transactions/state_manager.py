@@ -21,7 +21,7 @@ from mpbroker.coordinator.transactions.states import TransactionState
 from mpbroker.coordinator.transactions.transaction import Step, TransactionMetadata
 from mpbroker.protocol.errors import ApiError, ErrorCode
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.coordinator.transactions")
 
 
 class ProducerIds(Protocol):

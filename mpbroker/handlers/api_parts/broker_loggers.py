@@ -1,6 +1,7 @@
 """The broker's loggers, whose levels clients can read and change until the next restart.
 
-There are two: root, for all that the broker says of itself, and the request log. (Kafka: LoggingController.)
+root is above all others but the request log, and each part of the broker has one (ipc.log_levels).
+(Kafka: LoggingController.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from mpbroker.ipc.log_levels import LEVELS, ROOT
 from mpbroker.protocol.errors import ApiError, ErrorCode
 from mpbroker.protocol.numbers import ConfigOperation
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 
 def entries(exchange: ApiExchange, broker: str, names: list[str] | None) -> list[Entry]:

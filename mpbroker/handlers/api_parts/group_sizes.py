@@ -6,7 +6,7 @@ import logging
 
 from mpbroker.handlers.broker import ApiExchange
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 
 def is_too_large(exchange: ApiExchange) -> bool:

@@ -12,7 +12,7 @@ from mpbroker.ipc.session import ANONYMOUS, SecurityProtocol
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 # The time in an answer that has none.
 NO_TIME_MS = -1

@@ -53,7 +53,7 @@ REBUILDING_COSTS = 16
 # The batches of one request that are compressed anew stay in memory until all are checked.
 REBUILT_BYTES_MAX = 64 << 20
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 Answer: TypeAlias = ProduceResponse.PartitionProduceResponse
 Problem: TypeAlias = ErrorCode | InvalidRecords

@@ -52,7 +52,7 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.validation import at_once
 from shm.table import SlotBusy
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 FIRST_FLEXIBLE_VERSION = 12
 # KIP-951: a client that asks the wrong broker, or too early, is told who the leader is.

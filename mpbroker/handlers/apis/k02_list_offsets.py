@@ -33,7 +33,7 @@ from mpbroker.protocol.numbers import (
 )
 from mpbroker.records.errors import CorruptBatch
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 TRIES = 3

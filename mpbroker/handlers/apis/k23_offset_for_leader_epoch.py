@@ -20,7 +20,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 Answer: TypeAlias = OffsetForLeaderEpochResponse.EpochEndOffset
 Wanted: TypeAlias = OffsetForLeaderEpochRequest.OffsetForLeaderPartition

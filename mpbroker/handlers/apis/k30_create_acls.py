@@ -19,7 +19,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import CreateAclsResponse
 from mpbroker.security.acls import Acl
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 
 def all_refused(exchange: ApiExchange, code: ErrorCode, message: str) -> CreateAclsResponse:

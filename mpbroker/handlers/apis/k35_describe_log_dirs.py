@@ -25,7 +25,7 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import DescribeLogDirsResponse
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 # Directories whose files are counted at a time: about a millisecond.
 COUNTED_AT_ONCE = 32

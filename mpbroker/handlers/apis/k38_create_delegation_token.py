@@ -22,7 +22,7 @@ from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import CreateDelegationTokenResponse as Response
 from mpbroker.security.principals import USER, Principal, principal_of, why_nobody
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 
 def failed(exchange: ApiExchange, code: ErrorCode) -> Response:

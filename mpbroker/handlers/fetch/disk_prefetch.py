@@ -35,7 +35,7 @@ AHEAD_BYTES_MAX = 4 << 20
 Key = tuple[int, int, int, int]
 # Pulls at most `count` bytes of a file from `position` into the page cache; returns how many.
 Pull: TypeAlias = Callable[[int, int, int], int]
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 
 class DiskPrefetch:

@@ -29,7 +29,7 @@ from mpbroker.ipc.slots import (
 from mpbroker.protocol.wire import Buffer, RecordsSlice
 from shm.arena import Arena, ArenaFull
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 _LENGTH = struct.Struct("=I")
 

@@ -51,7 +51,7 @@ from shm.arena import ArenaFull
 from shm.clock import monotonic_ms
 from shm.counters import CounterPage
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 CLIENT_ID_AT = 12
 LENGTH = struct.Struct(">h")

@@ -21,7 +21,7 @@ REQUEST_BYTES: Final = 2_048
 PARTITION_BYTES: Final = 512
 WARNED_EVERY_MS: Final = 60_000
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 
 class ParkedMemory:

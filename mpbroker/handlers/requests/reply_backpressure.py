@@ -17,7 +17,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.slots import Request
 from shm.arena import ArenaFull
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 # Longer than processors let a connection stall that holds memory others wait for.
 PATIENCE_MS = 15_000

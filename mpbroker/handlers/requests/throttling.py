@@ -24,7 +24,7 @@ from mpbroker.quotas.entities import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQ
 from mpbroker.quotas.meters import key_of
 from shm.clock import monotonic_ms
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.handlers")
 
 KINDS = {
     PRODUCER_BYTE_RATE: QuotaKind.QUOTA_PRODUCE,

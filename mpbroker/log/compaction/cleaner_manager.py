@@ -31,7 +31,7 @@ from shm.counters import CounterPage
 
 # A swap that fails for a full disk is tried again after this time.
 TRY_AGAIN_S = 1.0
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log.compaction")
 
 
 @dataclass

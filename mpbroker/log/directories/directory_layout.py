@@ -69,7 +69,7 @@ READERS_PATIENCE_S = 0.2
 # Directories of mode 0750 and files of mode 0640.
 UMASK = 0o027
 
-log = logging.getLogger("mpbroker")
+log = logging.getLogger("mpbroker.log")
 
 
 @dataclass(frozen=True)

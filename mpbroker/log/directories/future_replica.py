@@ -32,7 +32,7 @@ from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import fsync_directory, topic_id_if_any, write_topic_id, write_whole
 from mpbroker.log.io.strict_stat import is_there
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 def new_name(topic: str, partition: int) -> str:

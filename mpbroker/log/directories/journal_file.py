@@ -24,7 +24,7 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.io.strict_stat import is_there
 
 Partitions = Callable[[], Iterable[tuple[Path, PartitionName]]]
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 def damaged(problem: JournalDamaged) -> FatalError:

@@ -39,7 +39,7 @@ MANY = 100
 TOPIC_ID_LETTERS = 22
 # A single record adds at most as much again.
 GROUP_BYTES = 16 << 20
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 class Replayed(NamedTuple):

@@ -20,7 +20,7 @@ from mpbroker.log.append.turn_journals import (
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.io.io_thread import IoThread
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 def crowd_journals(turn: AppendTurn, is_crowded: bool) -> None:

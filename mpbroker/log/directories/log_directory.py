@@ -46,7 +46,7 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.io.strict_stat import is_there
 
 CHECKPOINTS = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANER_OFFSETS)
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 def _read_checkpoint(path: Path) -> Offsets | None:

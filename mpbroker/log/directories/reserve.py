@@ -28,7 +28,7 @@ METADATA_BYTES = 512 << 10
 BLOCK_BYTES = 512
 _UNNAMED = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
 _UNKNOWN = (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL)
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 class Reserve:

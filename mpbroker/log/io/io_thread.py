@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Generator
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 THREAD_NAME = "log helper"
 
 

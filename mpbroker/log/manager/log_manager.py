@@ -44,7 +44,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from shm.table import SlotTable
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 def _checks(config: TopicConfig) -> tuple[str, bool]:

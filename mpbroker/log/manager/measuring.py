@@ -26,7 +26,7 @@ from mpbroker.log.partition.trusted_entries import LATEST_TIME, time_before
 # Partitions handled in one step: a fraction of a millisecond.
 LOOKED_AT_ONCE = 64
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 def is_measured(log: PartitionLog) -> bool:

@@ -23,7 +23,7 @@ OVER_AFTER_S = 5.0
 # ... and each log directory has this much room: a small record may fit into the last bytes of a full
 # disk. The room is looked up this often.
 ROOM_BYTES, LOOK_EVERY_S = 1 << 20, 1.0
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 def _free_text(path: Path) -> str:

@@ -21,7 +21,7 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.io.strict_stat import is_directory
 from mpbroker.log.partition.partition_log import PartitionLog
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 class Removal:

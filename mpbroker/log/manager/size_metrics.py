@@ -19,7 +19,7 @@ from mpbroker.log.manager.measuring import LOOKED_AT_ONCE, Measuring
 # Metrics should show soon what has just happened, but thousands of partitions take a while to look at.
 LOOK_EVERY_S, LOOK_EVERY_S_MOST = 2.0, 30.0
 SHARE_OF_TIME = 0.01
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 class SizeMetrics:

@@ -18,7 +18,7 @@ from shm.word import Words
 _LARGEST_PIECE = os.sysconf("SC_PAGE_SIZE") << 11
 # Files that are synced one by one before their whole file system is.
 FEW = 8
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 def read_anew(fd: int, position: int) -> None:

@@ -22,7 +22,7 @@ from mpbroker.log.partition.partition_log import segments_of
 
 # (epoch, offset) of batches in log order: at least of those whose epoch differs from the batch before.
 Seen = Sequence[tuple[int, int]]
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 class WrongEpoch(Exception):

@@ -41,7 +41,7 @@ from mpbroker.log.format.transaction_index import (
 from mpbroker.log.partition.prepared_segment import Begun, Prepared
 from mpbroker.log.partition.state import PartitionState
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _NEVER = (1 << 63) - 1
 # Files of a segment, and the producer snapshot before it. The log file comes first: it makes the segment.

@@ -37,7 +37,7 @@ from mpbroker.log.partition.partition_log import SEGMENT_FILES, offsets_of, remo
 
 # A further name of the new log file, which is renamed over the old one.
 _PLACING_SUFFIX = ".placing.tmp"
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 
 def begin_swap(fd: int, new: int) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Set as AbstractSet
 from mpbroker.log.directories.log_directory import LogDirectory
 from mpbroker.log.partition.partition_log import PartitionLog
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log.recovery")
 
 
 def close_cleanly(

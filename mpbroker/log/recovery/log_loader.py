@@ -64,7 +64,7 @@ PIECE_BYTES = 32 << 20
 LITTLE_BYTES = 64 << 10
 Say = Callable[[str], None]
 Count = Callable[[int], None]
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log.recovery")
 
 
 class PartitionDamaged(Exception):

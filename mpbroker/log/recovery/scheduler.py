@@ -32,7 +32,7 @@ REPORT_EVERY_S = 0.1
 SURVEY_AFTER_S = 5.0
 # Time for the survey at each report: workers wait for the log process, too.
 SURVEY_S = 0.02
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log.recovery")
 # How long the loop may neglect everything else while there are no clients yet, and while there are.
 STAY_S, STAY_WITH_CLIENTS_S = 0.005, 0.0005
 # Partitions given to workers and not taken back: more than enough for all of them. At the upper limit, more

@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import setproctitle
 
 from mpbroker.config.topic_config import TopicConfig
 from mpbroker.ipc.hangs import HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
 from mpbroker.ipc.process import die_with_parent
+from mpbroker.ipc.titles import entitle
 from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_topic_id
 from mpbroker.log.format.names import CLEAN_SHUTDOWN, LOCK
 from mpbroker.log.io.file_system import FileSystem
@@ -60,7 +60,7 @@ WAIT_MS = 2
 Key = tuple[bytes, int]
 Failure = PartitionDamaged | CheckpointCorrupt | OSError
 Result = RecoveredPartition | None
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log.recovery")
 
 
 class OpenJob(msgspec.Struct, frozen=True):
@@ -308,7 +308,7 @@ def _run(pool: RecoveryPool, channel: Connection, number: int, parent: int, lane
     """Serve as a worker until the log process closes its end of the channel."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     die_with_parent(parent, signal.SIGKILL)
-    setproctitle.setproctitle(f"mpbroker: recovery {number} {pool.path}")
+    entitle(f"recovery {number} {pool.path}")
     lock = os.open(pool.path / LOCK, os.O_RDWR | os.O_CLOEXEC)
     fcntl.lockf(lock, fcntl.LOCK_SH, 1, lane)
     checked, jobs_done = pool.checked, pool.jobs_done

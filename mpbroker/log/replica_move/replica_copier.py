@@ -47,7 +47,7 @@ SPARE_BYTES, SPARE_PART = 64 << 20, 20
 # A thread that waits for its rate checks this often whether the copy was cancelled.
 LOOK_EVERY_S = 0.1
 NICENESS = 10
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log.replica_move")
 
 
 class Abandoned(Exception):

@@ -65,7 +65,7 @@ PAUSED_MOST_S = 1.0
 MOVES_AT_ONCE = 64
 # The wait after a full disk, or a checkpoint that could not be written.
 TRY_AGAIN_S = 5.0
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log.replica_move")
 _Steps: TypeAlias = Generator[None, None, None]
 
 

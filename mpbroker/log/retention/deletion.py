@@ -31,7 +31,7 @@ from mpbroker.log.retention.retention import Doomed, Marks, below_log_start, doo
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import HIGH_WATERMARK
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log.retention")
 
 
 class Deletion:

@@ -32,7 +32,7 @@ from mpbroker.records.batch import BATCH_HEADER_BYTES
 PIECE_BYTES = 256 << 10
 # Searched at a time behind damage: a batch that begins in the first half of a window has to end in it.
 WINDOW_BYTES = 16 << 20
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log.scrub")
 
 
 class SegmentReplaced(Exception):

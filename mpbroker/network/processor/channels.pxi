@@ -184,10 +184,15 @@ cdef inline void note(Channel *c, Event *event, uint32_t reason, int64_t detail)
 
 cdef inline bint is_close_reported(ChannelTurn *t, Channel *c, uint32_t reason) noexcept nogil:
     """Return True if Python must hear of the close: to log a line, or to drop its own TLS or SASL state."""
-    cdef uint64_t least = load_relaxed(t.log_level)
+    cdef uint64_t least
+    cdef int i
     if t.sessions[c.index].protocol != SecurityProtocol.PLAINTEXT:
         return True
-    return t.reason_levels[reason] >= (least if least else t.log_level_at_start)
+    for i in range(LOG_LEVELS_ABOVE):
+        least = load_relaxed(t.log_levels[i])
+        if least:
+            return t.reason_levels[reason] >= least
+    return t.reason_levels[reason] >= t.log_level_at_start
 
 cdef void close_channel(ChannelTurn *t, Channel *c, uint32_t reason, int64_t detail) noexcept nogil:
     """Close the socket. While others have requests of it the place stays CLOSED, until their answers come."""

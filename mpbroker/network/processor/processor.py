@@ -16,6 +16,7 @@ import time
 from mpbroker.config.listeners import MAX_LISTENERS, Listener
 from mpbroker.ipc import faults, topology
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
+from mpbroker.ipc.log_levels import level_at_start
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, ProcessContext
 from mpbroker.ipc.session import SecurityProtocol
 from mpbroker.network import handover
@@ -138,7 +139,7 @@ class Processor:
         self.answers_api_versions = False
         self._choose_answers()
         levels = {reason: _LEVELS.get(reason, logging.WARNING) for reason in CloseReason}
-        self.turn.tell_closed(levels, self.log.getEffectiveLevel())
+        self.turn.tell_closed(levels, level_at_start())
         self.secure: TlsSaslChannels | None = None
         if listeners:
             self.secure = self._secure_channels(listeners)

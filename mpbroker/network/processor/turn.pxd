@@ -24,6 +24,7 @@ cdef enum:
     API_KEYS = 128
     LISTENERS = 256             # mpbroker.config.listeners.MAX_LISTENERS, checked at import
     ACCEPTORS = 2               # mpbroker.ipc.topology.ACCEPTORS, checked at import
+    LOG_LEVELS_ABOVE = 3        # of mpbroker.network.processor, its room and root, checked at import
     CLOSE_REASONS = 32          # room for each CloseReason
     API_VERSIONS_MOST = 8       # versions of ApiVersions, from 0 on
 
@@ -109,8 +110,8 @@ cdef struct ChannelTurn:
     LedgerRef ledger            # of this processor's connections
     BellRef acceptor_bells[ACCEPTORS]
     bint made_room              # a connection was taken or closed: an acceptor may wait for that
-    # the level that clients have given to the log; 0: as it was at the start
-    uint64_t *log_level
+    # levels that clients have given to this process's logger and to those above it; 0: none
+    uint64_t *log_levels[LOG_LEVELS_ABOVE]
     uint64_t log_level_at_start
     uint8_t reason_levels[CLOSE_REASONS]    # of the lines about closed connections
     # by version: bodies of the answers to ApiVersions; NULL: none is prepared

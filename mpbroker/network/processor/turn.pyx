@@ -61,7 +61,7 @@ from shm.atomics cimport load_acquire, load_relaxed, store_relaxed
 
 from mpbroker.config.listeners import MAX_LISTENERS
 from mpbroker.ipc import topology
-from mpbroker.ipc.log_levels import LEVELS
+from mpbroker.ipc.log_levels import LEVELS, inherited_words, logger_of
 from mpbroker.network import handover
 from mpbroker.network.processor import mute
 from mpbroker.network.processor import window as request_window
@@ -158,6 +158,7 @@ assert (
     {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
 )
 assert LISTENERS == MAX_LISTENERS and ACCEPTORS == len(topology.ACCEPTORS)
+assert LOG_LEVELS_ABOVE == len(inherited_words(logger_of(topology.FIRST_PROCESSOR)))
 assert LOGS_REQUESTS == LEVELS["DEBUG"] and sizeof(Handover) == handover.HANDOVER.size
 cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # Epoll tags of the two descriptors that are no channels.
@@ -343,10 +344,12 @@ cdef class ProcessorTurn:
             self.t.acceptor_bells[i] = bell.ref
 
     def _bind_log_levels(self, private):
-        cdef unsigned char[::1] log_level = private.block("log_level")
+        cdef unsigned char[::1] log_levels = private.block("log_levels")
         cdef unsigned char[::1] request_log = private.block("request_log")
-        self.keep += [log_level, request_log]
-        self.t.log_level = <uint64_t *>(<size_t>&log_level[0])
+        cdef int i
+        self.keep += [log_levels, request_log]
+        for i, word in enumerate(inherited_words(logger_of(topology.FIRST_PROCESSOR))):
+            self.t.log_levels[i] = <uint64_t *>(<size_t>&log_levels[8 * <int>word])
         self.t.request_log = <uint64_t *>(<size_t>&request_log[0])
 
     def _bind_replies_out(self, unsigned char[::1] words):

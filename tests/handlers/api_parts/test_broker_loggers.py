@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mpbroker.ipc.log_levels import LogLevels
+from mpbroker.ipc.log_levels import LOGGERS, SUBSYSTEMS, LogLevels
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import (
     AlterConfigsRequest,
@@ -30,6 +30,7 @@ SET, DELETE, APPEND = 0, 1, 2
 REQUESTS = "kafka.request.logger"
 UNSUPPORTED_VERSION, INVALID_CONFIG, INVALID_REQUEST = 35, 40, 42
 Change = IncrementalAlterConfigsRequest.AlterableConfig
+AT_START = {"root": "INFO", REQUESTS: "WARN", **dict.fromkeys(SUBSYSTEMS, "INFO")}
 Altered = IncrementalAlterConfigsRequest.AlterConfigsResource
 
 
@@ -40,9 +41,10 @@ def _ready(rig: Rig) -> Iterator[Rig]:
     logger = logging.getLogger("mpbroker")
     kind, level = logger.__class__, logger.level
     logger.setLevel(logging.INFO)
-    logs.follow(rig.memory.words("log_level"))
+    logs.follow(rig.memory.words("log_levels"))
     yield rig
-    logger.__class__ = kind
+    for name in LOGGERS:
+        logging.getLogger(name).__class__ = kind
     logger.setLevel(level)
 
 
@@ -69,11 +71,11 @@ def alter(
 
 def test_levels_are_altered_and_described(ready: Rig) -> None:
     log = logging.getLogger("mpbroker")
-    assert levels(ready) == {"root": "INFO", REQUESTS: "WARN"}
+    assert levels(ready) == AT_START
     assert alter(ready, ("root", SET, "DEBUG"), validate_only=True) == (0, None)
     assert not log.isEnabledFor(logging.DEBUG)
     assert alter(ready, ("root", SET, "DEBUG")) == (0, None)
-    assert levels(ready) == {"root": "DEBUG", REQUESTS: "WARN"}
+    assert levels(ready) == {"root": "DEBUG", REQUESTS: "WARN", **dict.fromkeys(SUBSYSTEMS, "DEBUG")}
     assert log.isEnabledFor(logging.DEBUG)
     assert alter(ready, ("root", SET, "ERROR")) == (0, None)
     assert not log.isEnabledFor(logging.WARNING)
@@ -81,6 +83,32 @@ def test_levels_are_altered_and_described(ready: Rig) -> None:
         assert alter(ready, ("root", SET, level)) == (0, None)
         assert levels(ready)["root"] == level
     assert [one.name for one in describe(ready, LOGGER, "1", ["root"]).configs] == ["root"]
+
+
+def test_parts_have_levels_of_their_own_and_inherit_others(ready: Rig) -> None:
+    room, folder, other = "mpbroker.coordinator", "mpbroker.coordinator.groups", "mpbroker.log"
+    assert alter(ready, (room, SET, "DEBUG")) == (0, None)
+    now = levels(ready)
+    assert (now[room], now[folder], now[other], now["root"]) == ("DEBUG", "DEBUG", "INFO", "INFO")
+    assert alter(ready, (folder, SET, "ERROR"), ("root", SET, "WARN")) == (0, None)
+    now = levels(ready)
+    assert (now[room], now[folder], now[other]) == ("DEBUG", "ERROR", "WARN")
+    for name in (room, folder, other):
+        level = getattr(logging, {"WARN": "WARNING"}.get(now[name], now[name]))
+        log = logging.getLogger(name)
+        assert (log.isEnabledFor(level), log.isEnabledFor(level - 1)) == (True, False)
+    assert alter(ready, (folder, DELETE, None), (room, DELETE, None)) == (0, None)
+    assert set(levels(ready).values()) == {"WARN"}
+
+
+def test_the_supervisor_says_what_it_does_not_know(ready: Rig) -> None:
+    by_ctl = LogLevels(ready.memory)
+    with pytest.raises(ValueError, match="no logger 'mpbroker:nope'; there are kafka"):
+        by_ctl.check("mpbroker:nope", "INFO")
+    with pytest.raises(ValueError, match="there is no level 'LOUD'; there are TRACE, DEBUG"):
+        by_ctl.check("mpbroker.log", "LOUD")
+    by_ctl.put("mpbroker.log", "DEBUG")
+    assert levels(ready) == {**AT_START, **dict.fromkeys([n for n in SUBSYSTEMS if ".log" in n], "DEBUG")}
 
 
 def test_requests_are_logged_at_debug(ready: Rig) -> None:
@@ -123,7 +151,7 @@ def test_levels_that_are_refused(
     refused, why = alter(ready, (REQUESTS, SET, "DEBUG"), change)
     assert refused == code
     assert says in (why or "")
-    assert levels(ready) == {"root": "INFO", REQUESTS: "WARN"}
+    assert levels(ready) == AT_START
 
 
 @pytest.mark.parametrize("name", ["2", "x", ""])

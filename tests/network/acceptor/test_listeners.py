@@ -18,6 +18,7 @@ from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import catalogue, snapshot
 from ops.bench import frames
 from ops.bench.brokers import HOST, BrokerError, Mpbroker
+from ops.bench.processes import title_of
 from tests.support.acceptor_tools import (
     METADATA,
     TIMEOUT_S,
@@ -277,18 +278,18 @@ def test_titles_follow_listeners_that_come_and_go(start: Start) -> None:
     (acceptor,), (processor,) = processes(broker, "acceptor"), processes(broker, "processor")
 
     def titles() -> list[str]:
-        return [" ".join(each.cmdline()).strip() for each in (acceptor, processor)]
+        return [title_of(each) for each in (acceptor, processor)]
 
-    assert titles() == ["mpbroker: acceptor PLAINTEXT", "mpbroker: processor 0 PLAINTEXT"]
+    assert titles() == ["acceptor PLAINTEXT", "processor 0 PLAINTEXT"]
     added = control(broker).call("listener-add", listener=f"MORE://{HOST}:0", protocol="PLAINTEXT")
     # It accepts, and the supervisor says so, before it looks to its title.
-    eventually(lambda: titles()[0] == "mpbroker: acceptor PLAINTEXT,MORE", "the acceptor's title has it")
+    eventually(lambda: titles()[0] == "acceptor PLAINTEXT,MORE", "the acceptor's title has it")
     with connect(broker, int(added["listener"].rpartition(":")[2])) as visitor:
         assert is_answered(visitor)
-        assert titles()[1] == "mpbroker: processor 0 PLAINTEXT,MORE"
+        assert titles()[1] == "processor 0 PLAINTEXT,MORE"
     control(broker).call("listener-remove", listener="MORE")
-    assert titles()[1] == "mpbroker: processor 0 PLAINTEXT"
-    eventually(lambda: titles()[0] == "mpbroker: acceptor PLAINTEXT", "the acceptor's title has it no more")
+    assert titles()[1] == "processor 0 PLAINTEXT"
+    eventually(lambda: titles()[0] == "acceptor PLAINTEXT", "the acceptor's title has it no more")
 
 
 def is_served(broker: Mpbroker, port: int) -> bool:

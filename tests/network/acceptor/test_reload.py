@@ -131,7 +131,7 @@ def test_what_cannot_change_is_named_and_what_cannot_be_read_changes_nothing(
     for bad in (
         "max.connections.per.ip=none\n",
         "max.connections.per.ip.overrides=no.such.host.invalid:1\n",
-        "nonsense=1\n",
+        "max.connection=1\n",
     ):
         made.reload(bad, "reload: nothing changes: ")
     first, second = (stack.enter_context(connect(made.broker)) for _ in range(2))

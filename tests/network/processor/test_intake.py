@@ -107,7 +107,7 @@ def test_clients_can_turn_the_lines_on_while_it_runs(served: Served) -> None:
     served.processor._work(0)
     client = served.hand()
     served.turn.turn(0)
-    served.memory.words("log_level").store(0, logging.DEBUG)
+    served.memory.words("log_levels").store(0, logging.DEBUG)
     client.close()
     assert [served.turn.turn(0) for _ in range(2)].count(turn.CLOSED) == 2
     assert len(served.turn.closed()) == 1
