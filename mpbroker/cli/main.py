@@ -99,6 +99,10 @@ def serve(
     log_workers: Annotated[
         str | None, typer.Option(metavar="N", help="Log processes (disk; default: 1).")
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve metrics and health over HTTP, such as 127.0.0.1:9644."),
+    ] = None,
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Check the settings and exit.")
     ] = False,
@@ -112,6 +116,7 @@ def serve(
         "--processors": processors,
         "--handlers": handlers,
         "--log-workers": log_workers,
+        "--http": http,
     }
     raise typer.Exit(command.serve(config, options or [], flags, check_only=check_config))
 

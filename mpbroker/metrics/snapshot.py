@@ -120,13 +120,20 @@ class ListenerSeen:
 
 @dataclass(frozen=True)
 class LogSeen:
-    """A partition's log. `sizes`: segments and bytes; None: not looked at yet."""
+    """A partition's log. `sizes`: segments and bytes; None: not looked at yet.
+
+    `slot` and `generation` are its place in the partition table. One that is not `usable` is offline.
+    """
 
     topic: str
     partition: int
     log_start: int
     log_end: int
     sizes: tuple[int, int] | None
+    high_watermark: int
+    usable: bool
+    slot: int
+    generation: int
 
 
 @dataclass
@@ -262,13 +269,23 @@ def _names(public: Region, reader: Reader, logs: list[LogSeen]) -> dict[tuple[in
         now = read_partition_surely(table, slot)
         if now.generation == generation and not now.flags & PartitionFlag.PARTITION_DELETED:
             found[slot, generation] = name
-            if now.flags & PartitionFlag.PARTITION_LIVE:
-                logs.append(_log_of(now, name, sizes.get(slot, generation)))
+            if now.flags & (PartitionFlag.PARTITION_LIVE | PartitionFlag.PARTITION_OFFLINE):
+                logs.append(_log_of(now, name, slot, sizes.get(slot, generation)))
     return found
 
 
-def _log_of(now: Partition, topic: str, sizes: tuple[int, int] | None) -> LogSeen:
-    return LogSeen(topic, now.partition, now.log_start_offset, now.log_end_offset, sizes)
+def _log_of(now: Partition, topic: str, slot: int, sizes: tuple[int, int] | None) -> LogSeen:
+    return LogSeen(
+        topic,
+        now.partition,
+        now.log_start_offset,
+        now.log_end_offset,
+        sizes,
+        now.high_watermark,
+        not now.flags & PartitionFlag.PARTITION_OFFLINE,
+        slot,
+        now.generation,
+    )
 
 
 def _add_quotas(alls: list[list[int]], clients: list[tuple[str, str, list[int]]], into: Snapshot) -> None:
