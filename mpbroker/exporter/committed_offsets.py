@@ -9,6 +9,7 @@ GroupContents of the coordinator reads the same records.)
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ class _Reading:
     generation: int
     reader: PartitionReader
     next_offset: int = 0
+    end: int = 0  # the high watermark as of the last look
     problem: str = ""
     pending: dict[int, list[tuple[OffsetKey, int]]] = field(default_factory=dict)  # by producer id
 
@@ -64,7 +66,6 @@ class CommittedOffsets:
 
     def __init__(self, table: SlotTable, log_dirs: tuple[str, ...]) -> None:
         self.groups: dict[str, GroupSeen] = {}
-        self.behind = 0  # offsets of the topic that are still to be read
         self._table = table
         self._log_dirs = log_dirs
         self._readings: dict[int, _Reading] = {}
@@ -74,6 +75,11 @@ class CommittedOffsets:
     def unreadable(self) -> int:
         """Return how many partitions of the topic cannot be read."""
         return sum(bool(reading.problem) for reading in self._readings.values())
+
+    @property
+    def behind(self) -> int:
+        """Return how many offsets of the topic are still to be read."""
+        return sum(max(reading.end - reading.next_offset, 0) for reading in self._readings.values())
 
     def follow(self, logs: list[LogSeen]) -> Iterator[None]:
         """Read what was committed since the last time, yielding between batches.
@@ -121,9 +127,9 @@ class CommittedOffsets:
             reading.reader.close()
             reading.reader = PartitionReader(directory)
         reading.next_offset = max(reading.next_offset, end.log_start_offset)
+        reading.end = bound.offset
         try:
             while reading.next_offset < bound.offset:
-                self.behind = bound.offset - reading.next_offset
                 piece = reading.reader.fetch_slice(reading.next_offset, READ_BYTES, bound)
                 if piece is None:
                     reading.next_offset = bound.offset  # the rest was compacted away
@@ -138,7 +144,8 @@ class CommittedOffsets:
             pass  # it is looked for anew by the next scrape
         except (CorruptBatch, UnreadableRecord, RangeDamaged, OffsetOutOfRange, OSError) as error:
             self._fail(partition, reading, error)
-        self.behind = 0
+        # What the cleaner replaces meanwhile would keep its space.
+        reading.reader.close()
 
     def _fail(self, partition: int, reading: _Reading, error: Exception) -> None:
         if str(error) != reading.problem:
@@ -179,7 +186,9 @@ class CommittedOffsets:
                 self._commit(key, value.offset)
 
     def _commit(self, key: OffsetKey, offset: int) -> None:
-        self.groups.setdefault(key.group, GroupSeen()).offsets[key.topic, key.partition] = offset
+        # One text for all partitions of a topic: there may be many.
+        place = sys.intern(key.topic), key.partition
+        self.groups.setdefault(key.group, GroupSeen()).offsets[place] = offset
 
     def _delete(self, key: OffsetKey) -> None:
         group = self.groups.get(key.group)

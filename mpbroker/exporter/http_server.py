@@ -55,7 +55,7 @@ class HttpServer:
     def __init__(self, application: Application, sock: socket.socket) -> None:
         self.application = application
         self._sock = sock
-        # Connections by age; those that wait for their client are closed first when there are too many.
+        # Connections by age; when there are too many, those that wait for their client go first.
         self._connections: dict[_Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -83,8 +83,9 @@ class HttpServer:
         self._connections[connection] = None
         self._tasks.add(task)
         if len(self._connections) > CONNECTIONS_MAX:
-            idle = next((one for one in self._connections if not one.answers), connection)
-            idle.abort()
+            waiting = (one for one in self._connections if not one.answers)
+            # Who scrapes is done in a moment: the oldest connection is one that dawdles.
+            next(waiting, next(iter(self._connections))).abort()
         try:
             await connection.serve()
         finally:

@@ -7,6 +7,7 @@ port, so whoever connects while it is being replaced waits. It gives way to all 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 from functools import partial
@@ -24,7 +25,8 @@ STOP_GRACE_S = 2.0
 def run(context: ProcessContext, fd: int) -> int:
     """Serve on the listening socket until ordered to stop."""
     os.nice(NICENESS)
-    # What is here already is the supervisor's too: a collection would make copies of its pages.
+    # What is here already is the supervisor's, too: a collection would make copies of its pages.
+    gc.freeze()
     asyncio.run(ExporterProcess(context, socket.socket(fileno=fd)).serve())
     context.stopped()
     return 0

@@ -23,6 +23,8 @@ from mpbroker.metrics.snapshot import Snapshot
 
 # A page that took a second to make is given out for three more.
 FRESH_FACTOR: Final = 3.0
+# After a failure nothing is tried, and logged, for so long.
+FAILURE_PAUSE_S: Final = 1.0
 # Rates and shares of time are of at least so long a time.
 RATE_OVER_S: Final = 5.0
 # A scrape waits so long for offsets that have not been read yet, and then goes without the rest. Work in
@@ -50,7 +52,7 @@ class Scraper:
 
     async def page(self) -> bytes | None:
         """Return a page that is fresh enough; None if it cannot be made, and then the log says why."""
-        if self._page is not None and time.monotonic() < self._fresh_until:
+        if time.monotonic() < self._fresh_until:
             return self._page
         if self._making is None:
             self._making = asyncio.create_task(self._make())
@@ -76,7 +78,8 @@ class Scraper:
         except Exception:
             # A page with gaps would look like a broker without trouble.
             log.exception("the page of metrics cannot be made")
-            self._page = None
+            self._page, self._fresh_until = None, time.monotonic() + FAILURE_PAUSE_S
+            return None
         ended = time.monotonic()
         self._took_s = ended - began
         self._fresh_until = ended + (self._took_s - waited_s) * FRESH_FACTOR

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,7 @@ from typer.testing import CliRunner
 from mpbroker.cli import ready
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.main import app
-from ops.bench import frames, scenarios
-from ops.bench.brokers import Mpbroker
+from ops.bench.brokers import HOST, Mpbroker, free_port
 from tests.support.polling import PATIENCE_S, until
 
 
@@ -62,39 +63,46 @@ def test_a_wrong_directory_is_a_usage_error_unless_it_may_come(
     assert ready.ready(nothing, 0, as_json=False) == 1
 
 
-def test_while_it_recovers_it_is_not_ready_and_its_ports_refuse(tmp_path: Path) -> None:
-    broker = Mpbroker(tmp_path / "b")
-    broker.start()
-    scenarios.create_topic(broker, "t")
-    with frames.connected(broker.address) as connection:
-        frames.exchange(connection, frames.produce("t", records=1, value_bytes=100))
-    broker.kill()
+def test_while_it_recovers_it_lives_and_says_why_it_is_not_ready(tmp_path: Path) -> None:
+    http = f"http://{HOST}:{free_port()}"
+    broker = Mpbroker(tmp_path / "b", flags=("--http", http.removeprefix("http://")))
+    command = broker.command()
     with subprocess.Popen(
-        broker.command(), env=broker.environment(), stderr=subprocess.DEVNULL, start_new_session=True
+        command, env=broker.environment(), stderr=subprocess.DEVNULL, start_new_session=True
     ) as starting:
         try:
-            stopped = _stop_log_process(starting.pid)
+            recovering = _stopped_log_process(starting.pid)
             until(lambda: ask(broker)[1].startswith("not ready: log 0 does not serve"), "it says why")
+            status, said = get(f"{http}/readyz")
+            assert status == 503
+            assert said.startswith("log 0 does not serve\n")
+            assert get(f"{http}/healthz") == (200, "ok\n")
+            status, said = get(f"{http}/metrics")
+            assert status == 200
+            assert "mpbroker_ready 0.0\n" in said
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(broker.address)
-            os.kill(stopped, signal.SIGCONT)
+            os.kill(recovering, signal.SIGCONT)
             assert ask(broker, "--wait", str(PATIENCE_S)) == (0, "ready\n")
             socket.create_connection(broker.address).close()
+            assert get(f"{http}/readyz") == (200, "ok\n")
         finally:
             os.killpg(starting.pid, signal.SIGKILL)
             starting.wait()
 
 
-def _stop_log_process(supervisor: int) -> int:
-    """Stop the log process as soon as it is there; return its pid."""
-    found: list[int] = []
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
 
-    def is_there() -> bool:
-        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-        for pid in map(int, children):
-            os.kill(pid, signal.SIGSTOP)
-            found.append(pid)
-        return bool(found)
 
-    until(is_there, "the log process begins")
-    return found[0]
+def _stopped_log_process(supervisor: int) -> int:
+    """Stop the log process, which is the first child, before it serves; return its pid."""
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children")
+    until(children.read_text, "the log process begins")
+    pid = int(children.read_text().split()[0])
+    os.kill(pid, signal.SIGSTOP)
+    return pid

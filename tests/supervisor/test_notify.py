@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.ipc import readiness
 from mpbroker.supervisor import notify
+from mpbroker.supervisor.main import Supervisor
 from mpbroker.supervisor.notify import Notifier
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
@@ -161,3 +163,21 @@ def test_pings_and_the_stages_of_a_reload_reach_the_manager(
         manager.told_until("WATCHDOG=1")
     finally:
         manager.close()
+
+
+def test_no_ping_while_a_process_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "2000000")
+    pinged: list[str] = []
+    notifier = Notifier()
+    monkeypatch.setattr(notifier, "send", lambda *told: pinged.extend(told))
+    notifier.begin_watchdog()
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor.notifier, supervisor.signals = notifier, 0
+    supervisor.config = supervisor.memory = None  # type: ignore[assignment]
+    silent = ["log 0 has not moved for 400 s"]
+    monkeypatch.setattr(readiness, "silent", lambda _config, _memory: silent)
+    supervisor._while_running()
+    assert pinged == []
+    silent.clear()
+    supervisor._while_running()
+    assert pinged == ["WATCHDOG=1"]
