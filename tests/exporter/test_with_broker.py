@@ -108,10 +108,13 @@ def test_all_families_that_are_documented_are_there(broker: Broker, http: Http) 
     wanted = {one.name for one in (*own_metrics.declared(), *partitions.FAMILIES)}
     # Sizes are measured twice a minute, and when the broker starts.
     late = {"kafka_log_log_size", "kafka_log_log_numlogsegments"}
-    page = http.get("/metrics").text
+
+    def missing() -> set[str]:
+        page = http.get("/metrics").text
+        return wanted - late - set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
+
+    until(lambda: not missing(), "all of them are there")
     consumer.close()
-    there = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
-    assert wanted - there <= late
 
 
 def test_the_lag_of_a_group_follows_its_commits(broker: Broker, http: Http) -> None:
