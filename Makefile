@@ -71,9 +71,10 @@ $(KAFKA_CLASSES): $(SYNCED) tests/support/class_archive.py ops/bench/kafka/pom.x
 
 # As in the server.properties that Kafka comes with: the first consumer of a group waits for no other.
 RUN_FLAGS := -o group.initial.rebalance.delay.ms=0
+HTTP ?= 127.0.0.1:9644
 
-run: setup ## a broker on 127.0.0.1:9092, data in ./data (LISTENERS=… DATA=…)
-	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA) $(RUN_FLAGS)
+run: setup ## a broker on 127.0.0.1:9092, data in ./data, metrics on 127.0.0.1:9644 (LISTENERS=… DATA=… HTTP=…)
+	$(BIN)/mpbroker serve --listeners $(LISTENERS) --log-dirs $(DATA) --http '$(HTTP)' $(RUN_FLAGS)
 
 # Python keeps what it compiles, wherever it was told not to: hundreds of processes would compile it anew.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest

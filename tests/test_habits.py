@@ -39,6 +39,7 @@ RANKS = {
     "mpbroker.coordinator": 5,
     "mpbroker.handlers": 5,
     "mpbroker.network": 5,
+    "mpbroker.exporter": 5,
     "mpbroker.reading": 6,
     "mpbroker.writing": 6,
     "mpbroker.supervisor": 6,
@@ -56,6 +57,12 @@ NARROW = {
     "mpbroker.quotas": ("shm", "mpbroker.ipc.meters"),
     "mpbroker.metrics": ("shm", "mpbroker.ipc", "mpbroker.protocol"),
     "mpbroker.security": ("mpbroker.config", "mpbroker.protocol"),
+    "mpbroker.exporter": (
+        *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records"),
+        *("mpbroker.metrics", "mpbroker.log.format.names", "mpbroker.log.read.reader"),
+        # The records of committed offsets.
+        *("mpbroker.coordinator.groups.records", "mpbroker.coordinator.runtime.field_reader"),
+    ),
     "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),
     "mpbroker.cli": (
         "shm",

@@ -12,11 +12,29 @@ from typer.core import TyperCommand
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+# Options whose value may be left out, and what it is then. Typer has no such options.
+OPTIONAL_VALUES = {"--wait": "60"}
+
+
 class _Command(TyperCommand):
-    """Write required arguments bare in the usage line; later versions of Typer put them in braces."""
+    """Write required arguments bare in the usage line; later versions of Typer put them in braces.
+
+    Let options of `OPTIONAL_VALUES` stand without a value.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        filled = [
+            f"{one}={OPTIONAL_VALUES[one]}" if one in OPTIONAL_VALUES and _is_option(following) else one
+            for one, following in zip(args, [*args[1:], "-"], strict=False)
+        ]
+        return super().parse_args(ctx, filled)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-")
 
 
 class App(typer.Typer):

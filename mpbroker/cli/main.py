@@ -107,6 +107,10 @@ def serve(
             help="Lines of the broker's log (default: $MPBROKER_LOG_FORMAT, or text).",
         ),
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve metrics and health over HTTP, such as 127.0.0.1:9644."),
+    ] = None,
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Check the settings and exit.")
     ] = False,
@@ -120,6 +124,7 @@ def serve(
         "--processors": processors,
         "--handlers": handlers,
         "--log-workers": log_workers,
+        "--http": http,
     }
     code = command.serve(config, options or [], flags, log_format=log_format, check_only=check_config)
     raise typer.Exit(code)

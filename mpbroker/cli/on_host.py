@@ -111,6 +111,24 @@ def ctl_status(log_dirs: LogDirs = None, json: Json = False) -> None:
     ctl.status(log_dirs, as_json=json)
 
 
+@ctl_app.command("ready")
+def ctl_ready(
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="[SECONDS]", help="Wait until it is ready; 60 if no number is given."),
+    ] = None,
+    log_dirs: LogDirs = None,
+    json: Json = False,
+) -> None:
+    """Say whether recovery is over and each listener answers.
+
+    The exit code is 0 if so, and 1 if not, or if no broker runs.
+    """
+    from mpbroker.cli import ready
+
+    raise typer.Exit(ready.ready(log_dirs, wait, as_json=json))
+
+
 @ctl_app.command("metrics")
 def ctl_metrics(
     filters: Annotated[

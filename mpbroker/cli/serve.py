@@ -20,6 +20,7 @@ FLAG_KEYS = {
     "--processors": "num.network.threads",
     "--handlers": "num.io.threads",
     "--log-workers": "log.workers",
+    "--http": "http.listener",
 }
 
 

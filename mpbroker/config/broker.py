@@ -15,7 +15,12 @@ from mpbroker.config import limits
 from mpbroker.config.altered import Altered
 from mpbroker.config.coordinators import CoordinatorSettings
 from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, Secret, table_of
-from mpbroker.config.listeners import DEFAULT_PROTOCOL_MAP, Listener, parse_listeners
+from mpbroker.config.listeners import (
+    DEFAULT_PROTOCOL_MAP,
+    Listener,
+    parse_http_listener,
+    parse_listeners,
+)
 from mpbroker.config.security import SecuritySettings
 from mpbroker.config.workers import MAX_HANDLERS, MAX_LOG_WORKERS, MAX_PROCESSORS, default_workers
 
@@ -76,6 +81,15 @@ def _are_principals(text: str) -> str:
     return f"{wrong[0]} has not the form Type:name, as in User:admin; semicolons stand between principals"
 
 
+def _is_host_and_port(text: str) -> str:
+    """Refuse what is no address to listen on. Return the problem, or ""."""
+    try:
+        parse_http_listener(text)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def _default_listeners() -> tuple[Listener, ...]:
     return parse_listeners(DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP)
 
@@ -115,6 +129,14 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     control_plane_listener_name: Annotated[
         str | None, Key(STRING, "Listener with an acceptor, processor and handler of its own.")
     ] = None
+    http_listener: Annotated[
+        str,
+        Key(
+            STRING,
+            "Address, as host:port, that serves metrics and health over HTTP; empty: nothing does.",
+            check=_is_host_and_port,
+        ),
+    ] = ""
     admin_listener_names: Annotated[
         tuple[str, ...],
         Key(LIST, "Listeners on which the broker can be administered; empty: all of them."),

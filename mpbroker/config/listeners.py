@@ -75,6 +75,16 @@ def parse_listeners(
     return listeners
 
 
+def parse_http_listener(text: str) -> Listener | None:
+    """Parse the address that serves HTTP, `host:port`; None if it is empty. Raises ValueError."""
+    if not text:
+        return None
+    match = _LISTENER.fullmatch(f"HTTP://{text}")
+    if match is None:
+        raise ValueError("it must be host:port, such as 127.0.0.1:9644, IPv6 addresses in brackets")
+    return _parse_one(f"HTTP://{text}", {"HTTP": "PLAINTEXT"})
+
+
 def check_all(listeners: tuple[Listener, ...], *, unique_ports: bool = True) -> None:
     """Check that listeners can be served together. Raises ValueError, which names those that cannot."""
     names = [listener.name for listener in listeners]

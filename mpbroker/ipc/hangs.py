@@ -32,7 +32,7 @@ LOOK_MAX_S = 2.0
 HEAVY_TIMEOUTS = 10
 
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
-_WAITS_FOR_DISK, _COULD_RUN = "D", "R"
+WAITS_FOR_DISK, _COULD_RUN = "D", "R"
 
 
 class Patience:
@@ -93,7 +93,7 @@ class Pulse:
         self.silent_ticks += 1
         if self.silent_ticks < limit_ticks:
             return Verdict.ALIVE
-        return Verdict.WAITS_FOR_DISK if state == _WAITS_FOR_DISK else Verdict.HANGS
+        return Verdict.WAITS_FOR_DISK if state == WAITS_FOR_DISK else Verdict.HANGS
 
 
 def look_at(pid: int) -> tuple[str, int]:
@@ -105,7 +105,7 @@ def look_at(pid: int) -> tuple[str, int]:
 def waits_for_disk(threads: Path = Path("/proc/self/task")) -> bool:
     """Return whether one of our threads is in an uninterruptible sleep of the kernel."""
     found = (_fields_of(thread / "stat") for thread in threads.iterdir())
-    return any(fields[_STATE] == _WAITS_FOR_DISK for fields in found if fields)
+    return any(fields[_STATE] == WAITS_FOR_DISK for fields in found if fields)
 
 
 def _fields_of(stat: Path) -> list[str]:

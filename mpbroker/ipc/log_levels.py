@@ -25,6 +25,7 @@ SUBSYSTEMS: Final = (
     "mpbroker.coordinator.groups",
     "mpbroker.coordinator.metadata",
     "mpbroker.coordinator.transactions",
+    "mpbroker.exporter",
     "mpbroker.handlers",
     "mpbroker.ipc",
     "mpbroker.log",
@@ -70,6 +71,7 @@ def logger_of(role: int) -> str:
         topology.COORDINATOR: "mpbroker.coordinator",
         topology.CLEANER: "mpbroker.log.compaction",
         topology.SCRUBBER: "mpbroker.log.scrub",
+        topology.EXPORTER: "mpbroker.exporter",
     }.get(role, "mpbroker.network.acceptor")
 
 

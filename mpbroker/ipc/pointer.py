@@ -19,13 +19,14 @@ class Pointer(msgspec.Struct):
     """The content of the file.
 
     `pid` is the supervisor's. `listeners` has the address of each listener by its name, `host:port` or
-    `unix:/path`, with the port that port 0 became.
+    `unix:/path`, with the port that port 0 became; `http` that of metrics and health, "" without one.
     """
 
     runtime_dir: str
     pid: int
     node_id: int
     listeners: dict[str, str] = {}
+    http: str = ""
 
 
 def write_pointer(log_dir: Path, pointer: Pointer) -> None:

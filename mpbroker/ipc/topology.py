@@ -50,9 +50,10 @@ LOG = 3
 CONTROL_ACCEPTOR = 4
 CLEANER = 5
 SCRUBBER = 6
+EXPORTER = 7
 ACCEPTORS = (ACCEPTOR, CONTROL_ACCEPTOR)
 # Processes without rings and arena: nobody holds anything of theirs when they die.
-ALONE = (*ACCEPTORS, SCRUBBER)
+ALONE = (*ACCEPTORS, SCRUBBER, EXPORTER)
 # The workers of the control plane have the highest number of their kind. They talk to each other only.
 FIRST_PROCESSOR = 8
 MAX_PROCESSORS = workers.MAX_PROCESSORS
@@ -81,7 +82,7 @@ CHANNELS_PER_PROCESSOR = 32768
 SESSIONS_BYTES = CHANNELS_PER_PROCESSOR * session.BYTES_EACH
 LEDGER_BYTES = ledger_bytes(CHANNELS_PER_PROCESSOR)
 # Loggers that have a level of their own (ipc.log_levels).
-LOG_LEVELS = 18
+LOG_LEVELS = 19
 
 # Clients that each handler can measure at once. Idle ones make room.
 QUOTA_ROWS = 8192
@@ -177,6 +178,7 @@ def name_of(index: int) -> str:
         CONTROL_ACCEPTOR: "control-plane acceptor",
         CLEANER: "cleaner",
         SCRUBBER: "scrubber",
+        EXPORTER: "exporter",
         CONTROL_PROCESSOR: "control-plane processor",
         CONTROL_HANDLER: "control-plane handler",
     }
@@ -299,27 +301,16 @@ class SharedMemory:
             Block("heavy", words),
             # Each handler: whether something waits for room in its reply arena.
             Block("replies_out", words),
-            # The supervisor, per process: the last order to be acknowledged (process.Fence).
-            Block("fence_orders", words),
-            # Each process: the last order that it has obeyed.
-            Block("fence_acks", words),
-            # The supervisor, per process: the incarnation of its role; 0: there is none.
-            Block("roles", words),
             # Each processor: requests that wait in it or in its rings.
             Block("queued", words),
             # The supervisor, per processor: the bytes of requests that it may hold.
             Block("request_limits", words),
-            # The supervisor, per process: run or stop (process.Order).
-            Block("orders", words),
             # The supervisor, or a handler for a client: the log levels (ipc.log_levels says why both may).
             Block("request_log", 64),
             Block("log_levels", 8 * LOG_LEVELS),
             # The coordinator: whether request time is limited for anybody, so that processors measure it.
             Block("request_quotas", 64),
-            # Each process: how far it is (process.State).
-            Block("states", words),
-            # A process that cannot go on: the exit status of the broker.
-            Block("fatal", words),
+            *self._role_blocks(),
             *self._bulletin_blocks(),
             # The supervisor: the configuration as it is now (ipc.settings).
             Block("settings", settings.BYTES, 4096),
@@ -333,6 +324,26 @@ class SharedMemory:
             Block("listeners", LISTENERS_BYTES, 4096),
             # Handlers: what clients have used of their quotas (shm.rates).
             Block("quotas", rates.block_bytes(len(HANDLERS), QUOTA_ROWS, sizes.quota_samples), 4096),
+        ]
+
+    def _role_blocks(self) -> list[Block]:
+        """Return the blocks with a word for each process: what the supervisor wants, and what there is."""
+        words = 8 * PROCESSES
+        return [
+            # The supervisor, per process: the last order to be acknowledged (process.Fence).
+            Block("fence_orders", words),
+            # Each process: the last order that it has obeyed.
+            Block("fence_acks", words),
+            # The supervisor, per process: the incarnation of its role; 0: there is none.
+            Block("roles", words),
+            # The supervisor, per process: run or stop (process.Order).
+            Block("orders", words),
+            # The supervisor, per process: its process id; 0: there is none.
+            Block("pids", words),
+            # Each process: how far it is (process.State).
+            Block("states", words),
+            # A process that cannot go on: the exit status of the broker.
+            Block("fatal", words),
         ]
 
     def _bulletin_blocks(self) -> list[Block]:

@@ -59,7 +59,8 @@ def sizes(view: View) -> Iterator[Bean]:
     "first look; offsets are those of now.",
 )
 def logs(view: View) -> Iterator[Bean]:
-    for seen in sorted(view.now.logs, key=lambda one: (one.topic, one.partition)):
+    usable = (one for one in view.now.logs if one.usable)
+    for seen in sorted(usable, key=lambda one: (one.topic, one.partition)):
         where = f",topic={seen.topic},partition={seen.partition}"
         if seen.sizes is not None:
             yield value(f"{LOGS}NumLogSegments{where}", seen.sizes[0])

@@ -111,17 +111,23 @@ def _register(kind: QuotaKind, name: str) -> None:
         (*USED[kind], *tokens, *PAUSED),
     )
     def of_client(view: View) -> Iterator[Bean]:
-        for owner, words in sorted(view.now.quota_clients.items()):
-            if owner[0] != kind:
-                continue
-            before = None
-            if view.before is not None:
-                before = view.before.quota_clients.get(owner, [0] * QuotaWord.QUOTA_WORDS)
-            found = _usage(view, kind, words, before)
-            if tokens:
-                found["tokens"] = _tokens(view, words)
-            tags = [f",{tag}={text}" for tag, text in zip(TAGS, owner[1:], strict=True) if text]
+        for owner, found in of_clients(view, kind):
+            tags = [f",{tag}={text}" for tag, text in zip(TAGS, owner, strict=True) if text]
             yield Bean(TYPE + name + "".join(tags), found)
+
+
+def of_clients(view: View, kind: QuotaKind) -> Iterator[tuple[tuple[str, str], dict[str, float]]]:
+    """Yield (user, client id) of each budget, and its use. Text that is not part of it is ""."""
+    for owner, words in sorted(view.now.quota_clients.items()):
+        if owner[0] != kind:
+            continue
+        before = None
+        if view.before is not None:
+            before = view.before.quota_clients.get(owner, [0] * QuotaWord.QUOTA_WORDS)
+        found = _usage(view, kind, words, before)
+        if kind == QuotaKind.QUOTA_MUTATION:
+            found["tokens"] = _tokens(view, words)
+        yield owner[1:], found
 
 
 def _tokens(view: View, words: list[int]) -> float:

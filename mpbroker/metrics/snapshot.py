@@ -11,6 +11,7 @@ import math
 import os
 import time
 from dataclasses import dataclass, field
+from operator import add
 from pathlib import Path
 
 from mpbroker.ipc import topology
@@ -120,13 +121,20 @@ class ListenerSeen:
 
 @dataclass(frozen=True)
 class LogSeen:
-    """A partition's log. `sizes`: segments and bytes; None: not looked at yet."""
+    """A partition's log. `sizes`: segments and bytes; None: not looked at yet.
+
+    `slot` and `generation` are its place in the partition table. One that is not `usable` is offline.
+    """
 
     topic: str
     partition: int
     log_start: int
     log_end: int
     sizes: tuple[int, int] | None
+    high_watermark: int
+    usable: bool
+    slot: int
+    generation: int
 
 
 @dataclass
@@ -178,12 +186,17 @@ def take(public: Region) -> Snapshot:
     counters, distributions, beats = {}, {}, {}
     for process in range(topology.PROCESSES):
         page = topology.counter_page(public, process)
+        beats[process] = page.heartbeat_ns
+        if not page.heartbeat_ns:
+            # There never was such a process, as of most roles.
+            counters[process] = [0] * Counter.COUNTERS
+            distributions[process] = [NOTHING] * Histogram.HISTOGRAMS
+            continue
         counters[process] = [page.get(i) for i in range(Counter.COUNTERS)]
         distributions[process] = [
             Distribution(page.histogram(i), page.histogram_sum(i), page.histogram_max(i))
             for i in range(Histogram.HISTOGRAMS)
         ]
-        beats[process] = page.heartbeat_ns
     alive = public.owner_is_alive()
     now_ns = time.monotonic_ns() if alive else max(beats.values())
     since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - (time.monotonic_ns() - now_ns) / NS
@@ -237,10 +250,11 @@ def _take_meters(public: Region, into: Snapshot) -> None:
             name = names.get(place)
             if name == METADATA_TOPIC:
                 continue  # no topic of clients: Kafka does not count it
-            into.all_topics = [a + b for a, b in zip(into.all_topics, cell, strict=True)]
+            # There is a cell for each partition and process: this is most of the work.
+            into.all_topics = list(map(add, into.all_topics, cell))
             if name is not None:
-                before = into.topics.get(name, [0] * TopicMeter.TOPIC_METERS)
-                into.topics[name] = [a + b for a, b in zip(before, cell, strict=True)]
+                before = into.topics.get(name)
+                into.topics[name] = cell if before is None else list(map(add, before, cell))
         into.all_topics = [a + b for a, b in zip(into.all_topics, reader.retired(process), strict=True)]
         if clients := reader.clients(process, ClientKind.CLIENT_SOFTWARE):
             into.clients[process] = clients
@@ -262,13 +276,23 @@ def _names(public: Region, reader: Reader, logs: list[LogSeen]) -> dict[tuple[in
         now = read_partition_surely(table, slot)
         if now.generation == generation and not now.flags & PartitionFlag.PARTITION_DELETED:
             found[slot, generation] = name
-            if now.flags & PartitionFlag.PARTITION_LIVE:
-                logs.append(_log_of(now, name, sizes.get(slot, generation)))
+            if now.flags & (PartitionFlag.PARTITION_LIVE | PartitionFlag.PARTITION_OFFLINE):
+                logs.append(_log_of(now, name, slot, sizes.get(slot, generation)))
     return found
 
 
-def _log_of(now: Partition, topic: str, sizes: tuple[int, int] | None) -> LogSeen:
-    return LogSeen(topic, now.partition, now.log_start_offset, now.log_end_offset, sizes)
+def _log_of(now: Partition, topic: str, slot: int, sizes: tuple[int, int] | None) -> LogSeen:
+    return LogSeen(
+        topic,
+        now.partition,
+        now.log_start_offset,
+        now.log_end_offset,
+        sizes,
+        now.high_watermark,
+        not now.flags & PartitionFlag.PARTITION_OFFLINE,
+        slot,
+        now.generation,
+    )
 
 
 def _add_quotas(alls: list[list[int]], clients: list[tuple[str, str, list[int]]], into: Snapshot) -> None:

@@ -122,6 +122,11 @@ class Listeners:
 
         return Child(role, main, (fd,), about=partial(self.names_of, role))
 
+    def listen(self) -> None:
+        """Let clients in, now that all that serves them is there. Raises FatalError."""
+        for number, fd in self.fds.items():
+            sockets.listen(fd, self.config.listeners[number], self.config)
+
     def abandon(self, role: int) -> None:
         """Close the connections on their way to a processor that has left for good."""
         inbox = self.handovers[role][1]

@@ -17,8 +17,9 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.limits import resolved_overrides
+from mpbroker.config.listeners import parse_http_listener
 from mpbroker.config.protocols import uses_tls
-from mpbroker.ipc import settings, titles, topology
+from mpbroker.ipc import readiness, settings, titles, topology
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
@@ -154,6 +155,7 @@ class Supervisor:
         self.hangups = 0
         self._asked_handlers = 0
         self.extend_at = 0.0
+        self.told = ""
         self.serves = False
         self.signals = 0
         self.stop_signal = 0
@@ -178,11 +180,15 @@ class Supervisor:
         undo.callback(sockets.release, fds, self.config.listeners, inherited)
         titles.name_broker(self.config)
         titles.entitle("supervisor")
+        self.http_fd, self.http = -1, ""
+        if (http := parse_http_listener(config.http_listener)) is not None:
+            self.http_fd, self.http = sockets.bind_http(http, config)
+            undo.callback(os.close, self.http_fd)
         inherited.refuse_rest()
         self.directory, made = runtime_dir.make(config)
         undo.callback(remove_empty, made)
         self.runtime_lock = runtime_dir.claim(self.directory)
-        self.pointers = runtime_dir.Pointers(self.config, self.directory)
+        self.pointers = runtime_dir.Pointers(self.config, self.directory, self.http)
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, buffers.sizes(config))
         undo.callback(self.memory.close)
         buffers.give_out(self.memory, config, config.num_network_threads)
@@ -202,6 +208,8 @@ class Supervisor:
                 raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {error}") from error
             self._announce()
             roles.prepare_cleaner()
+            if self.http:
+                roles.prepare_exporter()
             self.serves = True
             self._watch(audit)
             self.serves = False
@@ -222,7 +230,7 @@ class Supervisor:
             self.listeners.close()
             self.memory.close()
             runtime_dir.remove(self.directory)
-            for fd in (wakeup, self.runtime_lock, *self.locks):
+            for fd in (wakeup, self.runtime_lock, *self.locks, *([self.http_fd] if self.http else [])):
                 os.close(fd)
         log.info("stopped with status %d", code)
         return code
@@ -230,7 +238,7 @@ class Supervisor:
     # ---- start
 
     def _start_tree(self) -> None:
-        """Start all roles. Acceptors come last: clients wait in the backlog until all others serve.
+        """Start all roles. Acceptors come last: the ports refuse clients until all others serve.
 
         Of the two planes the control plane is first.
         """
@@ -253,6 +261,10 @@ class Supervisor:
         # The first worker clears up what the last run left. The others wait for that by themselves.
         gc.freeze()
         tree.launch(first)
+        if self.http:
+            # Before all others: it tells how far the recovery is.
+            exporter = partial(roles.exporter, fd=self.http_fd)
+            tree.launch(Child(topology.EXPORTER, exporter, (self.http_fd,), lambda: self.http))
         roles.prepare_coordinator()
         tree.await_serving(first)
         for child in others:
@@ -292,6 +304,7 @@ class Supervisor:
             tree.launch(Child(topology.CLEANER, roles.cleaner, tuple(self.locks)))
         for child in (*workers, scrubber):
             tree.await_serving(child)
+        self.listeners.listen()
         for role in self.listeners.acceptors:
             tree.start(self.listeners.acceptor(role))
             if not tree.children[role].serves:
@@ -321,6 +334,13 @@ class Supervisor:
         if self.signals:
             raise BrokerStops(EXIT_OK, "told to stop while starting; recovery begins anew at the next start")
         self.teller.look()
+        self._extend()
+        if (text := self.teller.text) != self.told:
+            self.told = text
+            self.notifier.status(text)
+
+    def _extend(self) -> None:
+        """Ask the service manager for time, now and then."""
         if time.monotonic() >= self.extend_at:
             self.extend_at = time.monotonic() + EXTEND_EVERY_S
             self.notifier.extend(EXTEND_BY_S)
@@ -359,6 +379,7 @@ class Supervisor:
             up_s() * 1000,
         )
         self.notifier.ready(f"Serving on {listeners}")
+        self.notifier.begin_watchdog()
 
     def _check_audit_log(self) -> None:
         """Make the file of the audit log, or say why it cannot be: no reason to refuse the service."""
@@ -427,15 +448,19 @@ class Supervisor:
                 self.reload.done(going.changes)
             going.give()
             self.reloading = None
+            listeners = ", ".join(map(str, self.listeners.now))
+            self.notifier.ready(f"Serving on {listeners}")
 
     def _begin_reload(self) -> None:
         self.hangups = 0
         answers, self.reload_asked = self.reload_asked, []
+        self.notifier.reloading()
         try:
             self._begin(*self._checked(self._reread, Resize.checked), "reload", answers)
         except (ReloadError, SecurityError, FatalError) as error:
             level = logging.WARNING if isinstance(error, NoFile) else logging.ERROR
             log.log(level, "reload: nothing changes: %s", error)
+            self.notifier.ready(f"Serving; the reload changed nothing: {error}")
             for answer in answers:
                 answer.give({"error": f"nothing changes: {error}"})
 
@@ -539,11 +564,14 @@ class Supervisor:
         """
         if self.signals:
             raise StopAsked
+        if self.notifier.is_ping_due() and not readiness.silent(self.config, self.memory):
+            self.notifier.ping()
 
     def _stop(self) -> None:
         """Stop gracefully; a second signal ends it at once."""
 
         def hasten() -> None:
+            self._extend()
             if self.signals > 1:
                 raise BrokerStops(
                     EXIT_FAILED,
@@ -564,6 +592,9 @@ class Supervisor:
                 list(self.tree.children.values()),
                 self.listeners.describe(),
             )
+        if command.command == "ready":
+            problems = readiness.problems(self.config, self.memory)
+            return {"ready": not problems, "problems": problems}
         if command.command == "listeners":
             return {"listeners": self.listeners.describe()}
         if command.command == "request-log":
@@ -577,7 +608,7 @@ class Supervisor:
                 scrubbing.begin(self.memory, self.config)
             return scrubbing.report(self.memory, self.config)
         if command.command not in CHANGES:
-            known = ", ".join(("status", "listeners", "request-log", "log-level", "scrub", *CHANGES))
+            known = ", ".join(("status", "ready", "listeners", "request-log", "log-level", "scrub", *CHANGES))
             raise ValueError(f"unknown command {command.command!r}; known are {known}")
         if not self.serves:
             raise FatalError("the broker is starting or stopping: nothing can be changed now")

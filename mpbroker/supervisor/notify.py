@@ -1,10 +1,14 @@
-"""sd_notify(3): states told to systemd over the datagram socket that it names in NOTIFY_SOCKET."""
+"""sd_notify(3): states told to systemd over the datagram socket that it names in NOTIFY_SOCKET.
+
+With WatchdogSec= systemd wants to be pinged, and restarts who does not (sd_watchdog_enabled(3)).
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
+import time
 
 # A service manager that does not read must not keep the supervisor from its children.
 PATIENCE_S = 1.0
@@ -20,6 +24,11 @@ class Notifier:
 
     def __init__(self) -> None:
         self.address = os.environ.pop("NOTIFY_SOCKET", "")
+        interval_us, pid = os.environ.pop("WATCHDOG_USEC", ""), os.environ.pop("WATCHDOG_PID", "")
+        is_ours = interval_us.isdigit() and pid in ("", str(os.getpid()))
+        # systemd's advice: ping twice in the time after which it acts.
+        self.ping_every_s = int(interval_us) / 2_000_000 if is_ours else 0.0
+        self._ping_at = float("inf")
 
     def send(self, *assignments: str) -> None:
         if not self.address:
@@ -36,6 +45,22 @@ class Notifier:
 
     def ready(self, status: str) -> None:
         self.send("READY=1", f"STATUS={status}")
+
+    def reloading(self) -> None:
+        """Tell that the configuration is being read again; `ready` ends that (Type=notify-reload)."""
+        self.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", "STATUS=Reloading")
+
+    def begin_watchdog(self) -> None:
+        """Ping from now on, if systemd wants that."""
+        if self.ping_every_s:
+            self._ping_at = time.monotonic()
+
+    def is_ping_due(self) -> bool:
+        return time.monotonic() >= self._ping_at
+
+    def ping(self) -> None:
+        self._ping_at = time.monotonic() + self.ping_every_s
+        self.send("WATCHDOG=1")
 
     def status(self, status: str) -> None:
         self.send(f"STATUS={status}")

@@ -17,6 +17,7 @@ coordinator  The log workers finish what it had published; handlers answer the c
 cleaner      The log worker finishes a swap that it was asked for. The cleaner itself has let go of the
              files of a log process that died before the successor looks at them.
 scrubber     Nobody holds anything of it; its words of damage stay, and its successor goes on with them.
+exporter     Nobody holds anything of it, and it only reads.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.ipc.progress import Progress, read_progress
+from mpbroker.ipc.progress import Progress
+from mpbroker.ipc.readiness import going_on
 from mpbroker.ipc.topology import SharedMemory
 
 if TYPE_CHECKING:
@@ -22,13 +23,6 @@ SILENT_S = 1.0
 SAY_EVERY_S = 5.0
 DRAW_EVERY_S = 0.2
 log = logging.getLogger("mpbroker.supervisor")
-
-
-def going_on(config: BrokerConfig, memory: SharedMemory) -> list[Progress]:
-    """Return the progress of each log directory that is still being recovered."""
-    words = memory.words("recovery")
-    rows = [read_progress(words, config.log_workers, number) for number in range(len(config.log_dirs))]
-    return [row for row in rows if row.goes_on]
 
 
 def rows(config: BrokerConfig, memory: SharedMemory) -> list[dict[str, Any]]:
@@ -55,6 +49,7 @@ class Teller:
         self._next_s = time.monotonic() + SILENT_S
         self._bars: Bars | None = None
         self._tasks: dict[int, TaskID] = {}
+        self.text = ""  # one line about all directories, as of the last look that said something
 
     def look(self) -> None:
         now = time.monotonic()
@@ -66,8 +61,10 @@ class Teller:
             self._draw(going)
             return
         self._next_s = now + SAY_EVERY_S
-        for one in going:
-            log.info("recovering %s: %s", self._config.log_dirs[one.log_dir], text_of(one))
+        told = [f"{self._config.log_dirs[one.log_dir]}: {text_of(one)}" for one in going]
+        for line in told:
+            log.info("recovering %s", line)
+        self.text = f"Recovering {'; '.join(told)}" if told else self.text
 
     def _draw(self, going: list[Progress]) -> None:
         if self._bars is None:

@@ -25,7 +25,7 @@ log = logging.getLogger("mpbroker.supervisor")
 _FOLLOWERS = (
     topology.LOG_WORKERS,
     (
-        *(topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER),
+        *(topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER, topology.EXPORTER),
         *(*topology.ACCEPTORS, *topology.PROCESSORS, *topology.HANDLERS),
     ),
 )

@@ -78,7 +78,18 @@ def cleaner(context: ProcessContext) -> int:
     return cleaner_process.run(context)
 
 
+def prepare_exporter() -> None:
+    """Import the exporter for a replacement. The first one imports it itself; nobody waits for that."""
+    import_module("mpbroker.exporter.process")
+
+
 def scrubber(context: ProcessContext) -> int:
     from mpbroker.log.scrub import scrub_process
 
     return scrub_process.run(context)
+
+
+def exporter(context: ProcessContext, fd: int) -> int:
+    from mpbroker.exporter import process
+
+    return process.run(context, fd)

@@ -105,8 +105,8 @@ class Pointers:
     be written is tried again while the broker runs.
     """
 
-    def __init__(self, config: BrokerConfig, directory: Path) -> None:
-        self._pointer = Pointer(str(directory), os.getpid(), config.node_id)
+    def __init__(self, config: BrokerConfig, directory: Path, http: str = "") -> None:
+        self._pointer = Pointer(str(directory), os.getpid(), config.node_id, http=http)
         self._log_dirs = config.log_dirs
         self._missing = list(config.log_dirs)
         self._next_s = 0.0

@@ -1,4 +1,10 @@
-"""The listening sockets, bound first and kept by the supervisor: a dead acceptor loses no backlog."""
+"""The listening sockets, bound first and kept by the supervisor: a dead acceptor loses no backlog.
+
+Addresses are bound before anything else, so that a port that is taken refuses the start, and listened on when
+all that serves them is there: until then the kernel refuses clients, and no probe of a port takes a broker
+that recovers for one that serves (KAFKA-14658; SocketServer.scala). Unix-domain sockets and those of the
+service manager listen from the beginning: who connects early waits.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +28,16 @@ from mpbroker.supervisor.activation import Inherited
 # A listener's socket belongs to the broker's user and group.
 SOCKET_UMASK = 0o117
 ADDRESS_ADVICE = "Name an address of this machine; what clients are told goes into advertised.listeners"
+# Connections that wait for the exporter, which serves fewer than that.
+HTTP_BACKLOG = 64
 # Errors of an address that this machine does not have, or of IPv6 where there is none.
 NOT_OF_THIS_MACHINE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 
 
 def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[list[int], BrokerConfig]:
-    """Bind and listen everywhere; return fds, and the configuration with the ports that port 0 became.
+    """Bind everywhere; return fds, and the configuration with the ports that port 0 became.
+
+    `listen` comes later.
 
     Raises FatalError naming the listener, the reason, and the process that holds the port.
     """
@@ -36,7 +46,7 @@ def bind_all(config: BrokerConfig, inherited: Inherited | None = None) -> tuple[
     try:
         for listener in config.listeners:
             taken = inherited.take(listener) if inherited else None
-            fd, listening = taken or bind(listener, config.listeners, config)
+            fd, listening = taken or bind(listener, config.listeners, config, listens=False)
             fds.append(fd)
             bound.append(listening)
     except FatalError:
@@ -53,10 +63,12 @@ def release(fds: Iterable[int], listeners: Iterable[Listener], inherited: Inheri
             remove_path(listener)
 
 
-def bind(listener: Listener, among: tuple[Listener, ...], config: BrokerConfig) -> tuple[int, Listener]:
-    """Return the listening socket's fd, and the listener with the port that it got.
+def bind(
+    listener: Listener, among: tuple[Listener, ...], config: BrokerConfig, *, listens: bool = True
+) -> tuple[int, Listener]:
+    """Return the socket's fd, and the listener with the port that it got.
 
-    `among`: all listeners that are to be served. Raises FatalError.
+    `among`: all listeners that are to be served. Not `listens`: `listen` comes later. Raises FatalError.
     """
     if listener.path:
         return _bind_path(listener, config).detach(), listener
@@ -64,10 +76,40 @@ def bind(listener: Listener, among: tuple[Listener, ...], config: BrokerConfig) 
     is_shared = listener.port != 0 and sum(other.port == listener.port for other in among) > 1
     sock = _bind_address(listener, config, v6_only=is_shared)
     listening = structs.replace(listener, port=sock.getsockname()[1])
-    return sock.detach(), listening
+    fd = sock.detach()
+    if listens:
+        listen(fd, listening, config)
+    return fd, listening
 
 
-def _bind_address(listener: Listener, config: BrokerConfig, *, v6_only: bool) -> socket.socket:
+def listen(fd: int, listener: Listener, config: BrokerConfig) -> None:
+    """Let clients in. Does nothing to a socket that listens. Raises FatalError; the socket stays open."""
+    sock = socket.socket(fileno=fd)
+    try:
+        if not listener.path and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            sock.listen(config.socket_listen_backlog_size)
+    except OSError as error:
+        # Somebody has bound the port as we have, and was the first to listen.
+        why = _why(error, listener.port, "--listeners")
+        raise FatalError(f"cannot listen on {listener}: {why}") from error
+    finally:
+        sock.detach()
+
+
+def bind_http(listener: Listener, config: BrokerConfig) -> tuple[int, str]:
+    """Return the fd of the socket that serves HTTP, and its address. Raises FatalError.
+
+    It listens at once: what is asked before the exporter runs waits for it.
+    """
+    sock = _bind_address(listener, config, v6_only=False, flag="--http")
+    sock.listen(HTTP_BACKLOG)
+    listening = structs.replace(listener, port=sock.getsockname()[1])
+    return sock.detach(), str(listening).partition("://")[2]
+
+
+def _bind_address(
+    listener: Listener, config: BrokerConfig, *, v6_only: bool, flag: str = "--listeners"
+) -> socket.socket:
     for family, address in (places := _places(listener)):
         sock = None
         try:
@@ -78,13 +120,12 @@ def _bind_address(listener: Listener, config: BrokerConfig, *, v6_only: bool) ->
             if config.socket_receive_buffer_bytes != -1:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
             sock.bind(address)
-            sock.listen(config.socket_listen_backlog_size)
         except OSError as error:
             if sock is not None:
                 sock.close()
             if error.errno in NOT_OF_THIS_MACHINE and (family, address) != places[-1]:
                 continue
-            raise FatalError(f"cannot listen on {listener}: {_why(error, listener.port)}") from error
+            raise FatalError(f"cannot listen on {listener}: {_why(error, listener.port, flag)}") from error
         else:
             return sock
     raise AssertionError(f"there is no place for {listener}")
@@ -156,11 +197,11 @@ def remove_path(listener: Listener) -> None:
         Path(listener.path).unlink(missing_ok=True)
 
 
-def _why(error: OSError, port: int) -> str:
+def _why(error: OSError, port: int, flag: str) -> str:
     if error.errno == errno.EADDRINUSE:
         holder = _holder(port)
         who = f" by {holder}" if holder else ""
-        return f"the port is in use{who}. Stop it, or choose another port with --listeners"
+        return f"the port is in use{who}. Stop it, or choose another port with {flag}"
     if error.errno == errno.EACCES:
         return f"port {port} needs privileges. Choose a port above 1023, or grant CAP_NET_BIND_SERVICE"
     if error.errno in NOT_OF_THIS_MACHINE:

@@ -19,6 +19,7 @@ from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
 from mpbroker.supervisor.child import Child, abandon, fork_child
+from mpbroker.supervisor.restarts import LONGEST_DELAY_MS
 
 # Time for a child to answer an order or to stop before it is killed. Recovery of the log has no limit.
 ACKNOWLEDGE_TIMEOUT_S = 30.0
@@ -71,6 +72,8 @@ class Tree:
         self._roles = memory.words("roles")
         self._orders = memory.words("orders")
         self._states = memory.words("states")
+        self._pids = memory.words("pids")
+        self._pids.store(topology.SUPERVISOR, os.getpid())
         self._fence_orders = memory.words("fence_orders")
         self._fence_acks = memory.words("fence_acks")
         self._fence_sequence = 0
@@ -154,6 +157,7 @@ class Tree:
         child.serves = child.hears = False
         child.died_at = time.monotonic()
         self._roles.store(child.role, 0)
+        self._pids.store(child.role, 0)
         if code == ExitCode.FATAL:
             status = self.memory.words("fatal").load(child.role)
             raise BrokerStops(status, f"the {child.name} process cannot go on; its message above says why")
@@ -191,10 +195,12 @@ class Tree:
         context.counters.restart()
         try:
             fork_child(child, context)
+            self._pids.store(child.role, child.pid)
             self.poll.register(child.pidfd, select.EPOLLIN)
         except OSError:
             abandon(child)
             self._roles.store(child.role, 0)
+            self._pids.store(child.role, 0)
             raise
         self.order_all(plans.needed_to_start(child.role), plans.WELCOME, child.role)
 
@@ -348,6 +354,8 @@ class Tree:
         self._fence(child.role)
         self.counters.add(Counter.COUNT_FENCES)
         delay_ms = child.restarts.died((child.died_at - child.started) * 1000)
+        if delay_ms is None and child.role == topology.EXPORTER:
+            delay_ms = LONGEST_DELAY_MS  # clients are served whether somebody watches or not
         if delay_ms is None:
             raise BrokerStops(
                 1,
@@ -492,6 +500,8 @@ class Tree:
                 self._wake(child.role)
             while any(child.pid for child in there):
                 self._wait(STOPPING_TICK_MS, lambda: False)
+        # It says to the last that the broker stops.
+        self._stop_now([r for r in present if r == topology.EXPORTER])
 
     def kill_all(self) -> None:
         """Kill all children at once, by pid. The log recovers at the next start."""

@@ -22,8 +22,8 @@ by `python -m ops.docs.metrics`.
   their first count (Kafka registers every API at start).
 * **Rates**: a process keeps counts, never rates. `Count` is exact; `MeanRate` is per second since the broker
   began; `IntervalRate`, idle shares and `-rate` attributes are of the time between two looks (`--interval`,
-  one second if not given). One-, five- and fifteen-minute rates belong to whoever keeps a history,
-  Prometheus for instance.
+  one second if not given). One-, five- and fifteen-minute rates belong to whoever keeps a history, such as
+  [Prometheus](MONITORING.md), which gets all of these from `/metrics`.
 * **Histograms** count since the broker began. Count, Max and Mean are exact, the rest is within 12.5 % (four
   buckets per power of two); Kafka samples, with more weight on the last five minutes.
 * **A process that dies takes no count with it**: its successor goes on where it stopped.

@@ -63,6 +63,8 @@ look_around() {
     { java_is_good java && java_is_good javac; } || wanted+=("$(java_package)")
     command -v kcat >/dev/null || wanted+=(kcat)
     command -v mvn >/dev/null || wanted+=(maven)
+    # promtool is in the same package.
+    command -v promtool >/dev/null || wanted+=(prometheus)
 }
 
 java_package() {

@@ -24,6 +24,7 @@ OUR_OWN = {
     "connections.max.login.ms",
     "max.auto.created.partitions.per.principal",
     "max.unauthenticated.connections",
+    "http.listener",
     "log.workers",
     "log.flush.policy",
     "log.journal.bytes",

@@ -6,7 +6,7 @@ import pytest
 
 from mpbroker.handlers.apis import all_apis
 from mpbroker.protocol.api_keys import ApiKey
-from ops.docs import compatibility, metrics, not_served, picture
+from ops.docs import compatibility, metrics, monitoring, not_served, picture
 
 
 def test_the_compatibility_page_is_up_to_date() -> None:
@@ -15,6 +15,12 @@ def test_the_compatibility_page_is_up_to_date() -> None:
 
 def test_the_metrics_page_is_up_to_date() -> None:
     assert metrics.PAGE.read_text() == metrics.page(), "run: python -m ops.docs.metrics"
+
+
+def test_the_tables_of_the_monitoring_page_are_up_to_date() -> None:
+    assert monitoring.PAGE.read_text() == monitoring.page(), "run: python -m ops.docs.monitoring"
+    alerts = monitoring.RULES.read_text().count("- alert:")
+    assert monitoring.tables()["alerts"].count("\n| `") == alerts
 
 
 def test_each_api_of_kafka_is_served_or_explained() -> None:

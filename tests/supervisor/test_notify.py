@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.ipc import readiness
+from mpbroker.supervisor import notify
+from mpbroker.supervisor.main import Supervisor
 from mpbroker.supervisor.notify import Notifier
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
@@ -109,3 +113,71 @@ def test_a_manager_that_does_not_listen_keeps_nobody_from_being_served(
     said = [record.getMessage() for record in caplog.records]
     for what, text in zip(("READY=1", "STOPPING=1"), said, strict=True):
         assert f"(NOTIFY_SOCKET={address}) is not told {what}" in text
+
+
+def test_the_watchdog_is_pinged_twice_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "20000000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    now = [100.0]
+    monkeypatch.setattr(notify.time, "monotonic", lambda: now[0])
+    notifier = Notifier()
+    assert "WATCHDOG_USEC" not in os.environ, "no child pings"
+    assert not notifier.is_ping_due(), "it begins when the broker is ready"
+    notifier.begin_watchdog()
+    assert notifier.is_ping_due()
+    notifier.ping()
+    now[0] += 9.9
+    assert not notifier.is_ping_due()
+    now[0] += 0.2
+    assert notifier.is_ping_due()
+
+
+@pytest.mark.parametrize(
+    ("interval", "pid"), [("", ""), ("1000000", "1"), ("soon", ""), ("0", "")], ids=["off", "other", "x", "0"]
+)
+def test_without_a_watchdog_nobody_is_pinged(
+    monkeypatch: pytest.MonkeyPatch, interval: str, pid: str
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", interval)
+    monkeypatch.setenv("WATCHDOG_PID", pid)
+    notifier = Notifier()
+    notifier.begin_watchdog()
+    assert not notifier.is_ping_due()
+
+
+def test_pings_and_the_stages_of_a_reload_reach_the_manager(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "2000")
+    manager = Manager(directory, str(directory / "notify"))
+    try:
+        told = manager.told_until("READY=1")
+        assert "WATCHDOG=1" not in told
+        manager.told_until("WATCHDOG=1")
+        manager.process.send_signal(signal.SIGHUP)
+        # It was started without a file, so nothing can be read again: that is told, and the reload ends.
+        told = manager.told_until("RELOADING=1")
+        told += manager.told_until("READY=1")
+        assert any(one.startswith("MONOTONIC_USEC=") for one in told)
+        assert any(one.startswith("STATUS=Serving; the reload changed nothing: ") for one in told)
+        manager.told_until("WATCHDOG=1")
+    finally:
+        manager.close()
+
+
+def test_no_ping_while_a_process_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "2000000")
+    pinged: list[str] = []
+    notifier = Notifier()
+    monkeypatch.setattr(notifier, "send", lambda *told: pinged.extend(told))
+    notifier.begin_watchdog()
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor.notifier, supervisor.signals = notifier, 0
+    supervisor.config = supervisor.memory = None  # type: ignore[assignment]
+    silent = ["log 0 has not moved for 400 s"]
+    monkeypatch.setattr(readiness, "silent", lambda _config, _memory: silent)
+    supervisor._while_running()
+    assert pinged == []
+    silent.clear()
+    supervisor._while_running()
+    assert pinged == ["WATCHDOG=1"]

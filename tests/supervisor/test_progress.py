@@ -73,6 +73,9 @@ def test_a_log_gets_a_line_now_and_then(
     assert said[5] == 0
     assert said[-1] == 2
     assert "recovering /two: 250 of 1000 partitions, 1024 of 4096 MiB checked" in caplog.text
+    assert teller.text.startswith("Recovering /two: 250 of 1000 partitions"), (
+        "the service manager is told, too"
+    )
 
 
 class Terminal(io.StringIO):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
@@ -69,3 +71,24 @@ def test_a_name_of_this_machine_only_in_ipv6(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [v6])
     with bound("six.example") as sock:
         assert sock.getsockname()[0] == "::1"
+
+
+def test_of_two_that_start_with_one_port_the_first_to_serve_has_it() -> None:
+    config = structs.replace(CONFIG, listeners=(Listener("A", "PLAINTEXT", "127.0.0.1", 0),))
+    (first,), config = sockets.bind_all(config)
+    # Nobody listens yet, so the kernel lets both have it (SO_REUSEADDR).
+    (second,), _ = sockets.bind_all(config)
+    (listener,) = config.listeners
+    try:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", listener.port))
+        sockets.listen(first, listener, config)
+        sockets.listen(first, listener, config)
+        socket.create_connection(("127.0.0.1", listener.port)).close()
+        with pytest.raises(
+            FatalError, match=f"cannot listen on A://127.0.0.1:{listener.port}: the port is in"
+        ):
+            sockets.listen(second, listener, config)
+    finally:
+        os.close(first)
+        os.close(second)

@@ -19,7 +19,11 @@ from ops.bench import maven
 from tests.support import class_archive
 from tests.support.polling import until
 
-INSTALL = {"kcat": "apt-get install kcat"}
+INSTALL = {
+    "kcat": "apt-get install kcat",
+    "prometheus": "apt-get install prometheus",
+    "promtool": "apt-get install prometheus",
+}
 RUN_TIMEOUT_S = 300
 FRANZ_SOURCE = Path(__file__).parents[1] / "real_clients" / "franz"
 FRANZ = Path(__file__).parents[2] / "build" / "franz" / "franz"

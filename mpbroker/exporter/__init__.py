@@ -1,0 +1,1 @@
+"""The exporter process: metrics for Prometheus, liveness and readiness, over HTTP."""

@@ -1,0 +1,104 @@
+"""What the exporter serves: `/metrics`, `/readyz`, `/healthz`, and at `/` a line about each (ASGI)."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from mpbroker.exporter.exposition import CONTENT_TYPE
+from mpbroker.exporter.http_server import Receive, Scope, Send
+
+TEXT: Final = "text/plain; charset=utf-8"
+# What a scrape answers while the broker has no page, such as while it stops.
+UNAVAILABLE: Final = 503
+_INDEX: Final = b"""\
+mpbroker
+/metrics   metrics in Prometheus' text format
+/readyz    200 if recovery is over and each listener answers, else 503 and why
+/healthz   200 while every process moves, else 503 and which do not
+"""
+
+
+class App:
+    """An ASGI application.
+
+    `page` makes the page of metrics, None if it cannot; `problems` and `silent` return why the broker is not
+    ready, and which processes do not move.
+    """
+
+    def __init__(
+        self,
+        page: Callable[[], Awaitable[bytes | None]],
+        problems: Callable[[], list[str]],
+        silent: Callable[[], list[str]],
+    ) -> None:
+        self._page = page
+        self._problems = problems
+        self._silent = silent
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        path = scope["path"]
+        if path not in ("/", "/metrics", "/readyz", "/healthz"):
+            await _answer(scope, send, 404, b"there is /metrics, /readyz and /healthz\n")
+        elif scope["method"] not in ("GET", "HEAD"):
+            await _answer(scope, send, 405, b"only GET and HEAD\n", ("allow", "GET, HEAD"))
+        elif path == "/metrics":
+            await self._metrics(scope, send)
+        elif path == "/readyz":
+            await _state(scope, send, "ready", self._problems())
+        elif path == "/healthz":
+            await _state(scope, send, "healthy", self._silent())
+        else:
+            await _answer(scope, send, 200, _INDEX)
+
+    async def _metrics(self, scope: Scope, send: Send) -> None:
+        page = await self._page()
+        if page is None:
+            await _answer(scope, send, UNAVAILABLE, b"there are no metrics now; the broker's log says why\n")
+            return
+        if _accepts_gzip(scope):
+            zipped = gzip.compress(page, 1)
+            await _answer(scope, send, 200, zipped, ("content-encoding", "gzip"), kind=CONTENT_TYPE)
+        else:
+            await _answer(scope, send, 200, page, kind=CONTENT_TYPE)
+
+
+async def _state(scope: Scope, send: Send, name: str, problems: list[str]) -> None:
+    """Answer 200 if there is no problem, else 503; as JSON if the client asks for that."""
+    status = UNAVAILABLE if problems else 200
+    if any(key == b"accept" and b"application/json" in value for key, value in scope["headers"]):
+        body = msgspec.json.encode({name: not problems, "problems": problems}) + b"\n"
+        await _answer(scope, send, status, body, kind="application/json")
+    else:
+        lines = problems or ["ok"]
+        await _answer(scope, send, status, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _accepts_gzip(scope: Scope) -> bool:
+    found = b",".join(value for key, value in scope["headers"] if key == b"accept-encoding").lower()
+    codings = [one.replace(b" ", b"") for one in found.split(b",")]
+    return any(one == b"gzip" or (one.startswith(b"gzip;") and not one.endswith(b"q=0")) for one in codings)
+
+
+async def _answer(
+    scope: Scope, send: Send, status: int, body: bytes, *headers: tuple[str, str], kind: str = TEXT
+) -> None:
+    all_headers = [
+        ("content-type", kind),
+        ("content-length", str(len(body))),
+        ("cache-control", "no-store"),
+        ("x-content-type-options", "nosniff"),
+        *headers,
+    ]
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(name.encode(), text.encode()) for name, text in all_headers],
+        }
+    )
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

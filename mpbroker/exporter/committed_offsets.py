@@ -1,0 +1,202 @@
+"""Committed offsets of all groups, read from the files of `__consumer_offsets` by the exporter itself.
+
+Nobody is asked: a commit costs the coordinator nothing more, and a coordinator that is being replaced hides
+nothing. What is read ends at the high watermark, so that only durable commits count. Reading begins with the
+first scrape, a batch at a time, and later goes on where it ended. (Kafka: GroupCoordinatorRecordSerde;
+GroupContents of the coordinator reads the same records.)
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mpbroker.coordinator.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode
+from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
+from mpbroker.log.format.names import partition_name
+from mpbroker.log.read.reader import (
+    Bound,
+    OffsetOutOfRange,
+    PartitionReader,
+    RangeDamaged,
+    SegmentGone,
+)
+from mpbroker.metrics.snapshot import LogSeen
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.records.markers import COMMIT, marker_of
+from shm.table import SlotTable
+
+TOPIC = "__consumer_offsets"
+READ_BYTES = 256 << 10
+# The cleaner drops tombstones a day after their compaction. Whoever reads on later than that may have missed
+# some, so everything is read anew.
+FORGET_AFTER_S = 3600.0
+
+log = logging.getLogger("mpbroker.exporter")
+
+
+@dataclass
+class GroupSeen:
+    """A group: offsets by (topic, partition), and its members as of its last generation."""
+
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    members: int | None = None  # None: it never had any, or is gone
+
+
+@dataclass
+class _Reading:
+    """A partition of the topic and what was read of it."""
+
+    generation: int
+    reader: PartitionReader
+    next_offset: int = 0
+    end: int = 0  # the high watermark as of the last look
+    problem: str = ""
+    pending: dict[int, list[tuple[OffsetKey, int]]] = field(default_factory=dict)  # by producer id
+
+
+class CommittedOffsets:
+    """The groups by name, as of the last `follow` that ended."""
+
+    def __init__(self, table: SlotTable, log_dirs: tuple[str, ...]) -> None:
+        self.groups: dict[str, GroupSeen] = {}
+        self._table = table
+        self._log_dirs = log_dirs
+        self._readings: dict[int, _Reading] = {}
+        self._followed_at = time.monotonic()
+
+    @property
+    def unreadable(self) -> int:
+        """Return how many partitions of the topic cannot be read."""
+        return sum(bool(reading.problem) for reading in self._readings.values())
+
+    @property
+    def behind(self) -> int:
+        """Return how many offsets of the topic are still to be read."""
+        return sum(max(reading.end - reading.next_offset, 0) for reading in self._readings.values())
+
+    def follow(self, logs: list[LogSeen]) -> Iterator[None]:
+        """Read what was committed since the last time, yielding between batches.
+
+        `logs`: all partitions there are.
+        """
+        if time.monotonic() - self._followed_at > FORGET_AFTER_S:
+            self._forget()
+        ours = {seen.partition: seen for seen in logs if seen.topic == TOPIC}
+        if self._is_another_topic(ours):
+            self._forget()
+        for partition, seen in ours.items():
+            now = read_partition_surely(self._table, seen.slot)
+            if now.generation != seen.generation or not now.flags & PartitionFlag.PARTITION_LIVE:
+                continue
+            reading = self._readings.get(partition)
+            if reading is None:
+                directory = Path(self._log_dirs[now.log_dir]) / partition_name(TOPIC, partition)
+                reading = _Reading(now.generation, PartitionReader(directory))
+                self._readings[partition] = reading
+            yield from self._read(partition, reading, now)
+        self._followed_at = time.monotonic()
+
+    def close(self) -> None:
+        for reading in self._readings.values():
+            reading.reader.close()
+
+    def _is_another_topic(self, ours: dict[int, LogSeen]) -> bool:
+        """Return whether a partition that was read is not there any more, or is another one by now."""
+        return any(
+            partition not in ours or ours[partition].generation != reading.generation
+            for partition, reading in self._readings.items()
+        )
+
+    def _forget(self) -> None:
+        self.close()
+        self._readings.clear()
+        self.groups.clear()
+
+    def _read(self, partition: int, reading: _Reading, end: Partition) -> Iterator[None]:
+        bound = Bound(end.high_watermark, end.high_watermark_segment, end.high_watermark_position)
+        directory = Path(self._log_dirs[end.log_dir]) / partition_name(TOPIC, partition)
+        if reading.reader.directory != directory:
+            # It was moved to another log directory.
+            reading.reader.close()
+            reading.reader = PartitionReader(directory)
+        reading.next_offset = max(reading.next_offset, end.log_start_offset)
+        reading.end = bound.offset
+        try:
+            while reading.next_offset < bound.offset:
+                piece = reading.reader.fetch_slice(reading.next_offset, READ_BYTES, bound)
+                if piece is None:
+                    reading.next_offset = bound.offset  # the rest was compacted away
+                    break
+                for batch in iterate_batches(reading.reader.read(piece)):
+                    if batch.last_offset >= reading.next_offset:
+                        self._take(reading, batch)
+                        reading.next_offset = batch.last_offset + 1
+                    yield
+            reading.problem = ""
+        except SegmentGone:
+            pass  # it is looked for anew by the next scrape
+        except (CorruptBatch, UnreadableRecord, RangeDamaged, OffsetOutOfRange, OSError) as error:
+            self._fail(partition, reading, error)
+        # What the cleaner replaces meanwhile would keep its space.
+        reading.reader.close()
+
+    def _fail(self, partition: int, reading: _Reading, error: Exception) -> None:
+        if str(error) != reading.problem:
+            reading.problem = str(error)
+            log.warning(
+                "%s-%d cannot be read on from offset %d: %s. The lag of its groups is not told any more",
+                TOPIC,
+                partition,
+                reading.next_offset,
+                error,
+            )
+
+    def _take(self, reading: _Reading, batch: Batch) -> None:
+        if batch.is_control:
+            ended = reading.pending.pop(batch.header.producer_id, [])
+            marker = marker_of(batch.bytes)
+            if marker is not None and marker[0] == COMMIT:
+                for committed, offset in ended:
+                    self._commit(committed, offset)
+            return
+        for record in batch.records():
+            entry = decode(record.key, record.value)
+            if entry is None:
+                continue
+            key, value = entry
+            if isinstance(key, GroupKey):
+                assert value is None or isinstance(value, GroupValue)
+                group = self.groups.setdefault(key.group, GroupSeen())
+                group.members = None if value is None else len(value.members)
+                self._drop_if_empty(key.group)
+                continue
+            assert value is None or isinstance(value, OffsetValue)
+            if value is None:
+                self._delete(key)
+            elif batch.is_transactional:
+                reading.pending.setdefault(batch.header.producer_id, []).append((key, value.offset))
+            else:
+                self._commit(key, value.offset)
+
+    def _commit(self, key: OffsetKey, offset: int) -> None:
+        # One text for all partitions of a topic: there may be many.
+        place = sys.intern(key.topic), key.partition
+        self.groups.setdefault(key.group, GroupSeen()).offsets[place] = offset
+
+    def _delete(self, key: OffsetKey) -> None:
+        group = self.groups.get(key.group)
+        if group is not None:
+            group.offsets.pop((key.topic, key.partition), None)
+            self._drop_if_empty(key.group)
+
+    def _drop_if_empty(self, name: str) -> None:
+        group = self.groups[name]
+        if group.members is None and not group.offsets:
+            del self.groups[name]

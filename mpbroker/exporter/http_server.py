@@ -1,0 +1,262 @@
+"""An HTTP/1.1 server for one process whose clients may be anybody: everything that they can make it hold is
+bounded.
+
+An application is an ASGI 3 callable (https://asgi.readthedocs.io, scope `http`); h11 parses. There are bounds
+on connections, on the size of a request, on the time that a request may take to arrive and that a client may
+take to read, and on what is buffered for it. TLS and upgrades are left to a proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import h11
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CONNECTIONS_MAX = 64
+HEAD_BYTES_MAX = 16 << 10
+BODY_BYTES_MAX = 1 << 20
+# A request has to be whole this long after its connection was opened or answered last.
+REQUEST_TIMEOUT_S = 10.0
+# The next request of a connection that is kept, which scrapers send once a minute or more often.
+IDLE_TIMEOUT_S = 75.0
+# A client has to take each piece of an answer in this time.
+SEND_TIMEOUT_S = 10.0
+PIECE_BYTES = 64 << 10
+
+log = logging.getLogger("mpbroker.exporter")
+
+
+class TooLarge(Exception):
+    """The body of the request has more bytes than are accepted."""
+
+
+class ClientGone(Exception):
+    """The client has closed the connection, or does not take its answer."""
+
+
+class HttpServer:
+    """Serves an application on a listening socket, for an event loop."""
+
+    def __init__(self, application: Application, sock: socket.socket) -> None:
+        self.application = application
+        self._sock = sock
+        # Connections by age; when there are too many, those that wait for their client go first.
+        self._connections: dict[_Connection, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(
+            self._connected, sock=self._sock, limit=PIECE_BYTES, backlog=CONNECTIONS_MAX
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more connections, and end those there are: at once, or after the answer under way."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.leave()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        for task in self._tasks:
+            task.cancel()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connection = _Connection(self.application, reader, writer)
+        self._connections[connection] = None
+        self._tasks.add(task)
+        if len(self._connections) > CONNECTIONS_MAX:
+            waiting = (one for one in self._connections if not one.answers)
+            # Who scrapes is done in a moment: the oldest connection is one that dawdles.
+            next(waiting, next(iter(self._connections))).abort()
+        try:
+            await connection.serve()
+        finally:
+            self._connections.pop(connection, None)
+            self._tasks.discard(task)
+
+
+class _Connection:
+    """One client's connection: one request after the other."""
+
+    def __init__(
+        self, application: Application, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.answers = False  # a request is being answered
+        self._application = application
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._leaves = False
+        self._sent_status = False
+        self._body_bytes = 0
+        writer.transport.set_write_buffer_limits(high=PIECE_BYTES)
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+    def leave(self) -> None:
+        """End the connection, after the answer under way."""
+        self._leaves = True
+        if not self.answers:
+            self.abort()
+
+    async def serve(self) -> None:
+        timeout_s = REQUEST_TIMEOUT_S
+        try:
+            while await self._serve_one(timeout_s):
+                timeout_s = IDLE_TIMEOUT_S
+        except (ClientGone, OSError, TimeoutError):
+            self.abort()  # also what is left of an answer that nobody takes
+        finally:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+
+    async def _serve_one(self, timeout_s: float) -> bool:
+        """Serve the next request. Return whether another one may follow."""
+        self._sent_status, self._body_bytes = False, 0
+        try:
+            event = await self._next_event(time.monotonic() + timeout_s)
+            if not isinstance(event, h11.Request):
+                return False
+            self.answers = True
+            await self._application(self._scope(event), self._receive, self._send)
+            if self._http.our_state is h11.SEND_BODY or not self._sent_status:
+                raise RuntimeError("the application has not ended its answer")
+            await self._skip_body()
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error.error_status_hint, str(error))
+            return False
+        except TooLarge:
+            await self._refuse(413, f"a request has {BODY_BYTES_MAX} bytes at most")
+            return False
+        except (ClientGone, OSError, TimeoutError):
+            raise
+        except Exception:
+            log.exception("an HTTP request fails")
+            await self._refuse(500, "the request fails; the broker's log says why")
+            return False
+        finally:
+            self.answers = False
+        if self._leaves or self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    def _scope(self, request: h11.Request) -> Scope:
+        path, _, query = request.target.partition(b"?")
+        peer, here = (self._writer.get_extra_info(name) for name in ("peername", "sockname"))
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": request.http_version.decode(),
+            "method": request.method.decode(),
+            "scheme": "http",
+            "path": unquote(path.decode("latin-1"), errors="replace"),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": list(request.headers),
+            "client": peer[:2] if peer else None,
+            "server": here[:2] if here else None,
+        }
+
+    async def _next_event(self, deadline: float) -> object:
+        """Return h11's next event. Raises TimeoutError, h11.RemoteProtocolError."""
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            if self._http.they_are_waiting_for_100_continue:
+                go_on = h11.InformationalResponse(status_code=100, headers=[])
+                await self._write(self._http.send(go_on) or b"")
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + deadline - time.monotonic()):
+                self._http.receive_data(await self._reader.read(PIECE_BYTES))
+        return event
+
+    async def _receive(self) -> Message:
+        """Give the application the next part of the body. (ASGI: http.request, http.disconnect.)"""
+        if self._http.their_state is not h11.SEND_BODY and self._http.their_state is not h11.IDLE:
+            return {"type": "http.request", "body": b"", "more_body": False}
+        event = await self._next_event(time.monotonic() + REQUEST_TIMEOUT_S)
+        if isinstance(event, h11.Data):
+            self._body_bytes += len(event.data)
+            if self._body_bytes > BODY_BYTES_MAX:
+                raise TooLarge
+            return {"type": "http.request", "body": bytes(event.data), "more_body": True}
+        if isinstance(event, h11.ConnectionClosed):
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def _skip_body(self) -> None:
+        while self._http.their_state is h11.SEND_BODY:
+            if (await self._receive())["type"] == "http.disconnect":
+                raise ClientGone
+
+    async def _send(self, message: Message) -> None:
+        """Take a part of the answer from the application. (ASGI: http.response.start, http.response.body.)"""
+        if message["type"] == "http.response.start":
+            headers = [*message.get("headers", ()), (b"date", email.utils.formatdate(usegmt=True).encode())]
+            if self._leaves:
+                headers.append((b"connection", b"close"))
+            status = message["status"]
+            response = h11.Response(
+                status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode()
+            )
+            self._sent_status = True
+            await self._write(self._http.send(response) or b"")
+            return
+        body = message.get("body", b"")
+        for at in range(0, len(body), PIECE_BYTES):
+            await self._write(self._http.send(h11.Data(data=body[at : at + PIECE_BYTES])) or b"")
+        if not message.get("more_body", False):
+            await self._write(self._http.send(h11.EndOfMessage()) or b"")
+
+    async def _write(self, data: bytes) -> None:
+        """Write, and wait until there is room for more. Raises ClientGone."""
+        self._writer.write(data)
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await self._writer.drain()
+        except (OSError, TimeoutError) as error:
+            raise ClientGone from error
+
+    async def _refuse(self, status: int, why: str) -> None:
+        """Answer with an error, if nothing was answered yet, and close the connection then."""
+        if self._sent_status or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            raise ClientGone
+        body = f"{why}\n".encode(errors="replace")
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [
+                    (b"content-type", b"text/plain; charset=utf-8"),
+                    (b"content-length", str(len(body)).encode()),
+                    (b"connection", b"close"),
+                ],
+            }
+        )
+        await self._send({"type": "http.response.body", "body": body})
+        # Take what the client is still sending, for a moment: closing at once would reset its answer away.
+        self._writer.write_eof()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                left = BODY_BYTES_MAX
+                while left > 0 and (piece := await self._reader.read(PIECE_BYTES)):
+                    left -= len(piece)

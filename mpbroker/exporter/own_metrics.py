@@ -1,0 +1,304 @@
+"""mpbroker's own metrics: processes, rings, memory, commit rounds, listeners, log directories, recovery.
+
+Units are Prometheus' base units: seconds and bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mpbroker.config.version import VERSION
+from mpbroker.exporter.committed_offsets import CommittedOffsets
+from mpbroker.exporter.exposition import Family, Page
+from mpbroker.exporter.processes import ProcessSeen
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.listeners import ListenerCount
+from mpbroker.ipc.meters import ApiHistogram, QuotaWord
+from mpbroker.ipc.progress import Progress
+from mpbroker.ipc.topology import (
+    HANDLERS,
+    LOG_WORKERS,
+    SCRUBBER,
+    SUPERVISOR,
+    SharedMemory,
+    name_of,
+)
+from mpbroker.metrics import requests
+from mpbroker.metrics.broker import LOG_TOTALS, SERVED
+from mpbroker.metrics.listeners import OURS as LISTENER_COUNTS
+from mpbroker.metrics.snapshot import NS, Snapshot
+from shm.counters import bucket_of
+
+_families: list[Family] = []
+
+
+def _declare(name: str, kind: str, meaning: str) -> Family:
+    _families.append(Family(f"mpbroker_{name}", kind, meaning))
+    return _families[-1]
+
+
+def declared() -> list[Family]:
+    """Return all families of this module, for docs/MONITORING.md."""
+    return list(_families)
+
+
+# Bounds of histograms, as powers of two of what is recorded.
+_TIME_BOUNDS = tuple((bucket_of(1 << power), (1 << power) / NS) for power in range(14, 36))
+_COUNT_BOUNDS = tuple((bucket_of(1 << power), float(1 << power)) for power in range(13))
+
+BUILD = _declare("build_info", "gauge", "1, with the version as a label.")
+UPTIME = _declare("uptime_seconds", "gauge", "Time since the broker began.")
+READY = _declare("ready", "gauge", "1 if recovery is over and each listener answers.")
+RESTARTS = _declare("restarts_total", "counter", "Processes that died and were replaced.")
+LOST = _declare(
+    "lost_pages_total", "counter", "Pages of counters for which the tmpfs had no room: some counts are lost."
+)
+UNMEASURED = _declare(
+    "unmeasured_requests_total",
+    "counter",
+    "Requests that no quota limited: too many clients with quotas were active at once.",
+)
+
+UP = _declare("process_up", "gauge", "1 if the process serves, 0 while it starts or is being replaced.")
+CPU = _declare("process_cpu_seconds_total", "counter", "CPU time of the process that has the role now.")
+PSS = _declare(
+    "process_pss_bytes",
+    "gauge",
+    "Proportional set size: resident memory, shared pages divided among the processes that have them.",
+)
+RESIDENT = _declare("process_resident_bytes", "gauge", "Resident memory, shared pages and all.")
+THREADS = _declare("process_threads", "gauge", "Threads of the process.")
+HEARTBEAT = _declare("process_heartbeat_age_seconds", "gauge", "Time since the process moved last.")
+IDLE = _declare("process_idle_seconds_total", "counter", "Time that the process has slept.")
+TURNS = _declare("process_turns_total", "counter", "Turns of the process's loop.")
+REQUESTS = _declare("process_requests_total", "counter", "Requests that the process has taken.")
+ERRORS = _declare(
+    "process_errors_total",
+    "counter",
+    "Exceptions, answered with UNKNOWN_SERVER_ERROR or a closed connection.",
+)
+RING_FULL = _declare("process_ring_full_total", "counter", "Times that a ring had no room for the process.")
+MEMORY_FULL = _declare(
+    "process_memory_full_total", "counter", "Times that the process read no more because its arena was full."
+)
+ARENA = _declare("process_arena_bytes", "gauge", "Memory of the process's arena that is lent out.")
+ARENA_LIMIT = _declare("process_arena_limit_bytes", "gauge", "What a processor's arena may lend at most.")
+RING_WAITING = _declare("ring_waiting", "gauge", "Descriptors in the rings that the process consumes.")
+RING_FILL = _declare("ring_fill_ratio", "gauge", "How full the fullest of these rings is, from 0 to 1.")
+
+SERVED_FAMILIES = {
+    counter: _declare(f"handler_{name.removesuffix('-total').replace('-', '_')}_total", "counter", meaning)
+    for (name, counter), meaning in zip(
+        SERVED.items(),
+        (
+            "Produce requests that took the native turn.",
+            "Produce requests that went through Python.",
+            "Fetch requests.",
+            "Fetch requests that took the native turn.",
+            "Fetch requests that waited for records.",
+            "Fetch requests that went on with a session.",
+            "Parts of files that were read from the disk for fetches.",
+        ),
+        strict=True,
+    )
+}
+LOG_FAMILIES = {
+    counter: _declare(f"log_{name.removesuffix('-total').replace('-', '_')}_total", "counter", meaning)
+    for (name, counter), meaning in zip(
+        LOG_TOTALS.items(),
+        (
+            "Batches appended.",
+            "Records appended, with the broker's own metadata.",
+            "Bytes appended.",
+            "Batches that idempotent producers sent twice.",
+            "Commit rounds: what waits is synced together.",
+            "Segments rolled.",
+        ),
+        strict=True,
+    )
+}
+COMMIT = _declare(
+    "log_commit_duration_seconds", "histogram", "Commit rounds of the log workers: write and fdatasync."
+)
+APPEND = _declare("log_append_duration_seconds", "histogram", "Rounds of appends of the log workers.")
+ROUND = _declare("log_round_batches", "histogram", "Batches that a log worker appended in one round.")
+TURN = _declare("turn_requests", "histogram", "Requests that a handler or a log worker took in one turn.")
+DURATION = _declare(
+    "request_duration_seconds", "histogram", "From the whole request to the whole answer, by API."
+)
+STAGE = _declare(
+    "request_stage_seconds_total",
+    "counter",
+    "Time of requests in each stage: request_queue, local, remote, throttle, response_queue, response_send.",
+)
+
+LISTENER_FAMILIES = {
+    ListenerCount.OPEN: _declare("listener_connections", "gauge", "Open connections."),
+    ListenerCount.ACCEPTED: _declare(
+        "listener_accepted_total", "counter", "Connections given to a processor."
+    ),
+    ListenerCount.REFUSED_PER_IP: _declare(
+        "listener_refused_per_ip_total", "counter", "Connections refused by max.connections.per.ip."
+    ),
+    ListenerCount.THROTTLED: _declare(
+        "listener_throttled_total",
+        "counter",
+        "Connections delayed by the rate of the broker or the listener.",
+    ),
+    ListenerCount.THROTTLED_IP: _declare(
+        "listener_throttled_per_ip_total", "counter", "Connections refused by the rate of their address."
+    ),
+    ListenerCount.ACCEPT_ERRORS: _declare("listener_accept_errors_total", "counter", "Failures to accept."),
+}
+assert set(LISTENER_FAMILIES) == set(LISTENER_COUNTS.values())
+
+DIR_PARTITIONS = _declare("log_dir_partitions", "gauge", "Partitions in a log directory that can be used.")
+DIR_SIZE = _declare("log_dir_size_bytes", "gauge", "Bytes of segments in a log directory.")
+DIR_TOTAL = _declare("log_dir_total_bytes", "gauge", "Size of the file system of a log directory.")
+DIR_USABLE = _declare("log_dir_usable_bytes", "gauge", "What is left of that for the broker.")
+DIR_OFFLINE = _declare("log_dir_offline", "gauge", "1 if the log directory has failed.")
+
+RECOVERY_PARTITIONS = _declare(
+    "recovery_partitions_left", "gauge", "Partitions of a log directory that recovery has yet to open."
+)
+RECOVERY_BYTES = _declare("recovery_bytes_left", "gauge", "Bytes that recovery has yet to check.")
+
+SCRUB_BYTES = _declare("scrubber_bytes_total", "counter", "Bytes that the scrubber has read.")
+SCRUB_BATCHES = _declare("scrubber_batches_total", "counter", "Batches that the scrubber found whole.")
+SCRUB_PASSES = _declare("scrubber_passes_total", "counter", "Log directories scrubbed to their end.")
+SCRUB_DAMAGED = _declare("scrubber_damaged_ranges", "gauge", "Damaged ranges: their offsets cannot be read.")
+SCRUB_LEFT = _declare("scrubber_remaining_bytes", "gauge", "What is left of the pass under way.")
+
+OFFSETS_UNREADABLE = _declare(
+    "group_offsets_unreadable_partitions",
+    "gauge",
+    "Partitions of __consumer_offsets that the exporter cannot read: the lag of their groups is old.",
+)
+OFFSETS_BEHIND = _declare(
+    "group_offsets_behind", "gauge", "Offsets of __consumer_offsets that the exporter has yet to read."
+)
+SCRAPE = _declare("scrape_duration_seconds", "gauge", "Time that the page before this one took to make.")
+
+_OF_PROCESS = (
+    (TURNS, Counter.COUNT_WAKEUPS, 1),
+    (REQUESTS, Counter.COUNT_REQUESTS, 1),
+    (ERRORS, Counter.COUNT_ERRORS, 1),
+    (RING_FULL, Counter.COUNT_RING_FULL, 1),
+    (MEMORY_FULL, Counter.COUNT_MEMORY_FULL, 1),
+    (IDLE, Counter.COUNT_IDLE_NS, NS),
+    (ARENA, Counter.COUNT_ARENA_BYTES, 1),
+)
+_STAGES = {
+    "request_queue": ApiHistogram.REQUEST_QUEUE_NS,
+    "local": ApiHistogram.LOCAL_NS,
+    "remote": ApiHistogram.REMOTE_NS,
+    "throttle": ApiHistogram.THROTTLE_NS,
+    "response_queue": ApiHistogram.RESPONSE_QUEUE_NS,
+    "response_send": ApiHistogram.RESPONSE_SEND_NS,
+}
+
+
+def write_broker(now: Snapshot, *, ready: bool, scrape_s: float, page: Page) -> None:
+    page.add(BUILD, 1, {"version": VERSION})
+    page.add(UPTIME, now.uptime_s)
+    page.add(READY, int(ready))
+    page.add(RESTARTS, now.get(SUPERVISOR, Counter.COUNT_RESTARTS))
+    page.add(LOST, now.lost)
+    page.add(UNMEASURED, sum(words[QuotaWord.QUOTA_UNMEASURED] for words in now.quotas))
+    page.add(SCRAPE, scrape_s)
+    for _, seen in sorted(now.listeners.items()):
+        for count, family in LISTENER_FAMILIES.items():
+            page.add(family, seen.counts[count], {"listener": seen.name})
+    for number, log_dir in sorted(now.log_dirs.items()):
+        labels = {"log_dir": log_dir.name}
+        page.add(DIR_OFFLINE, int(log_dir.failed), labels)
+        page.add(DIR_PARTITIONS, now.partitions.live.get(number, 0), labels)
+        for family, size in (
+            (DIR_SIZE, log_dir.size_bytes),
+            (DIR_TOTAL, log_dir.total_bytes),
+            (DIR_USABLE, log_dir.usable_bytes),
+        ):
+            if size is not None:
+                page.add(family, size, labels)
+
+
+def write_processes(
+    now: Snapshot, incarnations: Mapping[int, int], seen: Mapping[int, ProcessSeen], page: Page
+) -> None:
+    """Write what each process has counted and uses. `incarnations`: of the roles that were ever begun."""
+    serving = set(now.serving(range(topology.PROCESSES)))
+    for role in sorted(serving | set(seen)):
+        labels = {"process": name_of(role)}
+        is_up = role in seen and (role == SUPERVISOR or bool(incarnations.get(role)))
+        page.add(UP, int(is_up), labels)
+        for family, counter, unit in _OF_PROCESS:
+            page.add(family, now.get(role, counter) / unit, labels)
+        if limit := now.get(role, Counter.COUNT_ARENA_LIMIT_BYTES):
+            page.add(ARENA_LIMIT, limit, labels)
+        # The beat may be read before or after the clock, so the difference can be negative.
+        page.add(HEARTBEAT, max(now.now_ns - now.heartbeats_ns[role], 0) / NS, labels)
+        if (process := seen.get(role)) is not None:
+            page.add(CPU, process.cpu_s, labels)
+            page.add(RESIDENT, process.resident_bytes, labels)
+            page.add(THREADS, process.threads, labels)
+            if process.pss_bytes is not None:
+                page.add(PSS, process.pss_bytes, labels)
+
+
+def write_rings(memory: SharedMemory, incarnations: Mapping[int, int], page: Page) -> None:
+    """Write how much waits in the rings between processes that serve."""
+    waiting: dict[int, int] = {}
+    fullest: dict[int, float] = {}
+    for producer, consumer, slots in topology.ring_pairs(memory.sizes.log_workers):
+        if not (incarnations.get(producer) and incarnations.get(consumer)):
+            continue
+        # Words of two processes, read one after the other.
+        count = min(max(memory.ring(producer, consumer).waiting(), 0), slots)
+        waiting[consumer] = waiting.get(consumer, 0) + count
+        fullest[consumer] = max(fullest.get(consumer, 0.0), count / slots)
+    for consumer, count in sorted(waiting.items()):
+        page.add(RING_WAITING, count, {"process": name_of(consumer)})
+        page.add(RING_FILL, fullest[consumer], {"process": name_of(consumer)})
+
+
+def write_work(now: Snapshot, page: Page) -> None:
+    """Write what handlers, log workers and the scrubber have done, and how long it took them."""
+    for counter, family in SERVED_FAMILIES.items():
+        page.add(family, sum(now.get(handler, counter) for handler in HANDLERS))
+    for counter, family in LOG_FAMILIES.items():
+        page.add(family, sum(now.get(worker, counter) for worker in LOG_WORKERS))
+    page.histogram(COMMIT, now.distribution(Histogram.TIME_COMMIT_NS, LOG_WORKERS), _TIME_BOUNDS, NS)
+    page.histogram(APPEND, now.distribution(Histogram.TIME_APPEND_NS, LOG_WORKERS), _TIME_BOUNDS, NS)
+    page.histogram(ROUND, now.distribution(Histogram.BATCHES_PER_ROUND, LOG_WORKERS), _COUNT_BOUNDS, 1)
+    for process in now.serving((*LOG_WORKERS, *HANDLERS)):
+        taken = now.distributions[process][Histogram.REQUESTS_PER_TURN]
+        page.histogram(TURN, taken, _COUNT_BOUNDS, 1, {"process": name_of(process)})
+    for name, counts in requests.by_name(now).items():
+        total = counts.histograms[ApiHistogram.TOTAL_NS]
+        page.histogram(DURATION, total, _TIME_BOUNDS, NS, {"request": name})
+        for stage, histogram in _STAGES.items():
+            page.add(STAGE, counts.histograms[histogram].total / NS, {"request": name, "stage": stage})
+    for family, counter in (
+        (SCRUB_BYTES, Counter.COUNT_SCRUB_BYTES),
+        (SCRUB_BATCHES, Counter.COUNT_SCRUB_BATCHES),
+        (SCRUB_PASSES, Counter.COUNT_SCRUB_PASSES),
+        (SCRUB_DAMAGED, Counter.COUNT_SCRUB_FINDINGS),
+    ):
+        page.add(family, now.get(SCRUBBER, counter))
+    whole, done = Counter.COUNT_SCRUB_PASS_TOTAL, Counter.COUNT_SCRUB_PASS_BYTES
+    page.add(SCRUB_LEFT, max(now.get(SCRUBBER, whole) - now.get(SCRUBBER, done), 0))
+
+
+def write_recovery(going_on: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:
+    """Write what recovery has yet to do; 0 where it is over."""
+    left = {one.log_dir: one for one in going_on}
+    for number, name in enumerate(log_dirs):
+        one = left.get(number)
+        page.add(RECOVERY_PARTITIONS, one.partitions_left if one else 0, {"log_dir": name})
+        page.add(RECOVERY_BYTES, one.bytes_left if one else 0, {"log_dir": name})
+
+
+def write_offsets(committed: CommittedOffsets, page: Page) -> None:
+    page.add(OFFSETS_UNREADABLE, committed.unreadable)
+    page.add(OFFSETS_BEHIND, committed.behind)

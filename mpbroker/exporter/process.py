@@ -1,0 +1,83 @@
+"""The exporter process: an event loop that serves HTTP, obeys the supervisor, and sleeps otherwise.
+
+It only reads: shared counters, /proc, and the files of `__consumer_offsets`. The supervisor has bound its
+port, so whoever connects while it is being replaced waits. It gives way to all other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+from functools import partial
+
+from mpbroker.exporter.app import App
+from mpbroker.exporter.http_server import HttpServer
+from mpbroker.exporter.scrape import Scraper
+from mpbroker.ipc import readiness
+from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
+
+NICENESS = 5
+STOP_GRACE_S = 2.0
+
+
+def run(context: ProcessContext, fd: int) -> int:
+    """Serve on the listening socket until ordered to stop."""
+    os.nice(NICENESS)
+    # What is here already is the supervisor's, too: a collection would make copies of its pages.
+    gc.freeze()
+    asyncio.run(ExporterProcess(context, socket.socket(fileno=fd)).serve())
+    context.stopped()
+    return 0
+
+
+class ExporterProcess:
+    """The exporter's place in the tree, and its server."""
+
+    def __init__(self, context: ProcessContext, sock: socket.socket) -> None:
+        self.context = context
+        self.scraper = Scraper(context)
+        memory = context.memory
+        app = App(
+            self.scraper.page,
+            partial(readiness.problems, context.config, memory),
+            partial(readiness.silent, context.config, memory),
+        )
+        self.server = HttpServer(app, sock)
+
+    async def serve(self) -> None:
+        context, loop = self.context, asyncio.get_running_loop()
+        rung = asyncio.Event()
+        loop.add_reader(context.bell.fd, rung.set)
+        await self.server.start()
+        context.counters.set_status("serving")
+        context.ready()
+        while not context.must_stop():
+            context.counters.beat()
+            self.obey()
+            context.bell.arm()
+            if not (context.must_stop() or context.pending_fence()):
+                await _wait(rung, IDLE_SLEEP_MS / 1000)
+            context.bell.disarm()
+            if rung.is_set():
+                context.bell.drain()
+                rung.clear()
+        await self.server.stop(STOP_GRACE_S)
+        self.scraper.close()
+
+    def obey(self) -> None:
+        fence = self.context.pending_fence()
+        if fence is None:
+            return
+        if fence.settings_changed:
+            self.context.follow_settings()
+        self.context.acknowledge_fence()
+
+
+async def _wait(rung: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await rung.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,98 @@
+"""Whether a broker is ready and whether it lives, judged from shared words: nobody is asked.
+
+Ready means that recovery is over and each listener answers: every role that a request may need has a process
+that serves, and the acceptors let clients in. A role with several processes needs one of them.
+(Kubernetes calls these readiness and liveness.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc import topology
+from mpbroker.ipc.hangs import WAITS_FOR_DISK, look_at
+from mpbroker.ipc.listeners import ListenerCount, ListenerState
+from mpbroker.ipc.process import Order, State
+from mpbroker.ipc.progress import Progress, read_progress
+from mpbroker.ipc.topology import SharedMemory, name_of
+
+# A supervisor that waits for a fence or a disk moves seldom; one that stands still this long does not.
+SUPERVISOR_SILENT_S = 30.0
+# How often handler.hang.timeout.ms a process may stand still. The supervisor replaces one that hangs after
+# one of them, and gives a handler ten for a heavy request.
+HANG_TIMEOUTS = 12
+
+
+def going_on(config: BrokerConfig, memory: SharedMemory) -> list[Progress]:
+    """Return the progress of each log directory that is still being recovered."""
+    words = memory.words("recovery")
+    rows = [read_progress(words, config.log_workers, number) for number in range(len(config.log_dirs))]
+    return [row for row in rows if row.goes_on]
+
+
+def problems(config: BrokerConfig, memory: SharedMemory) -> list[str]:
+    """Return why the broker is not ready, none if it is."""
+    found = [
+        f"recovering {config.log_dirs[one.log_dir]}: {one.partitions_left} partitions and "
+        f"{one.bytes_left} bytes left"
+        for one in going_on(config, memory)
+    ]
+    for needed, why in _needed(config):
+        if not any(_serves(memory, role) for role in needed):
+            found.append(why)
+    accepting = [n for n in range(len(config.listeners)) if _state_of(memory, n) != ListenerState.NONE]
+    found += [
+        f"listener {listener} does not accept yet"
+        for number, listener in enumerate(config.listeners)
+        if number not in accepting
+    ]
+    return found
+
+
+def silent(config: BrokerConfig, memory: SharedMemory) -> list[str]:
+    """Return the processes that do not move any more, none if the broker lives.
+
+    One that starts or recovers may be silent: the supervisor judges that. One that waits for its disk may be,
+    too: nothing ends that but the disk, and a broker that was restarted meanwhile would not find its lock.
+    """
+    limit_s = HANG_TIMEOUTS * config.handler_hang_timeout_ms / 1000
+    found = []
+    for role in range(topology.PROCESSES):
+        if role != topology.SUPERVISOR and not _serves(memory, role):
+            continue
+        age_s = (time.monotonic_ns() - memory.counters(role).heartbeat_ns) / 1e9
+        if age_s <= (SUPERVISOR_SILENT_S if role == topology.SUPERVISOR else limit_s):
+            continue
+        if look_at(memory.words("pids").load(role))[0] != WAITS_FOR_DISK:
+            found.append(f"{name_of(role)} has not moved for {age_s:.0f} s")
+    return found
+
+
+def _needed(config: BrokerConfig) -> Iterator[tuple[Iterable[int], str]]:
+    """Yield groups of roles of which one must serve, and what is wrong if none does."""
+    for worker in topology.LOG_WORKERS[: config.log_workers]:
+        yield (worker,), f"{name_of(worker)} does not serve"
+    yield (topology.COORDINATOR,), "the coordinator does not serve"
+    planes = [(topology.ACCEPTOR, topology.PROCESSORS[:-1], topology.HANDLERS[:-1])]
+    if config.control_plane is not None:
+        control = topology.CONTROL_PROCESSOR, topology.CONTROL_HANDLER
+        planes.append((topology.CONTROL_ACCEPTOR, control[:1], control[1:]))
+    for acceptor, processors, handlers in planes:
+        yield (acceptor,), f"the {name_of(acceptor)} does not serve"
+        yield processors, f"no processor serves behind the {name_of(acceptor)}"
+        yield handlers, f"no handler serves behind the {name_of(acceptor)}"
+
+
+def _serves(memory: SharedMemory, role: int) -> bool:
+    """Return whether the role has a process that is ready and was not told to stop."""
+    return (
+        memory.words("roles").load(role) != 0
+        and memory.words("states").load(role) == State.READY
+        and memory.words("orders").load(role) == Order.RUN
+    )
+
+
+def _state_of(memory: SharedMemory, number: int) -> int:
+    return memory.listener_counts(number).get(ListenerCount.STATE)

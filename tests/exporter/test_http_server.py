@@ -1,0 +1,225 @@
+"""Clients that are anybody: garbage, the slow, the greedy, and crowds of them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from mpbroker.exporter import http_server
+from mpbroker.exporter.http_server import CONNECTIONS_MAX, HttpServer, Receive, Scope, Send
+
+Talk = Callable[["Client"], Awaitable[None]]
+BIG = 8 << 20
+
+
+class Client:
+    """Connections to a server that echoes."""
+
+    def __init__(self, place: tuple[str, int], server: HttpServer) -> None:
+        self.place = place
+        self.server = server
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.place)
+
+    async def say(self, data: bytes) -> bytes:
+        """Return all that comes back until the server closes."""
+        reader, writer = await self.open()
+        writer.write(data)
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] == "/fails":
+        raise ValueError("it fails")
+    body = b""
+    if scope["path"] == "/big":
+        body = b"x" * BIG
+    else:
+        more = True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def gone(reader: asyncio.StreamReader) -> bool:
+    """Return whether the server ended the connection without a word."""
+    try:
+        return not await reader.read()
+    except ConnectionError:
+        return True
+
+
+def served(talk: Talk) -> None:
+    async def main() -> None:
+        sock = socket.create_server(("127.0.0.1", 0), backlog=2 * CONNECTIONS_MAX)
+        place = sock.getsockname()
+        server = HttpServer(echo, sock)
+        await server.start()
+        try:
+            await talk(Client(place, server))
+        finally:
+            await server.stop(0)
+
+    asyncio.run(main())
+
+
+def test_requests_follow_one_another_on_a_connection() -> None:
+    async def talk(client: Client) -> None:
+        request = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+        last = b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        answer = await client.say(request + request + last)
+        assert answer.count(b"HTTP/1.1 200") == 3
+        assert answer.count(b"abc") == 2
+
+    served(talk)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+        b"\x00" * 1000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # no Host
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: \x00\r\n\r\n",
+        b"GET  /  HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip\r\n\r\n",
+    ],
+)
+def test_garbage_is_refused_and_the_connection_closed(garbage: bytes) -> None:
+    async def talk(client: Client) -> None:
+        answer = await client.say(garbage)
+        assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501")), answer
+
+    served(talk)
+
+
+def test_a_host_that_is_nobody_is_still_served() -> None:
+    async def talk(client: Client) -> None:
+        answer = await client.say(b"GET / HTTP/1.1\r\nHost: ;;//evil\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+
+    served(talk)
+
+
+def test_a_head_without_end_is_refused() -> None:
+    async def talk(client: Client) -> None:
+        answer = await client.say(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (1 << 17))
+        assert answer.startswith(b"HTTP/1.1 431"), answer
+
+    served(talk)
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: %d" % (1 << 30), b"Transfer-Encoding: chunked"])
+def test_a_body_without_end_is_refused(framing: bytes) -> None:
+    async def talk(client: Client) -> None:
+        reader, writer = await client.open()
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n")
+        chunk = b"10000\r\n" + b"z" * 0x10000 + b"\r\n" if b"chunked" in framing else b"z" * 0x10000
+        answer = asyncio.create_task(reader.read())
+        for _ in range(64):
+            if answer.done():
+                break
+            writer.write(chunk)
+            try:
+                await writer.drain()
+            except ConnectionError:
+                break
+        assert (await answer).startswith(b"HTTP/1.1 413")
+        writer.close()
+
+    served(talk)
+
+
+def test_an_application_that_fails_is_a_500() -> None:
+    async def talk(client: Client) -> None:
+        assert (await client.say(b"GET /fails HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 500")
+
+    served(talk)
+
+
+def test_who_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.05)
+
+    async def talk(client: Client) -> None:
+        assert await client.say(b"") == b""
+        # Nor does it help to send something now and then.
+        reader, writer = await client.open()
+        ended = asyncio.create_task(reader.read())
+        while not ended.done():
+            writer.write(b"G")
+            await asyncio.wait([ended], timeout=0.01)
+        assert ended.exception() or ended.result() == b""
+        writer.close()
+
+    served(talk)
+
+
+def test_who_does_not_read_is_closed_and_little_is_kept_for_him(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "SEND_TIMEOUT_S", 0.05)
+
+    async def talk(client: Client) -> None:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, client.place)
+        await loop.sock_sendall(sock, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not client.server._connections:
+            await asyncio.sleep(0)
+        (connection,) = client.server._connections
+        most = 0
+        while client.server._connections:
+            most = max(most, connection._writer.transport.get_write_buffer_size())
+            await asyncio.sleep(0)
+        assert 0 < most <= 2 * http_server.PIECE_BYTES
+        sock.close()
+
+    served(talk)
+
+
+def test_of_too_many_connections_the_idle_ones_go() -> None:
+    async def talk(client: Client) -> None:
+        first, _ = await client.open()
+        others = [await client.open() for _ in range(CONNECTIONS_MAX)]
+        # The oldest one has made room; whoever asks is answered.
+        assert await gone(first)
+        assert (await client.say(b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert len(client.server._connections) <= CONNECTIONS_MAX
+        for _, writer in others:
+            writer.close()
+
+    served(talk)
+
+
+def test_a_stop_lets_the_answer_under_way_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = asyncio.Event()
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        await gate.wait()
+        await echo(scope, receive, send)
+
+    async def talk(client: Client) -> None:
+        monkeypatch.setattr(client.server, "application", waits)
+        asked = asyncio.create_task(client.say(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+        while not any(one.answers for one in client.server._connections):
+            await asyncio.sleep(0)
+        stops = asyncio.create_task(client.server.stop(30))
+        await asyncio.sleep(0)
+        gate.set()
+        assert b"connection: close" in (await asked).lower()
+        await stops
+
+    served(talk)

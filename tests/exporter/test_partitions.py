@@ -1,0 +1,62 @@
+"""Partitions and the lag of groups, from what is known of the logs."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from mpbroker.exporter import partitions
+from mpbroker.exporter.committed_offsets import GroupSeen
+from mpbroker.exporter.exposition import Page
+from mpbroker.metrics.snapshot import LogSeen
+
+
+def seen(topic: str, partition: int, end: int, *, usable: bool = True) -> LogSeen:
+    return LogSeen(topic, partition, 2, end + 1, (1, 100), end, usable, 9, 1)
+
+
+def samples(page: Page) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *(text for _, text in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.text().decode())
+        for sample in family.samples
+    }
+
+
+def test_a_partition_that_is_offline_has_no_leader() -> None:
+    page = Page()
+    partitions.write_topics([seen("t", 0, 10), seen("t", 1, 20, usable=False)], 7, page)
+    found = samples(page)
+    assert found["kafka_topic_partitions", "t"] == 2
+    assert found["kafka_topic_partition_current_offset", "0", "t"] == 10
+    assert found["kafka_topic_partition_oldest_offset", "0", "t"] == 2
+    assert found["kafka_log_log_logendoffset", "0", "t"] == 11
+    assert found["kafka_topic_partition_leader", "0", "t"] == 7
+    assert found["kafka_topic_partition_leader", "1", "t"] == -1
+    assert found["kafka_topic_partition_in_sync_replica", "1", "t"] == 0
+    assert found["kafka_topic_partition_under_replicated_partition", "1", "t"] == 1
+    assert ("kafka_topic_partition_current_offset", "1", "t") not in found
+
+
+def test_the_metadata_of_the_broker_are_no_topic() -> None:
+    page = Page()
+    partitions.write_topics([seen("__cluster_metadata", 0, 10)], 1, page)
+    assert samples(page) == {("kafka_brokers",): 1}
+
+
+def test_lag_is_what_a_group_has_yet_to_read() -> None:
+    page = Page()
+    groups = {
+        "g": GroupSeen({("t", 0): 4, ("t", 1): 20, ("gone", 0): 5}, members=2),
+        'odd "one"\n': GroupSeen({("t", 0): 99}),
+    }
+    partitions.write_groups(groups, [seen("t", 0, 10), seen("t", 1, 20)], page)
+    found = samples(page)
+    assert found["kafka_consumergroup_lag", "g", "0", "t"] == 6
+    assert found["kafka_consumergroup_lag", "g", "1", "t"] == 0
+    assert found["kafka_consumergroup_lag_sum", "g", "t"] == 6
+    assert found["kafka_consumergroup_current_offset_sum", "g", "t"] == 24
+    assert found["kafka_consumergroup_members", "g"] == 2
+    # A commit beyond the end, by a consumer of a topic that was made anew.
+    assert found["kafka_consumergroup_lag", 'odd "one"\n', "0", "t"] == 0
+    assert not any("gone" in key for key in found)
+    assert ("kafka_consumergroup_members", 'odd "one"\n') not in found

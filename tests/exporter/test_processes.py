@@ -1,0 +1,58 @@
+"""What /proc says of processes, and of those that end meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mpbroker.exporter import processes
+from mpbroker.exporter.processes import ProcessLooker
+
+
+def test_it_sees_what_psutil_sees() -> None:
+    (seen,) = ProcessLooker().look({5: os.getpid()}).values()
+    process = psutil.Process()
+    assert abs(sum(process.cpu_times()[:2]) - seen.cpu_s) < 5
+    assert seen.threads == process.num_threads()
+    assert seen.pss_bytes is not None
+    assert 0 < seen.pss_bytes <= 2 * process.memory_info().rss
+    assert seen.resident_bytes == pytest.approx(process.memory_info().rss, rel=0.5)
+
+
+def test_a_process_that_has_ended_is_left_out() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    assert ProcessLooker().look({1: os.getpid(), 2: ended.pid}).keys() == {1}
+
+
+def test_memory_is_looked_up_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    looker, looked = ProcessLooker(), []
+    read = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        looked.append(path.name)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    for _ in range(3):
+        looker.look({1: os.getpid()})
+    assert (looked.count("stat"), looked.count("smaps_rollup")) == (3, 1)
+    monkeypatch.setattr(processes, "MEMORY_EVERY_S", 0.0)
+    looker.look({1: os.getpid()})
+    assert looked.count("smaps_rollup") == 2
+
+
+def test_memory_that_the_kernel_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path.name == "smaps_rollup":
+            raise PermissionError
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert ProcessLooker().look({1: os.getpid()})[1].pss_bytes is None

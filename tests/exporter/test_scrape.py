@@ -1,0 +1,110 @@
+"""Making pages: one for all who ask at a time, and none that is half true."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.exporter import scrape
+from mpbroker.exporter.app import App
+from mpbroker.exporter.http_server import Message
+from mpbroker.exporter.scrape import Scraper
+from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.topology import EXPORTER, SharedMemory
+from mpbroker.metrics import snapshot
+from mpbroker.metrics.snapshot import Snapshot
+from shm.region import Region
+
+
+@pytest.fixture
+def scraper(memory: SharedMemory, tmp_path: Path) -> Iterator[Scraper]:
+    made = Scraper(ProcessContext(EXPORTER, memory, BrokerConfig(log_dirs=(str(tmp_path),))))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Region]:
+    found: list[Region] = []
+    take = snapshot.take
+
+    def counted(public: Region) -> Snapshot:
+        found.append(public)
+        return take(public)
+
+    monkeypatch.setattr(snapshot, "take", counted)
+    return found
+
+
+def test_a_broker_that_has_counted_nothing_has_a_page(scraper: Scraper) -> None:
+    page = asyncio.run(scraper.page())
+    assert page is not None
+    assert b"mpbroker_ready 0.0\n" in page
+
+
+def test_whoever_asks_at_once_gets_the_same_page(scraper: Scraper, looks: list[Region]) -> None:
+    async def ask() -> list[bytes | None]:
+        return await asyncio.gather(*(scraper.page() for _ in range(10)))
+
+    pages = asyncio.run(ask())
+    assert len(looks) == 1
+    assert len({id(page) for page in pages}) == 1
+
+
+def test_a_page_is_given_out_while_it_is_fresh(
+    scraper: Scraper, looks: list[Region], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_twice() -> None:
+        await scraper.page()
+        await scraper.page()
+
+    monkeypatch.setattr(scrape, "FRESH_FACTOR", 1e9)
+    asyncio.run(ask_twice())
+    assert len(looks) == 1
+    scraper._fresh_until = 0.0
+    monkeypatch.setattr(scrape, "FRESH_FACTOR", 0.0)
+    asyncio.run(ask_twice())
+    assert len(looks) == 3
+
+
+def test_who_goes_away_takes_no_page_from_others(scraper: Scraper, looks: list[Region]) -> None:
+    async def ask() -> bytes | None:
+        first = asyncio.create_task(scraper.page())
+        second = asyncio.create_task(scraper.page())
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    assert asyncio.run(ask()) is not None
+    assert len(looks) == 1
+
+
+def test_a_page_that_cannot_be_made_is_a_503_and_one_line(
+    scraper: Scraper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_public: Region) -> Snapshot:
+        raise RuntimeError("no page")
+
+    monkeypatch.setattr(snapshot, "take", fails)
+    caplog.set_level(logging.ERROR)
+    told: list[Message] = []
+
+    async def send(message: Message) -> None:
+        told.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is read")
+
+    async def ask() -> None:
+        app = App(scraper.page, list, list)
+        for _ in range(3):
+            await app({"type": "http", "path": "/metrics", "method": "GET", "headers": []}, receive, send)
+
+    asyncio.run(ask())
+    assert [message["status"] for message in told if "status" in message] == [503] * 3
+    assert len(caplog.records) == 1

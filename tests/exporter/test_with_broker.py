@@ -1,0 +1,299 @@
+"""The HTTP port of a running broker: what Prometheus scrapes, and what deaths of processes do to it."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from mpbroker.exporter import own_metrics, partitions
+from mpbroker.testing import Broker
+from tests.exporter.conftest import Answer, Http
+from tests.support import client_tools
+from tests.support.polling import PATIENCE_S, until
+
+# Names that Kafka's and kafka_exporter's users know, which promtool would choose otherwise.
+INHERITED = {
+    "kafka_consumergroup_current_offset_sum",
+    "kafka_consumergroup_lag_sum",
+    "kafka_log_logcleanermanager_time_since_last_run_ms",
+    "kafka_log_logcleanermanager_uncleanable_partitions_count",
+    "kafka_server_socket_server_metrics_connection_count",
+    "kafka_server_socket_server_metrics_expired_connections_killed_count",
+}
+TOPICS = "kafka_server_brokertopicmetrics_"
+
+
+def produce(broker: Broker, topic: str, count: int, **settings: object) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **settings})
+    for number in range(count):
+        producer.produce(topic, b"v%d" % number, partition=0)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def consumer_of(broker: Broker, group: str) -> Consumer:
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
+    return Consumer({**settings, "auto.offset.reset": "earliest"})
+
+
+def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
+    consumer = consumer_of(broker, group)
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def pids(broker: Broker) -> dict[str, int]:
+    answer = broker.control("status")
+    processes = answer["processes"]
+    assert isinstance(processes, list)
+    return {each["name"]: each["pid"] for each in processes}
+
+
+def test_a_scrape_has_what_was_done(broker: Broker, http: Http) -> None:
+    topic = broker.create_topic()
+    produce(broker, topic, 7)
+    until(lambda: http.value(f"{TOPICS}messagesin_total", topic=topic) == 7, "the records are counted")
+    found = http.samples()
+
+    def value(name: str, **labels: str) -> float:
+        return found[name, frozenset(labels.items())]
+
+    assert value(f"{TOPICS}bytesin_total", topic=topic) > 14
+    assert value("kafka_topic_partition_current_offset", topic=topic, partition="0") == 7
+    assert value("kafka_topic_partition_leader", topic=topic, partition="0") == 1
+    assert value("kafka_log_log_logendoffset", topic=topic, partition="0") == 7
+    assert value("kafka_network_requestmetrics_totaltimems_count", request="Produce") > 0
+    assert value("mpbroker_request_duration_seconds_count", request="Produce") > 0
+    assert value("mpbroker_log_commit_duration_seconds_count") > 0
+    assert value("mpbroker_process_up", process="log 0") == 1
+    assert value("mpbroker_process_pss_bytes", process="exporter") > 0
+    assert value("mpbroker_process_cpu_seconds_total", process="supervisor") > 0
+    assert value("mpbroker_ring_waiting", process="handler 0") >= 0
+    assert value("mpbroker_ready") == 1
+
+
+def test_every_family_has_a_word_about_it_and_promtool_is_content(broker: Broker, http: Http) -> None:
+    topic = broker.create_topic()
+    produce(broker, topic, 1)
+    commit(broker, "lint", topic, 1)
+    page = http.get("/metrics")
+    assert page.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    promtool = client_tools.program("promtool")
+    found = subprocess.run([promtool, "check", "metrics"], input=page.body, capture_output=True, check=False)
+    assert found.returncode in (0, 3), found.stderr
+    complaints = (found.stdout + found.stderr).decode().splitlines()
+    assert [line for line in complaints if line.split()[0] not in INHERITED] == []
+
+
+def test_all_families_that_are_documented_are_there(broker: Broker, http: Http) -> None:
+    topic = broker.create_topic()
+    produce(broker, topic, 1)
+    consumer = consumer_of(broker, "documented")
+    consumer.subscribe([topic])
+    assert consumer.poll(PATIENCE_S) is not None
+    consumer.commit(asynchronous=False)
+    wanted = {one.name for one in (*own_metrics.declared(), *partitions.FAMILIES)}
+    # Sizes are measured twice a minute, and when the broker starts.
+    late = {"kafka_log_log_size", "kafka_log_log_numlogsegments"}
+
+    def missing() -> set[str]:
+        page = http.get("/metrics").text
+        return wanted - late - set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
+
+    until(lambda: not missing(), "all of them are there")
+    consumer.close()
+
+
+def test_the_lag_of_a_group_follows_its_commits(broker: Broker, http: Http) -> None:
+    topic = broker.create_topic()
+    produce(broker, topic, 10)
+    lag = {"consumergroup": "follows", "topic": topic, "partition": "0"}
+    for offset in (3, 9):
+        commit(broker, "follows", topic, offset)
+        until(
+            lambda wanted=10 - offset: http.value("kafka_consumergroup_lag", **lag) == wanted,
+            "the lag is told",
+        )
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_consumer_groups(["follows"])["follows"].result()
+    until(lambda: http.value("kafka_consumergroup_lag", **lag) is None, "a group that is gone has no lag")
+
+
+def test_offsets_of_a_transaction_count_when_it_commits(broker: Broker, http: Http) -> None:
+    topic = broker.create_topic()
+    produce(broker, topic, 10)
+    commit(broker, "txn", topic, 1)
+    lag = {"consumergroup": "txn", "topic": topic, "partition": "0"}
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(PATIENCE_S)
+    consumer = consumer_of(broker, "txn")
+    for offset, ends, wanted in ((4, producer.abort_transaction, 9), (6, producer.commit_transaction, 4)):
+        producer.begin_transaction()
+        metadata = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, offset)], metadata, PATIENCE_S)
+        assert http.value("kafka_consumergroup_lag", **lag) == 9
+        ends(PATIENCE_S)
+        until(lambda now=wanted: http.value("kafka_consumergroup_lag", **lag) == now, "its end is told")
+    consumer.close()
+
+
+def test_pages_are_zipped_for_those_who_ask(http: Http) -> None:
+    answer = http.get("/metrics", accept_encoding="deflate, gzip;q=0.8")
+    assert answer.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(answer.body).startswith(b"# HELP ")
+    assert http.get("/metrics", accept_encoding="gzip;q=0").body.startswith(b"# HELP ")
+
+
+def test_paths_and_methods(http: Http) -> None:
+    assert http.get("/").status == 200
+    assert http.get("/nothing").status == 404
+    assert http.get("/metrics?x=1").status == 200
+    with socket.create_connection(http.place) as sock:
+        sock.sendall(b"DELETE /metrics HTTP/1.0\r\n\r\n")
+        assert sock.makefile("rb").readline().startswith(b"HTTP/1.1 405")
+    with socket.create_connection(http.place) as sock:
+        sock.sendall(b"HEAD /metrics HTTP/1.0\r\n\r\n")
+        answer = sock.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b"\r\n\r\n")
+
+
+def test_a_running_broker_is_ready_and_healthy(http: Http) -> None:
+    for path, name in (("/readyz", "ready"), ("/healthz", "healthy")):
+        assert http.get(path).text == "ok\n"
+        answer = http.get(path, accept="application/json")
+        assert answer.text == f'{{"{name}":true,"problems":[]}}\n'
+
+
+@contextmanager
+def asking(http: Http) -> Iterator[list[Answer | Exception]]:
+    """Scrape without a pause in another thread; yields the answers, which grow."""
+    answers: list[Answer | Exception] = []
+    ends = threading.Event()
+
+    def ask() -> None:
+        while not ends.is_set():
+            try:
+                answers.append(http.get("/metrics"))
+            except (OSError, HTTPException) as error:
+                answers.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        ends.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ["log 0", "coordinator", "handler 0", "processor 0", "acceptor", "scrubber"])
+def test_a_scrape_is_clean_whoever_dies(own_broker: Broker, name: str) -> None:
+    http = Http(own_broker)
+    topic = own_broker.create_topic()
+    produce(own_broker, topic, 5)
+    commit(own_broker, "stays", topic, 2)
+    before = pids(own_broker)[name]
+    lag = {"consumergroup": "stays", "topic": topic, "partition": "0"}
+    with asking(http) as answers:
+        os.kill(before, signal.SIGKILL)
+        seen = len(answers)
+        until(lambda: pids(own_broker)[name] not in (before, 0), f"{name} is replaced")
+        until(lambda: len(answers) > seen + 3, "scrapes go on")
+    for answer in answers:
+        assert isinstance(answer, Answer), answer
+        assert answer.status == 200, answer.text
+        assert answer.body.endswith(b"\n")
+    until(lambda: http.value("mpbroker_process_up", process=name) == 1, "its successor is up")
+    assert http.value("kafka_consumergroup_lag", **lag) == 3
+    until(lambda: http.get("/readyz").status == 200, "the broker is ready again")
+
+
+def test_an_exporter_that_dies_is_replaced_and_nobody_else_notices(own_broker: Broker) -> None:
+    http = Http(own_broker)
+    topic = own_broker.create_topic()
+    produce(own_broker, topic, 5)
+    commit(own_broker, "again", topic, 2)
+    with asking(http) as answers:
+        for _ in range(3):
+            before = pids(own_broker)["exporter"]
+            os.kill(before, signal.SIGKILL)
+            until(lambda old=before: pids(own_broker)["exporter"] not in (old, 0), "it is replaced")
+            seen = len(answers)
+            until(lambda n=seen: len(answers) > n + 2, "scrapes go on")
+    # One that was being answered is cut off, the others have waited for the successor.
+    assert sum(isinstance(answer, Exception) for answer in answers) <= 3, answers
+    assert all(answer.status == 200 for answer in answers if isinstance(answer, Answer))
+    assert http.value("kafka_consumergroup_lag", consumergroup="again", topic=topic, partition="0") == 3
+    assert "connection closed" not in own_broker.logs()
+
+
+def test_a_broker_lives_on_with_an_exporter_that_cannot_live(own_broker: Broker) -> None:
+    http = Http(own_broker)
+    killed: set[int] = set()
+
+    def kill_next() -> bool:
+        pid = pids(own_broker)["exporter"]
+        if pid and pid not in killed:
+            killed.add(pid)
+            os.kill(pid, signal.SIGKILL)
+        return len(killed) == 3
+
+    until(kill_next, "it is killed again and again")
+    produce(own_broker, own_broker.create_topic(), 1)
+    until(lambda: http.get("/healthz").status == 200, "it is back")
+
+
+def test_a_stopped_broker_says_so_until_the_end(own_broker: Broker) -> None:
+    http = Http(own_broker)
+    os.kill(pids(own_broker)["log 0"], signal.SIGSTOP)
+    try:
+        os.kill(own_broker.pid, signal.SIGTERM)
+        until(lambda: http.get("/readyz").status == 503, "it is not ready any more")
+        assert "does not serve" in http.get("/readyz").text
+        assert http.get("/metrics").status == 200
+    finally:
+        _continue(own_broker)
+
+
+def _continue(broker: Broker) -> None:
+    group = os.getpgid(broker.pid)
+    os.killpg(group, signal.SIGCONT)
+    until(lambda: not broker.is_running, "it stops")
+
+
+def test_nothing_of_it_is_loaded_when_it_is_off() -> None:
+    code = (
+        "import sys; from mpbroker.supervisor import main, roles; from mpbroker.cli import main as cli\n"
+        "roles.prepare_coordinator(); roles.prepare_workers(); roles.prepare_cleaner()\n"
+        "print([name for name in sys.modules if name.startswith(('h11', 'prometheus', 'mpbroker.exporter'))])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_a_port_that_is_taken_refuses_the_start(http: Http, tmp_path: Path) -> None:
+    found = subprocess.run(
+        [sys.executable, "-m", "mpbroker", "serve", "--http", http.address, "--listeners", "PLAINTEXT://:0"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert found.returncode == 1
+    assert f"cannot listen on HTTP://{http.address}: the port is in use" in found.stderr
+    assert "choose another port with --http" in found.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,122 @@
+"""Ready and alive, as shared words tell it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import pytest
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import Listener
+from mpbroker.ipc import readiness
+from mpbroker.ipc.listeners import ListenerCount, ListenerState
+from mpbroker.ipc.process import Order, State
+from mpbroker.ipc.progress import Progress, write_progress
+from mpbroker.ipc.topology import (
+    ACCEPTOR,
+    CONTROL_ACCEPTOR,
+    CONTROL_HANDLER,
+    CONTROL_PROCESSOR,
+    COORDINATOR,
+    LOG,
+    SUPERVISOR,
+    SharedMemory,
+    handler,
+    processor,
+)
+
+CONFIG = BrokerConfig(log_dirs=("/data",))
+SERVING = (ACCEPTOR, COORDINATOR, LOG, processor(1), handler(2))
+
+
+@dataclass
+class Tree:
+    memory: SharedMemory
+
+    def serve(self, *roles: int) -> None:
+        for role in roles:
+            self.memory.words("roles").store(role, 1)
+            self.memory.words("states").store(role, State.READY)
+            self.memory.words("pids").store(role, os.getpid())
+            self.memory.counters(role).beat()
+
+    def accept(self, number: int = 0) -> None:
+        self.memory.listener_counts(number).set(ListenerCount.STATE, ListenerState.ACCEPTING)
+
+
+@pytest.fixture
+def tree(memory: SharedMemory) -> Tree:
+    found = Tree(memory)
+    found.serve(SUPERVISOR, *SERVING)
+    found.accept()
+    return found
+
+
+def test_one_process_of_each_kind_is_enough(tree: Tree) -> None:
+    assert readiness.problems(CONFIG, tree.memory) == []
+    assert readiness.silent(CONFIG, tree.memory) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "why"),
+    [
+        (ACCEPTOR, "the acceptor does not serve"),
+        (COORDINATOR, "the coordinator does not serve"),
+        (LOG, "log 0 does not serve"),
+        (processor(1), "no processor serves behind the acceptor"),
+        (handler(2), "no handler serves behind the acceptor"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("words", "word"), [("roles", 0), ("states", State.STARTING), ("orders", Order.STOP)]
+)
+def test_a_role_that_does_not_serve_is_named(tree: Tree, role: int, why: str, words: str, word: int) -> None:
+    tree.memory.words(words).store(role, word)
+    assert readiness.problems(CONFIG, tree.memory) == [why]
+
+
+def test_a_recovery_is_told_with_what_is_left(tree: Tree) -> None:
+    words = tree.memory.words("recovery")
+    write_progress(words, 0, Progress(0, True, 5, 2, 100, 30, 1.0))
+    assert readiness.problems(CONFIG, tree.memory) == ["recovering /data: 3 partitions and 70 bytes left"]
+
+
+def test_each_listener_has_to_accept(memory: SharedMemory) -> None:
+    tree = Tree(memory)
+    tree.serve(SUPERVISOR, *SERVING)
+    inside = Listener("IN", "PLAINTEXT", "127.0.0.1", 1)
+    config = BrokerConfig(listeners=(*CONFIG.listeners, inside), log_dirs=("/data",))
+    tree.accept(0)
+    assert readiness.problems(config, memory) == ["listener IN://127.0.0.1:1 does not accept yet"]
+    # One that was removed while the broker ran is missed by nobody.
+    memory.listener_counts(1).set(ListenerCount.STATE, ListenerState.REMOVED)
+    assert readiness.problems(config, memory) == []
+
+
+def test_a_control_plane_has_processes_of_its_own(tree: Tree) -> None:
+    inside = Listener("IN", "PLAINTEXT", "127.0.0.1", 1)
+    listeners = (*CONFIG.listeners, inside)
+    config = BrokerConfig(listeners=listeners, log_dirs=("/data",), control_plane_listener_name="IN")
+    tree.accept(1)
+    assert readiness.problems(config, tree.memory) == [
+        "the control-plane acceptor does not serve",
+        "no processor serves behind the control-plane acceptor",
+        "no handler serves behind the control-plane acceptor",
+    ]
+    tree.serve(CONTROL_ACCEPTOR, CONTROL_PROCESSOR, CONTROL_HANDLER)
+    assert readiness.problems(config, tree.memory) == []
+
+
+def test_who_has_never_moved_is_silent_unless_it_starts_or_waits_for_its_disk(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = handler(4)
+    tree.serve(silent)
+    tree.memory.counters(silent).clear()
+    assert [one.partition(" has")[0] for one in readiness.silent(CONFIG, tree.memory)] == ["handler 4"]
+    monkeypatch.setattr(readiness, "look_at", lambda _pid: ("D", 0))
+    assert readiness.silent(CONFIG, tree.memory) == []
+    monkeypatch.undo()
+    tree.memory.words("states").store(silent, State.STARTING)
+    assert readiness.silent(CONFIG, tree.memory) == []
