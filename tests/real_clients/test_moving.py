@@ -34,7 +34,7 @@ from ops.bench.brokers import HOST, Broker, Kafka, Mpbroker
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import by_partition, sample_records
 from tests.support.client_tools import eventually, java_command, kafka_tool, run
-from tests.support.committed_offsets import ends, is_pending, offset_of, read
+from tests.support.committed_offsets import commit_offset, ends, is_pending, offset_of, read
 from tests.support.file_trees import tree
 from tests.support.polling import PATIENCE_S
 from tests.support.quota_client import alter, described
@@ -95,9 +95,7 @@ def fill(broker: Broker) -> Transactional:
         create_topic(broker.bootstrap, topic, partitions, {"retention.ms": "999999999"})
     records = sample_records(PARTITIONS, COUNT, seed=5)
     confluent_write(broker.bootstrap, ORDERS, records, "none")
-    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
-    reader.commit(offsets=[TopicPartition(ORDERS, 0, 7)], asynchronous=False)
-    reader.close()
+    commit_offset(broker, GROUP, TopicPartition(ORDERS, 0, 7))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_acls([RULE])[RULE].result(PATIENCE_S)
     upsertion = UserScramCredentialUpsertion("alice", SCRAM, b"secret", b"0123456789abcdef")
