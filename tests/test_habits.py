@@ -42,6 +42,7 @@ RANKS = {
     "mpbroker.exporter": 5,
     "mpbroker.reading": 6,
     "mpbroker.writing": 6,
+    "mpbroker.migration": 6,
     "mpbroker.supervisor": 6,
     "mpbroker.spark": 7,
     "mpbroker.cli": 8,
@@ -68,7 +69,7 @@ NARROW = {
         "shm",
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "security")),
         *(f"mpbroker.{room}" for room in ("metrics", "client", "supervisor")),
-        *("mpbroker.inspection", "mpbroker.reading", "mpbroker.spark"),
+        *("mpbroker.inspection", "mpbroker.migration", "mpbroker.reading", "mpbroker.spark"),
         # The names of quotas.
         "mpbroker.quotas.entities",
     ),

@@ -51,7 +51,9 @@ class App(typer.Typer):
         word = next(iter(words), "")
         narrowed = copy(self)
         narrowed.registered_commands = [
-            one for one in self.registered_commands if one.callback and one.callback.__name__ == word
+            one
+            for one in self.registered_commands
+            if one.callback and (one.name or one.callback.__name__) == word
         ]
         narrowed.registered_groups = [one for one in self.registered_groups if one.name == word]
         return narrowed if narrowed.registered_commands or narrowed.registered_groups else self

@@ -130,6 +130,43 @@ def serve(
     raise typer.Exit(code)
 
 
+LogDirectories = Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)]
+
+
+@app.command("export")
+def export(
+    paths: LogDirectories,
+    controller: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where Kafka's controller is to listen."),
+    ] = "localhost:9093",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    json: Json = False,
+) -> None:
+    """Make the directories of a stopped broker ones that Apache Kafka starts on.
+
+    Name all of log.dirs. mpbroker goes on with them too, until Kafka has been started.
+    """
+    from mpbroker.cli import migration
+
+    migration.export(paths, controller, is_dry=dry_run, as_json=json)
+
+
+@app.command("import")
+def import_(
+    paths: LogDirectories,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    json: Json = False,
+) -> None:
+    """Take over the directories of a stopped Apache Kafka 4 node.
+
+    Name all of log.dirs, and metadata.log.dir.
+    """
+    from mpbroker.cli import migration
+
+    migration.import_(paths, is_dry=dry_run, as_json=json)
+
+
 @topic_app.command("create")
 def topic_create(
     name: TopicName,

@@ -31,6 +31,7 @@ from mpbroker.coordinator.bulletins.news import (
 )
 from mpbroker.coordinator.delays import Delays, Now
 from mpbroker.coordinator.log_link import LogLink
+from mpbroker.coordinator.metadata.feature_levels import feature_records
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
@@ -443,6 +444,11 @@ class Coordinator:
         if not values:
             self._complete(current, self._state)
             return
+        if not self._state.features:
+            # A new log, or one of before there were levels in it.
+            levels = feature_records()
+            values = [*map(encode_record, levels), *values]
+            current.draft.apply_all([*levels])
         assert self._slot is not None
         self._round = current
         batch = build_metadata_batch(values, self._now_ms())

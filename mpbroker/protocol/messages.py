@@ -3222,6 +3222,22 @@ class ConfigRecord(Message):
     value: str | None = ""
 
 
+class PartitionChangeRecord(Message):
+    """Data 5, v0-2, flexible from v0."""
+
+    partition_id: int = -1
+    topic_id: bytes = ZERO_UUID
+    isr: list[int] | None = None  # tag 0
+    leader: int = -2  # tag 1
+    replicas: list[int] | None = None  # tag 2
+    removing_replicas: list[int] | None = None  # tag 3
+    adding_replicas: list[int] | None = None  # tag 4
+    leader_recovery_state: int = -1  # tag 5
+    eligible_leader_replicas: list[int] | None = None  # v2+, tag 6
+    last_known_elr: list[int] | None = None  # v2+, tag 7
+    directories: list[bytes] | None = None  # v1+, tag 8
+
+
 class RemoveTopicRecord(Message):
     """Data 9, v0, flexible from v0."""
 
@@ -3501,6 +3517,7 @@ DATAS: dict[int, type[Message]] = {
     2: TopicRecord,
     3: PartitionRecord,
     4: ConfigRecord,
+    5: PartitionChangeRecord,
     9: RemoveTopicRecord,
     10: DelegationTokenRecord,
     11: UserScramCredentialRecord,

@@ -1,20 +1,26 @@
 """Refusal of log directories whose metadata are not mpbroker's, before a start changes anything in them.
 
-Apache Kafka keeps topics in `__cluster_metadata-0` too, with records that a single broker does not have. This
-module looks only at the types of the records: the coordinator reads them whole when it starts, and the log
-worker judges what a crash has left.
+Apache Kafka keeps topics in `__cluster_metadata-0` too; its controller begins with an election, and adds
+records that a single broker does not have. This module looks only at the types of the records: the
+coordinator reads them whole when it starts, and the log worker judges what a crash has left.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from mpbroker.coordinator.metadata.durable import batches_of
-from mpbroker.coordinator.metadata.metadata_records import UnreadableMetadata, check_type
+from mpbroker.coordinator.metadata.metadata_records import (
+    UnreadableMetadata,
+    check_version,
+    is_known,
+    kind_of,
+)
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.directory_layout import directories_in
 from mpbroker.log.format import names
@@ -31,26 +37,22 @@ QUORUM_STATE: Final = "quorum-state"
 OWN_PREFIX: Final = "mpbroker."
 """The prefix of all files that mpbroker alone has in a log directory."""
 
-_ELSEWHERE: Final = (
-    "name an empty directory in log.dirs; to bring the topics along, start Kafka on this one and copy them "
-    "over the network, with MirrorMaker for example"
-)
-
 
 @dataclass
 class _Contents:
     """A summary of a metadata log's records, which tells its owner.
 
     `is_ours`: mpbroker's records come before any of Kafka's controller. `has_elections`: the log has
-    elections of Kafka's controller. `election`: the segment and the byte where the first election after the
-    last clean stop begins. `unknown`: the offset of the first record of an unknown type, and why it is
-    unknown.
+    elections of Kafka's controller. `election`: where the first election after the last clean stop is.
+    `kafkas`: the offset of the first record that only Kafka's controller writes. `unreadable`: the offset of
+    the first record of an unknown version, and why it is unknown.
     """
 
     is_ours: bool = False
     has_elections: bool = False
-    election: tuple[Path, int] | None = None
-    unknown: tuple[int, str] | None = None
+    election: int | None = None
+    kafkas: int | None = None
+    unreadable: tuple[int, str] | None = None
 
 
 def refuse_foreign_metadata(log_dirs: Sequence[str]) -> None:
@@ -59,72 +61,92 @@ def refuse_foreign_metadata(log_dirs: Sequence[str]) -> None:
     try:
         with_metadata = [path for path in paths if (path / METADATA_DIRECTORY).is_dir()]
         for path in with_metadata:
-            _refuse_records(path)
+            _refuse_records(path, paths)
         if not with_metadata:
             _refuse_partitions(paths)
     except OSError as error:
         raise FatalError(f"log.dirs: the metadata cannot be read: {error}. Repair or restore it") from error
 
 
-def _refuse_records(log_dir: Path) -> None:
+def _refuse_records(log_dir: Path, all_dirs: Sequence[Path]) -> None:
     """Check the records of a directory's metadata. Raises FatalError, OSError."""
     directory = log_dir / METADATA_DIRECTORY
+    command = shlex.join(["mpbroker", "import", *map(str, all_dirs)])
+    advice = f"Go on with Kafka there; or stop it in order and take everything over with: {command}"
     bases = segments_of(directory)
     if bases and bases[0] > 0:
         raise _refusal(
             f"{log_dir} belongs to Apache Kafka: {directory} begins at offset {bases[0]}, and what was "
-            f"before is in a snapshot, which mpbroker does not write. Go on with Kafka there, or {_ELSEWHERE}"
+            f"before is in a snapshot. {advice}"
         )
     found = _read(directory, _clean_end(log_dir))
-    if found.unknown is not None:
-        raise _refusal(_unknown_record(log_dir, found, *found.unknown))
+    if found.kafkas is not None:
+        whose = "Apache Kafka has used {} since mpbroker" if found.is_ours else "{} belongs to Apache Kafka"
+        raise _refusal(
+            f"{whose.format(log_dir)}: its controller wrote the record at offset {found.kafkas} of "
+            f"{directory}. {advice}"
+        )
+    if found.unreadable is not None:
+        offset, why = found.unreadable
+        raise _refusal(
+            f"the record at offset {offset} of {directory} cannot be read: {why}. A later version of "
+            f"mpbroker wrote it, or it is damaged: start that version, or restore {directory} from a copy"
+        )
     if found.election is not None:
-        raise _refusal(_election_alone(log_dir, *found.election))
+        raise _refusal(
+            f"Apache Kafka was started on {log_dir} since mpbroker: its controller has written to "
+            f"{directory} at offset {found.election}. {advice}"
+        )
 
 
 def _read(directory: Path, clean_end: float) -> _Contents:
-    """Read up to the first record of an unknown type, or to the first batch that is not whole.
+    """Read up to the first record that tells whose it is, or to the first batch that is not whole.
 
     Raises OSError.
     """
-    found = _Contents()
+    found = _Contents(has_elections=is_there(directory / QUORUM_STATE))
     next_offset = 0
-    for path, position, batch in _batches(directory):
+    for batch in _batches(directory):
         if batch.header.base_offset != next_offset:
             break
         next_offset = batch.last_offset + 1
         if batch.is_control:
             found.has_elections = True
             if found.election is None and batch.header.base_offset >= clean_end:
-                found.election = path, position
+                found.election = batch.header.base_offset
             continue
-        try:
-            records = batch.records()
-        except CorruptBatch:
+        if not _judge(batch, found):
             break
-        for record in records:
-            try:
-                check_type(record.value or b"")
-            except UnreadableMetadata as error:
-                found.unknown = record.offset, str(error)
-                return found
-        found.is_ours = found.is_ours or not found.has_elections
+        found.is_ours = found.is_ours or batch.header.base_offset == 0
     return found
 
 
-def _batches(directory: Path) -> Iterator[tuple[Path, int, Batch]]:
-    """Yield each batch with its segment and the byte where it begins, up to the first that is not whole.
+def _judge(batch: Batch, found: _Contents) -> bool:
+    """Look at the records of a batch. Return whether to look on."""
+    try:
+        records = batch.records()
+    except CorruptBatch:
+        return False
+    for record in records:
+        value = record.value or b""
+        try:
+            if found.has_elections and not is_known(kind_of(value)):
+                found.kafkas = record.offset
+                return False
+            check_version(value)
+        except UnreadableMetadata as error:
+            found.unreadable = record.offset, str(error)
+            return False
+    return True
 
-    Raises OSError if a file cannot be read.
-    """
+
+def _batches(directory: Path) -> Iterator[Batch]:
+    """Yield each batch, up to the first that is not whole. Raises OSError if a file cannot be read."""
     for base in segments_of(directory):
         path = directory / names.segment_name(base)
-        position = 0
         with path.open("rb") as file:
             try:
-                for batch in batches_of(path, file, os.fstat(file.fileno()).st_size):
-                    yield path, position, batch
-                    position += batch.header.length
+                yield from batches_of(path, file, os.fstat(file.fileno()).st_size)
             except CorruptBatch:
                 return
 
@@ -140,31 +162,6 @@ def _clean_end(log_dir: Path) -> float:
     return points.get((METADATA_TOPIC, 0), float("inf"))
 
 
-def _unknown_record(log_dir: Path, found: _Contents, offset: int, why: str) -> str:
-    directory = log_dir / METADATA_DIRECTORY
-    record = f"the record at offset {offset} of {directory} is not mpbroker's: {why}"
-    if not found.has_elections and not is_there(directory / QUORUM_STATE):
-        return (
-            f"{record}. A later version of mpbroker wrote it, or it is damaged: start that version, or "
-            f"restore {directory} from a copy"
-        )
-    if not found.is_ours:
-        return f"{log_dir} belongs to Apache Kafka: {record}. Go on with Kafka there, or {_ELSEWHERE}"
-    return (
-        f"Apache Kafka has used {log_dir} since mpbroker: {record}. Go on with Kafka there; or restore the "
-        f"directory from a copy of before; or {_ELSEWHERE}"
-    )
-
-
-def _election_alone(log_dir: Path, segment: Path, position: int) -> str:
-    """Describe an election that Kafka's controller appended before its broker opened partitions."""
-    return (
-        f"Apache Kafka was started on {log_dir} since mpbroker, and its controller has written to {segment}; "
-        "topics are as mpbroker left them. Make sure that Kafka is stopped, then take back what it wrote: "
-        f"truncate --size={position} {segment} && rm -f {segment.parent / QUORUM_STATE}"
-    )
-
-
 def _refuse_partitions(paths: Sequence[Path]) -> None:
     """Refuse partitions without metadata: a start would set all of them aside. Raises FatalError, OSError."""
     here = [path for path in paths if is_there(path / names.META_PROPERTIES)]
@@ -175,7 +172,8 @@ def _refuse_partitions(paths: Sequence[Path]) -> None:
             raise _refusal(
                 f"{path} has partitions ({name}), but none of log.dirs has {METADATA_DIRECTORY} or another "
                 "file of mpbroker's: it is one of several log directories of an Apache Kafka, or of an "
-                f"mpbroker whose others are not named. Name all that belong together, or {_ELSEWHERE}"
+                "mpbroker whose others are not named. Name all that belong together, or "
+                "an empty directory"
             )
 
 

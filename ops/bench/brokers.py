@@ -40,7 +40,7 @@ KAFKA_CLUSTER_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 KAFKA_PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
-controller.quorum.voters=1@{host}:{controller_port}
+{quorum}{host}:{controller_port}
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 controller.listener.names=CONTROLLER
 log.dirs={log_dir}
@@ -201,6 +201,8 @@ class Kafka(Broker):
     properties: Sequence[str] = ()
     jvm: Sequence[str] = KAFKA_JVM
     controller_port: int = field(default_factory=free_port)
+    # Whether the only controller's quorum may grow (KIP-853).
+    has_dynamic_quorum: bool = False
 
     name = "Apache Kafka"
 
@@ -210,6 +212,9 @@ class Kafka(Broker):
         text = KAFKA_PROPERTIES.format(
             host=HOST,
             port=self.port,
+            quorum="controller.quorum.bootstrap.servers="
+            if self.has_dynamic_quorum
+            else "controller.quorum.voters=1@",
             controller_port=self.controller_port,
             log_dir=self.log_dir,
             retention_delay_ms=RETENTION_DELAY_MS,
@@ -227,6 +232,7 @@ class Kafka(Broker):
             *SHORT_LIVED_JVM,
             *tool,
             "--ignore-formatted",
+            *(["--standalone"] if self.has_dynamic_quorum else []),
             "-t",
             KAFKA_CLUSTER_ID,
             "-c",

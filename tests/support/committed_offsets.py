@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from ops.bench.brokers import Broker
+from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 
 Values = dict[int, list[str]]
@@ -62,6 +63,21 @@ def ends(broker: Broker, topic: str, partition: int = 0) -> tuple[int, int]:
         found.append(consumer.get_watermark_offsets(TopicPartition(topic, partition), PATIENCE_S)[1])
         consumer.close()
     return found[0], found[1]
+
+
+def commit_offset(broker: Broker, group: str, place: TopicPartition) -> None:
+    """Commit for a group without members; a coordinator that is not there yet is waited for."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+
+    def is_committed() -> bool:
+        try:
+            consumer.commit(offsets=[place], asynchronous=False)
+        except KafkaException:
+            return False
+        return True
+
+    eventually(is_committed, f"{group} has committed {place}")
+    consumer.close()
 
 
 def offset_of(broker: Broker, group: str, topic: str, partition: int = 0) -> int | None:

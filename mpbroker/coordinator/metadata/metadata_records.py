@@ -2,13 +2,13 @@
 
 The versions are those of Kafka's MetadataRecordSerde (KIP-631), so that
 `kafka-dump-log.sh --cluster-metadata-decoder` reads our log; keys are null. One batch is one atomic step: it
-is in the log as a whole or not at all.
+is in the log as a whole or not at all. Records of types that this program does not know are kept.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from mpbroker.protocol.codec import data_key, prepare_data
 from mpbroker.protocol.messages import (
@@ -16,6 +16,8 @@ from mpbroker.protocol.messages import (
     ClientQuotaRecord,
     ConfigRecord,
     DelegationTokenRecord,
+    FeatureLevelRecord,
+    Message,
     PartitionRecord,
     ProducerIdsRecord,
     RemoveAccessControlEntryRecord,
@@ -30,6 +32,13 @@ from mpbroker.protocol.wire import Buffer, MalformedMessage, UnsupportedVersion
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 
+
+class KeptRecord(NamedTuple):
+    """A record of a type that this program does not know. It stays in the log and means nothing here."""
+
+    kind: int
+
+
 MetadataRecord = (
     TopicRecord
     | PartitionRecord
@@ -43,10 +52,12 @@ MetadataRecord = (
     | RemoveAccessControlEntryRecord
     | DelegationTokenRecord
     | RemoveDelegationTokenRecord
+    | FeatureLevelRecord
+    | KeptRecord
 )
 
 # PartitionRecord: version 1 has its replicas' directories; 2 adds what only a cluster needs (KIP-966).
-_VERSIONS: Final[dict[type[MetadataRecord], int]] = {
+_VERSIONS: Final[dict[type[Message], int]] = {
     TopicRecord: 0,
     PartitionRecord: 1,
     ConfigRecord: 0,
@@ -59,13 +70,14 @@ _VERSIONS: Final[dict[type[MetadataRecord], int]] = {
     RemoveAccessControlEntryRecord: 0,
     DelegationTokenRecord: 0,
     RemoveDelegationTokenRecord: 0,
+    FeatureLevelRecord: 0,
 }
 
 _TYPES: Final = {data_key(record): record for record in _VERSIONS}
 
 
 class UnreadableMetadata(Exception):
-    """A record of the metadata log is damaged, or of a type or version that this program does not know."""
+    """A record of the metadata log is damaged, or of a version that this program does not know."""
 
 
 def prepare() -> None:
@@ -75,40 +87,52 @@ def prepare() -> None:
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Return the value of the record in the log."""
+    """Return the value of the record in the log. Raises KeyError for a kept one: it is in the log already."""
+    assert not isinstance(record, KeptRecord)
     return encode_metadata_record(record, _VERSIONS[type(record)])
 
 
 def decode_record(value: Buffer) -> MetadataRecord:
     """Decode the value of a record. Raises UnreadableMetadata."""
+    if (kind := kind_of(value)) not in _TYPES:
+        return KeptRecord(kind)
     try:
-        record = decode_metadata_record(value)
+        record: MetadataRecord = decode_metadata_record(value)
     except MalformedMessage as error:
         raise UnreadableMetadata(str(error)) from error
-    if type(record) not in _VERSIONS:
-        raise UnreadableMetadata(f"{type(record).__name__} is none of the records that a broker alone has")
-    known: MetadataRecord = record
-    return known
+    return record
 
 
-def check_type(value: Buffer) -> None:
-    """Check the type and version of a record without reading its fields.
+def kind_of(value: Buffer) -> int:
+    """Return the number of the record's type. Raises UnreadableMetadata."""
+    try:
+        return read_frame(value)[0]
+    except MalformedMessage as error:
+        raise UnreadableMetadata(str(error)) from error
+
+
+def is_known(kind: int) -> bool:
+    """Return whether records of this type mean something here."""
+    return kind in _TYPES
+
+
+def check_version(value: Buffer) -> None:
+    """Check the version of a record without reading its fields.
 
     Raises UnreadableMetadata for those that `decode_record` refuses.
     """
     try:
         api_key, version, _ = read_frame(value)
-        _check_type(api_key, version)
     except MalformedMessage as error:
         raise UnreadableMetadata(str(error)) from error
+    if api_key in _TYPES:
+        _check_version(api_key, version)
 
 
 @cache
-def _check_type(api_key: int, version: int) -> None:
+def _check_version(api_key: int, version: int) -> None:
     """Check that this version of a record type is known. Raises UnreadableMetadata if not."""
-    record = _TYPES.get(api_key)
-    if record is None:
-        raise UnreadableMetadata(f"a broker alone has no records of type {api_key}")
+    record = _TYPES[api_key]
     try:
         prepare_data(record, version)
     except UnsupportedVersion as error:

@@ -36,7 +36,7 @@ from mpbroker.coordinator.metadata.image_sizes import (
     quota_bytes,
     topic_bytes,
 )
-from mpbroker.coordinator.metadata.metadata_records import MetadataRecord
+from mpbroker.coordinator.metadata.metadata_records import KeptRecord, MetadataRecord
 from mpbroker.coordinator.metadata.scram_rules import Credentials
 from mpbroker.coordinator.metadata.token_rules import TokenTable
 from mpbroker.coordinator.metadata.topic_rules import Refused
@@ -76,6 +76,7 @@ from mpbroker.protocol.messages import (
     ClientQuotaRecord,
     ConfigRecord,
     DelegationTokenRecord,
+    FeatureLevelRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RemoveAccessControlEntryRecord,
@@ -144,6 +145,7 @@ class MetadataState:
     acls: AclTable = field(default_factory=dict)
     acls_by_id: dict[bytes, Acl] = field(default_factory=dict)
     tokens: TokenTable = field(default_factory=dict)
+    features: dict[str, int] = field(default_factory=dict)
     _colliding: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def draft(self) -> MetadataState:
@@ -158,6 +160,7 @@ class MetadataState:
             acls=self.acls.copy(),
             acls_by_id=self.acls_by_id.copy(),
             tokens=self.tokens.copy(),
+            features=self.features.copy(),
             _colliding=self._colliding.copy(),
         )
 
@@ -208,6 +211,10 @@ class MetadataState:
             case RemoveDelegationTokenRecord():
                 if self.tokens.pop(record.token_id, None) is None:
                     self._inconsistent(f"token {record.token_id} is to be removed and does not exist")
+            case FeatureLevelRecord():
+                self.features[record.name] = record.feature_level
+            case KeptRecord():
+                pass
             case ProducerIdsRecord():
                 if record.next_producer_id < self.next_producer_id:
                     self._inconsistent(f"producer ids go back to {record.next_producer_id}")
@@ -480,7 +487,7 @@ class Decider:
         return [
             TopicRecord(topic.name, topic_id),
             *(ConfigRecord(ResourceType.TOPIC, topic.name, name, value) for name, value in configs.items()),
-            *(_partition(number, topic_id, node) for number in range(partitions)),
+            *(lone_partition(number, topic_id, node) for number in range(partitions)),
         ]
 
     def _fresh_id(self, state: MetadataState) -> bytes:
@@ -568,7 +575,7 @@ class Decider:
         if mutation and not mutation.allows(added):
             raise Refused(EXCEEDED, EXCEEDED.message)
         numbers = range(topic.partitions, more.count)
-        return [_partition(number, topic.topic_id, self._config.node_id) for number in numbers]
+        return [lone_partition(number, topic.topic_id, self._config.node_id) for number in numbers]
 
     def _note_change(
         self,
@@ -679,7 +686,7 @@ class Decider:
         return Decision(ProducerIds(first, PRODUCER_IDS_PER_BLOCK), [record])
 
 
-def _partition(number: int, topic_id: bytes, node: int) -> PartitionRecord:
+def lone_partition(number: int, topic_id: bytes, node: int, leader_epoch: int = 0) -> PartitionRecord:
     """Return the record of a partition that the only broker leads."""
     return PartitionRecord(
         partition_id=number,
@@ -687,7 +694,7 @@ def _partition(number: int, topic_id: bytes, node: int) -> PartitionRecord:
         replicas=[node],
         isr=[node],
         leader=node,
-        leader_epoch=0,
+        leader_epoch=leader_epoch,
         partition_epoch=0,
         directories=[UNASSIGNED_DIRECTORY],
     )

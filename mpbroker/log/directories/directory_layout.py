@@ -254,7 +254,7 @@ def prepare_log_dirs(config: BrokerConfig) -> Identity:
 
 def check_log_dirs(config: BrokerConfig) -> Identity:
     """Return the directories' identity, or a new one; write nothing. Raises FatalError."""
-    found = {name: _read_properties(Path(name)) for name in config.log_dirs}
+    found = {name: read_properties(Path(name)) for name in config.log_dirs}
     _refuse_missing(found)
     clusters = {properties["cluster.id"] for properties in found.values() if properties}
     if len(clusters) > 1:
@@ -281,12 +281,13 @@ def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
     Called after everything else that may refuse a start. Raises FatalError.
     """
     for name in config.log_dirs:
-        if _read_properties(Path(name)) is None:
+        if read_properties(Path(name)) is None:
             _write_properties(Path(name), identity.cluster_id, identity.node_id)
     _name_all(config.log_dirs)
 
 
-def _read_properties(directory: Path) -> dict[str, str] | None:
+def read_properties(directory: Path) -> dict[str, str] | None:
+    """Return the directory's identity as `meta.properties` has it; None if it has none. Raises FatalError."""
     path = directory / META_PROPERTIES
     try:
         text = path.read_text("utf-8")
@@ -353,7 +354,7 @@ def _name_all(log_dirs: Sequence[str]) -> None:
     """Write the identities of all directories into each of them. Raises FatalError."""
     wanted = {}
     for name in log_dirs:
-        properties = _read_properties(Path(name)) or {}
+        properties = read_properties(Path(name)) or {}
         if "directory.id" in properties:
             wanted[properties["directory.id"]] = str(Path(name).absolute())
     for name in log_dirs:

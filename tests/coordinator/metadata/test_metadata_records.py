@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpbroker.coordinator.metadata.metadata_records import (
+    KeptRecord,
     MetadataRecord,
     UnreadableMetadata,
     build_metadata_batch,
@@ -61,15 +62,18 @@ def test_a_batch_is_one_step() -> None:
     [
         (b"", "cut off"),
         (b"\x02\x02\x00", "frame version 2"),
-        (b"\x01\x63\x00", "type 99, version 0"),
         (b"\x01\x02\x09", "type 2, version 9"),
-        (b"\x01\x0c\x00\x02f\x00\x01\x00", "FeatureLevelRecord"),
         (encode_record(TopicRecord("foo", ID)) + b"\0", "1 bytes too many"),
     ],
 )
 def test_what_is_no_record_is_refused(value: bytes, says: str) -> None:
     with pytest.raises(UnreadableMetadata, match=says):
         decode_record(value)
+
+
+@pytest.mark.parametrize(("value", "kind"), [(b"\x01\x63\x00", 99), (b"\x01\x14\x00\x00", 20)])
+def test_a_record_of_an_unknown_type_is_kept(value: bytes, kind: int) -> None:
+    assert decode_record(value) == KeptRecord(kind)
 
 
 @given(st.sampled_from(RECORDS), st.data())

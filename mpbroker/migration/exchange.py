@@ -1,0 +1,32 @@
+"""Two directories change names with each other, in one step that a kill cannot divide (renameat2)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from mpbroker.log.format.checkpoints import fsync_directory
+from mpbroker.migration.errors import CannotMove
+
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Exchange two names in one directory; durable on return.
+
+    Raises CannotMove where the file system cannot do that, OSError.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+        code = ctypes.get_errno()
+        if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise CannotMove(
+                f"the file system of {one.parent} cannot exchange two directories in one step: copy the log "
+                "directories to ext4, XFS, btrfs or tmpfs first"
+            )
+        raise OSError(code, os.strerror(code), str(one))
+    fsync_directory(one.parent)

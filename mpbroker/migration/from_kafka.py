@@ -1,0 +1,260 @@
+"""`mpbroker import`: takes over the log directories of a stopped Apache Kafka 4 node.
+
+Partitions stay where they are, groups and transactions with them. The metadata are read from Kafka's latest
+snapshot and the log behind it, and written as a log of ours into a new directory beside Kafka's. At last the
+two exchange their names. Before that step the directory is Kafka's as it was, and the import can be done
+again; after it mpbroker starts on it, and Kafka's metadata are kept under the other name.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.dynamic import usable
+from mpbroker.config.topic_config import TopicConfigError, resolve, validate
+from mpbroker.coordinator.metadata.feature_levels import feature_records
+from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, build_metadata_batch, encode_record
+from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState, lone_partition
+from mpbroker.log.directories.directory_layout import restricted_new_files
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import fsync_directory, put_id_and_epochs
+from mpbroker.log.format.leader_epochs import FIRST
+from mpbroker.log.io.strict_stat import is_there
+from mpbroker.log.partition.partition_log import segments_of
+from mpbroker.log.recovery.log_loader import Known, load
+from mpbroker.migration.cluster_image import ClusterImage
+from mpbroker.migration.errors import CannotMove
+from mpbroker.migration.exchange import exchange
+from mpbroker.migration.log_dirs import LogDirs, Replicas, held, leader_epoch_in, replicas_in, strays_in
+from mpbroker.migration.metadata_log import QUORUM_STATE, has_elections, read_image
+from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord
+from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+
+BESIDE: Final = names.renamed(METADATA_TOPIC, 0, b"mpbroker-import!".hex(), names.STRAY_SUFFIX)
+"""The name beside the metadata: of ours until they are whole, of Kafka's from then on.
+
+Both brokers leave such a directory alone.
+"""
+RECORDS_PER_BATCH: Final = 1024
+OWN_FILES: Final = "mpbroker.*"
+_TIERED: Final = "remote.storage.enable"
+_EXAMPLES: Final = 3
+_MAGIC_AT, _MAGIC = 16, 2
+"""The byte of a batch that has the version of its format, and that version."""
+
+
+class Import(msgspec.Struct):
+    """What an import took over, or would. `left` says what is not taken over, and why.
+
+    `kept`: the directory that keeps Kafka's metadata.
+    """
+
+    cluster_id: str
+    node_id: int
+    topics: int
+    partitions: int
+    users: int
+    acls: int
+    quotas: int
+    tokens: int
+    left: list[str]
+    kept: str
+    log_dirs: list[str]
+
+
+def import_(paths: Sequence[Path], *, is_dry: bool) -> Import:
+    """Take over all log directories of a node. Raises CannotMove, FatalError, OSError."""
+    with held(paths, is_dry=is_dry) as found:
+        if not has_elections(found.metadata):
+            raise CannotMove(f"{found.home} is mpbroker's already: start mpbroker on it")
+        image = read_image(found.metadata)
+        _check_alone(image, found)
+        there = replicas_in(found, image)
+        left = [*_unread(image), *_notes(image, found, there), *_old_messages(there)]
+        records = list(_records(image, found, there, left))
+        _check_whole(records)
+        beside = found.home / BESIDE
+        if not is_dry:
+            with restricted_new_files():
+                _write(records, beside, found)
+                exchange(beside, found.metadata)
+        return Import(
+            cluster_id=found.cluster_id,
+            node_id=found.node_id,
+            topics=len(image.topics),
+            partitions=sum(map(len, image.partitions.values())),
+            users=len({name for name, _ in image.credentials}),
+            acls=len(image.acls),
+            quotas=len(image.quotas),
+            tokens=len(image.tokens),
+            left=left,
+            kept=str(beside),
+            log_dirs=list(map(str, found.paths)),
+        )
+
+
+# ---- what is refused
+
+
+def _check_alone(image: ClusterImage, found: LogDirs) -> None:
+    """Check that the node has all of the cluster. Raises CannotMove."""
+    node = found.node_id
+    if others := sorted(image.brokers - {node}):
+        listed = ", ".join(map(str, others))
+        raise CannotMove(
+            f"{found.metadata}: the cluster has other brokers too (node {listed}). Move all partitions to "
+            f"node {node} with kafka-reassign-partitions.sh, stop the others, and unregister each with "
+            "kafka-cluster.sh unregister"
+        )
+    elsewhere = [
+        f"{topic}-{record.partition_id} ({', '.join(map(str, record.replicas))})"
+        for topic, _, record in image.all_partitions()
+        if record.replicas != [node]
+    ]
+    if elsewhere:
+        raise CannotMove(
+            f"{found.metadata}: {len(elsewhere)} partitions have replicas on other nodes than {node}: "
+            f"{_some(elsewhere)}. Move them to it alone with kafka-reassign-partitions.sh"
+        )
+    tiered = sorted(
+        resource
+        for (kind, resource), configs in image.configs.items()
+        if kind == ResourceType.TOPIC and configs.get(_TIERED) == "true"
+    )
+    if tiered:
+        raise CannotMove(
+            f"{found.metadata}: topics with tiered storage have records elsewhere: {_some(tiered)}. Turn it "
+            "off with remote.log.delete.on.disable=true, or copy these topics with MirrorMaker"
+        )
+
+
+def _old_messages(there: Replicas) -> Iterator[str]:
+    """Yield partitions that begin with messages of before Kafka 0.11, which Kafka 4 still reads.
+
+    Raises CannotMove if a partition has no segment, OSError.
+    """
+    for path in there.values():
+        bases = segments_of(path)
+        if not bases:
+            raise CannotMove(f"{path} has no segment: restore it from a copy, or delete the topic with Kafka")
+        with (path / names.segment_name(bases[0])).open("rb") as file:
+            head = file.read(_MAGIC_AT + 1)
+        if len(head) > _MAGIC_AT and head[_MAGIC_AT] < _MAGIC:
+            yield (
+                f"{path} begins with messages of before Kafka 0.11 and will be offline: copy the topic's "
+                "records to a new topic with Kafka first"
+            )
+
+
+def _check_whole(records: Sequence[MetadataRecord]) -> None:
+    """Check that the coordinator can read what is written. Raises CannotMove."""
+    try:
+        MetadataState().apply_all(list(records))
+    except InconsistentMetadata as error:
+        raise CannotMove(f"Kafka's metadata contradict themselves: {error}") from error
+
+
+# ---- what is not taken over
+
+
+def _unread(image: ClusterImage) -> Iterator[str]:
+    for kind, count in sorted(image.unknown.items()):
+        yield f"{count} records of type {kind}, which this version does not know"
+
+
+def _notes(image: ClusterImage, found: LogDirs, there: Replicas) -> Iterator[str]:
+    for path in strays_in(image, there):
+        yield f"{path}: it belongs to no topic, and a start will set it aside"
+    state = found.metadata / QUORUM_STATE
+    leader = json.loads(state.read_text()).get("leaderId", -1) if is_there(state) else -1
+    if leader not in (-1, found.node_id):
+        yield (
+            f"what the controller, node {leader}, has decided since this broker was stopped: "
+            f"{found.metadata} is the broker's copy"
+        )
+
+
+def _records(
+    image: ClusterImage, found: LogDirs, there: Replicas, left: list[str]
+) -> Iterator[MetadataRecord]:
+    """Yield the records of our log; `left` is told what has none. Raises CannotMove, OSError."""
+    yield from feature_records()
+    for topic_id, name in image.topics.items():
+        yield TopicRecord(name=name, topic_id=topic_id)
+        yield from _topic_configs(image, name, left)
+        for number in sorted(image.partitions[topic_id]):
+            epoch = leader_epoch_in(there[name, number])
+            yield lone_partition(number, topic_id, found.node_id, epoch)
+    yield from _other_configs(image, left)
+    for table in (image.quotas, image.credentials, image.acls, image.tokens):
+        yield from table.values()
+    if image.next_producer_id:
+        yield ProducerIdsRecord(broker_id=found.node_id, next_producer_id=image.next_producer_id)
+
+
+def _topic_configs(image: ClusterImage, topic: str, left: list[str]) -> Iterator[ConfigRecord]:
+    for name, value in image.configs.get((ResourceType.TOPIC, topic), {}).items():
+        try:
+            validate(BrokerConfig(), {name: value})
+        except TopicConfigError as error:
+            left.append(f"{name}={value} of the topic {topic}: {error}")
+        else:
+            yield ConfigRecord(ResourceType.TOPIC, topic, name, value)
+
+
+def _other_configs(image: ClusterImage, left: list[str]) -> Iterator[ConfigRecord]:
+    """Yield the altered settings of brokers.
+
+    What is left is named without its value, which may be a password.
+    """
+    for (kind, resource), configs in sorted(image.configs.items()):
+        if kind == ResourceType.TOPIC:
+            continue
+        good = usable(configs)[0] if kind == ResourceType.BROKER else {}
+        for name, value in good.items():
+            yield ConfigRecord(ResourceType.BROKER, resource, name, value)
+        whose = ResourceType(kind).name.lower().replace("_", " ") if kind in set(ResourceType) else str(kind)
+        for name in sorted(configs.keys() - good.keys()):
+            left.append(f"{name} of the {whose} {resource or '(default)'}: it cannot be altered here")
+
+
+def _some(entries: Sequence[str]) -> str:
+    more = f" and {len(entries) - _EXAMPLES} more" if len(entries) > _EXAMPLES else ""
+    return ", ".join(entries[:_EXAMPLES]) + more
+
+
+# ---- what is written
+
+
+def _write(records: Sequence[MetadataRecord], beside: Path, found: LogDirs) -> None:
+    """Write our log beside Kafka's, durably; then remove files that mpbroker left before Kafka.
+
+    Raises OSError.
+    """
+    if beside.exists():
+        shutil.rmtree(beside)
+    beside.mkdir()
+    put_id_and_epochs(beside, METADATA_TOPIC_ID, FIRST)
+    now_ms = time.time_ns() // 1_000_000
+    with (beside / names.segment_name(0)).open("wb") as file:
+        for start in range(0, len(records), RECORDS_PER_BATCH):
+            values = [encode_record(record) for record in records[start : start + RECORDS_PER_BATCH]]
+            file.write(build_metadata_batch(values, now_ms, start))
+    config = resolve(BrokerConfig(), {})
+    load(
+        beside, METADATA_TOPIC, 0, METADATA_TOPIC_ID, config, Known(clean=False), lambda _: None
+    ).close_cleanly()
+    fsync_directory(beside)
+    for home in found.paths:
+        for path in home.glob(OWN_FILES):
+            path.unlink()
+        fsync_directory(home)

@@ -1,0 +1,113 @@
+"""Snapshots of metadata as Apache Kafka's controllers read them, and the file that formats a node.
+
+(Kafka: RecordsSnapshotWriter, SnapshotHeaderRecord, SnapshotFooterRecord, KRaftVersionRecord, VotersRecord,
+BootstrapDirectory; KIP-630, KIP-853.)
+
+    control batch: header, version of KRaft, voters | batches of records | control batch: footer
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
+from mpbroker.migration.cluster_image import ClusterImage
+from mpbroker.protocol.messages import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    Message,
+    ProducerIdsRecord,
+    TopicRecord,
+)
+from mpbroker.protocol.metadata_records import encode_metadata_record
+from mpbroker.protocol.wire import uvarint
+from mpbroker.records.builder import build_batch
+from mpbroker.records.record import NewRecord
+
+RECORDS_PER_BATCH: Final = 1024
+"""Records in a batch. Kafka reads batches of at most 8 MiB (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
+_HEADER, _FOOTER, _KRAFT_VERSION, _VOTERS = 3, 4, 5, 6
+_KEY: Final = struct.Struct(">hh")
+_NO_TAGS: Final = b"\0"
+_PARTITION_VERSION: Final = 1
+
+
+class Voter(NamedTuple):
+    """The only controller: the id of its node, of the directory that has the metadata, and its listener."""
+
+    node_id: int
+    directory_id: bytes
+    listener: str
+    host: str
+    port: int
+
+
+def snapshot(image: ClusterImage, voter: Voter, timestamp_ms: int) -> bytes:
+    """Return the snapshot of an image, for a quorum of one controller that can grow (kraft.version 1)."""
+    records = [encode_metadata_record(record, version) for record, version in _records_of(image)]
+    first = (
+        (_HEADER, struct.pack(">hq", 0, timestamp_ms) + _NO_TAGS),
+        (_KRAFT_VERSION, struct.pack(">hh", 0, 1) + _NO_TAGS),
+        (_VOTERS, _voters(voter)),
+    )
+    return _file(first, records, image.epoch, timestamp_ms)
+
+
+def bootstrap(features: dict[str, int], timestamp_ms: int) -> bytes:
+    """Return `bootstrap.checkpoint`, with which a formatted node begins (Kafka: BootstrapDirectory)."""
+    records = [
+        encode_metadata_record(FeatureLevelRecord(name=name, feature_level=level), 0)
+        for name, level in features.items()
+    ]
+    return _file([(_HEADER, struct.pack(">hq", 0, 0) + _NO_TAGS)], records, 0, timestamp_ms)
+
+
+def _file(
+    first: Sequence[tuple[int, bytes]], records: Sequence[bytes], epoch: int, timestamp_ms: int
+) -> bytes:
+    offset = len(first)
+    pieces = [_control(first, 0, epoch, timestamp_ms)]
+    for start in range(0, len(records), RECORDS_PER_BATCH):
+        some = list(records[start : start + RECORDS_PER_BATCH])
+        pieces.append(build_metadata_batch(some, timestamp_ms, offset, epoch))
+        offset += len(some)
+    pieces.append(_control([(_FOOTER, struct.pack(">h", 0) + _NO_TAGS)], offset, epoch, timestamp_ms))
+    return b"".join(pieces)
+
+
+def _control(records: Iterable[tuple[int, bytes]], offset: int, epoch: int, timestamp_ms: int) -> bytearray:
+    new = [NewRecord(key=_KEY.pack(0, kind), value=value, timestamp=timestamp_ms) for kind, value in records]
+    return build_batch(new, base_offset=offset, leader_epoch=epoch, control=True)
+
+
+def _voters(voter: Voter) -> bytes:
+    """Return the value of a VotersRecord of version 0."""
+    endpoint = _text(voter.listener) + _text(voter.host) + struct.pack(">H", voter.port) + _NO_TAGS
+    one = struct.pack(">i", voter.node_id) + voter.directory_id + uvarint(2) + endpoint
+    one += struct.pack(">hh", 0, 1) + _NO_TAGS + _NO_TAGS
+    return struct.pack(">h", 0) + uvarint(2) + one + _NO_TAGS
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def _records_of(image: ClusterImage) -> Iterator[tuple[Message, int]]:
+    """Yield records that make the image, with their versions (Kafka: MetadataImage.write)."""
+    for name, level in image.features.items():
+        yield FeatureLevelRecord(name=name, feature_level=level), 0
+    for topic_id, name in image.topics.items():
+        yield TopicRecord(name=name, topic_id=topic_id), 0
+        for _, partition in sorted(image.partitions[topic_id].items()):
+            yield partition, _PARTITION_VERSION
+    for (kind, resource), configs in image.configs.items():
+        for name, value in configs.items():
+            yield ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value), 0
+    for table in (image.quotas, image.credentials, image.acls, image.tokens):
+        for record in table.values():
+            yield record, 0
+    if image.next_producer_id:
+        yield ProducerIdsRecord(broker_id=-1, next_producer_id=image.next_producer_id), 0

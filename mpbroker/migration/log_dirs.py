@@ -1,0 +1,171 @@
+"""The log directories of a stopped node, as both directions need them: locked, whole, closed in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.inspection.directory import is_locked
+from mpbroker.log.directories.directory_layout import (
+    check_log_dirs,
+    directories_in,
+    lock_log_dirs,
+    read_properties,
+)
+from mpbroker.log.format import names
+from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
+from mpbroker.log.io.strict_stat import is_there
+from mpbroker.migration.cluster_image import ClusterImage
+from mpbroker.migration.errors import CannotMove
+from mpbroker.migration.metadata_log import METADATA_DIRECTORY
+from mpbroker.protocol.uuids import uuid_bytes, uuid_text
+
+Replicas = Mapping[tuple[str, int], Path]
+
+
+@dataclass(frozen=True)
+class LogDirs:
+    """All log directories of a node. `home` is the one with the metadata; `ids` are the directories' ids."""
+
+    paths: tuple[Path, ...]
+    home: Path
+    cluster_id: str
+    node_id: int
+    ids: Mapping[Path, bytes]
+
+    @property
+    def metadata(self) -> Path:
+        return self.home / METADATA_DIRECTORY
+
+
+@contextmanager
+def held(paths: Sequence[Path], *, is_dry: bool) -> Iterator[LogDirs]:
+    """Check that these are all directories of a stopped node, and hold their locks meanwhile.
+
+    A dry run takes no lock, since that might make a file. Raises CannotMove, FatalError, OSError.
+    """
+    paths = tuple(path.resolve() for path in paths)
+    for path in paths:
+        _check_there(path)
+    found = _identified(paths)
+    _check_stopped_in_order(found)
+    locks = [] if is_dry else lock_log_dirs(_config_of(paths, found.node_id))
+    try:
+        yield found
+    finally:
+        for fd in locks:
+            os.close(fd)
+
+
+def _check_there(path: Path) -> None:
+    if not path.is_dir():
+        raise CannotMove(
+            f"{path} is {'no directory' if is_there(path) else 'not there'}: name log directories"
+        )
+    if not is_there(path / names.META_PROPERTIES):
+        raise CannotMove(f"{path} has no {names.META_PROPERTIES}: name a directory of log.dirs")
+    if is_locked(path):
+        raise CannotMove(f"a broker has {path} open. Stop it in order first, with SIGTERM, then try again")
+
+
+def _identified(paths: tuple[Path, ...]) -> LogDirs:
+    """Return whose directories these are. Raises CannotMove, FatalError."""
+    read = {path: read_properties(path) or {} for path in paths}
+    node_id = int(read[paths[0]]["node.id"])
+    identity = check_log_dirs(_config_of(paths, node_id))
+    ids = {}
+    for path, properties in read.items():
+        if "directory.id" not in properties:
+            raise CannotMove(
+                f"{path / names.META_PROPERTIES} has no directory.id: start its broker once more"
+            )
+        ids[path] = uuid_bytes(properties["directory.id"])
+    homes = [path for path in paths if (path / METADATA_DIRECTORY).is_dir()]
+    if not homes:
+        listed = ", ".join(map(str, paths))
+        raise CannotMove(
+            f"no {METADATA_DIRECTORY} in {listed}: name all directories of log.dirs, and metadata.log.dir "
+            "if Kafka has one"
+        )
+    if len(homes) > 1:
+        raise CannotMove(f"{METADATA_DIRECTORY} is in {homes[0]} and in {homes[1]}: move the old one away")
+    return LogDirs(paths, homes[0], identity.cluster_id, node_id, ids)
+
+
+def _config_of(paths: Sequence[Path], node_id: int) -> BrokerConfig:
+    return BrokerConfig(log_dirs=tuple(map(str, paths)), node_id=node_id)
+
+
+def _check_stopped_in_order(found: LogDirs) -> None:
+    """Check for the marks of a clean stop. A directory with metadata alone has none. Raises CannotMove."""
+    for path in found.paths:
+        others = [name for name in directories_in(path) if name != METADATA_DIRECTORY]
+        if is_there(path / names.CLEAN_SHUTDOWN) or not others:
+            continue
+        raise CannotMove(
+            f"{path} was not closed in order: its broker was killed, or the machine was. Start the broker "
+            "on it once more, wait until it is ready, and stop it with SIGTERM"
+        )
+
+
+def replicas_in(found: LogDirs, image: ClusterImage) -> Replicas:
+    """Return where each partition of the image is. Raises CannotMove if one is nowhere, twice, or another's.
+
+    Raises OSError.
+    """
+    there: dict[tuple[str, int], Path] = {}
+    for home in found.paths:
+        for name in directories_in(home):
+            parsed = names.parse_partition(name)
+            if parsed.suffix or name == METADATA_DIRECTORY:
+                continue
+            key, path = (parsed.topic, parsed.partition), home / name
+            if key in there:
+                raise CannotMove(
+                    f"the partition {name} is in {there[key].parent} and in {home}: start the broker once "
+                    "more, which settles that, or move the wrong one away"
+                )
+            there[key] = path
+    for topic, topic_id, record in image.all_partitions():
+        found_at = there.get((topic, record.partition_id))
+        if found_at is None:
+            listed = ", ".join(map(str, found.paths))
+            raise CannotMove(
+                f"the partition {topic}-{record.partition_id} is in none of {listed}: name all directories "
+                "of log.dirs"
+            )
+        _check_id(found_at, topic_id)
+    return there
+
+
+def _check_id(path: Path, topic_id: bytes) -> None:
+    """Check that the directory is of this topic, not of one that had its name before. Raises CannotMove."""
+    try:
+        found = read_topic_id(path)
+    except CheckpointCorrupt as error:
+        raise CannotMove(f"{error}. Restore it from a copy") from error
+    if found != topic_id:
+        text = "no topic's" if found is None else uuid_text(found)
+        raise CannotMove(
+            f"{path} has the id {text}, and the metadata say {uuid_text(topic_id)}: it is of another topic "
+            "of that name. Move it away, or restore the right one"
+        )
+
+
+def leader_epoch_in(path: Path) -> int:
+    """Return the latest leader epoch of a partition. Raises CannotMove, OSError."""
+    try:
+        epochs = read_epochs(path)
+    except CheckpointCorrupt as error:
+        raise CannotMove(f"{error}. Start the broker once more, which makes it anew") from error
+    return epochs[-1][0] if epochs else 0
+
+
+def strays_in(image: ClusterImage, there: Replicas) -> list[str]:
+    """List directories of partitions that the metadata do not know: either broker sets them aside."""
+    known = {(topic, record.partition_id) for topic, _, record in image.all_partitions()}
+    return sorted(str(path) for key, path in there.items() if key not in known)

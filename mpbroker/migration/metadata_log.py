@@ -1,0 +1,139 @@
+"""Reads `__cluster_metadata-0` of a stopped node: its latest snapshot, and the log behind that.
+
+(Kafka: KafkaRaftLog, Snapshots, MetadataLoader; KIP-630 for snapshots, KIP-868 for transactions.) A snapshot
+`<offset>-<epoch>.checkpoint` has the outcome of all records below its offset. Read-only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mpbroker.coordinator.metadata.durable import batches_of
+from mpbroker.log.format.names import OFFSET_DIGITS, partition_name, segment_name
+from mpbroker.log.partition.partition_log import segments_of
+from mpbroker.migration.cluster_image import ClusterImage, ClusterRecord
+from mpbroker.migration.errors import CannotMove
+from mpbroker.protocol.metadata_records import read_frame
+from mpbroker.protocol.topic_names import METADATA_TOPIC
+from mpbroker.protocol.wire import Buffer, MalformedMessage
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import Batch
+
+METADATA_DIRECTORY: Final = partition_name(METADATA_TOPIC, 0)
+QUORUM_STATE: Final = "quorum-state"
+"""The file in which Kafka's controller keeps its vote (Kafka: FileQuorumStateStore)."""
+CHECKPOINT_SUFFIX: Final = ".checkpoint"
+_EPOCH_DIGITS: Final = 10
+_CHECKPOINT = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{_EPOCH_DIGITS}}})\.checkpoint")
+
+
+class SnapshotId(NamedTuple):
+    """The end of the records that a snapshot stands for, and the epoch of the last one."""
+
+    end: int
+    epoch: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.end:0{OFFSET_DIGITS}d}-{self.epoch:0{_EPOCH_DIGITS}d}{CHECKPOINT_SUFFIX}"
+
+
+def snapshots_of(directory: Path) -> list[SnapshotId]:
+    """List the whole snapshots in a metadata directory, the latest last. Raises OSError."""
+    found = (_CHECKPOINT.fullmatch(path.name) for path in directory.iterdir())
+    return sorted(SnapshotId(int(one[1]), int(one[2])) for one in found if one is not None)
+
+
+def has_elections(directory: Path) -> bool:
+    """Tell whether Kafka's controller has used the directory: ours writes no control records.
+
+    Raises CannotMove, OSError.
+    """
+    if segments_of(directory)[:1] != [0] or (directory / QUORUM_STATE).exists():
+        return True
+    return any(batch.is_control for batch in _log_batches(directory, 0))
+
+
+def read_image(directory: Path) -> ClusterImage:
+    """Return what the metadata say at the end of the log.
+
+    Raises CannotMove if they cannot be read or understood, OSError.
+    """
+    reading = _Reading()
+    if snapshots := snapshots_of(directory):
+        latest = snapshots[-1]
+        path = directory / latest.file_name
+        for batch in _batches(path):
+            reading.take(path, batch)
+        reading.image.next_offset, reading.image.epoch = latest
+    for batch in _log_batches(directory, reading.image.next_offset):
+        base, expected = batch.header.base_offset, reading.image.next_offset
+        if base != expected:
+            raise CannotMove(f"{directory} has no records from offset {expected} to {base}: {_RESTORE}")
+        reading.take(directory, batch)
+        reading.image.next_offset = batch.last_offset + 1
+        reading.image.epoch = batch.header.leader_epoch
+    return reading.image
+
+
+_RESTORE = "restore it from a copy"
+
+
+class _Reading:
+    """Applies batches to an image; what is in a transaction waits for its end (KIP-868)."""
+
+    def __init__(self) -> None:
+        self.image = ClusterImage()
+        self._pending: list[bytes] | None = None
+
+    def take(self, where: Path, batch: Batch) -> None:
+        """Apply a batch. Raises CannotMove."""
+        if batch.is_control:
+            return
+        try:
+            for record in batch.records():
+                self._take_record(record.value or b"")
+        except (CorruptBatch, MalformedMessage, KeyError, IndexError) as error:
+            raise CannotMove(
+                f"{where}: the records from offset {batch.header.base_offset} on cannot be read: {error}. "
+                f"A later version may have written them; if they are damaged, {_RESTORE}"
+            ) from error
+
+    def _take_record(self, value: Buffer) -> None:
+        kind = read_frame(value)[0]
+        if kind == ClusterRecord.BEGIN_TRANSACTION:
+            self._pending = []
+        elif kind == ClusterRecord.ABORT_TRANSACTION:
+            self._pending = None
+        elif kind == ClusterRecord.END_TRANSACTION:
+            pending, self._pending = self._pending or [], None
+            for one in pending:
+                self.image.apply(one)
+        elif self._pending is not None:
+            self._pending.append(bytes(value))
+        else:
+            self.image.apply(value)
+
+
+def _log_batches(directory: Path, start: int) -> Iterator[Batch]:
+    """Yield the log's batches from an offset on. Raises CannotMove, OSError."""
+    bases = segments_of(directory)
+    for number, base in enumerate(bases):
+        if number + 1 < len(bases) and bases[number + 1] <= start:
+            continue
+        for batch in _batches(directory / segment_name(base)):
+            if batch.header.base_offset >= start:
+                yield batch
+
+
+def _batches(path: Path) -> Iterator[Batch]:
+    """Yield a file's batches. Raises CannotMove, OSError."""
+    try:
+        with path.open("rb") as file:
+            yield from batches_of(path, file, os.fstat(file.fileno()).st_size)
+    except CorruptBatch as error:
+        raise CannotMove(f"{path} is damaged at byte {error.position}: {error.reason}. {_RESTORE}") from error

@@ -1,0 +1,160 @@
+"""`mpbroker export`: makes the log directories of a stopped broker ones that Apache Kafka 4.3 starts on.
+
+Partitions, checkpoints, groups and transactions are in Kafka's formats already, and so are the records of the
+metadata log. What Kafka lacks is a snapshot that has feature levels and the quorum's only voter, and that
+says in which directory each partition lies. It is put beside the log, by one rename. Nothing else changes, so
+mpbroker goes on with the directories too, until Kafka has been started on them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from mpbroker.log.directories.directory_layout import restricted_new_files
+from mpbroker.log.format.checkpoints import write_whole
+from mpbroker.migration.cluster_image import ClusterImage
+from mpbroker.migration.errors import CannotMove
+from mpbroker.migration.kraft_snapshot import Voter, bootstrap, snapshot
+from mpbroker.migration.log_dirs import LogDirs, Replicas, held, leader_epoch_in, replicas_in, strays_in
+from mpbroker.migration.metadata_log import SnapshotId, has_elections, read_image
+from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
+
+BOOTSTRAP: Final = "bootstrap.checkpoint"
+CONTROLLER_LISTENER: Final = "CONTROLLER"
+NO_LEADER: Final = -1
+FEATURES: Final[Mapping[str, int]] = {
+    "metadata.version": 30,
+    "group.version": 1,
+    "share.version": 1,
+    "streams.version": 1,
+    "transaction.version": 2,
+}
+"""The feature levels with which Kafka 4.3 formats a node (kafka-storage.sh format), but for one.
+
+With eligible.leader.replicas.version 1 its controller takes the only replica for lost, unless it knows the
+broker's epoch from before. The level can be raised later (kafka-features.sh upgrade).
+"""
+
+
+class Export(msgspec.Struct):
+    """What an export made, or would make. `settings` are lines for Kafka's server.properties."""
+
+    cluster_id: str
+    node_id: int
+    topics: int
+    partitions: int
+    users: int
+    acls: int
+    quotas: int
+    tokens: int
+    files: list[str]
+    notes: list[str]
+    settings: list[str]
+
+
+def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) -> Export:
+    """Export all log directories of a broker. `controller`: where Kafka's controller is to listen.
+
+    Raises CannotMove, FatalError, OSError.
+    """
+    with held(paths, is_dry=is_dry) as found:
+        if has_elections(found.metadata):
+            raise CannotMove(f"{found.home} is Apache Kafka's already: start Kafka on it")
+        image = read_image(found.metadata)
+        if image.unknown:
+            types = ", ".join(map(str, sorted(image.unknown)))
+            raise CannotMove(
+                f"{found.metadata} has records of types that this version does not know ({types}): a later "
+                "version of mpbroker wrote them. Export with that version"
+            )
+        there = replicas_in(found, image)
+        _complete(image, found, there)
+        files = _files(image, found, controller)
+        if not is_dry:
+            with restricted_new_files():
+                for path, data in files.items():
+                    write_whole(path, data)
+        return _report(image, found, there, list(files), controller)
+
+
+def _complete(image: ClusterImage, found: LogDirs, there: Replicas) -> None:
+    """Add to the image what a broker alone does not keep. Raises CannotMove, OSError."""
+    image.features = dict(FEATURES)
+    for topic, topic_id, record in list(image.all_partitions()):
+        path = there[topic, record.partition_id]
+        image.partitions[topic_id][record.partition_id] = structs.replace(
+            record,
+            # As a stopped Kafka leaves it: its controller elects the leader when the broker is there.
+            leader=NO_LEADER,
+            leader_epoch=max(record.leader_epoch, leader_epoch_in(path)),
+            directories=[found.ids[path.parent]],
+        )
+
+
+def _files(image: ClusterImage, found: LogDirs, controller: tuple[str, int]) -> dict[Path, bytes]:
+    """Return what is to be written, the snapshot last: it is what Kafka begins with."""
+    now_ms = time.time_ns() // 1_000_000
+    voter = Voter(found.node_id, found.ids[found.home], CONTROLLER_LISTENER, *controller)
+    name = SnapshotId(image.next_offset, image.epoch).file_name
+    return {
+        found.home / BOOTSTRAP: bootstrap(image.features, now_ms),
+        found.metadata / name: snapshot(image, voter, now_ms),
+    }
+
+
+def _report(
+    image: ClusterImage, found: LogDirs, there: Replicas, files: list[Path], controller: tuple[str, int]
+) -> Export:
+    strays = strays_in(image, there)
+    return Export(
+        cluster_id=found.cluster_id,
+        node_id=found.node_id,
+        topics=len(image.topics),
+        partitions=sum(map(len, image.partitions.values())),
+        users=len({name for name, _ in image.credentials}),
+        acls=len(image.acls),
+        quotas=len(image.quotas),
+        tokens=len(image.tokens),
+        files=list(map(str, files)),
+        notes=[f"{path} belongs to no topic; Kafka will set it aside" for path in strays],
+        settings=_settings(image, found, controller),
+    )
+
+
+def _settings(image: ClusterImage, found: LogDirs, controller: tuple[str, int]) -> list[str]:
+    host, port = controller
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    lines = [
+        "process.roles=broker,controller",
+        f"node.id={found.node_id}",
+        f"log.dirs={','.join(map(str, found.paths))}",
+        f"metadata.log.dir={found.home}",
+        f"controller.quorum.bootstrap.servers={where}",
+        f"# or, instead of that line: controller.quorum.voters={found.node_id}@{where}",
+        f"controller.listener.names={CONTROLLER_LISTENER}",
+        f"listeners=PLAINTEXT://localhost:9092,{CONTROLLER_LISTENER}://{where}",
+        "offsets.topic.replication.factor=1",
+        "transaction.state.log.replication.factor=1",
+        "transaction.state.log.min.isr=1",
+        "share.coordinator.state.topic.replication.factor=1",
+        "share.coordinator.state.topic.min.isr=1",
+    ]
+    sizes = {name: len(image.partitions[topic_id]) for topic_id, name in image.topics.items()}
+    for topic, setting in (
+        (GROUP_TOPIC, "offsets.topic.num.partitions"),
+        (TRANSACTION_TOPIC, "transaction.state.log.num.partitions"),
+    ):
+        if topic in sizes:
+            lines.append(f"{setting}={sizes[topic]}")
+    if image.acls:
+        lines.append("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+        lines.append("# super.users as in mpbroker's settings")
+    if image.tokens:
+        lines.append("# delegation.token.secret.key as in mpbroker's settings")
+    return lines

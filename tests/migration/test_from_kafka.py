@@ -1,0 +1,258 @@
+"""`mpbroker import` of directories that Apache Kafka could have left: done, refused, killed half-way."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpbroker.cli import migration
+from mpbroker.cli.errors import CliError
+from mpbroker.coordinator.metadata.durable import batches_of
+from mpbroker.coordinator.metadata.feature_levels import FEATURE_LEVELS
+from mpbroker.coordinator.metadata.metadata_records import decode_record
+from mpbroker.coordinator.metadata.state import MetadataState
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.format.names import CLEAN_SHUTDOWN, DURABLE_MARK, META_PROPERTIES, segment_name
+from mpbroker.migration.errors import CannotMove
+from mpbroker.migration.from_kafka import BESIDE, import_
+from mpbroker.protocol.messages import (
+    ConfigRecord,
+    ProducerIdsRecord,
+    TopicRecord,
+    UserScramCredentialRecord,
+)
+from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
+from tests.support.file_trees import tree
+from tests.support.kafka_directory import NODE, KafkaDirectory, encoded, register
+
+SCRAM = UserScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4096)
+MORE = encoded(
+    ConfigRecord(2, "orders", "retention.ms", "5"),
+    ConfigRecord(4, "", "log.retention.ms", "7"),
+    SCRAM,
+    ProducerIdsRecord(NODE, 9, 3000),
+)
+Refused = Callable[[KafkaDirectory], str]
+
+
+def state_of(metadata: Path) -> MetadataState:
+    state = MetadataState()
+    path = metadata / segment_name(0)
+    with path.open("rb") as file:
+        for batch in batches_of(path, file, path.stat().st_size):
+            assert not batch.is_control
+            assert batch.header.base_offset == state.next_offset
+            state.apply_all([decode_record(record.value or b"") for record in batch.records()])
+    return state
+
+
+def check_ours(kafka: KafkaDirectory) -> None:
+    refuse_foreign_metadata([str(kafka.path)])
+    state = state_of(kafka.metadata)
+    assert {topic.name: topic.partitions for topic in state.topics.values()} == {"orders": 2}
+    assert state.ids["orders"] == kafka.topic_id("orders")
+    assert state.topics[kafka.topic_id("orders")].configs == {"retention.ms": "5"}
+    assert state.brokers == {"": {"log.retention.ms": "7"}}
+    assert [name for name, _ in state.credentials] == ["alice"]
+    assert (state.next_producer_id, state.features) == (3000, FEATURE_LEVELS)
+
+
+@pytest.fixture
+def refused() -> Refused:
+    def refused(kafka: KafkaDirectory) -> str:
+        before = tree(kafka.path)
+        for is_dry in (True, False):
+            with pytest.raises(CannotMove) as raised:
+                import_([kafka.path], is_dry=is_dry)
+        after = tree(kafka.path)
+        # The lock of the attempt that was not dry came and stays, as a broker's does.
+        assert after.keys() - before.keys() <= {".lock"}
+        assert {name: after[name] for name in before if name != "."} == {
+            name: before[name] for name in before if name != "."
+        }
+        return str(raised.value)
+
+    return refused
+
+
+def test_everything_is_taken_over(tmp_path: Path) -> None:
+    kafka = KafkaDirectory(tmp_path, more=MORE).write()
+    theirs = (kafka.metadata / segment_name(0)).read_bytes()
+    (tmp_path / DURABLE_MARK).touch()
+    done = import_([tmp_path], is_dry=False)
+    assert (done.topics, done.partitions, done.users, done.left) == (1, 2, 1, [])
+    check_ours(kafka)
+    assert not (tmp_path / DURABLE_MARK).exists()
+    assert Path(done.kept) == tmp_path / BESIDE
+    assert (tmp_path / BESIDE / segment_name(0)).read_bytes() == theirs
+    with pytest.raises(CannotMove, match="is mpbroker's already: start mpbroker on it"):
+        import_([tmp_path], is_dry=False)
+
+
+def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
+    kafka = KafkaDirectory(tmp_path, more=MORE).write()
+    before = tree(tmp_path)
+    assert import_([tmp_path], is_dry=True).topics == 1
+    assert tree(tmp_path) == before
+    with pytest.raises(FatalError, match="mpbroker import"):
+        refuse_foreign_metadata([str(kafka.path)])
+
+
+def test_what_is_not_taken_over_is_listed(tmp_path: Path) -> None:
+    kafka = KafkaDirectory(
+        tmp_path,
+        topics={"orders": [[NODE]], "gone": [[NODE]]},
+        more=[
+            *encoded(
+                ConfigRecord(2, "orders", "min.insync.replicas", "2"),
+                ConfigRecord(2, "orders", "no.such.setting", "1"),
+                ConfigRecord(4, "1", "listener.name.secure.ssl.keystore.password", "hidden"),
+                ConfigRecord(32, "group", "consumer.session.timeout.ms", "1"),
+            ),
+            b"\x01\x7f\x00",
+        ],
+    ).write()
+    kafka.make_partition("orders", 7)
+    (kafka.path / "gone-0" / segment_name(0)).write_bytes(bytes(16) + b"\1" + bytes(40))
+    left = "\n".join(import_([tmp_path], is_dry=True).left)
+    assert "1 records of type 127, which this version does not know" in left
+    assert f"{tmp_path}/orders-7: it belongs to no topic" in left
+    assert f"{tmp_path}/gone-0 begins with messages of before Kafka 0.11" in left
+    assert "min.insync.replicas=2 of the topic orders: Invalid value 2" in left
+    assert "no.such.setting=1 of the topic orders: Unknown topic config name" in left
+    assert "listener.name.secure.ssl.keystore.password of the broker 1: it cannot" in left
+    assert "consumer.session.timeout.ms of the group group: it cannot" in left
+    assert "hidden" not in left
+
+
+def test_other_nodes(tmp_path: Path, refused: Refused) -> None:
+    kafka = KafkaDirectory(tmp_path, more=[register(2), register(3)]).write()
+    assert "the cluster has other brokers too (node 2, 3). Move all partitions to node 1" in refused(kafka)
+
+
+def test_other_replicas(tmp_path: Path, refused: Refused) -> None:
+    said = refused(KafkaDirectory(tmp_path, {"a": [[NODE]], "b": [[NODE, 2], [3]]}).write())
+    assert "2 partitions have replicas on other nodes than 1: b-0 (1, 2), b-1 (3). Move them" in said
+
+
+def test_tiered_storage(tmp_path: Path, refused: Refused) -> None:
+    more = encoded(ConfigRecord(2, "orders", "remote.storage.enable", "true"))
+    assert "topics with tiered storage have records elsewhere: orders" in refused(
+        KafkaDirectory(tmp_path, more=more).write()
+    )
+
+
+def test_an_unclean_stop(tmp_path: Path, refused: Refused) -> None:
+    kafka = KafkaDirectory(tmp_path).write()
+    (tmp_path / CLEAN_SHUTDOWN).unlink()
+    assert "was not closed in order" in refused(kafka)
+
+
+def test_a_running_kafka(tmp_path: Path, refused: Refused) -> None:
+    kafka = KafkaDirectory(tmp_path).write()
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert f"a broker has {tmp_path} open. Stop it in order first" in refused(kafka)
+
+
+def test_a_missing_partition(tmp_path: Path, refused: Refused) -> None:
+    kafka = KafkaDirectory(tmp_path).write()
+    shutil.rmtree(tmp_path / "orders-1")
+    assert "the partition orders-1 is in none of" in refused(kafka)
+
+
+def test_a_partition_of_another_topic(tmp_path: Path, refused: Refused) -> None:
+    kafka = KafkaDirectory(tmp_path).write()
+    path = tmp_path / "orders-1" / "partition.metadata"
+    path.write_text("version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAAEQ")
+    assert "it is of another topic of that name" in refused(kafka)
+
+
+def test_metadata_that_contradict_themselves(tmp_path: Path, refused: Refused) -> None:
+    kafka = KafkaDirectory(tmp_path, more=encoded(TopicRecord("orders", bytes(range(16))))).write()
+    assert "Kafka's metadata contradict themselves: " in refused(kafka)
+
+
+def test_directories_that_are_none(tmp_path: Path) -> None:
+    for path, says in (
+        (tmp_path / "missing", "is not there"),
+        (tmp_path, f"has no {META_PROPERTIES}"),
+    ):
+        with pytest.raises(CannotMove, match=says):
+            import_([path], is_dry=False)
+    kafka = KafkaDirectory(tmp_path / "one").write()
+    shutil.rmtree(kafka.metadata)
+    with pytest.raises(CannotMove, match="no __cluster_metadata-0 in"):
+        import_([kafka.path], is_dry=False)
+    assert list(tmp_path.iterdir()) == [kafka.path]
+
+
+def test_the_command_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    KafkaDirectory(tmp_path, more=MORE).write()
+    migration.import_([tmp_path], is_dry=True, as_json=False)
+    assert capsys.readouterr().out.endswith("Nothing was changed.\n")
+    migration.import_([tmp_path], is_dry=False, as_json=False)
+    printed = capsys.readouterr().out
+    assert "imported: 1 topic with 2 partitions, 1 SCRAM user, 0 ACLs, 0 quotas" in printed
+    assert f"mpbroker serve --log-dirs {tmp_path} -o node.id=1" in printed
+    with pytest.raises(CliError, match=r"is mpbroker's already.* Nothing was changed"):
+        migration.import_([tmp_path], is_dry=False, as_json=False)
+
+
+# ---- kills
+
+
+CHANGES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "ctypes.dlsym")
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY  # a directory is opened to be synced
+
+
+def killed_at(path: Path, step: int) -> bool:
+    """Import in a process that is killed before its `step`th change of a file; False if it ended first."""
+    if child := os.fork():
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0
+        return os.WIFSIGNALED(status)
+    left = step
+
+    def count(event: str, words: tuple[Any, ...]) -> None:
+        nonlocal left
+        if event in CHANGES or (event == "open" and words[2] & WRITES):
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        sys.addaudithook(count)
+        import_([path], is_dry=False)
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def test_a_kill_at_any_step_leaves_kafkas_directory_or_ours(tmp_path: Path) -> None:
+    """And in either case the import can be done again, or is done."""
+    kafkas, ours, step = 0, 0, 0
+    is_killed = True
+    while is_killed:
+        kafka = KafkaDirectory(tmp_path / str(step), more=MORE).write()
+        theirs = tree(kafka.metadata)
+        is_killed = killed_at(kafka.path, step)
+        step += 1
+        if tree(kafka.metadata) == theirs:
+            kafkas += 1
+            import_([kafka.path], is_dry=False)
+        else:
+            ours += 1
+        check_ours(kafka)
+        assert tree(kafka.path / BESIDE) == theirs
+        shutil.rmtree(kafka.path)
+    assert kafkas > 10
+    assert ours > 1

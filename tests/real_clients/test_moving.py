@@ -1,0 +1,264 @@
+"""Directories go from mpbroker to Apache Kafka and back, and from Apache Kafka to mpbroker and back.
+
+Clients see the same at each station: topics with their ids and settings, records, committed offsets, users,
+quotas and permissions. A transaction that was open at the first station is committed at the last one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from mpbroker.log.directories.directory_layout import read_properties
+from mpbroker.migration.from_kafka import import_
+from mpbroker.migration.to_kafka import export
+from ops.bench.brokers import HOST, Broker, Kafka, Mpbroker
+from tests.support.client_adapters import confluent_read, confluent_write
+from tests.support.client_samples import by_partition, sample_records
+from tests.support.client_tools import eventually, java_command, kafka_tool, run
+from tests.support.committed_offsets import commit_offset, ends, is_pending, offset_of, read
+from tests.support.file_trees import tree
+from tests.support.polling import PATIENCE_S
+from tests.support.quota_client import alter, described
+from tests.support.real_brokers import TRANSACTIONS, create_topic, end, served, stop_cleanly, with_settings
+from tests.support.transactional_clients import Confluent, Transactional, commits, sends
+
+SETTINGS = {
+    **TRANSACTIONS,
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+ORDERS, OPEN, GROUP, PARTITIONS, COUNT = "orders", "open", "readers", 2, 40
+SHELL, DUMP = "org.apache.kafka.shell.MetadataShell", "org.apache.kafka.tools.DumpLogSegments"
+KINDS = ("FEATURE_LEVEL", "TOPIC", "PARTITION", "CONFIG", "CLIENT_QUOTA", "USER_SCRAM_CREDENTIAL")
+TRANSACTION_MS = 600_000
+SCRAM = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+RULE = AclBinding(
+    ResourceType.TOPIC,
+    ORDERS,
+    ResourcePatternType.LITERAL,
+    "User:alice",
+    "*",
+    AclOperation.READ,
+    AclPermissionType.ALLOW,
+)
+ANY_RULE = AclBindingFilter(
+    ResourceType.ANY,
+    None,
+    ResourcePatternType.ANY,
+    None,
+    None,
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
+
+
+@dataclass
+class Left:
+    """A stopped node's directory, what clients saw there, and the producer of the open transaction."""
+
+    directory: Path
+    port: int
+    seen: dict[str, Any]
+    producer: Transactional
+
+
+def ours(directory: Path) -> Mpbroker:
+    return with_settings(Mpbroker(directory), SETTINGS)
+
+
+def kafka(directory: Path, *, is_dynamic: bool = True) -> Kafka:
+    return with_settings(Kafka(directory, has_dynamic_quorum=is_dynamic), SETTINGS)
+
+
+def fill(broker: Broker) -> Transactional:
+    """Make one of each thing. Returns the producer of the open transaction."""
+    for topic, partitions in ((ORDERS, PARTITIONS), (OPEN, 1)):
+        create_topic(broker.bootstrap, topic, partitions, {"retention.ms": "999999999"})
+    records = sample_records(PARTITIONS, COUNT, seed=5)
+    confluent_write(broker.bootstrap, ORDERS, records, "none")
+    commit_offset(broker, GROUP, TopicPartition(ORDERS, 0, 7))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_acls([RULE])[RULE].result(PATIENCE_S)
+    upsertion = UserScramCredentialUpsertion("alice", SCRAM, b"secret", b"0123456789abcdef")
+    admin.alter_user_scram_credentials([upsertion])["alice"].result(PATIENCE_S)
+    alter(broker, [("user", "alice"), ("client-id", None)], producer_byte_rate=1000)
+    producer = Confluent(broker.bootstrap, OPEN, TRANSACTION_MS)
+    commits(producer, OPEN, "before")
+    producer.begin()
+    sends(producer, OPEN, "inside")
+    producer.offsets(GROUP, ORDERS, 1, 9)
+    return producer
+
+
+def wait_for_coordinator(broker: Broker) -> None:
+    """Wait until the group can be asked for: librdkafka's admin client dies of a coordinator that loads."""
+    reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": GROUP})
+
+    def is_there() -> bool:
+        try:
+            return bool(reader.committed([TopicPartition(ORDERS, 0)], PATIENCE_S))
+        except KafkaException:
+            return False
+
+    eventually(is_there, "the group's coordinator has loaded it")
+    reader.close()
+
+
+def seen(broker: Broker) -> dict[str, Any]:
+    """What clients see, to be compared with what they see elsewhere."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    names = [ORDERS, OPEN]
+    wait_for_coordinator(broker)
+    topics = admin.describe_topics(TopicCollection(names))
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
+    settings = admin.describe_configs(resources)
+    users = admin.describe_user_scram_credentials(["alice"])["alice"].result(PATIENCE_S)
+    return {
+        "ids": {name: str(topics[name].result(PATIENCE_S).topic_id) for name in names},
+        "settings": [settings[one].result(PATIENCE_S)["retention.ms"].value for one in resources],
+        "records": by_partition(confluent_read(broker.bootstrap, ORDERS, PARTITIONS, COUNT)),
+        "offset": offset_of(broker, GROUP, ORDERS),
+        "users": [(str(one.mechanism), one.iterations) for one in users.scram_credential_infos],
+        "quotas": described(broker),
+        "rules": admin.describe_acls(ANY_RULE).result(PATIENCE_S),
+        "open": ends(broker, OPEN),
+        "committed": read(broker, OPEN),
+        "pending": is_pending(broker, GROUP, ORDERS, 1),
+    }
+
+
+def leave(broker: Broker) -> Left:
+    try:
+        broker.start()
+        producer = fill(broker)
+        found = seen(broker)
+        stop_cleanly(broker)
+    finally:
+        end(broker)
+    assert found["pending"]
+    assert found["open"] == (2, 3)
+    assert [len(found[one]) for one in ("users", "quotas", "rules")] == [1, 1, 1]
+    return Left(broker.directory, broker.port, found, producer)
+
+
+def check_and_commit(broker: Broker, left: Left) -> None:
+    """At the last station: all is as it was, and the transaction is ended by the one that began it."""
+    assert seen(broker) == left.seen
+    sends(left.producer, OPEN, "behind")
+    left.producer.commit()
+    eventually(lambda: ends(broker, OPEN) == (5, 5), "the transaction has ended")
+    assert read(broker, OPEN) == {0: ["before", "inside", "behind"]}
+    eventually(lambda: offset_of(broker, GROUP, ORDERS, 1) == 9, "its offset counts")
+    left.producer.close()
+    # Ids of producers are not given out again.
+    successor = Confluent(broker.bootstrap, "another")
+    commits(successor, ORDERS, "new")
+    successor.close()
+
+
+def moved_in(left: Left) -> Mpbroker:
+    broker = ours(left.directory)
+    broker.port = left.port
+    assert import_([broker.log_dir], is_dry=False).left == []
+    return broker
+
+
+def moved_out(directory: Path, port: int, *, is_dynamic: bool) -> Kafka:
+    broker = kafka(directory, is_dynamic=is_dynamic)
+    broker.port = port
+    export([broker.log_dir], (HOST, broker.controller_port), is_dry=False)
+    return broker
+
+
+@pytest.fixture(scope="module")
+def left_by_ours(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    directory = tmp_path_factory.mktemp("moving") / "ours"
+    directory.mkdir()
+    return leave(ours(directory))
+
+
+@pytest.fixture(scope="module")
+def left_by_kafka(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    directory = tmp_path_factory.mktemp("moving") / "kafka"
+    directory.mkdir()
+    return leave(kafka(directory, is_dynamic=False))
+
+
+def test_kafkas_tools_read_our_metadata(left_by_ours: Left, tmp_path: Path) -> None:
+    shutil.copytree(left_by_ours.directory, tmp_path / "copy")
+    done = export([tmp_path / "copy" / "data"], (HOST, 9093), is_dry=False)
+    log = tmp_path / "copy" / "data" / "__cluster_metadata-0" / f"{0:020d}.log"
+    for file in (log, Path(done.files[-1])):
+        told = kafka_tool(DUMP, "--cluster-metadata-decoder", "--files", str(file))
+        for kind in KINDS:
+            assert f'"type":"{kind}_RECORD"' in told, kind
+        # In a JVM of its own: it closes the standard output when it ends.
+        words = ("--snapshot", str(file), "cat", f"/image/topics/byName/{ORDERS}/1")
+        assert b"leader=" in (told := run(java_command(SHELL, *words))), told
+
+
+def test_kafka_with_voters_starts_on_an_export(left_by_ours: Left, tmp_path: Path) -> None:
+    shutil.copytree(left_by_ours.directory, tmp_path / "copy")
+    with served(moved_out(tmp_path / "copy", left_by_ours.port, is_dynamic=False)) as broker:
+        assert seen(broker) == left_by_ours.seen
+
+
+@pytest.fixture(scope="module")
+def kept_by_kafka(left_by_ours: Left) -> Left:
+    """What mpbroker left, after Kafka has had it."""
+    with served(moved_out(left_by_ours.directory, left_by_ours.port, is_dynamic=True)) as broker:
+        assert seen(broker) == left_by_ours.seen
+    return left_by_ours
+
+
+def test_from_ours_to_kafka(kept_by_kafka: Left) -> None:
+    assert read_properties(kept_by_kafka.directory / "data")
+
+
+def test_and_back_to_ours(kept_by_kafka: Left) -> None:
+    with served(moved_in(kept_by_kafka)) as broker:
+        check_and_commit(broker, kept_by_kafka)
+
+
+def test_a_dry_run_changes_nothing_of_kafkas(left_by_kafka: Left) -> None:
+    log_dir = left_by_kafka.directory / "data"
+    before = tree(log_dir)
+    done = import_([log_dir], is_dry=True)
+    assert (done.users, done.acls, done.quotas, done.left) == (1, 1, 1, [])
+    assert tree(log_dir) == before
+
+
+@pytest.fixture(scope="module")
+def kept_by_ours(left_by_kafka: Left) -> Left:
+    """What Kafka left, after mpbroker has had it."""
+    with served(moved_in(left_by_kafka)) as broker:
+        assert seen(broker) == left_by_kafka.seen
+    return left_by_kafka
+
+
+def test_from_kafka_to_ours(kept_by_ours: Left) -> None:
+    assert read_properties(kept_by_ours.directory / "data")
+
+
+def test_and_back_to_kafka(kept_by_ours: Left) -> None:
+    with served(moved_out(kept_by_ours.directory, kept_by_ours.port, is_dynamic=True)) as broker:
+        check_and_commit(broker, kept_by_ours)
