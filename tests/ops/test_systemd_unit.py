@@ -15,6 +15,7 @@ SOCKET = UNIT.with_suffix(".socket")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.process
 def test_systemd_accepts_it(tmp_path: Path) -> None:
     executable = shutil.which("true")
     assert executable is not None
