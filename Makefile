@@ -81,13 +81,17 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # Most tests wait for processes: two at a time for each core, and one more. A file's tests stay together, and
 # files run in the order that tests/support/kinds.py gives them.
 NO_UNITS := $(addprefix --ignore=tests/,network/acceptor chaos real_clients spark)
-PARALLEL := --numprocesses $$((2 * $$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
+BY_FILES := --dist loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses $$((2 * $$(nproc) + 1)) $(BY_FILES)
+# Units wait for nothing, least of all for a disk; each process has to import all of them.
+FAST := --numprocesses $$(($$(nproc) + 1)) $(BY_FILES) --hypothesis-profile=fast \
+  --in-memory -o tmp_path_retention_policy=failed
 
 test: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-fast: setup ## the loop while working: unit tests alone
-	$(PYTEST) $(PARALLEL) -m 'unit and not soak' $(NO_UNITS) $(ARGS)
+	$(PYTEST) $(FAST) -m 'unit and not soak' $(NO_UNITS) $(ARGS)
 
 test-all: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its long form; takes hours (ARGS=tests/log: those of one place)
 	$(PYTEST) $(PARALLEL) --long $(or $(ARGS),tests $(LONG_ONLY))

@@ -1,6 +1,7 @@
 """What holds for all tests.
 
-Property tests try the same examples in each run, and new ones in their long form (`make explore`).
+Property tests try the same examples in each run; a fifth of them in `make test-fast`, and new ones in
+`make explore`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from tests.support import spark_classes, spark_here
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
 settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=True, phases=PHASES)
 settings.register_profile("explore", deadline=None, print_blob=True, phases=PHASES)
+settings.register_profile(
+    "fast", settings.get_profile("repeatable"), max_examples=settings.default.max_examples // 5
+)
 settings.load_profile("repeatable")
 
 # Hundreds of brokers are started, and what they leave is kept for a while. Crowds come at once: where the
 # backlog is full, the next client tries again only after a second.
 Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backlog.size=4096")
-pytest_plugins = ("tests.support.forms", "tests.support.kinds")
+pytest_plugins = ("tests.support.forms", "tests.support.in_memory", "tests.support.kinds")
 
 
 def pytest_collection_finish() -> None:

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 PACKAGES = ("shm", "mpbroker")
 
 # What Cython adds to every module and class, which no caller is meant to see.

@@ -24,9 +24,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from enum import IntEnum
 from functools import partial
 from random import Random
 from typing import Any
@@ -120,12 +120,12 @@ class Played:
     turns: Mapping[str, float]
 
 
-class Step(Enum):
+class Step(IntEnum):
     """Where a request is on its way: not served, durable, or answered."""
 
-    ASKED = auto()
-    DURABLE = auto()
-    ANSWERED = auto()
+    ASKED = 0
+    DURABLE = 1
+    ANSWERED = 2
 
 
 @dataclass
@@ -141,9 +141,9 @@ class _Process:
     resume: Callable[[], None] | None = None
     load: int = 0
 
-    def take(self) -> dict[Step, int]:
-        """Take all that waits."""
-        found = dict.fromkeys(Step, 0)
+    def take(self) -> Sequence[int]:
+        """Take all that waits. Return the requests of each step."""
+        found = [0] * len(Step)
         for step, requests in self.waiting:
             found[step] += requests
         self.waiting.clear()
@@ -251,6 +251,10 @@ class _Game:
     def share(self, processes: list[_Process], step: Step, requests: int) -> None:
         """Hand requests to several processes, to each the same number, the odd ones in turn."""
         count = len(processes)
+        if count == 1:
+            if requests:
+                self.give(processes[0], step, requests)
+            return
         first = self._next_of.get(processes[0].kind, 0)
         for number in range(max(count - requests, 0), count):
             self.give(processes[(first - number) % count], step, (requests + number) // count)
@@ -276,7 +280,7 @@ class _Game:
             return
         turn_us = self.costs.hops[process.kind].turn_us
         each_us = self._each_us[process.kind]
-        asked, answered = took[Step.ASKED], took[Step.ANSWERED]
+        asked, _, answered = took
         work_us = self._drawn(turn_us)
         if process.kind == "generator":
             work_us = self._each(answered, work_us, each_us, partial(self.share, self.processors, Step.ASKED))
@@ -317,7 +321,7 @@ class _Game:
         different = min(requests, max(partitions // self.setup.log_workers, 1))
         return cost_us * math.sqrt(partitions / COLD_PARTITIONS) * max(different - 1, 0)
 
-    def _end(self, process: _Process, took: Mapping[Step, int]) -> None:
+    def _end(self, process: _Process, took: Sequence[int]) -> None:
         """End a turn: begin the next one or sleep, and hand on what goes together."""
         self._again_or_sleep(process)
         if process.kind == "processor":
@@ -344,7 +348,7 @@ class _Game:
             handler.load += batch
             self.give(handler, Step.ASKED, batch)
 
-    def _appended(self, log_worker: _Process, took: Mapping[Step, int]) -> None:
+    def _appended(self, log_worker: _Process, took: Sequence[int]) -> None:
         done = took[Step.DURABLE]
         if not self.costs.disk_us:
             done += took[Step.ASKED]

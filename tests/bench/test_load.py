@@ -17,6 +17,8 @@ from ops.bench.frames import CORRELATION_ID
 from tests.support.certificates import Authority
 from tests.support.polling import PATIENCE_S
 
+pytestmark = pytest.mark.process
+
 Answer = Callable[[bytes], bytes]
 
 OK, BROKEN, ERRORS = 0, 1, 2

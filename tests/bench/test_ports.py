@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from ops.bench import ports
 from ops.bench.brokers import ROOT
 from ops.bench.ports import BLOCK_PORTS, HOST, Ports, free_port
@@ -18,6 +20,7 @@ def block_of(port: int) -> int:
     return (port - ports.LOWEST_PORT) // BLOCK_PORTS
 
 
+@pytest.mark.process
 def test_processes_side_by_side_share_no_block() -> None:
     mine = [free_port()]
     command = [sys.executable, "-c", TAKE % (BLOCK_PORTS + 1)]

@@ -14,6 +14,8 @@ from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from tests.support.polling import PATIENCE_S
 
+pytestmark = pytest.mark.process
+
 if TYPE_CHECKING:
     from tests.support.fake_broker import FakeBroker
 

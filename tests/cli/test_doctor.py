@@ -46,6 +46,7 @@ def log_dir(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.process
 def test_where_nothing_is_missing_it_says_so(log_dir: Path) -> None:
     done = run("--log-dirs", log_dir)
     lines = done.stdout.splitlines()
@@ -55,6 +56,7 @@ def test_where_nothing_is_missing_it_says_so(log_dir: Path) -> None:
     assert f"ok       PYSPARK_PYTHON: {sys.executable}" in lines
 
 
+@pytest.mark.process
 def test_each_problem_comes_with_what_to_do(tmp_path: Path) -> None:
     done = run(
         *("--json", "--log-dirs", f"{tmp_path}"),
@@ -75,6 +77,7 @@ def test_each_problem_comes_with_what_to_do(tmp_path: Path) -> None:
     assert found["workers"]["state"] == "ok"
 
 
+@pytest.mark.process
 def test_a_directory_that_a_broker_uses_is_told_from_one_at_rest(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +90,7 @@ def test_a_directory_that_a_broker_uses_is_told_from_one_at_rest(
     assert last.found.endswith("in use by a broker")
 
 
+@pytest.mark.process
 def test_packages_that_are_old_or_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib.metadata import PackageNotFoundError
 
@@ -105,6 +109,7 @@ def test_packages_that_are_old_or_missing_are_named(monkeypatch: pytest.MonkeyPa
     assert (found["fastavro"].state, found["workers"].state) == ("note", "problem")
 
 
+@pytest.mark.process
 def test_on_a_terminal_lines_are_folded_to_its_width() -> None:
     reader, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

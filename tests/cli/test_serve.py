@@ -55,6 +55,7 @@ def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
     assert str(config.listeners[0]) == "PLAINTEXT://[::1]:0"
 
 
+@pytest.mark.process
 def test_flags_are_taken_without_what_takes_long_to_import(tmp_path: Path) -> None:
     """Pydantic would be in all processes of a broker, for texts that stay as they are."""
     path = tmp_path / "server.properties"
@@ -72,6 +73,7 @@ except SystemExit as ended:
     assert (done.stdout, done.stderr) == ("0\n", "mpbroker: the configuration is valid\n")
 
 
+@pytest.mark.process
 def test_help_is_printed_without_what_single_commands_need() -> None:
     """What all commands import is paid for by each call."""
     code = """

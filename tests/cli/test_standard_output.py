@@ -14,6 +14,8 @@ from tests.cli.test_client_commands import ROOT, run
 from tests.inspection import conftest as of_inspection
 from tests.support.polling import PATIENCE_S
 
+pytestmark = pytest.mark.process
+
 if TYPE_CHECKING:
     from tests.support.fake_broker import FakeBroker
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from tests.client.fakes import Rig, api_versions, metadata
+from tests.support.forms import rounds
 
 KEYS = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.LIST_GROUPS)
 
@@ -28,7 +29,7 @@ def spoilt(frame: bytearray, chance: random.Random) -> bytearray:
     return frame
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(150), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(0, 3))
 def test_spoilt_responses(chance: random.Random, good: int) -> None:
     """ApiVersions, then metadata, then what was asked for; the first of them may be as they should."""

@@ -26,6 +26,7 @@ from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from tests.client.conftest import MakeRig
 from tests.client.fakes import SASL, SMALL_BUFFER_BYTES, Rig, api_versions, large, metadata
+from tests.support.forms import rounds
 
 
 def one(responses: list[ClientResponse]) -> ClientResponse:
@@ -536,4 +537,4 @@ class OneNode(RuleBasedStateMachine):
 
 
 TestOneNode = OneNode.TestCase
-TestOneNode.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOneNode.settings = settings(max_examples=rounds(60), stateful_step_count=40, deadline=None)

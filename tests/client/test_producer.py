@@ -20,6 +20,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 from tests.support.fake_broker import FakeBroker
+from tests.support.forms import rounds
 
 TOPIC = "t"
 FAST = {
@@ -93,7 +94,7 @@ REFUSALS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(40), deadline=None)
 @given(FAULTS, REFUSALS)
 def test_once_and_in_order_whatever_happens(faults: list[str], refusals: list[ErrorCode]) -> None:
     with FakeBroker() as broker:
@@ -192,7 +193,7 @@ def test_more_in_flight_than_a_broker_remembers(fake: FakeBroker) -> None:
 SIZES = st.lists(st.integers(1, 400), min_size=1, max_size=40)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rounds(40), deadline=None)
 @given(SIZES, st.integers(1, 20), st.sampled_from([-1, 1]), st.sampled_from([Codec.NONE, Codec.GZIP]), FAULTS)
 def test_what_the_topic_finds_too_large_is_split(
     sizes: list[int], at_once: int, acks: int, codec: Codec, faults: list[str]

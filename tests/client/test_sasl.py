@@ -31,6 +31,7 @@ from tests.client.server import (
     offered,
     settings,
 )
+from tests.support.forms import rounds
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ def test_a_session_is_renewed_between_requests() -> None:
     assert listener.problems == []
 
 
-@given_settings(max_examples=100, deadline=None)
+@given_settings(max_examples=rounds(100), deadline=None)
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=6), st.sampled_from(["PLAIN", "SCRAM-SHA-256"]))
 def test_frames_that_no_broker_sends(frames: list[bytes], name: str) -> None:
     client = authenticator(name)

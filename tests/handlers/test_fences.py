@@ -21,6 +21,7 @@ from mpbroker.protocol.messages import (
 from mpbroker.records.compression import Codec
 from tests.support.handler_fences import TOPIC, kinds, produce
 from tests.support.handler_rig import HANDLER, PROCESSOR, Rig, fence, request_frame
+from tests.support.polling import until
 
 
 @pytest.fixture(name="ready")
@@ -63,24 +64,26 @@ def test_the_log_process_dies_and_comes_back(ready: Rig) -> None:
     assert ready.handler.open == {}
 
 
-def test_jobs_that_waited_for_room_close_their_connections(ready: Rig) -> None:
-    frame = produce()
+def overfill(ready: Rig) -> None:
+    """Produce more than the ring to the log process holds. A turn ends early where the machine is busy."""
+    frame, taken = produce(), ready.processor.to_handler
     for group in range(2):
         for i in range(600):
             ready.processor.send(frame, connection=group * 600 + i)
-        ready.turn()
+        until(lambda: taken.waiting() == 0, "the handler has taken all", ready.turn)
+    ready.turn()
+    assert ready.log.jobs.waiting() == 1024
+
+
+def test_jobs_that_waited_for_room_close_their_connections(ready: Rig) -> None:
+    overfill(ready)
     fence(ready, LOG, alive=False)
     # What stood in the ring is the processors' to close: only they know that it was never answered.
     assert kinds(ready) == [(connection, SlotKind.CLOSE) for connection in range(1024, 1200)]
 
 
 def test_a_dead_log_rings_nobody_for_room(ready: Rig) -> None:
-    frame = produce()
-    for _ in range(2):
-        for i in range(600):
-            ready.processor.send(frame, connection=i)
-        ready.turn()
-    ready.turn()
+    overfill(ready)
     _, wants = ready.log.jobs.take(1)
     assert wants
     fence(ready, LOG, alive=False)
@@ -226,11 +229,7 @@ def test_a_processor_dies_and_comes_back(ready: Rig) -> None:
 
 
 def test_jobs_in_the_arena_of_a_dead_processor_are_not_sent(ready: Rig) -> None:
-    frame = produce()
-    for _ in range(2):
-        for _ in range(600):
-            ready.processor.send(frame)
-        ready.turn()
+    overfill(ready)
     fence(ready, PROCESSOR, alive=False)
     assert len(ready.log.take()) == 1024
     ready.turn()

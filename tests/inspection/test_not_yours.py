@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.polling import PATIENCE_S
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 PR_CAPBSET_DROP = 24
 # What lets root read and write everything, and what drops that.

@@ -86,6 +86,7 @@ def hold_up(directory: Path) -> Path:
     return snapshot
 
 
+@pytest.mark.process
 def test_verify_says_how_far_it_is(two: Path) -> None:
     """While it is within the first partition, and then the other one; the bar is there beside any name."""
     sizes = [sum(one.stat().st_size for one in segment_paths(two / f"{topic}-0")) for topic in (LONG, "z")]
@@ -102,11 +103,13 @@ def test_verify_says_how_far_it_is(two: Path) -> None:
         gates[1].write_bytes(b"")
 
 
+@pytest.mark.process
 def test_recover_says_how_far_it_is(two: Path) -> None:
     with on_a_terminal("log", "recover", "--dry-run", str(two)) as wait_for:
         assert re.match(r"━+ 2/2 \d+:\d\d:\d\d ", wait_for(" 2/2 "))
 
 
+@pytest.mark.process
 def test_what_is_not_a_terminal_gets_no_bar(two: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mpbroker", "log", "verify", str(two)], capture_output=True, check=True

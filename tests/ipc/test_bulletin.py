@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mpbroker.ipc.bulletin import HEADER_BYTES, BulletinFull, BulletinPublisher, BulletinReader
 from shm.region import sparse
 from shm.word import Words
+from tests.support.forms import rounds
 
 READERS = 3
 
@@ -163,7 +164,7 @@ def test_a_publisher_killed_at_any_moment(children: list[int]) -> None:
     board = Board(half=4096)
     rng = random.Random(5)
     readers = [board.reader(index) for index in range(READERS)]
-    for seed in range(40):
+    for seed in range(rounds(40)):
         pid = os.fork()
         if not pid:
             try:
@@ -177,6 +178,8 @@ def test_a_publisher_killed_at_any_moment(children: list[int]) -> None:
             news = [message for reader in readers for message in reader.poll()]
             assert all(_is_whole(message) for message in news)
             seen += len(news)
+            if not news:
+                os.sched_yield()
         children.remove(pid)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

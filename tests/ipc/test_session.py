@@ -13,6 +13,7 @@ import pytest
 from mpbroker.ipc import session
 from mpbroker.ipc.session import SecurityProtocol, SessionGone, Sessions, TooLong
 from shm.region import sparse
+from tests.support.forms import rounds
 
 CHANNEL, CONNECTION = 3, 8 << 56 | 1 << 40 | 17
 
@@ -143,7 +144,7 @@ def test_a_writer_that_is_killed_leaves_a_whole_session_or_none(
     sessions: Sessions, sockets: tuple[socket.socket, socket.socket]
 ) -> None:
     context = multiprocessing.get_context("fork")
-    for _ in range(15):
+    for _ in range(rounds(15)):
         writer = context.Process(target=_change_for_ever, args=(sessions, sockets[1].fileno()), daemon=True)
         writer.start()
         whole = 0

@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 METADATA = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 PACKAGES = ("mpbroker", "pyspark_mpbroker", "shm", "spark_integration")

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support import client_tools
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 SETUP = Path("ops/setup/setup.sh")
 GO_MOD = Path("tests/real_clients/franz/go.mod")

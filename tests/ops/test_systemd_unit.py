@@ -17,6 +17,7 @@ RELOADS, RELOADS_FROM = "Type=notify-reload\n", 253
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.process
 def test_systemd_accepts_it(tmp_path: Path) -> None:
     executable = shutil.which("true")
     assert executable is not None

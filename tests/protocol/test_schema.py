@@ -116,6 +116,7 @@ def test_api_error_has_the_codes_text_unless_told() -> None:
     assert (error.code.retriable, str(error)) == (False, "INVALID_TOPIC_EXCEPTION: no dots please")
 
 
+@pytest.mark.process
 def test_importing_the_package_parses_no_schema() -> None:
     """A broker starts in under a second, so whatever can wait for the first request does."""
     code = (

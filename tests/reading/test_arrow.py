@@ -145,6 +145,7 @@ print(light, rows, [name for name in sys.modules if name.startswith(("pyspark", 
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("module", "expected"),
     [

@@ -19,6 +19,7 @@ from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
+from tests.support.forms import rounds
 
 PLAIN = 3
 MOST_PRODUCERS = 3
@@ -107,7 +108,7 @@ def decoded(data: bytes, aborted: list[AbortedRange]) -> list[int]:
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(300), deadline=None)
 @given(steps, st.data())
 def test_a_fetch_is_read_as_kafka_s_consumer_reads_it(
     steps: list[tuple[int, str, int]], data: st.DataObject
@@ -162,7 +163,7 @@ ranges = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(200), deadline=None)
 @given(ranges)
 def test_ranges_may_overlap_and_come_in_any_order(found: list[AbortedRange]) -> None:
     batches = [Batch(producer_id, offset, 1) for offset in range(31) for producer_id in range(4)]

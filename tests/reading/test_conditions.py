@@ -20,6 +20,7 @@ from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import TaskRange, plan
 from mpbroker.records.record import NewRecord
 from ops.bench.brokers import Broker
+from tests.support.forms import rounds
 from tests.support.polling import PATIENCE_S
 from tests.support.reading_rows import rows_of
 from tests.support.real_brokers import create_topic
@@ -116,7 +117,7 @@ def check(where: dict[str, str], conditions: Sequence[Condition]) -> list[TaskRa
     return tasks
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=rounds(50))
 @given(logs=st.lists(BATCHES, min_size=3, max_size=3), conditions=CONDITIONS, start=st.integers(0, 12))
 def test_any_conditions_on_any_log(
     logs: list[list[tuple[list[int], int | None, int, bool]]], conditions: list[Condition], start: int

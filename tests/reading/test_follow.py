@@ -122,20 +122,34 @@ def test_after_a_while_the_files_wake_who_waits(
 def test_an_alarm_that_hears_nothing_is_not_set_again(
     quiet: LocalFollower, writer: PartitionWriter, fake_broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Keep the time itself: a wait that is over before its first look would set no alarm anyway."""
+
+    class Clock:
+        now_s = 1000.0
+
+        def monotonic(self) -> float:
+            return self.now_s
+
+        def sleep(self, seconds: float) -> None:
+            self.now_s += seconds
+
     class Deaf(FileAlarm):
         def wait(self, timeout_s: float) -> bool:
-            del timeout_s
+            clock.sleep(timeout_s)
             return False
 
+    clock = Clock()
     monkeypatch.setattr(follow_module, "FileAlarm", Deaf)
-    quiet.wait(0.001)
+    monkeypatch.setattr(follow_module, "time", clock)
+    quiet.wait(10.0)
     assert quiet._alarm is not None
     fill(writer, 1)
     fake_broker.publish(writer)
     assert ends(quiet) == {"t-0": 20}
-    monkeypatch.setattr(quiet, "_stirred_at", -60.0)
-    quiet.wait(0.001)
-    assert quiet._alarm is None
+    for _ in range(2):
+        quiet.wait(10.0)
+        assert clock.now_s - quiet._stirred_at >= 10.0
+        assert quiet._alarm is None
 
 
 def test_without_watches_of_the_kernel_it_looks_as_before(

@@ -183,6 +183,7 @@ def test_a_broker_whose_process_is_of_another_namespace(log_dir: Path, fake_brok
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a namespace of processes")
+@pytest.mark.process
 def test_from_another_namespace_of_processes(log_dir: Path, fake_broker: FakeBroker) -> None:
     writer = PartitionWriter(log_dir, "t")
     fill(writer, 3)

@@ -24,12 +24,13 @@ from mpbroker.records.errors import CompressionError
 from mpbroker.records.pack import ZstdPacking
 from mpbroker.records.unpack import LIBRARY_NAMES, Libraries
 from mpbroker.records.validation import PACKED_AT_ONCE_BYTES as PIECE_BYTES
+from tests.support.forms import rounds
 
 PACKING = [codec for codec in Codec if codec is not Codec.NONE]
 TEXT = b'{"user": 12345, "action": "view"}' * 5000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(st.binary(max_size=100_000), st.sampled_from(list(Codec)))
 def test_round_trip(data: bytes, codec: Codec) -> None:
     assert decompress(codec, compress(codec, data), len(data)) == data
@@ -110,6 +111,7 @@ except CompressionError:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("codec", PACKING)
 def test_a_bomb_takes_no_more_memory_than_the_bound(codec: Codec) -> None:
     bomb = compress(codec, bytes(200 << 20), 1 if codec is Codec.GZIP else None)

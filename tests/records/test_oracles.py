@@ -16,6 +16,7 @@ from mpbroker.records.compression import Codec
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import NewRecord
 from mpbroker.records.validation import TopicPolicy, validate
+from tests.support.forms import rounds
 from tests.support.record_reading import iterate_records
 
 NOW = 1700000000000
@@ -63,7 +64,7 @@ def content(record: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("name", list(BUILDERS))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=rounds(25), deadline=None)
 @given(records=records_of)
 def test_their_batches(name: str, codec: Codec, records: list[NewRecord]) -> None:
     data = built_by(name, records, codec)
@@ -77,7 +78,7 @@ def test_their_batches(name: str, codec: Codec, records: list[NewRecord]) -> Non
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("name", list(READERS))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=rounds(25), deadline=None)
 @given(records=records_of)
 def test_our_batches(name: str, codec: Codec, records: list[NewRecord]) -> None:
     data = bytes(

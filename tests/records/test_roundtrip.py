@@ -17,6 +17,7 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import COMMIT
 from mpbroker.records.record import NewRecord, Record
 from mpbroker.records.validation import MAX_LONG, TopicPolicy, validate
+from tests.support.forms import rounds
 from tests.support.record_reading import iterate_records
 
 NOW = 1700000000000
@@ -41,7 +42,7 @@ def expected(records: list[NewRecord], base_offset: int) -> list[Record]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(150), deadline=None)
 @given(st.lists(new_records, min_size=1, max_size=70), codecs)
 def test_build_validate_iterate(records: list[NewRecord], codec: Codec) -> None:
     batch = build_batch(records, codec=codec)
@@ -77,7 +78,7 @@ def as_row(record: Record) -> tuple[Any, ...]:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=rounds(100), deadline=None)
 @given(
     st.lists(st.tuples(st.lists(new_records, min_size=1, max_size=20), codecs, st.booleans()), max_size=8),
     st.integers(0, 100),

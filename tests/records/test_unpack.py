@@ -42,6 +42,7 @@ from mpbroker.records.unpack import (
     Unpacking,
 )
 from mpbroker.records.validation import TopicPolicy, validate
+from tests.support.forms import rounds
 
 PACKING = [codec for codec in Codec if codec is not Codec.NONE]
 NOW = 1_700_000_000_000
@@ -146,7 +147,7 @@ def test_all_libraries_are_here() -> None:
 
 
 @pytest.mark.parametrize("codec", PACKING)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(records=record_lists)
 def test_good_batches_are_accepted_with_the_same_facts(codec: Codec, records: list[NewRecord]) -> None:
     assert agrees(bytes(build_batch(records, codec=codec))) == BATCH_OK
@@ -420,7 +421,7 @@ def test_snappy_blocks_of_any_size(blocks_bytes: int) -> None:
     assert agrees(sealed(b"".join(parts), Codec.SNAPPY, 40)) == BATCH_OK
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(300), deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 300))
 def test_snappy_elements_at_random(elements: bytes, size: int) -> None:
     prefix = bytes((size & 0x7F | 0x80, size >> 7)) if size >= 0x80 else bytes((size,))

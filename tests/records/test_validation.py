@@ -365,6 +365,7 @@ print(peak_kib() - before)
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["renumbered", "refused", "rebuilt"])
 def test_memory_of_a_batch_is_bounded_by_what_it_unpacks_to(how: str) -> None:
     """A Python record and error for each of millions of records took fifty times the bytes of the records."""

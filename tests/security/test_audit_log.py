@@ -18,12 +18,13 @@ from msgspec import structs
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.security.audit import Event, Kind
 from mpbroker.security.audit_log import COMPLAINTS_EVERY_NS, AppendedFile, AuditLog, problem
+from tests.support.forms import rounds
 from tests.support.full_disk import files_take
 from tests.support.polling import until
 
 EVENT = Event(Kind.LOGIN, "User:ann", "::1", "TLS", "PLAIN")
 WRITERS, LINES = 4, 2_000
-KILLS, LINES_BEFORE_A_KILL = 20, 500
+KILLS, LINES_BEFORE_A_KILL = rounds(20), 500
 
 
 @pytest.fixture(name="path")
@@ -124,7 +125,7 @@ def test_a_kill_costs_the_killed_process_its_last_line_at_most(path: Path) -> No
                 signal.pause()
             finally:
                 os._exit(1)
-        until(partial(has_grown, path, size), "it writes", lambda: None)
+        until(partial(has_grown, path, size), "it writes")
         os.kill(child, signal.SIGKILL)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
     AppendedFile(str(path)).append("after the kills")

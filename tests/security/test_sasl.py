@@ -27,6 +27,7 @@ from mpbroker.security.mechanism import Mechanism, SaslFailed
 from mpbroker.security.plain import PlainServer
 from mpbroker.security.principals import Principal
 from mpbroker.security.sasl import Failure, Offer, SaslServer, Session, State
+from tests.support.forms import rounds
 
 NOW_MS = 1_800_000_000_000
 USERS = PlainUsers({"ann": b"secret", "bob": b"hidden"})
@@ -247,7 +248,7 @@ FRAMES = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=rounds(300))
 @given(st.lists(FRAMES, max_size=6), st.data())
 def test_any_frames_in_any_order(frames: list[bytes], data: st.DataObject) -> None:
     """No other exception than Failure, and nobody is let in without the right token."""

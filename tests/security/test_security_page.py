@@ -95,6 +95,7 @@ def accepts(path: Path) -> bool:
         return sock.connect_ex(str(path)) == 0
 
 
+@pytest.mark.process
 def test_five_minutes(tmp_path: Path) -> None:
     port = str(free_port())
     secure = tmp_path / "secure"

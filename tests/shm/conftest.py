@@ -19,9 +19,9 @@ from tests.support.polling import is_readable
 
 
 @pytest.fixture(scope="session")
-def effort() -> int:
-    """By how much a stress test multiplies its rounds: 20 in long forms."""
-    return 20 if forms.is_long() else 1
+def effort() -> Callable[[int], int]:
+    """How many rounds a stress test makes, of those of its short form: 20 times as many in its long one."""
+    return lambda count: 20 * count if forms.is_long() else forms.rounds(count)
 
 
 class Child:

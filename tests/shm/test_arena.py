@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shm.arena import HEADER_BYTES, Arena, ArenaFull
 from shm.region import sparse
 from shm.ring import Ring, ring_bytes
+from tests.support.forms import rounds
 
 Fork = Callable[[Callable[[], None]], Any]
 MIB = 1 << 20
@@ -122,7 +123,9 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArenaMachine = ArenaMachine.TestCase
-TestArenaMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)
+TestArenaMachine.settings = settings(
+    max_examples=rounds(60), stateful_step_count=40, deadline=None, derandomize=True
+)
 
 
 def test_a_buffer_is_never_reused_while_lent(fork: Fork, dice: random.Random) -> None:
@@ -280,7 +283,7 @@ class CrowdedMachine(ArenaMachine):
 
 TestCrowdedMachine = CrowdedMachine.TestCase
 TestCrowdedMachine.settings = settings(
-    max_examples=100, stateful_step_count=60, deadline=None, derandomize=True
+    max_examples=rounds(100), stateful_step_count=60, deadline=None, derandomize=True
 )
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shm import region
 from shm.rates import SharedRates, block_bytes
+from tests.support.forms import rounds
 
 WINDOW_MS, SAMPLES, WRITERS, ROWS = 1000, 11, 5, 64
 KEY = 0x1234_5678_9ABC_DEF1
@@ -63,7 +64,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(200), deadline=None)
 @given(steps, st.integers(1, 12), st.sampled_from([1, 100, 1000, 3000]))
 def test_many_writers_are_one_sensor(
     events: list[tuple[int, int, int]], samples: int, window_ms: int

@@ -28,6 +28,7 @@ from shm.region import (
     process_start_ticks,
     sparse,
 )
+from tests.support.forms import rounds
 
 Fork = Callable[[Callable[[], None]], Any]
 MAGIC = b"TESTREGN"
@@ -66,7 +67,7 @@ def test_the_file_is_for_owner_and_group_whatever_the_umask(tmpfs: Path) -> None
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=rounds(40))
 @given(
     st.lists(
         st.builds(Block, NAMES, st.integers(1, 10_000), st.sampled_from([64, 128, 1024, 4096])),
@@ -149,6 +150,7 @@ def test_a_damaged_directory_is_refused(tmpfs: Path, at: int, word: int) -> None
         Region.attach(path, MAGIC, 1)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     os.geteuid() != 0, reason="only root may mount; the size limit below is tried by everybody"
 )

@@ -32,6 +32,7 @@ from shm.word import Words, fence
 from tests.support.polling import is_readable
 
 Fork = Callable[[Callable[[], None]], Any]
+Effort = Callable[[int], int]
 ROUNDS = 100_000
 
 
@@ -54,25 +55,27 @@ def race(fork: Fork, misses: Callable[[Lockstep], int]) -> None:
     assert child.wait() == 0
 
 
-def test_lockstep_doorbell_never_misses(fork: Fork, bell: Doorbell, effort: int) -> None:
+def test_lockstep_doorbell_never_misses(fork: Fork, bell: Doorbell, effort: Effort) -> None:
     memory = sparse(ring_bytes(8))
-    race(fork, lambda lockstep: lockstep.bell_misses(bell, Ring(memory, 8), 2 * ROUNDS * effort))
+    race(fork, lambda lockstep: lockstep.bell_misses(bell, Ring(memory, 8), effort(2 * ROUNDS)))
 
 
-def test_lockstep_marks_never_miss(fork: Fork, effort: int) -> None:
+def test_lockstep_marks_never_miss(fork: Fork, effort: Effort) -> None:
     rows, memory = sparse(ROW_BYTES), sparse(slot_bytes(64))
     marks, table = WaitingMarks(rows, 1), SlotTable(memory, 1, 64)
-    race(fork, lambda lockstep: lockstep.mark_misses(marks, table, ROUNDS * effort))
+    race(fork, lambda lockstep: lockstep.mark_misses(marks, table, effort(ROUNDS)))
 
 
-def test_lockstep_request_for_space_is_never_missed(fork: Fork, effort: int) -> None:
+def test_lockstep_request_for_space_is_never_missed(fork: Fork, effort: Effort) -> None:
     memory = sparse(ring_bytes(4))
-    race(fork, lambda lockstep: lockstep.space_misses(Ring(memory, 4), ROUNDS * effort))
+    race(fork, lambda lockstep: lockstep.space_misses(Ring(memory, 4), effort(ROUNDS)))
 
 
-def test_every_burst_wakes_the_consumer(fork: Fork, bell: Doorbell, dice: random.Random, effort: int) -> None:
+def test_every_burst_wakes_the_consumer(
+    fork: Fork, bell: Doorbell, dice: random.Random, effort: Effort
+) -> None:
     """The producer waits until a burst is taken: no later ring can make up for a lost one."""
-    bursts = [(dice.randrange(1, 6), dice.choice((0, 1, 5, 20, 60))) for _ in range(10_000 * effort)]
+    bursts = [(dice.randrange(1, 6), dice.choice((0, 1, 5, 20, 60))) for _ in range(effort(10_000))]
     memory = sparse(ring_bytes(8))
 
     def produce() -> None:

@@ -13,6 +13,7 @@ from mpbroker.reading import read_local
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import COMMIT
 from spark_integration.source import MpbrokerDataSource
+from tests.support.forms import rounds
 from tests.support.spark_logs import PartitionWriter, checkpoint, new_log_dir, numbered
 
 
@@ -56,7 +57,7 @@ def write(log_dir: Path, steps: list[Step]) -> tuple[PartitionWriter, list[int]]
     return writer, written
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=rounds(60))
 @given(
     steps=STEPS,
     edges=st.tuples(*[st.floats(0, 1)] * 3),

@@ -106,6 +106,7 @@ def test_kafkas_own_directory(directory: Path, write: Write) -> None:
     assert f"with: mpbroker import {directory}. Nothing" in said
 
 
+@pytest.mark.process
 def test_a_broker_refuses_it_before_it_locks_or_makes_anything(
     directory: Path, write: Write, tmp_path: Path
 ) -> None:
@@ -208,6 +209,7 @@ def test_new_and_missing_directories_are_nobodys(tmp_path: Path) -> None:
     refuse_foreign_metadata([str(tmp_path), str(tmp_path / "missing")])
 
 
+@pytest.mark.process
 def test_a_kafka_with_zookeeper(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / META_PROPERTIES).write_text("version=0\nbroker.id=1\ncluster.id=abc\n")

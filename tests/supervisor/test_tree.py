@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("cases", ["tree_cases.py", "roll_cases.py"])
 def test_the_tree_in_a_process_without_threads(cases: str) -> None:

@@ -7,8 +7,6 @@ A broker starts in two thirds of the time with it. `python -m tests.support.clas
 from __future__ import annotations
 
 import fcntl
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,15 +38,12 @@ class Recorded(Kafka):
 
 
 def make_archive() -> None:
-    """Make the archive if there is none for these jars and this JVM; once for all that run side by side.
-
-    Another process does it: unit tests use Kafka's tools, too, and may start no broker in theirs.
-    """
+    """Make the archive if there is none for these jars and this JVM; once for all that run side by side."""
     ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
     with open(ARCHIVE.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not _is_fresh():
-            subprocess.run([sys.executable, "-m", "tests.support.class_archive"], cwd=ROOT, check=True)
+            _record()
 
 
 def _is_fresh() -> bool:

@@ -12,6 +12,12 @@ long ones. A module says what they are:
     def test_checkpoints() -> None: ...
 
 The items of a module that picks, and those of the two decorators, are marked `soak`.
+
+What repeats the same with other examples, or with kills at other moments, says how often; `make test-fast`
+(pytest --hypothesis-profile=fast) does a part of it, whatever the form:
+
+    @settings(max_examples=rounds(200), deadline=None)
+    for kill in range(rounds(100)): ...
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
 
 # A test of a long form may take so long.
 LONG_TIMEOUT_S = 3 * 3600
@@ -41,6 +48,11 @@ def pick(what: str, *, short: Amount, long: Amount) -> Amount:
             f"{short:,} of {long:,} {what}" if isinstance(short, int) else f"{what} {short}, not {long}"
         )
     return long if _is_long else short
+
+
+def rounds(count: int) -> int:
+    """Return `count`, or that part of it which hypothesis's profile has of its usual number of examples."""
+    return max(1, count * settings.default.max_examples // settings.get_profile("default").max_examples)
 
 
 def each(name: str, *, short: Sequence[Any], long: Sequence[Any]) -> Callable[..., Any]:

@@ -1,18 +1,24 @@
-"""What kind of test each one is: `unit`, `process` or `clients`, by its folder and its fixtures.
+"""What kind of test each one is: `unit`, `process` or `clients`.
 
-unit     In the process of the tests and forks of it. `make test-fast` runs these, but for soaks.
-process  Starts a broker.
+unit     Runs in the process of the tests and forks of it. `make test-fast` runs these, but for soaks.
+process  Starts a broker, or another program: a command of ours, a compiler, another pytest.
 clients  Runs Spark, Java, Go or another foreign client, mostly beside a broker.
 
-A unit test that starts a broker fails and says so. Tests run in the order clients, process, unit: what takes
-long begins early, and many short ones fill the end, when some workers have nothing left.
+Folders and fixtures tell brokers and clients. Any other test that starts a program says so by itself, with
+`@pytest.mark.process` or `@pytest.mark.clients`. A unit test that starts a program fails and says so.
+
+Tests run in the order clients, process, unit: what takes long begins early, and many short ones fill the end,
+when some workers have nothing left.
 Of Spark's files those that share a session come before those that need one of their own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+import subprocess
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -34,6 +40,9 @@ ORDER = ("clients", "process", "unit")
 
 
 def kind_of(item: pytest.Item) -> str:
+    for kind in ("clients", "process"):
+        if item.get_closest_marker(kind) is not None:
+            return kind
     folder = item.nodeid.split("/")[1] if "/" in item.nodeid else ""
     fixtures = set(getattr(item, "fixturenames", ()))
     if folder in CLIENT_FOLDERS or fixtures & CLIENT_FIXTURES:
@@ -41,11 +50,16 @@ def kind_of(item: pytest.Item) -> str:
     if (
         item.nodeid.startswith(tuple(f"tests/{one}/" for one in PROCESS_FOLDERS))
         or fixtures & BROKER_FIXTURES
-        or _has_broker(vars(getattr(item, "module", None)), None)
+        or _knows_a_broker(getattr(item, "module", None))
         or _is_given_one(item)
     ):
         return "process"
     return "unit"
+
+
+@cache
+def _knows_a_broker(module: ModuleType | None) -> bool:
+    return module is not None and _has_broker(vars(module), None)
 
 
 def _has_broker(names: Mapping[str, object], wanted: Collection[str] | None) -> bool:
@@ -57,11 +71,12 @@ def _has_broker(names: Mapping[str, object], wanted: Collection[str] | None) -> 
 def _is_given_one(item: pytest.Item) -> bool:
     """Return True if a fixture of the test returns a broker, going by its annotation."""
     info = getattr(item, "_fixtureinfo", None)
-    made_by = [defs[-1].func for defs in info.name2fixturedefs.values()] if info is not None else []
-    return any(
-        _has_broker(func.__globals__, _WORD.findall(str(func.__annotations__.get("return"))))
-        for func in made_by
-    )
+    return info is not None and any(_makes_one(defs[-1].func) for defs in info.name2fixturedefs.values())
+
+
+@cache
+def _makes_one(fixture: Callable[..., object]) -> bool:
+    return _has_broker(fixture.__globals__, _WORD.findall(str(fixture.__annotations__.get("return"))))
 
 
 def _ends_the_session(item: pytest.Item) -> bool:
@@ -109,12 +124,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Hold unit tests to what their kind says."""
     if item.get_closest_marker("unit") is None:
         return (yield)
-    with patch.object(Broker, "start", _refuse), patch.object(TestingBroker, "start", _refuse):
+    with patch.object(subprocess.Popen, "__init__", _refuse):
         return (yield)
 
 
-def _refuse(broker: Broker | TestingBroker) -> None:
+def _refuse(_program: object, args: object, *_: object, **__: object) -> None:
     raise AssertionError(
-        f"a unit test starts {broker}: take the broker from a fixture that is annotated with its class,"
-        " or import the class in the test's module"
+        f"a unit test starts {args}: mark it with @pytest.mark.process; if it is a broker, take it from a"
+        " fixture that is annotated with its class, or import the class in the test's module"
     )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.class_archive import ARCHIVE, FLAGS
 from tests.support.client_tools import java_command, run
+
+pytestmark = pytest.mark.clients
 
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
 

@@ -7,6 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests.support.forms import rounds
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 SOAKS = """
@@ -70,3 +75,14 @@ def test_the_long_form_leaves_out_nothing(tmp_path: Path) -> None:
 def test_soaks_are_marked(tmp_path: Path) -> None:
     said = run(tmp_path, "-p", "no:xdist", "-m", "not soak")
     assert "1 passed, 2 deselected" in said
+
+
+def test_a_profile_with_a_fifth_of_the_examples_has_a_fifth_of_the_rounds() -> None:
+    before = settings.get_current_profile_name()
+    try:
+        settings.load_profile("repeatable")
+        assert [rounds(count) for count in (200, 1)] == [200, 1]
+        settings.load_profile("fast")
+        assert [rounds(count) for count in (200, 1)] == [40, 1]
+    finally:
+        settings.load_profile(before)

@@ -102,9 +102,14 @@ def _one_error(key: ApiKey) -> Failed:
 
 def all_apis() -> dict[int, Api]:
     """Return every API by key. The first call imports the modules."""
+    _import_all()
+    return dict(sorted(_registered.items()))
+
+
+@cache
+def _import_all() -> None:
     for module in iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
-    return dict(sorted(_registered.items()))
 
 
 @cache

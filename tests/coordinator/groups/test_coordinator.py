@@ -32,6 +32,7 @@ from mpbroker.protocol.messages import (
     LeaveGroupRequest,
     SyncGroupResponse,
 )
+from tests.support.forms import rounds
 from tests.support.group_rig import GroupRig, code_of
 
 REJOIN = {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
@@ -301,4 +302,4 @@ class GroupModel(RuleBasedStateMachine):
 
 
 TestGroupModel = GroupModel.TestCase
-TestGroupModel.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestGroupModel.settings = settings(max_examples=rounds(100), stateful_step_count=40, deadline=None)

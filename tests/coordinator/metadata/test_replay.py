@@ -33,6 +33,7 @@ from mpbroker.ipc.calls import (
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.table import Partition, PartitionFlag
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from tests.support.forms import rounds
 
 LIMIT = 12
 NAMES = ("a", "b", "c.d", "c_d", "c.e", ".", "x/y")
@@ -143,7 +144,7 @@ class MetadataMachine(RuleBasedStateMachine):
         assert self.state.image_bytes == sum(topic_bytes(t.name, t.partitions, t.configs) for t in there)
 
 
-MetadataMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+MetadataMachine.TestCase.settings = settings(max_examples=rounds(60), stateful_step_count=25, deadline=None)
 TestMetadataMachine = MetadataMachine.TestCase
 
 

@@ -24,6 +24,7 @@ from mpbroker.coordinator.transactions.transaction import EXHAUSTED_FROM, LAST_E
 from mpbroker.ipc.calls import CheckedTransaction
 from mpbroker.protocol.errors import ErrorCode, error_code
 from mpbroker.protocol.messages import EndTxnResponse, InitProducerIdResponse
+from tests.support.forms import rounds
 from tests.support.transaction_rig import (
     NOBODY,
     V1,
@@ -316,10 +317,7 @@ class TransactionModel(RuleBasedStateMachine):
 
 
 TestTransactionModel = TransactionModel.TestCase
-TestTransactionModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
-
-
-TestTransactionModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestTransactionModel.settings = settings(max_examples=rounds(200), stateful_step_count=40, deadline=None)
 
 
 def test_a_transaction_that_is_open_for_too_long_is_aborted() -> None:

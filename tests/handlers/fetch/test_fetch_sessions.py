@@ -32,6 +32,7 @@ from tests.support.fetch_logs import (
     topics_of,
     wanted,
 )
+from tests.support.forms import rounds
 from tests.support.handler_rig import (
     base,
     delta,
@@ -390,7 +391,7 @@ def test_what_is_not_common_is_left_to_the_slow_path(made: Logs) -> None:
     assert same(made, both, 5, changed=[wanted(0, 0)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=rounds(60), deadline=None)
 @given(data=st.data())
 def test_turn_and_slow_path_keep_the_same_session(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory, logs(Path(directory)) as made:
@@ -576,7 +577,7 @@ class World:
 ACTIONS = st.sampled_from(["append", "append", "fetch", "fetch", "fetch", "lost", "again", "evict", "die"])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=rounds(80), deadline=None)
 @given(data=st.data(), version=st.sampled_from([7, BY_NAME, BY_ID]))
 def test_a_client_reads_everything_once(data: st.DataObject, version: int) -> None:
     directory = Path(tempfile.mkdtemp())

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import SlotFlag, SlotKind
 from mpbroker.protocol.messages import FetchRequest
+from tests.support.forms import rounds
 from tests.support.handler_logs import TOPIC, VERSIONS, Logged, fetch, two_segments, whole
 from tests.support.handler_rig import PROCESSOR, Rig, partition_payload, request_frame, topic_id
 
@@ -186,7 +187,9 @@ def test_a_sequential_reader_stays_in_the_turn(log: Logged) -> None:
     assert agree(log, 18, fetch(100, min_bytes=1, wait_ms=1000))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     version=st.sampled_from(VERSIONS),
     offset=st.integers(0, 100),

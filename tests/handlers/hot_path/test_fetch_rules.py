@@ -21,6 +21,7 @@ from mpbroker.protocol.messages import (
     OffsetForLeaderEpochRequest,
 )
 from tests.handlers.hot_path.test_fetch_paths import agree
+from tests.support.forms import rounds
 from tests.support.handler_logs import (
     FETCH,
     LIST_OFFSETS,
@@ -273,7 +274,9 @@ def test_min_bytes_counts_all_partitions(log: Logged) -> None:
     assert len(replies(log)) == 1
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     first=st.integers(0, 100),
     second=st.integers(0, 100),

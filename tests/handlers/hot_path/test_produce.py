@@ -21,6 +21,7 @@ from mpbroker.records.batch import BATCH_HEADER_BYTES, correct_max_timestamp
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec, compress
 from mpbroker.records.record import NewRecord
+from tests.support.forms import rounds
 from tests.support.handler_rig import (
     PROCESSOR,
     Rig,
@@ -431,7 +432,7 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=rounds(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(cases, min_size=1, max_size=8))
 def test_any_request_either_way(corpus: list[Case]) -> None:
     with rig() as ready:
@@ -450,7 +451,7 @@ def test_any_request_either_way(corpus: list[Case]) -> None:
                 assert native == slow
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(200), deadline=None)
 @given(st.data())
 def test_mutated_requests_never_harm_the_turn(data: st.DataObject) -> None:
     with rig() as ready:

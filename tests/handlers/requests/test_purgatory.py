@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mpbroker.handlers.requests.purgatory import PURGE_INTERVAL, Purgatory, Watch
+from tests.support.forms import rounds
 
 KEYS = range(5)
 
@@ -100,7 +101,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestModel.settings = settings(max_examples=rounds(60), stateful_step_count=40, deadline=None)
 
 
 def test_what_happens_between_the_two_looks_is_not_missed() -> None:

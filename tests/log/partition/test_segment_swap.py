@@ -30,6 +30,7 @@ from mpbroker.log.recovery.log_loader import Known, load
 from tests.support.compacted_segments import T0, Segments
 
 TOPIC_ID = bytes(range(16))
+CONFIG = resolve(BrokerConfig(), {})
 
 
 class Killed(BaseException):
@@ -180,9 +181,8 @@ def relink(original: Path, copy: Path) -> None:
 
 
 def opened(directory: Path) -> tuple[str, ...]:
-    config = resolve(BrokerConfig(), {})
     known = Known(clean=False, recovery_point=9, durable=10)
-    log = load(directory, "t", 0, TOPIC_ID, config, known, lambda _text: None)
+    log = load(directory, "t", 0, TOPIC_ID, CONFIG, known, lambda _text: None)
     assert log.state.log_end == 10
     log.close_files()
     for path in directory.glob(f"*{INDEX_SUFFIX}"):

@@ -90,7 +90,7 @@ def test_producers_append_all_the_while(node: Callable[..., Node], batch: Callab
                 made.rig.job([((target.slot, target.slot_generation, 5), data)])
                 sequence += 1
                 came_late += process.manager.logs[target.slot].is_paused
-            process.work(0)
+            process.work(1)
             process.do_chores()
             take()
         places.add(log_dir_of(made, target))

@@ -15,6 +15,7 @@ from mpbroker.network.acceptor.connection_quotas import (
     Limits,
 )
 from mpbroker.network.acceptor.connection_rate import UNLIMITED, WindowedRate
+from tests.support.forms import rounds
 
 CLIENTS, BROKERS, OPERATORS = 0, 1, 2
 LISTENERS = (CLIENTS, BROKERS, OPERATORS)
@@ -89,7 +90,7 @@ class CountingMachine(RuleBasedStateMachine):
 
 
 TestCounting = CountingMachine.TestCase
-TestCounting.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCounting.settings = settings(max_examples=rounds(150), stateful_step_count=40, deadline=None)
 
 
 def test_a_single_listener_is_never_protected() -> None:

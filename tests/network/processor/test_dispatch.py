@@ -16,6 +16,7 @@ from mpbroker.config.listeners import Listener
 from mpbroker.handlers.hot_path.session_table import first_id
 from mpbroker.ipc.slots import Request, SlotFlag, SlotKind, kind_of, unpack_request
 from tests.network.processor.test_log_events import Served
+from tests.support.forms import rounds
 from tests.support.processor_rig import Rig, frame, is_closed, parts_answer
 
 METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, HEARTBEAT, PRODUCE = 3, 19, 22, 12, 0
@@ -203,7 +204,7 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+TestModel.settings = settings(max_examples=rounds(15), stateful_step_count=25, deadline=None)
 
 
 # ---- fetch sessions ----

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpbroker.ipc.slots import Request
+from tests.support.forms import rounds
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import Rig, answer_frame, frame, receive
 
@@ -90,7 +91,7 @@ def test_a_huge_request_leaves_room_for_small_ones_in_every_turn(rig: Rig) -> No
     assert served == 20
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=rounds(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(0, 70_000), min_size=1, max_size=30),
     cuts=st.lists(st.integers(1, 100_000), max_size=12),

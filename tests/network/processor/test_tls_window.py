@@ -18,6 +18,7 @@ from mpbroker.ipc.slots import Request, SlotKind
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.window import IN_WINDOW
 from mpbroker.protocol.api_keys import ApiKey
+from tests.support.forms import rounds
 from tests.support.processor_rig import answer_frame, frame
 from tests.support.tls_key_changes import KeyChanger
 from tests.support.tls_processor_rig import TLS, SecureRig, receive, secure_rig
@@ -260,7 +261,7 @@ def test_a_handler_that_dies_with_an_answer_that_is_half_written_closes_the_conn
 APIS = st.sampled_from([PRODUCE, PRODUCE, PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT, METADATA])
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=rounds(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(APIS, min_size=1, max_size=25), st.integers(1, 6), st.integers(0, 1 << 32))
 def test_whatever_comes_each_answer_is_the_next_ones(
     tmp_path: Path, apis: list[ApiKey], window: int, seed: int

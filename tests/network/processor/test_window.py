@@ -16,6 +16,7 @@ from mpbroker.ipc.topology import REQUEST_RING_SLOTS
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.window import IN_WINDOW
 from mpbroker.protocol.api_keys import ApiKey
+from tests.support.forms import rounds
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
 
@@ -441,7 +442,7 @@ def test_a_second_answer_frees_no_place_that_others_need(rig: Rig) -> None:
 APIS = st.sampled_from([PRODUCE, PRODUCE, PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT, METADATA])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=rounds(60))
 @given(st.lists(APIS, min_size=1, max_size=25), st.integers(1, 6), st.integers(0, 1 << 32))
 def test_whatever_comes_each_answer_is_the_next_ones(apis: list[ApiKey], window: int, seed: int) -> None:
     """Send any requests in any pieces and answer in any order: the client reads answers in its own order."""
