@@ -53,8 +53,8 @@ dist: setup ## dist/: the sdist, and from it a wheel for each CPython that is he
 	$(BIN)/uv build --sdist --no-build-isolation --python $(BIN)/python --out-dir dist -C=--global-option=--quiet
 	$(BIN)/python -m ops.setup.wheels $(addprefix --python=,$(PYTHONS)) dist/*.tar.gz
 
-test-dist: dist ## a broker from each file of dist/, in virtual environments of their own; compiles once more
-	$(BIN)/python -m pytest tests/ops/dist_files.py $(ARGS)
+test-dist: dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile; compiles once more
+	$(BIN)/python -m pytest tests/ops/dist_files.py tests/ops/container_files.py $(ARGS)
 
 # Of tests of franz-go. Without Go, or a registry, only they fail.
 $(FRANZ): $(SYNCED) $(wildcard tests/real_clients/franz/*)

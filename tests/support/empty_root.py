@@ -72,7 +72,7 @@ class EmptyRoot:
     ports: list[int] = field(default_factory=list)
 
     def make(self) -> None:
-        for name in ("dev", "etc", "home", "proc", "run", "tmp", "usr", "var/lib"):
+        for name in ("dev", "etc", "home", "proc", "run", "sys", "tmp", "usr", "var/lib"):
             (self.path / name).mkdir(parents=True)
         for name in ("bin", "lib", "lib64", "sbin"):
             (self.path / name).symlink_to(f"usr/{name}")
@@ -129,7 +129,7 @@ class EmptyRoot:
         if read_only:
             volume = f"{root}/var/lib/mpbroker"
             steps += [f"mount --bind {volume} {volume}", f"mount -o remount,bind,ro {root}"]
-            steps += ["ip link set lo up"]
+            steps += [f"mount -t sysfs -o ro sysfs {root}/sys", "ip link set lo up"]
         words = ["chroot", f"--userspec={user}", str(self.path), *command]
         return " && ".join([*steps, f"exec {shlex.join(words)}"])
 
