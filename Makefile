@@ -16,6 +16,8 @@ JAVA := $(shell find spark_integration/jvm/java -name '*.java')
 NATIVE := $(shell find shm mpbroker -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 DATA ?= data
 CRASH_SEEDS ?= 1-20
+# Of make dist; none: one of each version that is found.
+PYTHONS ?=
 ROUNDS ?= 10
 # What only test-all collects: they make an environment, or kill whole queries.
 LONG_ONLY := tests/spark/wheel_on_cluster.py tests/spark/sink_kills.py
@@ -45,13 +47,14 @@ $(JAR): $(SYNCED) $(JAVA) ops/setup/jvm_reader.py
 	@$(BIN)/python -m ops.setup.jvm_reader
 	@touch $@
 
-# From .venv, whose versions uv.lock says; the wheel is built from the sdist, which proves that it is whole.
-dist: setup ## dist/: the sdist, and from it the wheel with native modules and the jar of the JVM reader
+# With the versions that uv.lock says; wheels are built from the sdist, which proves that it is whole.
+dist: setup ## dist/: the sdist, and from it a wheel for each CPython that is here, with the jar of the JVM reader
 	@rm -rf dist *.egg-info
-	$(BIN)/uv build --no-build-isolation --python $(BIN)/python --out-dir dist -C=--global-option=--quiet
+	$(BIN)/uv build --sdist --no-build-isolation --python $(BIN)/python --out-dir dist -C=--global-option=--quiet
+	$(BIN)/python -m ops.setup.wheels $(addprefix --python=,$(PYTHONS)) dist/*.tar.gz
 
-test-dist: dist ## a broker from each file of dist/, in virtual environments of their own; compiles once more
-	$(BIN)/python -m pytest tests/ops/dist_files.py $(ARGS)
+test-dist: dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile; compiles once more
+	$(BIN)/python -m pytest tests/ops/dist_files.py tests/ops/container_files.py $(ARGS)
 
 # Of tests of franz-go. Without Go, or a registry, only they fail.
 $(FRANZ): $(SYNCED) $(wildcard tests/real_clients/franz/*)

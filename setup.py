@@ -20,6 +20,8 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
+# For the modules of ops/setup: who builds by pyproject.toml does not have it there.
+sys.path.insert(0, str(ROOT))
 PACKAGES = ("shm", "mpbroker")
 # Only an unpacked sdist has it.
 SDIST_METADATA = ROOT / "PKG-INFO"
@@ -40,7 +42,23 @@ DIRECTIVES = {
 
 def main() -> None:
     refuse_incomplete_sdist()
-    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildNative, "build_py": BuildPython})
+    setup(
+        version=version(),
+        ext_modules=extensions(),
+        cmdclass={"build_ext": BuildNative, "build_py": BuildPython},
+    )
+
+
+def version() -> str:
+    """Find the version, and leave it for the program. Raises SystemExit if nothing says it."""
+    from ops.setup import version as versions
+
+    try:
+        found = versions.find(ROOT)
+    except versions.NoVersion as error:
+        raise SystemExit(f"setup.py: {error}") from error
+    versions.write(ROOT, found)
+    return found
 
 
 def refuse_incomplete_sdist() -> None:
@@ -102,8 +120,10 @@ class BuildNative(build_ext):
         for ext in self.extensions:
             vars(ext).update(vars(by_name[ext.name]))
             if not self.inplace:
-                # Installed modules need no debugging information, which is four fifths of them.
+                # Installed modules need neither debugging information, which is four fifths of them, nor
+                # names of what only they use.
                 ext.extra_compile_args.append("-g0")
+                ext.extra_link_args.append("-Wl,-s")
         super().run()
 
 
@@ -119,7 +139,6 @@ class BuildPython(build_py):
             self._build_jar()
 
     def _build_jar(self) -> None:
-        sys.path.insert(0, str(ROOT))
         from ops.setup import jvm_reader
 
         into = Path(self.build_lib) / JVM_READER

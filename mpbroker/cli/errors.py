@@ -30,6 +30,20 @@ def naming(what: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def needing_openssl() -> Iterator[None]:
+    """Say what to install where a wheel finds no OpenSSL: it takes the host's. Raises CliError."""
+    try:
+        yield
+    except ImportError as error:
+        if "libssl" not in str(error) and "libcrypto" not in str(error):
+            raise
+        raise CliError(
+            f"the broker needs OpenSSL 3, which this host lacks: {error}. Install it: apt-get install "
+            "libssl3 (Debian 13: libssl3t64), dnf install openssl-libs"
+        ) from error
+
+
 def of_file(error: OSError, otherwise: object = "") -> CliError:
     """Make an error that names the file, what is wrong with it, and what to do.
 

@@ -10,7 +10,7 @@ import typer
 from mpbroker.cli import standard_output
 from mpbroker.cli.acl import acl_app
 from mpbroker.cli.app import App
-from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, of_file
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, needing_openssl, of_file
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Address,
@@ -116,7 +116,8 @@ def serve(
     ] = False,
 ) -> None:
     """Run a broker until it is told to stop."""
-    from mpbroker.cli import serve as command
+    with needing_openssl():
+        from mpbroker.cli import serve as command
 
     flags = {
         "--listeners": listeners,

@@ -21,7 +21,7 @@ from mpbroker.inspection.findings import Severity
 from mpbroker.inspection.partition import Partition, check
 from mpbroker.inspection.segment import Segment, batches, mapped
 from mpbroker.log.append.journal import JournalDamaged, JournalFile, worker_of
-from mpbroker.log.directories.directory_layout import lock_log_dirs, restricted_new_files
+from mpbroker.log.directories.directory_layout import check_format, lock_log_dirs, restricted_new_files
 from mpbroker.log.format.checkpoints import fsync_directory, read_offsets, write_offsets
 from mpbroker.log.format.names import (
     HIGH_WATERMARKS,
@@ -100,6 +100,7 @@ def locked(partition: Path) -> Iterator[None]:
         )
     if is_locked(home):
         raise CannotRepair(f"a broker has {home} open. Stop it first")
+    check_format(home)
     fds = lock_log_dirs(BrokerConfig(log_dirs=(str(home),)))
     try:
         with restricted_new_files():

@@ -26,6 +26,7 @@ from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.inspection.directory import is_locked
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.directory_layout import (
+    check_format,
     lock_log_dirs,
     restricted_new_files,
     write_clean_shutdown,
@@ -108,6 +109,7 @@ def _locked(paths: Sequence[Path]) -> Iterator[None]:
             raise CannotRecover(
                 f"a broker has {path} open. Stop it first; it recovers by itself at its start"
             )
+        check_format(path)
     fds = lock_log_dirs(BrokerConfig(log_dirs=tuple(map(str, paths))))
     try:
         with restricted_new_files():

@@ -13,7 +13,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from mpbroker.cli import serve
-from mpbroker.cli.errors import CliError
+from mpbroker.cli.errors import CliError, needing_openssl
 from mpbroker.cli.main import app, main
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.supervisor import logs
@@ -247,3 +247,15 @@ def test_what_is_missing_is_shown_as_it_is_typed(typed: Typed, arguments: list[s
     code, _out, err = typed(*arguments)
     assert code == 2
     assert err.splitlines()[0] == f"Usage: mpbroker {usage}"
+
+
+def test_a_host_without_openssl_is_told_what_to_install() -> None:
+    """A wheel takes the library of its host."""
+    missing = "libssl.so.3: cannot open shared object file: No such file or directory"
+    with (
+        pytest.raises(CliError, match=r"lacks: libssl\.so\.3: cannot .* apt-get install libssl3"),
+        needing_openssl(),
+    ):
+        raise ImportError(missing)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'x'"), needing_openssl():
+        raise ModuleNotFoundError("No module named 'x'")

@@ -5,20 +5,122 @@ What they require comes from the registry, also what the sdist needs to be compi
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
 import sys
+import zipfile
+from email.message import Message
+from email.parser import BytesParser
 from pathlib import Path
 
 import pytest
 
-from tests.ops.test_dist import try_out
-from tests.support.distributions import ROOT, run
+from mpbroker.config.version import VERSION
+from ops.setup.wheels import OUTSIDE, interpreters
+from tests.ops.test_dist import NATIVE, try_out
+from tests.support.distributions import ROOT, outside, run
+
+DIST = ROOT / "dist"
+WHEELS = sorted(DIST.glob("*.whl"))
+# Of what a base install adds to an empty environment, and of a wheel as it is downloaded.
+INSTALLED_BYTES_MAX = 40_000_000
+WHEEL_BYTES_MAX = 8_000_000
+WHEEL = re.compile(
+    r"mpbroker-(?P<version>[^-]+)-cp3(?P<minor>\d+)-cp3\d+-manylinux_2_(?P<glibc>\d+)_x86_64\.whl"
+)
+# RHEL 9, Ubuntu 22.04, Debian 12: the first with OpenSSL 3 have it, or a newer one.
+GLIBC_MINOR_MAX = 34
+
+
+def named(wheel: Path) -> re.Match[str]:
+    found = WHEEL.fullmatch(wheel.name)
+    assert found, wheel.name
+    return found
+
+
+def test_each_python_here_has_a_wheel() -> None:
+    assert {(3, int(named(wheel)["minor"])) for wheel in WHEELS} == set(interpreters())
+    assert {named(wheel)["version"] for wheel in WHEELS} == {VERSION}
+    assert all(int(named(wheel)["glibc"]) <= GLIBC_MINOR_MAX for wheel in WHEELS)
+
+
+@pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: str(path.name))
+def test_a_wheel_is_small_and_has_no_debugging_information(wheel: Path, tmp_path: Path) -> None:
+    assert wheel.stat().st_size < WHEEL_BYTES_MAX
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    modules = sorted(tmp_path.rglob("*.so*"))
+    assert len(modules) == len(NATIVE), "there is a library besides the modules"
+    for module in modules:
+        said = run(["readelf", "--sections", "--dynamic", "--wide", str(module)], tmp_path)
+        assert not re.search(r"\.debug_|\.symtab", said), module
+        assert set(re.findall(r"\(NEEDED\).*\[(.*)\]", said)) <= {"libc.so.6", *OUTSIDE}, module
+
+
+@pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: str(path.name))
+def test_the_metadata_are_whole(wheel: Path) -> None:
+    metadata = metadata_of(wheel)
+    assert (metadata["Name"], metadata["Version"]) == ("mpbroker", VERSION)
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata.get_all("License-File") == ["LICENSE", "mpbroker/protocol/schema/NOTICE"]
+    assert {"arrow", "iceberg", "security", "spark", "testing"} <= set(
+        metadata.get_all("Provides-Extra") or ()
+    )
+    minor = named(wheel)["minor"]
+    assert f"Programming Language :: Python :: 3.{minor}" in (metadata.get_all("Classifier") or ())
+    assert str(metadata.get_payload()).startswith("# mpbroker\n")
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return BytesParser().parsebytes(archive.read(name))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: str(path.name))
+def test_a_broker_starts_from_a_wheel_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
+    python = interpreters()[(3, int(named(wheel)["minor"]))]
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("env", "sh"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    environment = install(wheel, python, tmp_path, {"PATH": str(programs)})
+    sizes = sizes_of(environment)
+    listed = ", ".join(f"{name} {size / 1e6:.1f}" for name, size in sizes[:8])
+    print(f"base install for {Path(python).name}: {sum(size for _, size in sizes) / 1e6:.1f} MB: {listed}")
+    assert sum(size for _, size in sizes) < INSTALLED_BYTES_MAX, listed
+    try_out(environment, tmp_path / "broker")
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
-def test_a_broker_starts_from_what_make_dist_has_made(pattern: str, tmp_path: Path) -> None:
-    (made,) = (ROOT / "dist").glob(pattern)
-    environment = tmp_path / "env"
-    run([sys.executable, "-m", "venv", str(environment)], tmp_path)
-    run([str(environment / "bin" / "pip"), "install", "--quiet", str(made)], tmp_path)
-    try_out(environment, tmp_path / "broker")
+def test_a_broker_starts_from_the_sdist(tmp_path: Path) -> None:
+    (sdist,) = DIST.glob("*.tar.gz")
+    try_out(install(sdist, sys.executable, tmp_path, {}), tmp_path / "broker")
+
+
+def install(file: Path, python: str, directory: Path, variables: dict[str, str]) -> Path:
+    environment = directory / "env"
+    run([python, "-m", "venv", str(environment)], directory, outside())
+    pip = [str(environment / "bin" / "pip"), "install", "--quiet", str(file)]
+    done = subprocess.run(
+        pip, cwd=directory, env={**outside(), **variables}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return environment
+
+
+def sizes_of(environment: Path) -> list[tuple[str, int]]:
+    """Return what lies in site-packages beside pip and setuptools with its sizes, the largest first.
+
+    pip compiles what it installs, which counts.
+    """
+    (site,) = environment.glob("lib/python*/site-packages")
+    sizes: dict[str, int] = {}
+    for path in site.rglob("*"):
+        name = path.relative_to(site).parts[0]
+        if path.is_file() and not name.startswith(("pip", "setuptools")):
+            sizes[name] = sizes.get(name, 0) + os.lstat(path).st_size
+    return sorted(sizes.items(), key=lambda one: -one[1])

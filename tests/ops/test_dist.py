@@ -112,9 +112,13 @@ def test_without_sources_there_is_no_wheel(tmp_path: Path) -> None:
     """As from a copy that has the Python modules alone, or an sdist that other programs made so."""
     for name in METADATA:
         shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "ops/setup", tmp_path / "ops/setup")
+    (tmp_path / "mpbroker/config").mkdir(parents=True)
     (tmp_path / "shm").mkdir()
     (tmp_path / "shm" / "__init__.py").touch()
-    assert "there is no .pyx file below shm or mpbroker in" in refused(tmp_path)
+    assert "is neither a clone nor an sdist, so nothing says which version this is" in refused(tmp_path)
+    said = refused(tmp_path, MPBROKER_VERSION="1.2.3")
+    assert "there is no .pyx file below shm or mpbroker in" in said
     (tmp_path / "shm" / "ring.pyx").touch()
     assert "MPBROKER_NATIVE=0 is for editable installs" in refused(tmp_path, MPBROKER_NATIVE="0")
 

@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
-METADATA = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+METADATA = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "ops/setup/version.py")
 PACKAGES = ("mpbroker", "pyspark_mpbroker", "shm", "spark_integration")
 
 # PySpark looks through pkgutil for pyspark_*, which a finder on sys.meta_path answers to nobody.
@@ -28,16 +28,18 @@ def test_an_editable_install_is_a_path(tmp_path: Path) -> None:
     clone, built, installed, elsewhere = (tmp_path / name for name in ("clone", "built", "installed", "else"))
     for directory in (clone, built, elsewhere):
         directory.mkdir()
-    for name in METADATA:
-        shutil.copy(ROOT / name, clone)
+    for name in (*METADATA, "mpbroker/protocol/schema/NOTICE"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone / name)
+    (clone / "mpbroker/config").mkdir()
     for name in PACKAGES:
-        (clone / name).mkdir()
+        (clone / name).mkdir(exist_ok=True)
         (clone / name / "__init__.py").touch()
     build = "import sys; from setuptools import build_meta; print(build_meta.build_editable(sys.argv[1]))"
     run = subprocess.run(
         [sys.executable, "-c", build, str(built)],
         cwd=clone,
-        env={**os.environ, "MPBROKER_NATIVE": "0"},
+        env={**os.environ, "MPBROKER_NATIVE": "0", "MPBROKER_VERSION": "1.2.3"},
         capture_output=True,
         text=True,
         check=False,

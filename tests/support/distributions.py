@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 NATIVE_PACKAGES = ("shm", "mpbroker")
 PACKAGES = (*NATIVE_PACKAGES, "spark_integration", "pyspark_mpbroker")
-METADATA = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+METADATA = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE")
 UV = (sys.executable, "-m", "uv", "--offline", "--quiet")
 BUILD = (*UV, "build", "--no-build-isolation", "--python", sys.executable)
 

@@ -13,6 +13,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import shlex
 import stat
 import time
@@ -24,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.version import VERSION
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.append import journal
@@ -61,6 +63,12 @@ _OUR_FILES = frozenset(
         ALL_DIRS,
     }
 )
+
+# What this version writes into a log directory, as one number. A version that writes what earlier ones cannot
+# read raises it, and leaves it in meta.properties; without one there the directory has the format 1
+# (docs/UPGRADING.md). Kafka ignores the key.
+FORMAT = 1
+FORMAT_KEY = "mpbroker.format"
 
 # How long to wait for a lock whose holder is unknown.
 LOCK_PATIENCE_S, LOCK_POLL_S = 3.0, 0.02
@@ -295,8 +303,7 @@ def read_properties(directory: Path) -> dict[str, str] | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise FatalError(f"cannot read {path}: {error}") from error
-    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
-    properties = {key.strip(): value.strip() for key, value in pairs}
+    properties = _pairs(text)
     if properties.get("version") == "0" and "broker.id" in properties:
         raise FatalError(
             f"log.dirs: {directory} belongs to an Apache Kafka that runs with ZooKeeper, as {path} says. Go "
@@ -308,7 +315,28 @@ def read_properties(directory: Path) -> dict[str, str] | None:
             f"{path} is not a meta.properties file of version 1. Restore it, "
             "or name an empty directory in log.dirs"
         )
+    check_format(directory)
     return properties
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def check_format(directory: Path) -> None:
+    """Refuse a log directory of a later version of mpbroker. Raises FatalError, OSError."""
+    found = _pairs((directory / META_PROPERTIES).read_text("utf-8", "replace")).get(FORMAT_KEY, "1")
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", found):
+        raise FatalError(
+            f"{directory / META_PROPERTIES}: {FORMAT_KEY}={found} is not a number. Restore the file"
+        )
+    if int(found) > FORMAT:
+        raise FatalError(
+            f"log.dirs: {directory} was used by a later version of mpbroker: it has format {found}, and "
+            f"mpbroker {VERSION} knows formats up to {FORMAT}. Start a version that knows it, or restore a "
+            "copy of before the upgrade (docs/UPGRADING.md). Nothing in the directory was changed"
+        )
 
 
 def _write_properties(directory: Path, cluster_id: str, node_id: int) -> None:

