@@ -144,9 +144,9 @@ def export(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     json: Json = False,
 ) -> None:
-    """Make the directories of a stopped broker ones that Apache Kafka starts on.
+    """Turn a broker's directories into Apache Kafka's.
 
-    Name all of log.dirs. mpbroker goes on with them too, until Kafka has been started.
+    The broker is stopped. Name all of log.dirs. mpbroker goes on with them too, until Kafka has been started.
     """
     from mpbroker.cli import migration
 

@@ -23,6 +23,7 @@ def test_it_sees_what_psutil_sees() -> None:
     assert seen.resident_bytes == pytest.approx(process.memory_info().rss, rel=0.5)
 
 
+@pytest.mark.process
 def test_a_process_that_has_ended_is_left_out() -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
