@@ -4,6 +4,9 @@ A handler passes a request on as its client sent it, and gets back the response 
 coordinator has the request it is parked: it counts as nobody's load, and the end of its connection is
 noticed. A JoinGroup may be away for minutes. Requests on which the coordinator would work for long do not
 reach it at once: what a request may name is bounded by its API, and some are asked a part at a time.
+
+Short commits and heartbeats are forwarded by the turn, and come here only if something uncommon becomes of
+them (`take_over`; `hot_path/forwarded.pxd`).
 """
 
 from __future__ import annotations
