@@ -204,6 +204,8 @@ class Coordinator:
             self._mend(fence)
             self._context.acknowledge_fence()
         self._log.receive()
+        # What has become durable is answered before anything new is begun.
+        self._flush_to_handlers()
         for rings in self._bound_handlers():
             self._receive(rings)
         if self.phase is Phase.READING:
@@ -213,12 +215,15 @@ class Coordinator:
         self._services.step(self.phase is Phase.SERVING)
         self._delays.look(self._now)
         self._log.flush()
-        for rings in self._handlers.values():
-            rings.flush()
+        self._flush_to_handlers()
         counters, timers = self._context.counters, self._services.groups.coordinator.timers
         counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
         counters.set(Counter.COUNT_REBALANCES_DELAYED, timers.count("join") + timers.count("sync"))
         counters.set(Counter.COUNT_HEARTBEATS_DELAYED, timers.count("member"))
+
+    def _flush_to_handlers(self) -> None:
+        for rings in self._handlers.values():
+            rings.flush()
 
     def something_waits(self) -> bool:
         """Return whether something waits; the last look before sleeping."""
