@@ -44,12 +44,14 @@ cdef inline void bell_drain(BellRef *bell) noexcept nogil:
     cdef uint64_t count
     read(bell.fd, &count, sizeof(count))
 
-cdef inline void bell_sleep(BellRef *bell, int timeout_ms) noexcept nogil:
-    """Sleep until rung or a signal. Consumer: armed, and nothing waits."""
+cdef inline bint bell_sleep(BellRef *bell, int timeout_ms) noexcept nogil:
+    """Sleep until rung or a signal. Returns True if rung. Consumer: armed, and nothing waits."""
     cdef pollfd waiter
     waiter.fd, waiter.events, waiter.revents = bell.fd, POLLIN, 0
-    if poll(&waiter, 1, timeout_ms) > 0:
-        bell_drain(bell)
+    if poll(&waiter, 1, timeout_ms) <= 0:
+        return False
+    bell_drain(bell)
+    return True
 
 
 cdef class Doorbell:

@@ -1,8 +1,7 @@
 """An eventfd with an `armed` word; `doorbell.pxd` draws it. Waking an awake process costs no system call."""
 import os
-import select
 
-from shm.doorbell cimport DOORBELL_BYTES, bell_arm, bell_disarm, bell_drain, bell_ring
+from shm.doorbell cimport DOORBELL_BYTES, bell_arm, bell_disarm, bell_drain, bell_ring, bell_sleep
 
 BYTES = DOORBELL_BYTES
 
@@ -43,16 +42,22 @@ cdef class Doorbell:
         bell_drain(&self.ref)
 
     def wait(self, timeout_ms: int, something_waits) -> bool:
-        """Arm, look again, sleep at most `timeout_ms`. Consumer only. True: rung, or `something_waits()`."""
+        """Arm, look again, sleep at most `timeout_ms`. Consumer only. True: rung, or `something_waits()`.
+
+        A signal ends the sleep, too.
+        """
+        cdef int most_ms = timeout_ms
+        cdef bint is_rung, waits = False
         bell_arm(&self.ref)
         try:
-            if something_waits():
+            waits = something_waits()
+            if waits:
                 return True
-            poll = select.poll()
-            poll.register(self.ref.fd, select.POLLIN)
-            if not poll.poll(timeout_ms):
-                return False
-            bell_drain(&self.ref)
-            return True
+            with nogil:
+                is_rung = bell_sleep(&self.ref, most_ms)
+            return is_rung
         finally:
             bell_disarm(&self.ref)
+            if waits:
+                # Its producer has rung meanwhile, as a rule: the next sleep must not end for that.
+                bell_drain(&self.ref)

@@ -27,6 +27,12 @@ cdef class Words:
             raise IndexError(f"word {index} of {self.count}")
         return load_acquire(self.base + index)
 
+    def load_some(self, int first, int count) -> tuple[int, ...]:
+        """Load words that follow each other, one after the other."""
+        if first < 0 or count < 0 or first + count > self.count:
+            raise IndexError(f"words {first} to {first + count} of {self.count}")
+        return tuple([load_acquire(self.base + index) for index in range(first, first + count)])
+
     def store(self, int index, uint64_t value) -> None:
         if not 0 <= index < self.count:
             raise IndexError(f"word {index} of {self.count}")

@@ -25,11 +25,11 @@ from mpbroker.ipc.calls import EnsuredTopic, EnsureTopic, Failed, Message, Recov
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.process import ProcessContext
-from mpbroker.ipc.rings import RingPair
+from mpbroker.ipc.rings import RingPair, any_waits
 from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.slots import Batch, SlotKind, kind_of, unpack_call, unpack_produce
 from mpbroker.ipc.table import Partition
-from mpbroker.ipc.topology import CALL_RING_SLOTS, log_worker
+from mpbroker.ipc.topology import CALL_RING_SLOTS, log_worker, log_worker_number, name_of
 from mpbroker.log.format.names import log_worker_of
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from shm.arena import ArenaFull
@@ -84,6 +84,7 @@ class LogLink:
             for rings in self._rings
         ]
         self._up = {worker for worker in self.workers if context.is_alive(log_worker(worker))}
+        self._bound = self._rings_of_those_up()
         self._context = context
         self._lender = lender
         self._events = events
@@ -105,6 +106,9 @@ class LogLink:
         self._opening_again: dict[bytes, tuple[Topic, int | None]] = {}
         self._removing: dict[bytes, str] = {}
 
+    def _rings_of_those_up(self) -> list[RingPair]:
+        return [self._rings[worker] for worker in self.workers if worker in self._up]
+
     @property
     def is_up(self) -> bool:
         """Return whether every worker is there."""
@@ -117,8 +121,9 @@ class LogLink:
 
     @property
     def idle(self) -> bool:
-        has_unsent = any(rings.has_unsent for rings in self._rings)
-        return not (self._questions or self._unasked or self._unsent or self._removing or has_unsent)
+        if self._questions or self._unasked or self._unsent or self._removing:
+            return False
+        return not any(rings.has_unsent for rings in self._rings)
 
     def owing(self, topic_id: bytes) -> set[int]:
         """Return the workers that still owe an answer about a topic, or are still to be asked."""
@@ -126,11 +131,11 @@ class LogLink:
         return {worker for asked, worker in (*self._questions, *unasked) if asked.topic_id == topic_id}
 
     def waiting(self) -> bool:
-        return any(self._rings[worker].waiting() for worker in self._up)
+        return any_waits(self._bound)
 
     def flush(self) -> None:
-        for worker in self._up:
-            self._rings[worker].flush()
+        for rings in self._bound:
+            rings.flush()
 
     def greet(self) -> None:
         """Ask about our own log. The answer says that its owner has opened it and serves us."""
@@ -202,15 +207,15 @@ class LogLink:
             self.waits_for_room = False
 
     def receive(self) -> None:
-        for worker in list(self._up):
-            for slot in self._rings[worker].take():
+        for rings in self._bound:
+            for slot in rings.take():
                 match kind_of(slot):
                     case SlotKind.PRODUCED:
                         self._appends.produced(unpack_produce(slot))
                     case SlotKind.ANSWER:
-                        self._clients[worker].answered(unpack_call(slot))
+                        self._clients[log_worker_number(rings.other)].answered(unpack_call(slot))
                     case kind:
-                        raise ValueError(f"log worker {worker} sent a descriptor of kind {kind}")
+                        raise ValueError(f"{name_of(rings.other)} sent a descriptor of kind {kind}")
         if self.waits_for_room:
             self._send_on()
 
@@ -218,12 +223,14 @@ class LogLink:
         """Drop everything that was asked of a dead worker. The other workers go on with what they have."""
         self._rings[worker].drop()
         self._up.discard(worker)
+        self._bound = self._rings_of_those_up()
         self._forget_questions(worker)
 
     def welcome(self, worker: int) -> None:
         """Take a successor, which has empty rings, into use."""
         self._rings[worker].rebind()
         self._up.add(worker)
+        self._bound = self._rings_of_those_up()
         self._forget_questions(worker)
 
     def _forget_questions(self, worker: int) -> None:

@@ -54,7 +54,7 @@ from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, Places
 from mpbroker.ipc.process import IDLE_SLEEP_MS, MAX_SLEEP_MS, ExitCode, FatalError, Fence, ProcessContext
-from mpbroker.ipc.rings import RingPair
+from mpbroker.ipc.rings import RingPair, any_waits
 from mpbroker.ipc.rpc import RpcServer
 from mpbroker.ipc.slots import SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition, read_partition_surely
@@ -148,6 +148,7 @@ class Coordinator:
         # Handlers that died and were not welcomed anew: `roles` may name a successor whose rings are not
         # bound.
         self._fenced: set[int] = set()
+        self._bound: tuple[tuple[int, ...] | None, list[RingPair]] = (None, [])
         burst_s = config.controller_quota_window_num * config.controller_quota_window_size_seconds
         measured = MutationMeters(memory.meters(COORDINATOR), memory.quota_secret)
         mutations = Mutations(burst_s, monotonic_ms, measured)
@@ -203,6 +204,8 @@ class Coordinator:
             self._mend(fence)
             self._context.acknowledge_fence()
         self._log.receive()
+        # What has become durable is answered before anything new is begun.
+        self._flush_to_handlers()
         for rings in self._bound_handlers():
             self._receive(rings)
         if self.phase is Phase.READING:
@@ -212,34 +215,45 @@ class Coordinator:
         self._services.step(self.phase is Phase.SERVING)
         self._delays.look(self._now)
         self._log.flush()
-        for rings in self._handlers.values():
-            rings.flush()
+        self._flush_to_handlers()
         counters, timers = self._context.counters, self._services.groups.coordinator.timers
         counters.set(Counter.COUNT_ARENA_BYTES, self._lender.in_use_bytes)
         counters.set(Counter.COUNT_REBALANCES_DELAYED, timers.count("join") + timers.count("sync"))
         counters.set(Counter.COUNT_HEARTBEATS_DELAYED, timers.count("member"))
 
+    def _flush_to_handlers(self) -> None:
+        for rings in self._handlers.values():
+            rings.flush()
+
     def something_waits(self) -> bool:
         """Return whether something waits; the last look before sleeping."""
         if self._context.pending_fence() is not None:
             return True
-        if self._log.waiting():
-            return True
-        return any(rings.waiting() for rings in self._bound_handlers())
+        return self._log.waiting() or any_waits(self._bound_handlers())
 
     @property
     def sleep_ms(self) -> int:
-        announcers = (self._announcer, self._credentials, self._limits, self._brokers)
-        blocked_base = self.phase is Phase.SERVING and any(one.has_news for one in announcers)
+        blocked_base = self.phase is Phase.SERVING and self._has_news
         polls = blocked_base or self.phase is Phase.READING or self._log.waits_for_room
         most_ms = POLL_MS if polls else IDLE_SLEEP_MS if self.idle else MAX_SLEEP_MS
         return self._services.sleep_ms(most_ms)
 
     @property
+    def _has_news(self) -> bool:
+        """Return whether something is to be announced."""
+        return (
+            self._announcer.has_news
+            or self._credentials.has_news
+            or self._limits.has_news
+            or self._brokers.has_news
+        )
+
+    @property
     def idle(self) -> bool:
         """Return whether nobody waits for anything, so that the process may stop."""
-        busy = self._calls or self._round or self._waiting or not self._log.idle or not self._services.is_idle
-        return not busy and not any(rings.has_unsent for rings in self._handlers.values())
+        if self._calls or self._round or self._waiting or not (self._services.is_idle and self._log.idle):
+            return False
+        return not any(rings.has_unsent for rings in self._handlers.values())
 
     # --- handlers
 
@@ -251,11 +265,12 @@ class Coordinator:
         return Now(self._state.topics, written, len(self._calls), away)
 
     def _bound_handlers(self) -> list[RingPair]:
-        return [
-            self._rings(index)
-            for index in HANDLERS
-            if self._context.is_alive(index) and index not in self._fenced
-        ]
+        """Return the rings of the handlers that are there, from memory while they are the same ones."""
+        incarnations = self._context.incarnations(HANDLERS[0], len(HANDLERS))
+        if incarnations != self._bound[0]:
+            there = [index for index, one in zip(HANDLERS, incarnations, strict=True) if one]
+            self._bound = incarnations, [self._rings(one) for one in there if one not in self._fenced]
+        return self._bound[1]
 
     def _rings(self, index: int) -> RingPair:
         if index not in self._handlers:
@@ -321,8 +336,10 @@ class Coordinator:
             if fence.alive:
                 rings.rebind()
                 self._fenced.discard(fence.role)
+                self._bound = (None, [])
                 return
             self._fenced.add(fence.role)
+            self._bound = (None, [])
             self._lives[fence.role] += 1
             self._calls = deque(entry for entry in self._calls if entry[0].handler != fence.role)
             rings.drop()

@@ -12,12 +12,15 @@ import logging
 from collections import deque
 from functools import partial
 
+from mpbroker.handlers.api_parts.offset_commits import surely_small
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.calls.patient_client import NEVER_MS
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, HandlerTurn
 from mpbroker.handlers.produce.produce_order import ProduceOrder
 from mpbroker.handlers.requests.exchange import Exchange
 from mpbroker.handlers.requests.faults import Faults
+from mpbroker.handlers.requests.limits import LOOKED_INTO_BYTES
 from mpbroker.handlers.wiring import make_broker, session_slots
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
@@ -93,6 +96,7 @@ class Handler:
         self.turn = HandlerTurn(
             context.index, memory, context.counters, TopicTable(len(self.log_workers)), rings
         )
+        self.to_coordinator = self.outboxes[COORDINATOR]
         self.produces = ProduceOrder(self.turn)
         if missing := LIBRARIES.missing():
             log.info(
@@ -139,7 +143,10 @@ class Handler:
         ]
 
     def _take_limits(self) -> None:
-        self.turn.fetch_bytes_max = self.context.config.fetch_max_bytes
+        config = self.context.config
+        self.turn.fetch_bytes_max = config.fetch_max_bytes
+        # Shorter bodies need no look into them before they are passed on.
+        self.turn.forwarded_bytes_max = min(LOOKED_INTO_BYTES, surely_small(config.message_max_bytes))
 
     def _choose_leaving(self) -> None:
         """Have the turn leave every request to Python if somebody here has to see all of them."""
@@ -172,6 +179,7 @@ class Handler:
             self.work()
 
     def take_and_serve(self, timeout_ms: int) -> None:
+        self.turn.forwards = self.broker.coordinator.server_is_up and not self.to_coordinator
         slots = self.turn.serve(timeout_ms)
         for word in self.order_words:
             self.turn.changed(word)
@@ -263,11 +271,19 @@ class Handler:
             return RETRY_FULL_RING_MS
         if self.broker.waiting or self.broker.transactions.holds.has_news:
             return RETRY_FULL_ARENA_MS
-        waited_for = (self.broker.fetches, self.broker.coordinator, self.broker.transactions, self.faults)
-        known = [ms for ms in (one.next_deadline_ms() for one in waited_for) if ms is not None]
-        if not known:
+        next_ms = NEVER_MS
+        for waited_for in (
+            self.broker.fetches,
+            self.broker.coordinator,
+            self.broker.transactions,
+            self.faults,
+        ):
+            due_ms = waited_for.next_deadline_ms()
+            if due_ms is not None and due_ms < next_ms:
+                next_ms = due_ms
+        if next_ms == NEVER_MS:
             return IDLE_SLEEP_MS
-        return max(0, min(MAX_SLEEP_MS, min(known) - monotonic_ms()))
+        return max(0, min(MAX_SLEEP_MS, next_ms - monotonic_ms()))
 
     def flush(self) -> None:
         self.turn.flush()
@@ -331,6 +347,8 @@ class Handler:
                 client = self.broker.coordinator
                 if is_log_worker(answer.owner):
                     client = self.broker.log_calls[log_worker_number(answer.owner)]
+                else:
+                    self.take_over(answer.request)
                 client.answered(answer)
             elif kind in (SlotKind.SEND, SlotKind.NOOP, SlotKind.CLOSE):
                 # An answer of the turn that found the processor's ring full.
@@ -395,6 +413,22 @@ class Handler:
             if not (self.faults and self.faults.meets(exchange)):
                 exchange.run()
         return exchange
+
+    def take_over(self, number: int | None = None) -> None:
+        """Take over a request that the turn has forwarded, or all: what comes now is not for the turn."""
+        for call in self.turn.take_forwarded(number):
+            slot = unpack_request(call.request)
+            api, arena = self.broker.apis[slot.api_key], self.request_arenas[slot.processor]
+            if call.is_dropped or not arena.check(slot.block, slot.generation):
+                self.broker.forwarding.take_over_dropped(call)
+                continue
+            exchange = ApiExchange(slot, arena.view(slot.block, slot.length), api, self.broker)
+            if exchange.can_be_served():
+                self.open[exchange] = None
+                exchange.on_end = partial(self.ended, exchange)
+                self.broker.forwarding.take_over(exchange, call)
+            else:
+                self.broker.forwarding.take_over_dropped(call)
 
     def serve_delayed(self, *, all_of_them: bool = False) -> None:
         """Serve the requests that a fault has delayed for long enough."""
@@ -466,6 +500,7 @@ class Handler:
         self.forget_ended_work()
         self.broker.fetches.forget_processor(fence.role)
         self.broker.forwarding.forget_processor(fence.role)
+        self.turn.forget_forwarded(fence.role)
         self.outboxes[fence.role].clear()
         self.broker.answers.reclaim(fence.role)
         self.broker.waiting.forget_processor(fence.role)
@@ -552,6 +587,7 @@ class Handler:
             self.coordinator_was_fenced = True
             self.turn.drop_inbox(COORDINATOR)
             self.broker.transactions.holds.coordinator_died()
+            self.take_over()
             self.broker.coordinator.server_died()
 
     def finish(self) -> None:
@@ -569,6 +605,7 @@ class Handler:
             self.run_once(LEAVING_SLEEP_MS)
         for slot in self.produces.take_waiting():
             self.broker.answers.close(slot)
+        self.take_over()
         for exchange in list(self.open):
             exchange.close()
         self.broker.waiting.give_up()
@@ -576,7 +613,7 @@ class Handler:
         self.flush()
 
     def has_unfinished(self) -> bool:
-        jobs = self.turn.waiting_jobs or self.turn.shared_jobs
+        jobs = self.turn.waiting_jobs or self.turn.shared_jobs or self.turn.forwarded_count
         waits = self.unsent or self.broker.waiting or self.produces
         return bool(self.open or self.heavy or jobs or waits)
 

@@ -35,7 +35,7 @@ from mpbroker.ipc.rings import Outbox
 from mpbroker.ipc.rpc import RpcClient
 from mpbroker.ipc.slots import Request
 from mpbroker.ipc.topology import COORDINATOR, log_worker
-from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.api_keys import FIRST_FLEXIBLE, ApiKey
 from mpbroker.security.audit_log import audit_of
 from shm.arena import Arena
 from shm.clock import monotonic_ms
@@ -56,7 +56,7 @@ def make_broker(
     """
     config, memory = context.config, context.memory
     workers = range(memory.sizes.log_workers)
-    coordinator = _coordinator(context, arena, outboxes[COORDINATOR])
+    coordinator = _coordinator(context, arena, outboxes[COORDINATOR], turn)
     table, marks = memory.table(), memory.marks()
     # Nobody waits any more for what a predecessor marked.
     marks.clear_waiter(number)
@@ -134,9 +134,24 @@ def session_slots(config: BrokerConfig) -> int:
     return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
 
 
-def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox) -> PatientClient:
-    client = _client(context, arena, COORDINATOR, outbox.push)
-    made = PatientClient(client, outbox.clear, outbox.rebind, context.counters, SUCCESSOR_MS)
+def _coordinator(context: ProcessContext, arena: Arena, outbox: Outbox, turn: HandlerTurn) -> PatientClient:
+    turn.forward(arena, next(context.call_numbers()), forwarded_apis())
+    client = RpcClient(
+        Lender(arena, context.index),
+        COORDINATOR,
+        context.memory.arena(COORDINATOR),
+        outbox.push,
+        iter(turn.next_call_number, None),
+        outbox.push_quietly,
+    )
+    made = PatientClient(
+        client,
+        outbox.clear,
+        outbox.rebind,
+        context.counters,
+        SUCCESSOR_MS,
+        lambda: turn.forwarded_count,
+    )
     made.server_is_up = context.is_alive(COORDINATOR)
     return made
 
@@ -145,6 +160,18 @@ def _log_client(context: ProcessContext, arena: Arena, worker: int, turn: Handle
     """Build a log worker's client. Its calls go behind all jobs sent before; the turn handles deaths."""
     push = partial(turn.push_job, worker=worker)
     return PatientClient(_client(context, arena, log_worker(worker), push))
+
+
+def forwarded_apis() -> list[tuple[int, int, int, int]]:
+    """Return the requests that the turn forwards by itself, as `HandlerTurn.forward` wants them.
+
+    They are those of a connection that may be under way with others, and are sent all the time.
+    """
+    apis = all_apis()
+    return [
+        (key, apis[key].oldest, apis[key].latest, FIRST_FLEXIBLE[key])
+        for key in (ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT)
+    ]
 
 
 def _client(context: ProcessContext, arena: Arena, server: int, push: Callable[[bytes], object]) -> RpcClient:

@@ -35,6 +35,10 @@ class Lender:
         self._sizes[block] = size
         return block, self._arena.lend(block, borrower)
 
+    def adopt(self, block: int, size: int) -> None:
+        """Note a block of this arena that native code has lent, so that its lease is ended here."""
+        self._sizes[block] = size
+
     def end(self, block: int, generation: int) -> None:
         """End a lease. A stale descriptor is ignored: its block was reclaimed before."""
         if block in self._sizes and self._arena.take_back(block, generation):

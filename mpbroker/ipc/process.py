@@ -168,6 +168,10 @@ class ProcessContext:
         """Return whether the role has a process now, as far as the supervisor declared."""
         return self._roles.load(role) != 0
 
+    def incarnations(self, first: int, count: int) -> tuple[int, ...]:
+        """Return which process each of these roles has now, 0 for none."""
+        return self._roles.load_some(first, count)
+
     def is_ready(self, role: int) -> bool:
         """Return whether the role has a process that serves.
 

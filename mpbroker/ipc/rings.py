@@ -6,7 +6,7 @@ to ring when it has taken some. `mpbroker/ipc/slots.pxd` explains the descriptor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from mpbroker.ipc.process import ProcessContext
@@ -24,6 +24,7 @@ class Outbox:
         self._ring_bell = ring_bell
         self._unsent = unsent
         self._waiting = bytearray()
+        self._is_urgent = False
         self._asked_for_space = False
         self.times_full = 0
 
@@ -37,6 +38,15 @@ class Outbox:
         return bool(self._waiting and self._ring.room())
 
     def push(self, slot: bytes) -> None:
+        self._waiting += slot
+        self._is_urgent = True
+        self._unsent.add(self)
+
+    def push_quietly(self, slot: bytes) -> None:
+        """Queue a descriptor that need not wake the consumer: it looks at it when it wakes for another one.
+
+        A full ring wakes the consumer nevertheless.
+        """
         self._waiting += slot
         self._unsent.add(self)
 
@@ -52,6 +62,7 @@ class Outbox:
                 self._publish()
         if self._waiting:
             return False
+        self._is_urgent = False
         self._unsent.discard(self)
         if self._asked_for_space:
             self._asked_for_space = False
@@ -62,11 +73,13 @@ class Outbox:
         published = self._ring.push_batch(bytes(self._waiting))
         if published:
             del self._waiting[: published * BYTES_PER_SLOT]
+        if self._waiting or (published and self._is_urgent):
             self._ring_bell()
 
     def clear(self) -> None:
         """Drop what waits: the consumer is dead, and nobody will take it."""
         self._waiting.clear()
+        self._is_urgent = False
         self._unsent.discard(self)
         self._asked_for_space = False
 
@@ -74,6 +87,14 @@ class Outbox:
         """Begin with the new ring of the consumer's successor."""
         self.clear()
         self._ring.rebind()
+
+
+def any_waits(pairs: Iterable[RingPair]) -> bool:
+    """Return whether something waits in one of these; a loop, since it runs before each sleep."""
+    for pair in pairs:  # noqa: SIM110
+        if pair.waiting():
+            return True
+    return False
 
 
 class RingPair:
@@ -87,7 +108,7 @@ class RingPair:
 
     def waiting(self) -> bool:
         """Return whether there is something to take, or room for what waits to be sent."""
-        return bool(self._inbox.waiting()) or self._outbox.can_publish
+        return self._inbox.waiting() > 0 or self._outbox.can_publish
 
     @property
     def has_unsent(self) -> bool:
@@ -96,6 +117,8 @@ class RingPair:
     def take(self) -> list[bytes]:
         """Take the descriptors that came, oldest first."""
         slots, producer_waits = self._inbox.take()
+        if not slots:
+            return []
         if producer_waits:
             self._ring_other()
         return [slots[at : at + BYTES_PER_SLOT] for at in range(0, len(slots), BYTES_PER_SLOT)]

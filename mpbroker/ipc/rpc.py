@@ -3,7 +3,7 @@
     client -> server    CALL     the message lies in a block of the client's arena
     server -> client    TAKEN    ends the lease of that block early, if the answer may take long
     server -> client    ANSWER   ends the lease of that block; the answer lies in one of the server's arena
-    client -> server    RETURN   ends the lease of the answer's block
+    client -> server    RETURN   ends the lease of the answer's block; need not wake the server
 
 A server that has no memory for an answer sends an ANSWER without a block. A client does not block: its `then`
 is called with the answer, or with `Failed` in its place. The owner of a client hears of deaths from the
@@ -42,7 +42,8 @@ class _Pending(NamedTuple):
 class RpcClient:
     """Calls to one process. `lender` has the blocks of calls, `theirs` is the arena in which answers lie.
 
-    `push` sends a descriptor to the server; `numbers` are those of `ProcessContext.call_numbers`.
+    `push` sends a descriptor to the server; `give_back` sends one that need not wake it, as `push` if not
+    given. `numbers` are those of `ProcessContext.call_numbers`.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class RpcClient:
         theirs: Arena,
         push: Callable[[bytes], object],
         numbers: Iterator[int],
+        give_back: Callable[[bytes], object] | None = None,
     ) -> None:
         self.name = name_of(server)
         self._lender = lender
         self._server = server
         self._theirs = theirs
         self._push = push
+        self._give_back = give_back or push
         self._numbers = numbers
         self._pending: dict[int, _Pending] = {}
 
@@ -81,6 +84,11 @@ class RpcClient:
         owner = self._lender.owner
         self._push(pack_call(SlotKind.CALL, owner, number, block, generation, len(data), connection))
         return number
+
+    def adopt(self, number: int, block: int, generation: int, size: int, then: Then) -> None:
+        """Take over a call that native code has sent: its answer goes to `then`."""
+        self._lender.adopt(block, size)
+        self._pending[number] = _Pending(block, generation, then)
 
     def answered(self, answer: Call) -> None:
         """End the call that this ANSWER is for, and give the answer's block back.
@@ -107,7 +115,7 @@ class RpcClient:
             return self._no_answer("found no memory")
         is_there = self._theirs.check(answer.block, answer.generation)
         message = decode(bytes(self._theirs.view(answer.block, answer.length))) if is_there else None
-        self._push(pack_return(answer.owner, answer.block, answer.generation))
+        self._give_back(pack_return(answer.owner, answer.block, answer.generation))
         return message or self._no_answer("was stale")
 
     def _no_answer(self, why: str) -> Failed:

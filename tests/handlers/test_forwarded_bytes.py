@@ -179,13 +179,17 @@ class Throttled:
         return Pause(self.pause_ms, ThrottledBy.THROTTLED_BY_REQUEST)
 
 
-def frames(rig: Rig, key: ApiKey, version: int) -> dict[str, str]:
-    """Return all frames that a client can be sent, by the coordinator's answer, in hexadecimal."""
+def frames(rig: Rig, key: ApiKey, version: int, *, by_turn: bool) -> dict[str, str]:
+    """Return all frames that a client can be sent, by the coordinator's answer, in hexadecimal.
+
+    Only Python knows of quotas here.
+    """
     found = {}
     throttled = rig.handler.broker.throttling = Throttled()  # type: ignore[assignment]
 
     def frame(code: ErrorCode, how: str, pause_ms: int) -> None:
         throttled.pause_ms = pause_ms
+        rig.handler.turn.leaves_all = not by_turn or pause_ms > 0
         call, _ = hand_on(rig, key, version, request_for(key, version))
         if how == "failed":
             rig.coordinator.answer(call, Failed(code, ""))
@@ -211,8 +215,11 @@ def sent(rig: Rig) -> Any:
     return reply
 
 
+@pytest.mark.parametrize("by_turn", [False, True])
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_clients_get_the_bytes_that_they_always_got(rig: Rig, key: ApiKey, version: int) -> None:
+def test_clients_get_the_bytes_that_they_always_got(
+    rig: Rig, key: ApiKey, version: int, by_turn: bool
+) -> None:
     rig.publish(topic_image("t", 1))
     recorded = json.loads(RECORDED.read_text())
-    assert frames(rig, key, version) == recorded[f"{key.name} {version}"]
+    assert frames(rig, key, version, by_turn=by_turn) == recorded[f"{key.name} {version}"]

@@ -58,6 +58,47 @@ def test_what_does_not_fit_waits_in_its_order_and_asks_for_room() -> None:
     assert (rung.outbox.times_full, rung.unsent) == (1, set())
 
 
+def test_what_is_pushed_quietly_is_published_without_a_ring() -> None:
+    rung = Rung()
+    rung.outbox.push_quietly(slot(0))
+    assert rung.outbox.flush()
+    assert (rung.taken(), rung.times, rung.unsent) == (([0], False), 0, set())
+    rung.outbox.push(slot(1))
+    rung.outbox.push_quietly(slot(2))
+    assert rung.outbox.flush()
+    assert (rung.taken(), rung.times) == (([1, 2], False), 1)
+    rung.outbox.push_quietly(slot(3))
+    assert rung.outbox.flush()
+    assert rung.times == 1
+
+
+def test_a_ring_that_is_full_of_what_was_pushed_quietly_wakes_its_consumer() -> None:
+    rung = Rung()
+    for number in range(SLOTS):
+        rung.outbox.push_quietly(slot(number))
+    assert rung.outbox.flush()
+    assert rung.times == 0
+    rung.outbox.push_quietly(slot(SLOTS))
+    assert not rung.outbox.flush()
+    assert rung.times == 1
+    assert rung.taken() == ([0, 1, 2, 3], True)
+    assert rung.outbox.flush()
+    assert (rung.taken(), rung.unsent) == (([SLOTS], False), set())
+
+
+def test_what_is_urgent_and_finds_the_ring_full_rings_once_it_is_published() -> None:
+    rung = Rung()
+    for number in range(SLOTS):
+        rung.outbox.push_quietly(slot(number))
+    rung.outbox.flush()
+    rung.outbox.push(slot(SLOTS))
+    assert not rung.outbox.flush()
+    rung.taken()
+    before = rung.times
+    assert rung.outbox.flush()
+    assert rung.times == before + 1
+
+
 def test_what_waits_for_a_dead_consumer_is_dropped() -> None:
     rung = Rung()
     for number in range(SLOTS + 1):

@@ -67,6 +67,37 @@ def pair() -> Pair:
     return Pair()
 
 
+def test_a_block_comes_back_by_a_way_of_its_own(pair: Pair) -> None:
+    quietly: deque[bytes] = deque()
+    client = RpcClient(
+        pair.of_client,
+        SERVER,
+        pair.arenas[SERVER],
+        pair.to_server.append,
+        itertools.count(41),
+        quietly.append,
+    )
+    client.call(FindToClean(), pair.heard.append)
+    pair.serve(Acknowledged())
+    client.answered(unpack_call(pair.to_client.popleft()))
+    assert (pair.heard, len(pair.to_server)) == ([Acknowledged()], 0)
+    returned = unpack_return(quietly.pop())
+    pair.of_server.end(returned.block, returned.generation)
+    assert pair.lent() == 0
+
+
+def test_a_call_that_native_code_has_sent_is_adopted(pair: Pair) -> None:
+    size = len(encode(FindToClean()))
+    block = pair.arenas[CLIENT].allocate(size)
+    pair.arenas[CLIENT].view(block, size)[:] = encode(FindToClean())
+    generation = pair.arenas[CLIENT].lend(block, SERVER)
+    pair.to_server.append(pack_call(SlotKind.CALL, CLIENT, 7, block, generation, size))
+    pair.client.adopt(7, block, generation, size, pair.heard.append)
+    pair.serve(Acknowledged())
+    pair.hear()
+    assert (pair.heard, pair.lent()) == ([Acknowledged()], 0)
+
+
 def test_a_call_is_answered_and_leaves_nothing(pair: Pair) -> None:
     assert pair.call(FindToClean()) == 41
     assert len(pair.client) == 1

@@ -143,6 +143,15 @@ def test_what_came_before_arming_is_found(bell: Doorbell) -> None:
     assert bell.wait(0, lambda: ring.waiting() > 0)
 
 
+def test_a_ring_for_what_the_look_has_found_does_not_end_the_next_sleep(bell: Doorbell) -> None:
+    def look() -> bool:
+        bell.ring()
+        return True
+
+    assert bell.wait(0, look)
+    assert not is_readable(bell.fd)
+
+
 def test_wait_disarms_whatever_happens() -> None:
     memory, fd = sparse(BELL_BYTES), Doorbell.new_fd()
     bell, armed = Doorbell(memory, fd), Words(memory)
@@ -207,6 +216,10 @@ def test_words_keep_all_64_bits_and_their_bounds() -> None:
             words.load(index)
         with pytest.raises(IndexError):
             words.store(index, 1)
+    assert words.load_some(2, 2) == (0, 2**64 - 1)
+    for first, count in ((-1, 2), (3, 2), (0, -1)):
+        with pytest.raises(IndexError):
+            words.load_some(first, count)
     with pytest.raises(OverflowError):
         words.store(0, 2**64)
 

@@ -46,7 +46,7 @@ class Announcer:
 
     @property
     def has_news(self) -> bool:
-        return self._writer.has_news(bool(self._changed or self._removed or self._quotas or self._acls))
+        return self._writer.has_news
 
     def opened(self, topic: Topic, partitions: Places) -> bool:
         """Note where the log process has a topic. Return whether that is news."""

@@ -25,6 +25,8 @@ class Written(Enum):
 class BulletinWriter:
     """The writer of one bulletin; `what` is its content in an operator's words, for the log.
 
+    `has_news` says that there is something to write, which a base that is too large no longer is. The loop
+    reads it on every turn.
     Actions that wait for an announcement run when it is out.
     """
 
@@ -32,21 +34,18 @@ class BulletinWriter:
         self._publisher = publisher
         self._what = what
         self._needs_base = True
-        self._is_too_large = False
+        self.has_news = True
         self._then: list[Callable[[], None]] = []
         self._encoder = msgspec.msgpack.Encoder()
 
-    def has_news(self, has_changes: bool) -> bool:
-        return not self._is_too_large and (self._needs_base or has_changes)
-
     def changed(self) -> None:
-        """Try a base that was too large again: a change may have made it smaller."""
-        self._is_too_large = False
+        """Note that there is news. A base that was too large is tried again: it may have become smaller."""
+        self.has_news = True
 
     def replaced(self) -> None:
         """Have the next message be a base: what was announced before may not be true any more."""
         self._needs_base = True
-        self._is_too_large = False
+        self.has_news = True
 
     def then(self, action: Callable[[], None]) -> None:
         self._then.append(action)
@@ -63,13 +62,14 @@ class BulletinWriter:
             except BulletinFull:
                 self._needs_base = True
             else:
+                self.has_news = False
                 return Written.DELTA
         if not self._publisher.can_publish_base():
             return Written.NOTHING
+        self.has_news = False
         try:
             self._publisher.publish_base(self._encoder.encode(base()))
         except BaseTooLarge as error:
-            self._is_too_large = True
             _log.error("%s are not announced: %s. Remove some of them", self._what, error)
             return Written.TOO_LARGE
         self._needs_base = False

@@ -51,7 +51,7 @@ class NewsAnnouncer(Generic[K]):
 
     @property
     def has_news(self) -> bool:
-        return self._writer.has_news(bool(self._changed))
+        return self._writer.has_news
 
     def changed(self, keys: Iterable[K], then: Callable[[], None]) -> None:
         self._writer.changed()

@@ -42,7 +42,10 @@ class Offsets:
     def begin(self, keys: Iterable[OffsetKey]) -> None:
         """Note that records of these keys are being appended."""
         for key in keys:
-            self._under_way.setdefault(key.group, Counter())[key.topic, key.partition] += 1
+            under_way = self._under_way.get(key.group)
+            if under_way is None:
+                under_way = self._under_way[key.group] = Counter()
+            under_way[key.topic, key.partition] += 1
 
     def end(self, keys: Iterable[OffsetKey]) -> None:
         """Note that the records are durable, or refused."""

@@ -72,6 +72,7 @@ class Shard(Protocol):
 class CoordinatorRuntime:
     def __init__(self, spec: TopicSpec, host: Host, shard: Shard, envelopes: Envelopes) -> None:
         self._shard = shard
+        self._handlers: Mapping[int, Handler] = {int(key): serve for key, serve in shard.handlers.items()}
         self._envelopes = envelopes
         self._topic = InternalTopic(spec, host, shard, self)
         # Requests for which the topic has to be created.
@@ -87,7 +88,7 @@ class CoordinatorRuntime:
             if self._shard.partitions.is_missing and request.api_key in self._shard.creators:
                 self._hold(waiter, request)
                 return
-            serve = self._shard.handlers[ApiKey(request.api_key)]
+            serve = self._handlers[request.api_key]
             context = RequestContext(waiter, request.version, request.client_id, request.client_host)
             response = serve(context, message)
             if response is not None:

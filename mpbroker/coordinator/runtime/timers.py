@@ -81,6 +81,8 @@ class Timers:
         A timer's name is a kind, or a tuple of a kind and the name of what it is for, which log messages call
         a `noun`. `on_fault` is called with that name if the action raised.
         """
+        if not self._heap or self._heap[0][0] > now_ms:
+            return
         for name, action in self.due(now_ms):
             try:
                 action()

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import Outcome
 from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import ZERO_UUID, Message
@@ -30,21 +31,27 @@ def forward_allowed(
     exchange: ApiExchange,
     refused: Callable[[Any, ErrorCode], Any],
     response: Callable[[list[Any]], Message],
-    pass_on: Callable[[], None],
-) -> Generator[None, None, Message | None]:
+) -> Outcome:
     """Forward the part of a request that is about topics which its client may read.
 
-    `refused` makes the result of a topic that the client may not read, `response` the answer from results.
-    `pass_on` forwards the request as it came, if all of it is allowed.
+    It goes as it came if all of it is allowed. `refused` makes the result of a topic that the client may not
+    read, `response` the answer from results.
     """
-    authorization = exchange.broker.authorization
-    if not authorization.is_on:
-        pass_on()
-        return None
+    if exchange.broker.authorization.is_on:
+        return _forward_some(exchange, refused, response)
+    exchange.broker.forwarding.pass_on(exchange)
+    return None
+
+
+def _forward_some(
+    exchange: ApiExchange,
+    refused: Callable[[Any, ErrorCode], Any],
+    response: Callable[[list[Any]], Message],
+) -> Generator[None, None, Message | None]:
     topics = exchange.body.topics
     allowed, denied = yield from exchange.split(READ_TOPIC, topics, lambda one: name_of(exchange, one))
     if not denied:
-        pass_on()
+        exchange.broker.forwarding.pass_on(exchange)
         return None
     results = [refused(topic, READ_TOPIC.denied) for topic in denied]
     if not allowed:

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from mpbroker.handlers.api_parts.allowed_topics import forward_allowed, name_of
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import Outcome
 from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import Message
@@ -30,7 +31,7 @@ def pass_on_commit(
     exchange: ApiExchange,
     refused: Callable[[Any, ErrorCode], Any],
     response: Callable[[list[Any]], Message],
-) -> Generator[None, None, Message | None]:
+) -> Outcome:
     """Pass a commit on to the coordinator, unless it is too much for one batch.
 
     `refused` and `response` are for topics that the client may not read: see `forward_allowed`.
@@ -38,15 +39,18 @@ def pass_on_commit(
     most_bytes = exchange.broker.config.message_max_bytes
     raw = exchange.raw_body()
     # Requests that are surely small enough are not decoded.
-    may_be_large = len(raw) > most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES
+    may_be_large = len(raw) > surely_small(most_bytes)
     if (exchange.is_long or may_be_large) and is_too_large(exchange.body, most_bytes):
         exchange.fail(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-    elif exchange.is_long:
-        return (yield from _forward_in_parts(exchange, refused, response))
-    else:
-        forward = exchange.broker.forwarding.pass_on
-        return (yield from forward_allowed(exchange, refused, response, lambda: forward(exchange)))
-    return None
+        return None
+    if exchange.is_long:
+        return _forward_in_parts(exchange, refused, response)
+    return forward_allowed(exchange, refused, response)
+
+
+def surely_small(most_bytes: int) -> int:
+    """Return the size of a request up to which its records surely have no more than `most_bytes`."""
+    return most_bytes // SMALLEST_RECORD_BYTES * SMALLEST_PARTITION_BYTES
 
 
 def is_too_large(request: Any, most_bytes: int) -> bool:

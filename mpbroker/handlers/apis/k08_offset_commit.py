@@ -6,15 +6,15 @@ OffsetMetadataManager.commitOffset.)
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.offset_commits import pass_on_commit
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import Outcome
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import Message, OffsetCommitRequest, OffsetCommitResponse
+from mpbroker.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
 
 Topic: TypeAlias = OffsetCommitResponse.OffsetCommitResponseTopic
 
@@ -39,6 +39,6 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> OffsetCommitResponse:
 
 
 @api(ApiKey.OFFSET_COMMIT, 2, 10, name="OffsetCommit", failed=failed, is_forwarded=True)
-def handle(exchange: ApiExchange) -> Generator[None, None, Message | None]:
+def handle(exchange: ApiExchange) -> Outcome:
     """Stores offsets of a group, durably before it answers."""
     return pass_on_commit(exchange, refused, response_of)

@@ -7,15 +7,15 @@ OffsetMetadataManager.commitTransactionalOffset; KIP-98, KIP-447, KIP-890.)
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.offset_commits import pass_on_commit
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import Outcome
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import Message, TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from mpbroker.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 Topic: TypeAlias = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 
@@ -39,6 +39,6 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> TxnOffsetCommitResponse:
 
 
 @api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, name="TxnOffsetCommit", failed=failed, is_forwarded=True)
-def handle(exchange: ApiExchange) -> Generator[None, None, Message | None]:
+def handle(exchange: ApiExchange) -> Outcome:
     """Stores offsets of a group that count when a transaction is committed."""
     return pass_on_commit(exchange, refused, response_of)

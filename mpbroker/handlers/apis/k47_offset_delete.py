@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.allowed_topics import forward_allowed
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
+from mpbroker.handlers.requests.exchange import Outcome
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.messages import Message, OffsetDeleteRequest, OffsetDeleteResponse
+from mpbroker.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
 
 Topic: TypeAlias = OffsetDeleteResponse.OffsetDeleteResponseTopic
 
@@ -29,11 +29,6 @@ def refused(topic: OffsetDeleteRequest.OffsetDeleteRequestTopic, code: ErrorCode
 
 
 @api(ApiKey.OFFSET_DELETE, 0, 0, name="OffsetDelete", is_forwarded=True)
-def handle(exchange: ApiExchange) -> Generator[None, None, Message | None]:
+def handle(exchange: ApiExchange) -> Outcome:
     """Deletes committed offsets of topics that the group is not subscribed to."""
-    return forward_allowed(
-        exchange,
-        refused,
-        lambda topics: OffsetDeleteResponse(topics=topics),
-        lambda: exchange.broker.forwarding.pass_on(exchange),
-    )
+    return forward_allowed(exchange, refused, lambda topics: OffsetDeleteResponse(topics=topics))

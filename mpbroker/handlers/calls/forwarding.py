@@ -4,14 +4,19 @@ A handler passes a request on as its client sent it, and gets back the response 
 coordinator has the request it is parked: it counts as nobody's load, and the end of its connection is
 noticed. A JoinGroup may be away for minutes. Requests on which the coordinator would work for long do not
 reach it at once: what a request may name is bounded by its API, and some are asked a part at a time.
+
+Short commits and heartbeats are forwarded by the turn, and come here only if something uncommon becomes of
+them (`take_over`; `hot_path/forwarded.pxd`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from mpbroker.handlers.calls.patient_client import PatientClient
+from mpbroker.handlers.hot_path.turn import Forwarded
 from mpbroker.handlers.requests.exchange import Exchange, Outcome
 from mpbroker.handlers.requests.limits import KEPT_BYTES
 from mpbroker.handlers.requests.parked_memory import REQUEST_BYTES, ParkedMemory
@@ -149,24 +154,44 @@ class Forwarding:
             slot.api_key, version, exchange.client_id, f"/{exchange.session.client_host}", body
         )
 
-        def answered(message: calls.Message) -> None:
-            self._back(exchange)
-            if exchange.has_answer:
-                return
-            match message:
-                case ForwardedResponse():
-                    then(message)
-                case MalformedRequest(reason):
-                    exchange.refuse(reason)
-                case Failed(error, _):
-                    exchange.fail(error_code(error))
-                case _:
-                    exchange.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
-
-        number = self._coordinator.call(call, exchange.later(answered), slot.connection)
+        answered = exchange.later(partial(self._answered, exchange, then))
+        number = self._coordinator.call(call, answered, slot.connection)
         if number:
             self._away.setdefault(slot.connection, {})[exchange] = number
-            exchange.broker.answers.parked(slot)
+            exchange.broker.answers.parked(slot, is_brief=slot.api_key not in WAITING)
+
+    def _answered(
+        self, exchange: Exchange, then: Callable[[ForwardedResponse], None], message: calls.Message
+    ) -> None:
+        self._back(exchange)
+        if exchange.has_answer:
+            return
+        match message:
+            case ForwardedResponse():
+                then(message)
+            case MalformedRequest(reason):
+                exchange.refuse(reason)
+            case Failed(error, _):
+                exchange.fail(error_code(error))
+            case _:
+                exchange.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    # ---- by the turn
+
+    def take_over(self, exchange: Exchange, call: Forwarded) -> None:
+        """Take over a request that the turn has passed on: the rest of its way is like that of others."""
+        exchange.was_passed_on(call.taken_ns, call.passed_on_ns)
+
+        def then(answer: ForwardedResponse) -> None:
+            exchange.reply_encoded(answer.body, answer.errors)
+
+        answered = exchange.later(partial(self._answered, exchange, then))
+        self._away.setdefault(exchange.slot.connection, {})[exchange] = call.number
+        self._coordinator.adopt(call.number, call.block, call.generation, call.size, answered)
+
+    def take_over_dropped(self, call: Forwarded) -> None:
+        """Take over the call of a request that nobody is there for any more."""
+        self._coordinator.adopt(call.number, call.block, call.generation, call.size, lambda _answer: None)
 
     def taken(self, call: Call) -> None:
         """Let go of a request that the coordinator has read, and that waits for other members."""

@@ -32,6 +32,11 @@ def nothing() -> None:
     """Do nothing."""
 
 
+def none() -> int:
+    """Return that there are no other calls."""
+    return 0
+
+
 class _Deadline:
     """A call under way whose client waits until a deadline. `then` is called once, and forgotten."""
 
@@ -81,7 +86,8 @@ class PatientClient:
 
     While there is no server a call waits for `successor_ms`, provided that `expire` is called in time; if
     that is 0 it fails at once. `clear` drops the calls that wait to be sent to a dead server, `rebind` begins
-    anew with its successor. `counters` gets the number of waiting calls; None: they are not counted.
+    anew with its successor. `counters` gets the number of waiting calls, together with the `others` that the
+    turn has made; None: they are not counted.
     """
 
     def __init__(
@@ -91,12 +97,14 @@ class PatientClient:
         rebind: Callable[[], None] = nothing,
         counters: CounterPage | None = None,
         successor_ms: int = 0,
+        others: Callable[[], int] = none,
     ) -> None:
         self.client = client
         self._clear = clear
         self._rebind = rebind
         self._counters = counters
         self._successor_ms = successor_ms
+        self._others = others
         self._purgatory: Purgatory[int, Operation] = Purgatory()
         self._unsent: dict[int, tuple[_Unsent, Watch[int, Operation]]] = {}
         # Calls under way whose clients were told that they took too long.
@@ -175,6 +183,11 @@ class PatientClient:
 
         return ends
 
+    def adopt(self, number: int, block: int, generation: int, size: int, then: Then) -> None:
+        """Take over a call of the turn: its answer, or the server's death, goes to `then`."""
+        self.client.adopt(number, block, generation, size, then)
+        self._count()
+
     def answered(self, answer: Call) -> None:
         """End the call that this ANSWER belongs to."""
         self.client.answered(answer)
@@ -217,4 +230,4 @@ class PatientClient:
         """Set the counter of waiting calls."""
         if self._counters is not None:
             waiting = len(self.client) - self._too_late + len(self._unsent)
-            self._counters.set(Counter.COUNT_CALLS_DELAYED, waiting)
+            self._counters.set(Counter.COUNT_CALLS_DELAYED, waiting + self._others())

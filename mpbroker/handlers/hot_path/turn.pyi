@@ -1,3 +1,6 @@
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from mpbroker.handlers.hot_path.session_table import SessionTable
 from mpbroker.handlers.hot_path.topic_table import TopicTable
 from mpbroker.ipc.meters import Meters
@@ -5,14 +8,27 @@ from mpbroker.ipc.topology import SharedMemory
 from mpbroker.log.read.fetch_positions import FetchPositions
 from mpbroker.quotas.clients import Clients
 from mpbroker.records.unpack import BatchUnpacker
+from shm.arena import Arena
 from shm.counters import CounterPage
 from shm.ring import Ring
 
 EVERYTHING: int
 ANY_PROCESSOR: int
 
+class Forwarded(NamedTuple):
+    request: bytes
+    number: int
+    block: int
+    generation: int
+    size: int
+    taken_ns: int
+    passed_on_ns: int
+    is_dropped: bool
+
 class HandlerTurn:
     paused: bool
+    forwards: bool
+    forwarded_bytes_max: int
     log_is_up: bool
     leaves_all: bool
     tells_all: bool
@@ -41,6 +57,12 @@ class HandlerTurn:
     ) -> None: ...
     @property
     def waiting_jobs(self) -> int: ...
+    @property
+    def forwarded_count(self) -> int: ...
+    def forward(self, arena: Arena, first_number: int, apis: Iterable[tuple[int, int, int, int]]) -> None: ...
+    def next_call_number(self) -> int: ...
+    def take_forwarded(self, number: int | None = None) -> list[Forwarded]: ...
+    def forget_forwarded(self, processor: int) -> None: ...
     def watch(self, block: memoryview, at: int) -> int: ...
     def changed(self, number: int) -> bool: ...
     def works(self, works: bool) -> None: ...

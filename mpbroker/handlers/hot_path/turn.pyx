@@ -3,8 +3,9 @@
     1. sleep      arm the bell, look at every ring and watched word, sleep for at most the time given
     2. take       copy some of a ring's slots and advance its head before acting on them, until the ring is
                   empty or the turn has taken 10 ms
-    3. act        common Produce requests become jobs (produce.pyx), hot fetches are answered (fetch.pyx);
-                  all else is kept for Python, as heavy where batches unpack to much
+    3. act        common Produce requests become jobs (produce.pyx), hot fetches are answered (fetch.pyx),
+                  short commits of offsets and heartbeats go to the coordinator (forwarded.pxd); all else is
+                  kept for Python, as heavy where batches unpack to much
     4. publish    each ring once, its bell once
 
 This object is the only producer of the rings to the log workers: Python's own jobs go through `push_job`.
@@ -14,6 +15,9 @@ staged here is published here.
 
 This handler's word of `heavy` is set before a ring's head moves behind a heavy request, so a processor that
 sees the request taken also sees the handler busy. It is cleared when no such request is left.
+
+A commit that is left to Python goes before those that the turn finds behind it: the turn forwards no more
+until Python has had its slots (`left_to_forward`).
 (Kafka: KafkaRequestHandler.run and the quick half of KafkaApis.handleProduceRequest.)
 """
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -21,6 +25,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from mpbroker.handlers.hot_path.fetch cimport FETCH_KEY, FetchCounts, try_fetch
+from mpbroker.handlers.hot_path.forwarded cimport (
+    MOST_APIS, MOST_FORWARDED, ForwardedEntry, ForwardedRef, forward_answer, forward_begin, forward_end,
+    forward_entry, is_forwardable,
+)
 from mpbroker.log.read.fetch_positions cimport FetchPositions
 from mpbroker.handlers.hot_path.log_rings cimport LogPeer, SlotList, append, drain_to_log, publish_log, to_log
 from mpbroker.handlers.hot_path.metering cimport count_fetch, count_produce
@@ -32,16 +40,17 @@ from mpbroker.handlers.hot_path.shared_jobs cimport (
 )
 from mpbroker.handlers.hot_path.topic_table cimport TopicTable
 from mpbroker.ipc.counters cimport (
-    COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS, COUNT_PRODUCE_FAST,
-    COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN,
+    COUNT_CALLS_DELAYED, COUNT_FETCHES, COUNT_FETCHES_FAST, COUNT_FETCHES_INCREMENTAL, COUNT_IDLE_NS,
+    COUNT_PRODUCE_FAST, COUNT_PRODUCE_SLOW, COUNT_REQUESTS, COUNT_WAKEUPS, REQUESTS_PER_TURN,
 )
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, QuotaKind, QuotaWord, add_quota, note_pause, quota_of_all
 from mpbroker.ipc.session cimport SessionEntry, Sessions
 from mpbroker.ipc.jobs cimport is_shared
 from mpbroker.ipc.slots cimport (
-    AGAIN, HEAVY, NETWORK_UNIT_NS, PRODUCE, PRODUCE_BACK, PRODUCED, REQUEST, THROTTLED_BY_PRODUCE,
-    THROTTLED_BY_REQUEST, JobHeader, ProduceSlot, ReplySlot, RequestSlot,
+    AGAIN, ANSWER, HEAVY, NETWORK_UNIT_NS, PRODUCE, PRODUCE_BACK, PRODUCED, REQUEST, RETURN,
+    THROTTLED_BY_PRODUCE, THROTTLED_BY_REQUEST, CallSlot, JobHeader, ProduceSlot, ReplySlot, RequestSlot,
+    ReturnSlot,
 )
 from mpbroker.quotas.clients cimport Client, Clients, charge, client_of
 from mpbroker.records.unpack cimport UNPACK_ROOM_BYTES, BatchUnpacker
@@ -56,6 +65,8 @@ from shm.ring cimport (
     Ring, RingRef, Slot, ring_advance, ring_peek, ring_publish, ring_room, ring_stage, ring_waiting,
     ring_want_space,
 )
+
+from typing import NamedTuple
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.topology import (
@@ -91,10 +102,28 @@ assert CHANNEL_PLACES == topology.CHANNELS_PER_PROCESSOR
 # Values of `owner` and `processor`, beside the index of one processor.
 EVERYTHING, ANY_PROCESSOR = -1, -2
 
+class Forwarded(NamedTuple):
+    """A request that the turn has forwarded, and that Python takes over.
+
+    `request` is its descriptor; the block of the call lies in the handler's arena. `is_dropped`: there is
+    nobody to answer.
+    """
+
+    request: bytes
+    number: int
+    block: int
+    generation: int
+    size: int
+    taken_ns: int
+    passed_on_ns: int
+    is_dropped: bool
+
+
 cdef struct Peer:
     RingRef *inbox              # NULL: no such ring
-    RingRef *answers            # NULL: the peer is not a processor
-    bint answered               # an answer is staged for the peer
+    RingRef *answers            # carries calls if the peer is the coordinator; NULL: it is a log worker
+    bint answered               # something is staged for the peer
+    bint returned               # something is staged that need not wake the peer
     BellRef *bell
     uint8_t *arena
     SessionEntry *sessions
@@ -130,6 +159,10 @@ cdef class HandlerTurn:
     cdef LogPeer logs[MOST_LOGS]
     cdef int log_count
     cdef SharedJobs shared
+    cdef ForwardedRef forwarded
+    cdef Arena arena            # the handler's own; None as long as nothing is forwarded
+    cdef Peer *coordinator
+    cdef bint left_to_forward   # a request of this kind waits for Python
     cdef BellRef *bell
     cdef CountersRef *counters
     cdef uint64_t *heavy        # since when (ns) a heavy request is here; 0: none
@@ -137,12 +170,14 @@ cdef class HandlerTurn:
     cdef bint python_works      # Python has a heavy request from an earlier turn
     cdef SlotList slow          # slots for Python
     cdef SlotList unsent        # answers for Python to send: the processor's ring was full
-    cdef uint64_t found         # requests of the last turn
+    cdef uint64_t found         # requests of the last turn, and answers of the coordinator
+    cdef uint64_t answers       # of the coordinator
     cdef uint16_t index
     cdef public bint paused     # requests stay in their rings
     cdef public bint leaves_all # True: every request goes to Python
     cdef public bint tells_all  # True: Python describes every request, for the request log
     cdef public bint fetch_is_fast  # False: every Fetch goes to Python
+    cdef public bint forwards   # the coordinator is there, and nothing of Python's waits for room in its ring
     cdef public int fetch_bytes_max
     cdef public int permissions_word  # number of the watched word that moves with permissions
     cdef readonly TopicTable topics
@@ -187,6 +222,7 @@ cdef class HandlerTurn:
             free(self.peers[number].slow_produces)
         free(self.slow.slots)
         free(self.unsent.slots)
+        free(self.forwarded.entries)
         shared_free(&self.shared)
 
     cdef _add_log(self, memory, int number):
@@ -219,6 +255,8 @@ cdef class HandlerTurn:
             if peer.slow_produces == NULL:
                 raise MemoryError("no memory for the order of produces")
         peer.answers = &answers.ref if answers is not None else NULL
+        if index == COORDINATOR:
+            self.coordinator = peer
 
     def watch(self, unsigned char[::1] block, Py_ssize_t at) -> int:
         """Let a change of the 64-bit word at `block[at]` end the sleep; return the number for `changed`.
@@ -272,6 +310,68 @@ cdef class HandlerTurn:
             raise IndexError(f"log worker {worker} of {self.log_count}")
         if to_log(&self.logs[worker], <const Slot *>&slot[0], self.counters):
             raise MemoryError("no memory for a job that waits for room in the log ring")
+
+    def forward(self, Arena arena, uint32_t first_number, apis) -> None:
+        """Have requests of some APIs forwarded by the turn, when they are common, while `forwards` is set.
+
+        `arena` is the handler's own, `first_number` that of its first call to the coordinator. `apis` has a
+        key, the oldest and the latest version, and the first one with tagged fields in its response's header.
+        """
+        self.forwarded.entries = <ForwardedEntry *>calloc(MOST_FORWARDED, sizeof(ForwardedEntry))
+        if self.forwarded.entries == NULL:
+            raise MemoryError("no memory for requests that are forwarded")
+        self.arena, self.forwarded.owner, self.forwarded.next_number = arena, self.index, first_number
+        for key, first, last, first_with_tags in apis:
+            if not 0 <= key < MOST_APIS or last > 0x7F:
+                raise ValueError(f"API key {key}, version {last}: no call has room for these")
+            self.forwarded.apis[<int>key].first, self.forwarded.apis[<int>key].last = first, last
+            self.forwarded.apis[<int>key].first_with_tags = first_with_tags
+            self.forwarded.apis[<int>key].used = True
+
+    def next_call_number(self) -> int:
+        """Return the number of the next call to the coordinator: the turn and Python share them."""
+        self.forwarded.next_number += 1
+        return self.forwarded.next_number - 1
+
+    @property
+    def forwarded_bytes_max(self):
+        """The largest body that the turn forwards."""
+        return self.forwarded.bytes_max
+
+    @forwarded_bytes_max.setter
+    def forwarded_bytes_max(self, uint32_t most):
+        self.forwarded.bytes_max = min(most, <uint32_t>0xFFFF)
+
+    @property
+    def forwarded_count(self):
+        """Number of requests that the coordinator has from the turn."""
+        return self.forwarded.count
+
+    def take_forwarded(self, number=None) -> list[Forwarded]:
+        """Hand over what the coordinator has from the turn: the call of that number, or all, oldest first.
+
+        Their blocks stay lent.
+        """
+        cdef uint32_t i
+        cdef ForwardedEntry *entry
+        taken = []
+        for i in range(MOST_FORWARDED if self.forwarded.count else 0):
+            entry = &self.forwarded.entries[(self.forwarded.next_number + i) & (MOST_FORWARDED - 1)]
+            if entry.used and (number is None or entry.number == number):
+                taken.append(Forwarded(
+                    (<char *>&entry.request)[:sizeof(Slot)], entry.number, entry.block, entry.generation,
+                    entry.bytes, entry.taken_ns, entry.passed_on_ns, entry.dropped,
+                ))
+                entry.used = False
+                self.forwarded.count -= 1
+        return taken
+
+    def forget_forwarded(self, int processor) -> None:
+        """Drop the answers to what the requests of a dead processor have asked the coordinator."""
+        cdef uint32_t i
+        for i in range(MOST_FORWARDED if self.forwarded.count else 0):
+            if self.forwarded.entries[i].request.processor == processor:
+                self.forwarded.entries[i].dropped = True
 
     @property
     def waiting_jobs(self):
@@ -395,7 +495,7 @@ cdef class HandlerTurn:
     cdef list _turns(self, int timeout_ms, uint64_t longest_ns):
         cdef uint64_t i, begun_ns = monotonic_ns(), passed_ns
         cdef int failed, left_ms = timeout_ms
-        self.slow.count = 0
+        self.slow.count, self.left_to_forward = 0, False
         with nogil:
             while True:
                 failed = self._run(left_ms)
@@ -427,7 +527,7 @@ cdef class HandlerTurn:
             self._sleep(timeout_ms)
         begun_ns = monotonic_ns()
         heartbeat(self.counters, begun_ns)
-        self.heavy_for_python = False
+        self.heavy_for_python, self.answers = False, 0
         for n in range(self.peer_count):
             i = (self.first_peer + n) % self.peer_count
             while failed == 0 and ring_waiting(self.peers[i].inbox):
@@ -440,7 +540,7 @@ cdef class HandlerTurn:
         self._publish()
         if not self.heavy_for_python and not self.python_works and load_relaxed(self.heavy):
             store_relaxed(self.heavy, 0)
-        self.found = requests
+        self.found = requests + self.answers
         if requests:
             histogram_record(self.counters, REQUESTS_PER_TURN, requests)
         return failed
@@ -514,11 +614,7 @@ cdef class HandlerTurn:
             request = &taken[i]
             memcpy(&slot, request, sizeof(Slot))
             if not peer.requests or request.kind != REQUEST:
-                if request.kind != PRODUCED or not self._is_shared(&slot):
-                    failed |= append(&self.slow, &slot)
-                else:
-                    memcpy(&job, &slot, sizeof(Slot))
-                    failed |= self._returned(&job, peer.worker)
+                failed |= self._take_other(peer, &slot, request.kind)
                 continue
             own += 1
             if request.api_key == PRODUCE_KEY:
@@ -544,6 +640,10 @@ cdef class HandlerTurn:
             elif request.api_key == FETCH_KEY and not stale and self._fetch(peer, request, now_ns):
                 fetches += 1
                 continue
+            elif is_forwardable(&self.forwarded, request.api_key):
+                if self._forward(peer, request, now_ns):
+                    continue
+                self.left_to_forward = True
             if request.flags & HEAVY:
                 self.heavy_for_python = True
             failed |= append(&self.slow, &slot)
@@ -554,6 +654,16 @@ cdef class HandlerTurn:
         counter_add(self.counters, COUNT_FETCHES, fetches)
         counter_add(self.counters, COUNT_FETCHES_FAST, fetches)
         return failed
+
+    cdef int _take_other(self, Peer *peer, const Slot *slot, int kind) noexcept nogil:
+        """Act on a descriptor that is no request, or keep it for Python."""
+        cdef ProduceSlot job
+        if kind == PRODUCED and self._is_shared(slot):
+            memcpy(&job, slot, sizeof(Slot))
+            return self._returned(&job, peer.worker)
+        if kind == ANSWER and self._answered(peer, slot):
+            return 0
+        return append(&self.slow, slot)
 
     cdef void _announce(self, RequestSlot *request, Slot *slot) noexcept nogil:
         """Make a heavy request of one whose batches unpack to more than the turn may do, in `slot` too."""
@@ -647,6 +757,68 @@ cdef class HandlerTurn:
             counter_add(self.counters, COUNT_FETCHES_INCREMENTAL, 1)
         return True
 
+    cdef bint _forward(self, Peer *peer, RequestSlot *request, uint64_t taken_ns) noexcept nogil:
+        """Pass a short request on to the coordinator, or return False. Rights and quotas are Python's."""
+        cdef CallSlot call
+        cdef Slot slot
+        if not self.forwards or self.left_to_forward or self.leaves_all or self.python_works:
+            return False
+        if self.topics.ref.grants != NULL or self.clients.ref.on or not has_room(self.coordinator.answers):
+            return False
+        if not forward_begin(
+            &self.forwarded, request, peer.arena, &peer.sessions[request.channel], &self.arena.ref,
+            taken_ns, monotonic_ns(), self.coordinator.index, &call,
+        ):
+            return False
+        memcpy(&slot, &call, sizeof(Slot))
+        ring_stage(self.coordinator.answers, &slot)
+        self.coordinator.answered = True
+        counter_add(self.counters, COUNT_CALLS_DELAYED, 1)
+        return True
+
+    cdef bint _answered(self, Peer *peer, const Slot *slot) noexcept nogil:
+        """Pass the coordinator's response on to the processor. Return False if that is Python's."""
+        cdef CallSlot answer
+        cdef ReplySlot reply
+        cdef ReturnSlot back
+        cdef Slot staged
+        cdef Peer *asker
+        cdef ForwardedEntry *entry
+        memcpy(&answer, slot, sizeof(Slot))
+        entry = forward_entry(&self.forwarded, answer.request) if peer == self.coordinator else NULL
+        if entry == NULL or answer.block == 0 or not has_room(peer.answers):
+            return False
+        if not entry.dropped:
+            asker = self._processor(entry.request.processor)
+            if asker == NULL or not has_room(asker.answers) or not forward_answer(
+                entry, &self.forwarded, &answer, peer.arena, asker.arena, &self.meters.ref, &reply,
+            ):
+                return False
+            reply.done_ns = monotonic_ns()
+            reply.queue_us = stamp_us(entry.request.received_ns, entry.taken_ns)
+            reply.local_us = stamp_us(entry.taken_ns, entry.passed_on_ns)
+            memcpy(&staged, &reply, sizeof(Slot))
+            ring_stage(asker.answers, &staged)
+            asker.answered = True
+        memset(&back, 0, sizeof(Slot))
+        back.kind, back.owner, back.block, back.generation = (
+            RETURN, answer.owner, answer.block, answer.generation,
+        )
+        memcpy(&staged, &back, sizeof(Slot))
+        ring_stage(peer.answers, &staged)
+        peer.returned = True
+        forward_end(&self.forwarded, entry, &self.arena.ref)
+        counter_add(self.counters, COUNT_CALLS_DELAYED, <uint64_t>-1)
+        self.answers += 1
+        return True
+
+    cdef Peer *_processor(self, uint16_t index) noexcept nogil:
+        cdef int i
+        for i in range(self.peer_count):
+            if self.peers[i].index == index:
+                return &self.peers[i]
+        return NULL
+
     cdef int _send(self, Peer *peer, ProduceSlot *job) noexcept nogil:
         """Send the job to the one worker that has all its partitions, or to each that has some of them."""
         cdef uint32_t workers = (<JobHeader *>(peer.arena + job.block + job.job)).workers
@@ -697,9 +869,12 @@ cdef class HandlerTurn:
             publish_log(&self.logs[i])
         for i in range(self.peer_count):
             if self.peers[i].answered:
-                self.peers[i].answered = False
+                self.peers[i].answered = self.peers[i].returned = False
                 ring_publish(self.peers[i].answers)
                 bell_ring(self.peers[i].bell)
+            elif self.peers[i].returned:
+                self.peers[i].returned = False
+                ring_publish(self.peers[i].answers)
 
 
 cdef inline uint32_t stamp_us(uint64_t since_ns, uint64_t now_ns) noexcept nogil:

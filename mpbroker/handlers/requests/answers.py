@@ -278,9 +278,19 @@ class Answers:
                 return
         self._push_empty(request, kind, pause, timing)
 
-    def parked(self, request: Request) -> None:
-        """Tell the processor that the request waits here and no longer counts as load."""
-        self._push_empty(request, SlotKind.PARKED, NO_PAUSE, UNTIMED)
+    def parked(self, request: Request, *, is_brief: bool = False) -> None:
+        """Tell the processor that the request waits here and no longer counts as load.
+
+        `is_brief`: its answer will wake the processor before long, so this need not.
+        """
+        slot = pack_reply(
+            SlotKind.PARKED, self._index, request.channel, request.connection, request=request.request
+        )
+        outbox = self._outbox(request.processor)
+        if is_brief:
+            outbox.push_quietly(slot)
+        else:
+            outbox.push(slot)
 
     def _push_empty(self, request: Request, kind: int, pause: Pause, timing: Timing) -> None:
         done_ns = time.monotonic_ns()

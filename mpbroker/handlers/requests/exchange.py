@@ -281,6 +281,10 @@ class Exchange:
         whose = self.broker.whose(self.slot, self._session)
         return f"{self.api.name} v{self.version} of client '{self.client_id}' ({whose})"
 
+    def was_passed_on(self, taken_ns: int, passed_on_ns: int) -> None:
+        """Note when the turn took the request, and when it had passed it on."""
+        self.taken_ns, self.local_ns = taken_ns, passed_on_ns
+
     def run(self) -> None:
         """Call the API. An error in it ends the exchange; only a FatalError is raised."""
         self.guard(self._run)
