@@ -1,7 +1,7 @@
 """Keeps the files of tests in memory (pytest --in-memory), as `make test-fast` does.
 
 Unit tests create and sync thousands of files. On a disk a quarter of their CPU time goes into that, and they
-wait for little else. `make test` writes where `TMPDIR` says.
+wait for little else. The few tests that need a disk are skipped; `make test` writes where `TMPDIR` says.
 """
 
 from __future__ import annotations
@@ -31,5 +31,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.issue_config_time_warning(pytest.PytestConfigWarning(text), stacklevel=2)
         return
     made = tempfile.mkdtemp(prefix="tests-", dir=PLACE)
+    os.chmod(made, 0o1777)  # noqa: PTH101 - as /tmp: some tests change their user
     os.environ["TMPDIR"] = tempfile.tempdir = made
     config.add_cleanup(lambda: shutil.rmtree(made, ignore_errors=True))
