@@ -102,7 +102,8 @@ class Page(Collector):
         return set(self._metrics)
 
     def text(self) -> bytes:
-        return generate_latest(self) + "".join(self._lines).encode()
+        # Names that clients chose may be no text that UTF-8 can write.
+        return generate_latest(self) + "".join(self._lines).encode(errors="replace")
 
     def _of(self, family: Family) -> Metric:
         found = self._metrics.get(family.name)

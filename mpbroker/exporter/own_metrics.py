@@ -5,6 +5,7 @@ Units are Prometheus' base units: seconds and bytes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from mpbroker.config.version import VERSION
@@ -178,6 +179,11 @@ OFFSETS_UNREADABLE = _declare(
 OFFSETS_BEHIND = _declare(
     "group_offsets_behind", "gauge", "Offsets of __consumer_offsets that the exporter has yet to read."
 )
+OFFSETS_LEFT_OUT = _declare(
+    "group_offsets_left_out",
+    "gauge",
+    "Committed offsets beyond the 50,000 of a page: anybody can make groups, and a page has to end.",
+)
 SCRAPE = _declare("scrape_duration_seconds", "gauge", "Time that the page before this one took to make.")
 
 _OF_PROCESS = (
@@ -293,12 +299,15 @@ def write_work(now: Snapshot, page: Page) -> None:
 def write_recovery(going_on: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:
     """Write what recovery has yet to do; 0 where it is over."""
     left = {one.log_dir: one for one in going_on}
-    for number, name in enumerate(log_dirs):
+    for number, path in enumerate(log_dirs):
+        # A path may be no UTF-8; as DirSizes has it.
+        labels = {"log_dir": os.fsencode(path).decode(errors="backslashreplace")}
         one = left.get(number)
-        page.add(RECOVERY_PARTITIONS, one.partitions_left if one else 0, {"log_dir": name})
-        page.add(RECOVERY_BYTES, one.bytes_left if one else 0, {"log_dir": name})
+        page.add(RECOVERY_PARTITIONS, one.partitions_left if one else 0, labels)
+        page.add(RECOVERY_BYTES, one.bytes_left if one else 0, labels)
 
 
-def write_offsets(committed: CommittedOffsets, page: Page) -> None:
+def write_offsets(committed: CommittedOffsets, left_out: int, page: Page) -> None:
+    page.add(OFFSETS_LEFT_OUT, left_out)
     page.add(OFFSETS_UNREADABLE, committed.unreadable)
     page.add(OFFSETS_BEHIND, committed.behind)

@@ -15,6 +15,8 @@ from mpbroker.exporter.exposition import Family, Page, labels_text
 from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 
+# Anybody who may commit can make groups.
+MOST_GROUP_OFFSETS = 50_000
 _AS_OF = "as of the last half minute"
 LOG_SIZE: Final = Family("kafka_log_log_size", "gauge", f"Bytes of a partition's segments, {_AS_OF}.")
 LOG_SEGMENTS: Final = Family("kafka_log_log_numlogsegments", "gauge", f"Segments of a partition, {_AS_OF}.")
@@ -82,19 +84,26 @@ def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
     page.lines(UNDER_REPLICATED, ((labels, int(not one.usable)) for labels, one in seen))
 
 
-def write_groups(groups: Mapping[str, GroupSeen], logs: Iterable[LogSeen], page: Page) -> None:
-    """Write what each group has committed, and its lag. Topics that are gone are left out."""
+def write_groups(groups: Mapping[str, GroupSeen], logs: Iterable[LogSeen], page: Page) -> int:
+    """Write what each group has committed, and its lag. Topics that are gone are left out.
+
+    Return how many offsets there is no room for.
+    """
     ends = {(one.topic, one.partition): one.high_watermark for one in logs if one.usable}
     offsets: list[tuple[str, int]] = []
     lags: list[tuple[str, int]] = []
     offset_sums: list[tuple[str, int]] = []
     lag_sums: list[tuple[str, int]] = []
     members: list[tuple[str, int]] = []
+    left_out = 0
     for name, group in sorted(groups.items()):
         of_topic: dict[str, list[int]] = {}
         for (topic, partition), offset in sorted(group.offsets.items()):
             end = ends.get((topic, partition))
             if end is None:
+                continue
+            if len(offsets) == MOST_GROUP_OFFSETS:
+                left_out += 1
                 continue
             labels = labels_text((("consumergroup", name), ("partition", str(partition)), ("topic", topic)))
             # Records may be committed, and so read, between two looks.
@@ -108,7 +117,7 @@ def write_groups(groups: Mapping[str, GroupSeen], logs: Iterable[LogSeen], page:
             labels = labels_text((("consumergroup", name), ("topic", topic)))
             offset_sums.append((labels, offset_sum))
             lag_sums.append((labels, lag_sum))
-        if group.members is not None:
+        if group.members is not None and len(members) < MOST_GROUP_OFFSETS:
             members.append((labels_text([("consumergroup", name)]), group.members))
     for family, samples in (
         (GROUP_OFFSET, offsets),
@@ -118,3 +127,4 @@ def write_groups(groups: Mapping[str, GroupSeen], logs: Iterable[LogSeen], page:
         (GROUP_MEMBERS, members),
     ):
         page.lines(family, samples)
+    return left_out

@@ -109,12 +109,12 @@ class Scraper:
         own_metrics.write_rings(self._memory, incarnations, page)
         own_metrics.write_work(now, page)
         own_metrics.write_recovery(readiness.going_on(config, self._memory), config.log_dirs, page)
-        own_metrics.write_offsets(self._committed, page)
         self._context.counters.beat()
         jmx_names.write(View(now, self._earlier(now)), page)
         self._context.counters.beat()
         partitions.write_topics(now.logs, config.node_id, page)
-        partitions.write_groups(self._committed.groups, now.logs, page)
+        left_out = partitions.write_groups(self._committed.groups, now.logs, page)
+        own_metrics.write_offsets(self._committed, left_out, page)
         return page.text()
 
     def _earlier(self, now: Snapshot) -> Snapshot | None:

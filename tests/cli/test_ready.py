@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 from mpbroker.cli import ready
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.main import app
-from ops.bench.brokers import HOST, Mpbroker, free_port
+from ops.bench.brokers import HOST, ROOT, Mpbroker, free_port
 from tests.support.polling import PATIENCE_S, until
 
 
@@ -106,3 +107,24 @@ def _stopped_log_process(supervisor: int) -> int:
     pid = int(children.read_text().split()[0])
     os.kill(pid, signal.SIGSTOP)
     return pid
+
+
+def test_the_probes_of_the_page_are_commands(tmp_path: Path) -> None:
+    """Run what docs/OPERATING.md tells operators, on another directory and other ports."""
+    page = (ROOT / "docs" / "OPERATING.md").read_text()
+    (typed,) = re.findall(r"^\$ mpbroker (ctl ready .*)$", page, re.MULTILINE)
+    (compose,) = re.findall(r"test: \[CMD, mpbroker, (.*)\]", page)
+    (pod,) = re.findall(r"args: \[(serve, .*)\]", page)
+    broker = Mpbroker(tmp_path / "b")
+    broker.start()
+    try:
+        for words in (typed.split(), compose.split(", ")):
+            words = [str(broker.log_dir) if word in ("data", "/data") else word for word in words]
+            assert CliRunner().invoke(app, words, env={"MPBROKER_RUNTIME_DIR": None}).output == "ready\n"
+    finally:
+        broker.stop()
+    serve = [word.strip('"') for word in pod.split(", ")]
+    assert CliRunner().invoke(app, [*serve, "--check-config"]).exit_code == 0
+    # Paths of its probes are those that are served.
+    assert set(re.findall(r"path: (/\w+), port: 9644", page)) == {"/healthz", "/readyz"}
+    assert "0.0.0.0:9644" in serve

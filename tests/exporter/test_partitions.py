@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mpbroker.exporter import partitions
@@ -60,3 +61,19 @@ def test_lag_is_what_a_group_has_yet_to_read() -> None:
     assert found["kafka_consumergroup_lag", 'odd "one"\n', "0", "t"] == 0
     assert not any("gone" in key for key in found)
     assert ("kafka_consumergroup_members", 'odd "one"\n') not in found
+
+
+def test_a_page_has_room_for_so_many_offsets_and_says_how_many_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partitions, "MOST_GROUP_OFFSETS", 3)
+    page = Page()
+    groups = {f"g{number}": GroupSeen({("t", 0): 1, ("t", 1): 1}) for number in range(4)}
+    assert partitions.write_groups(groups, [seen("t", 0, 10), seen("t", 1, 20)], page) == 5
+    assert sum(key[0] == "kafka_consumergroup_lag" for key in samples(page)) == 3
+
+
+def test_a_group_whose_name_is_no_text_breaks_no_page() -> None:
+    page = Page()
+    partitions.write_groups({"\udc80": GroupSeen({("t", 0): 1})}, [seen("t", 0, 10)], page)
+    assert samples(page)["kafka_consumergroup_lag", "?", "0", "t"] == 9
