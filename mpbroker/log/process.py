@@ -10,7 +10,6 @@ import errno
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Generator
 from pathlib import Path
 from typing import TypeAlias
@@ -49,7 +48,8 @@ from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import Measuring
 from mpbroker.log.manager.refusals import RefusedProduces, room_advice
 from mpbroker.log.manager.size_metrics import SizeMetrics
-from mpbroker.log.partition.active_producers import producers_of
+from mpbroker.log.manager.topic_jobs import TopicJobs
+from mpbroker.log.partition.active_producers import tell_producers
 from mpbroker.log.partition.producer_snapshots import snapshotting
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.log.recovery.workers import Recovery, fork_pools
@@ -133,9 +133,7 @@ class LogProcess:
         )
         self.rings: dict[int, list[Ring]] = {}
         self._fence_tails: list[int] | None = None
-        # Topics whose partitions are being opened one by one, the first topic first.
-        self._ensuring: deque[tuple[Call, Generator[None, None, calls.EnsuredTopic]]] = deque()
-        self._awaits_io_thread = False
+        self.topics = TopicJobs(self.manager, self._send_answer)
         # Generators that wait for the I/O thread or give way to appends, each with the call to answer (None:
         # no caller).
         self._chores: list[tuple[Call | None, _Steps]] = []
@@ -218,25 +216,23 @@ class LogProcess:
                 return self._stop()
             self.work(self.sleep_ms)
             self._heed_others()
-            self.ensure_on()
+            self.topics.advance()
             self.do_chores()
             self._keep_house()
 
     @property
     def sleep_ms(self) -> int:
-        """Return how long the loop may sleep: not at all while partitions are opened, unless that waits for
-        the I/O thread.
-
-        The I/O thread wakes the loop, and needs the GIL until then.
+        """Return how long the loop may sleep: not at all while topics are opened or removed, unless that
+        waits for another thread.
         """
-        if self._ensuring and not self._awaits_io_thread:
+        if self.topics and not self.topics.only_awaits_threads:
             return 0
         return IDLE_SLEEP_MS if self._is_idle else MAX_SLEEP_MS
 
     @property
     def _is_idle(self) -> bool:
         """Return whether nothing is under way that time alone, or another thread, brings on."""
-        if self._ensuring or self._chores or self.flush_interval.is_pending:
+        if self.topics or self._chores or self.flush_interval.is_pending:
             return False
         manager = self.manager
         is_deleting = manager.removal.deletions.next_due_s < math.inf
@@ -425,8 +421,10 @@ class LogProcess:
         if message is None:
             return
         if isinstance(message, calls.EnsureTopic):
-            self.manager.prefetch(message)
-            self._ensuring.append((call, self.manager.ensuring(message)))
+            self.topics.open(call, message)
+            return
+        if isinstance(message, calls.RemoveTopic):
+            self.topics.remove(call, message, self.replica_mover.topic_goes())
             return
         if isinstance(message, calls.DeleteRecords):
             self._chores.append((call, self.deletion.deleting(message)))
@@ -447,48 +445,14 @@ class LogProcess:
             answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         self._send_answer(call, answer)
 
-    def ensure_on(self) -> bool:
-        """Open partitions of the first topic until a time slice ends. Return whether there was something to
-        do.
-
-        One that takes some syncs is the last, since producers wait for the round after it.
-        """
-        self._awaits_io_thread = False
-        if not self._ensuring:
-            return False
-        call, steps = self._ensuring[0]
-        leave_at = time.monotonic() + self.recovery_scheduler.stay_s
-        answer: calls.Message
-        try:
-            while True:
-                self.io_thread.is_awaited = False
-                next(steps)
-                self._awaits_io_thread = self.io_thread.is_awaited
-                if self._awaits_io_thread or time.monotonic() >= leave_at:
-                    return True
-        except StopIteration as end:
-            answer = end.value
-        except OSError as error:
-            self.context.log.error("a topic cannot be opened: %s", error)
-            answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-        self._ensuring.popleft()
-        self.say("running")
-        self._send_answer(call, answer)
-        return True
-
     def _answer_to(self, message: calls.Message) -> calls.Message:
         if isinstance(message, calls.TellMoves):
             return self.replica_mover.tell()
-        if isinstance(message, calls.RemoveTopic):
-            self.replica_mover.topic_goes()
-            self.manager.remove(message.name, message.topic_id)
-            return calls.RemovedTopic(message.topic_id)
         if isinstance(message, calls.CleaningEnded):
             self.compaction.ended(message)
             return calls.Acknowledged()
         if isinstance(message, calls.TellProducers):
-            logs = self.manager.logs
-            return calls.Producers([producers_of(logs.get(one.slot), one) for one in message.partitions])
+            return tell_producers(self.manager.logs, message)
         if isinstance(message, calls.Recovered):
             self.recovery_scheduler.end()
             self._next_sizes = time.monotonic()
@@ -552,8 +516,7 @@ class LogProcess:
     def _finish_fence(self, fence: Fence) -> None:
         self._fence_tails = None
         self.turn.stop_listening(fence.role)
-        # A successor asks again for what it needs.
-        self._ensuring = deque(entry for entry in self._ensuring if entry[0].owner != fence.role)
+        self.topics.drop(fence.role)
         self._chores = [
             entry
             for call, steps in self._chores
@@ -575,9 +538,11 @@ class LogProcess:
             for role in self._parties():
                 self.turn.forget(role)
         self.replica_mover.stop()
-        while not (self.turn.is_settled and self.replica_mover.is_at_rest):
-            self.work(10)
+        self.topics.stop_opening()
+        while self.topics.is_removing or not (self.turn.is_settled and self.replica_mover.is_at_rest):
+            self.work(0 if self.topics.is_removing else 10)
             self.replica_mover.step()
+            self.topics.advance_removals()
         self.replica_mover.close()
         self.recovery_scheduler.end()
         closed = self.manager.close_cleanly()
