@@ -144,6 +144,7 @@ class LogProcess:
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
         self._next_points_bytes = context.counters.get(Counter.COUNT_BYTES_APPENDED) + POINTS_EVERY_BYTES
+        self._next_starts = math.inf
         self._is_snapshotting = False
         self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
 
@@ -338,23 +339,28 @@ class LogProcess:
         self.flush_interval.look(now)
         if self.manager.journals.awaited:
             self.manager.journals.use()
+        appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
+        if self._refused.is_on and self._refused.is_over(now, appended, self._log_dirs()):
+            self._say_there_is_room()
+        # Each of these looks at all partitions: one of them is enough between two rounds.
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoints.write_high_watermarks()
             # After the checkpoints, which may need the reserve.
             self._keep_room()
-        appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
-        if self._refused.is_on and self._refused.is_over(now, appended, self._log_dirs()):
-            self._say_there_is_room()
-        if now >= self._next_points or appended >= self._next_points_bytes:
+        elif now >= self._next_points or appended >= self._next_points_bytes:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
             self._next_points_bytes = appended + POINTS_EVERY_BYTES
             self.manager.checkpoints.write_recovery_points()
+            self._next_starts = now
             self.manager.open_partitions.look_at_segments()
             if not self._is_snapshotting:
                 self._is_snapshotting = True
                 self._chores.append((None, self._snapshot()))
-        if now >= self._next_expiration:
+        elif now >= self._next_starts:
+            self._next_starts = math.inf
+            self.manager.checkpoints.write_all_log_starts()
+        elif now >= self._next_expiration:
             self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
             bound_producers(self.context.config.max_producer_ids_per_partition)
             before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
@@ -426,6 +432,9 @@ class LogProcess:
         if isinstance(message, calls.RemoveTopic):
             self.topics.remove(call, message, self.replica_mover.topic_goes())
             return
+        if isinstance(message, calls.Recovered):
+            self.topics.follow(call, self._settling(message))
+            return
         if isinstance(message, calls.DeleteRecords):
             self._chores.append((call, self.deletion.deleting(message)))
             return
@@ -453,16 +462,19 @@ class LogProcess:
             return calls.Acknowledged()
         if isinstance(message, calls.TellProducers):
             return tell_producers(self.manager.logs, message)
-        if isinstance(message, calls.Recovered):
-            self.recovery_scheduler.end()
-            self._next_sizes = time.monotonic()
-            self.manager.removal.set_strays_aside(message.topics)
-            give_back_memory()
-            self.replica_mover.resume(message.topics)
-            return calls.Acknowledged()
         return calls.Failed(
             ErrorCode.UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}"
         )
+
+    def _settling(self, message: calls.Recovered) -> Generator[None, None, calls.Message]:
+        """End a start, when all topics that exist have been opened."""
+        self.recovery_scheduler.end()
+        self._next_sizes = time.monotonic()
+        yield from self.manager.removal.setting_strays_aside(message.topics)
+        give_back_memory()
+        yield
+        self.replica_mover.resume(message.topics)
+        return calls.Acknowledged()
 
     def _count_partitions(self) -> None:
         """Count the partitions; the coordinator's own log is not one of Kafka's ReplicaManager."""

@@ -313,3 +313,21 @@ def test_the_lock_outlives_the_log_process(rig: Callable[..., Rig], tmp_path: Pa
         os.close(fd)
     assert tmp_path.is_dir()
     assert len(TOPIC_ID) == 16
+
+
+def test_one_look_at_all_partitions_comes_between_two_rounds(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = rig().in_process()
+    looks: list[str] = []
+    for name in ("write_high_watermarks", "write_recovery_points", "write_all_log_starts"):
+        monkeypatch.setattr(process.manager.checkpoints, name, partial(looks.append, name))
+    process._next_marks = process._next_points = 0
+    for number in range(1, 4):
+        process._keep_house()
+        assert len(looks) == number
+    assert len(set(looks)) == 3
+    process._keep_house()
+    assert len(looks) == 3
+    process.io_thread.close()
+    process.turn.close()

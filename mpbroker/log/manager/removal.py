@@ -238,36 +238,51 @@ class Removal:
                         found.append((log_dir, name, parsed.partition))
         return listing
 
-    def set_strays_aside(self, topics: dict[str, bytes]) -> None:
+    def setting_strays_aside(self, topics: dict[str, bytes]) -> Generator[None, None, None]:
         """Rename partition directories that belong to no topic, and forget their checkpointed offsets.
 
-        To be called when every existing topic has been ensured.
+        To be called when every existing topic has been ensured. It goes in steps; topics may come and go
+        between them.
         """
         known: PartitionMap[str] = PartitionMap()
-        for slot, log in self._logs.items():
+        for at, (slot, log) in enumerate(list(self._logs.items())):
             known[log.topic, log.partition] = slot
+            if at % NAMES_AT_ONCE == 0:
+                yield
         for log_dir in self._dirs:
-            unknown = [
-                (log_dir.path / name, (parsed.topic, parsed.partition))
-                for name, parsed in log_dir.own_partitions()
-                if not parsed.suffix and (parsed.topic, parsed.partition) not in known
-            ]
+            unknown = []
+            for at, (name, parsed) in enumerate(log_dir.own_partitions()):
+                if not parsed.suffix and (parsed.topic, parsed.partition) not in known:
+                    unknown.append((log_dir.path / name, (parsed.topic, parsed.partition)))
+                if at % NAMES_AT_ONCE == 0:
+                    yield
             for directory, key in unknown:
-                holder = topic_id_if_any(directory)
-                if holder in self._under_way:
-                    continue
-                if holder in self._slots.deleted:
-                    # A predecessor was killed while it removed the topic.
-                    gone = self._rename(directory, names.DELETE_SUFFIX)
-                    self.deletions.add(0, log_dir.number, partial(remove_tree, gone))
-                    log_dir.forget(key)
-                elif key[0] not in topics or holder not in (None, topics[key[0]]):
-                    self.set_aside(directory)
-                    log_dir.forget(key)
-            named = {key for offsets in log_dir.known.values() for key in offsets if key not in known}
-            for key in named:
-                if key[0] not in topics and not is_directory(log_dir.path / names.partition_name(*key)):
-                    log_dir.forget(key)
+                self._set_aside_if_stray(log_dir, directory, key, topics)
+                yield
+            for offsets in list(log_dir.known.values()):
+                for at, key in enumerate(list(offsets)):
+                    is_gone = key not in known and key[0] not in topics
+                    if is_gone and not is_directory(log_dir.path / names.partition_name(*key)):
+                        log_dir.forget(key)
+                    if at % NAMES_AT_ONCE == 0:
+                        yield
+
+    def _set_aside_if_stray(
+        self, log_dir: LogDirectory, directory: Path, key: tuple[str, int], topics: dict[str, bytes]
+    ) -> None:
+        holder = topic_id_if_any(directory)
+        is_open = any((log.topic_id, log.partition) == (holder, key[1]) for log in self._logs.values())
+        if is_open or holder in self._under_way or not is_directory(directory):
+            return
+        if holder in self._slots.deleted:
+            # A predecessor was killed while it removed the topic.
+            gone = self._rename(directory, names.DELETE_SUFFIX)
+            self.deletions.add(0, log_dir.number, partial(remove_tree, gone))
+        elif key[0] not in topics or holder not in (None, topics[key[0]]):
+            self.set_aside(directory)
+        else:
+            return
+        log_dir.forget(key)
 
     def set_aside(self, directory: Path) -> None:
         renamed = self._rename(directory, names.STRAY_SUFFIX)

@@ -57,6 +57,10 @@ class TopicJobs:
         steps = self._manager.removing(message.name, message.topic_id, before_renames)
         self._removing.append((call, _removed(message, steps)))
 
+    def follow(self, call: Call, steps: Generator[None, None, calls.Message]) -> None:
+        """Take these steps behind the topics that are being opened."""
+        self._opening.append((call, steps))
+
     def advance(self) -> bool:
         """Work for a time slice on the first topic of each kind. Return whether there was something to do."""
         self._awaiting = 0

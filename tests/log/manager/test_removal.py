@@ -72,7 +72,7 @@ def test_a_directory_of_the_operator_harms_nobody(
     n.open(ensure(1))
     (n.dirs[0] / "backup").mkdir()
     at_once(process.manager.removing("t", TOPIC_ID))
-    process.manager.removal.set_strays_aside({})
+    at_once(process.manager.removal.setting_strays_aside({}))
     assert "backup" in n.names()
     assert caplog.text.count("backup is not the directory of a partition") == 1
     n.succeed()
@@ -90,7 +90,7 @@ def test_offsets_of_topics_that_are_no_more_are_dropped(node: Callable[..., Node
     (n.dirs[0] / "recovery-point-offset-checkpoint").write_text("0\n1\ngone 0 7\n")
     process = n.boot()
     n.open(ensure(1))
-    process.manager.removal.set_strays_aside({"t": TOPIC_ID})
+    at_once(process.manager.removal.setting_strays_aside({"t": TOPIC_ID}))
     n.checkpoint()
     assert n.offsets() == ["__cluster_metadata 0 0", "t 0 0"]
 
@@ -106,7 +106,7 @@ def test_settings_that_we_do_not_know_leave_the_files_alone(
     (answer,) = n.open(calls.EnsureTopic("t", TOPIC_ID, [0], {"some.newer.setting": "1"}, 5))
     assert (answer.error, answer.slot_generation) == (40, 1)
     assert n.rig.partition(answer.slot).flags == PartitionFlag.PARTITION_OFFLINE
-    process.manager.removal.set_strays_aside({})
+    at_once(process.manager.removal.setting_strays_aside({}))
     n.checkpoint()
     n.stop()
     n.boot()
@@ -131,7 +131,7 @@ def test_a_topic_that_got_no_slot_is_no_stray(
     (answer,) = n.open(ensure(1))
     assert (answer.error, answer.slot_generation) == (STORAGE_ERROR, 0)
     assert "table is full" in (answer.message or "")
-    process.manager.removal.set_strays_aside({"filler": OTHER_ID, "t": TOPIC_ID})
+    at_once(process.manager.removal.setting_strays_aside({"filler": OTHER_ID, "t": TOPIC_ID}))
     assert "t-0" in n.names()
     at_once(process.manager.removing("filler", OTHER_ID))
     (target,) = n.open(ensure(1))

@@ -171,7 +171,7 @@ def test_a_successor_whom_nobody_asks_again_deletes_the_rest(
     made = node()
     removed_up_to(made, batch, slice_)
     process = made.succeed()
-    process.manager.removal.set_strays_aside({})
+    at_once(process.manager.removal.setting_strays_aside({}))
     assert left_of(made) == ["delete"] * PARTITIONS
     process.manager.removal.deletions.begin_due(float("inf"))
     until(lambda: process.io_thread.is_idle, "the files are deleted")
@@ -199,7 +199,7 @@ def test_a_broker_that_is_killed_serves_nothing_of_the_topic(
     made = node()
     removed_up_to(made, batch, slice_)
     process = made.boot()
-    process.manager.removal.set_strays_aside({})
+    at_once(process.manager.removal.setting_strays_aside({}))
     assert len(left_of(made)) == PARTITIONS
     assert set(left_of(made)) <= {"delete", "stray"}
     is_new(made, batch)
@@ -299,3 +299,28 @@ def test_a_log_directory_that_fails_meanwhile_leaves_it_deleted(node: MakeNode) 
     assert any(made.rig.partition(slot).flags & PartitionFlag.PARTITION_OFFLINE for slot in slots)
     at_once(steps)
     assert all(made.rig.partition(slot).flags & PartitionFlag.PARTITION_DELETED for slot in slots)
+
+
+@pytest.mark.parametrize("slice_", range(5))
+def test_topics_that_come_and_go_while_strays_are_set_aside(
+    node: MakeNode, batch: Batch, monkeypatch: pytest.MonkeyPatch, slice_: int
+) -> None:
+    """Check that a topic that the coordinator has not named is no stray if it is younger than the order."""
+    monkeypatch.setattr("mpbroker.log.manager.removal.NAMES_AT_ONCE", 1)
+    made = node()
+    process = made.boot()
+    made.open(ensure(PARTITIONS))
+    (made.dirs[0] / "nobody-0").mkdir()
+    made.rig.call(calls.Recovered({"t": TOPIC_ID}))
+    process.work(0)
+    for _ in range(slice_):
+        assert process.topics.advance()
+    (new,) = made.open(calls.EnsureTopic("new", OTHERS, [0], {}, 5, 0))
+    assert made.produce(new, batch()) == [0]
+    at_once(process.manager.removing("t", TOPIC_ID))
+    settle(process)
+    assert calls.Acknowledged() in [made.rig.take_answer() for _ in range(2)]
+    assert left_of(made) == ["delete"] * PARTITIONS
+    assert "new-0" in made.names()
+    assert "nobody-0" not in made.names()
+    assert made.produce(new, batch()) == [0]

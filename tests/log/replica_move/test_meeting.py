@@ -95,6 +95,7 @@ class Meeting(Node):
     def release(self) -> None:
         self.now.manager.checkpoints.write_high_watermarks()
         self.now.manager.checkpoints.write_recovery_points()
+        self.now.manager.checkpoints.write_all_log_starts()
 
     def delete_records(self) -> None:
         number = self.one()
