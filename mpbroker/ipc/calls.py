@@ -508,7 +508,7 @@ class ProducersOfPartition(Struct, array_like=True):
 
 
 class Producers(Struct, tag="producers"):
-    """The answer to TellProducers, in the order asked."""
+    """The answer to TellProducers, in the order asked. A long one ends behind the first partitions."""
 
     partitions: list[ProducersOfPartition]
 

@@ -10,7 +10,6 @@ import errno
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Generator
 from pathlib import Path
 from typing import TypeAlias
@@ -49,7 +48,8 @@ from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import Measuring
 from mpbroker.log.manager.refusals import RefusedProduces, room_advice
 from mpbroker.log.manager.size_metrics import SizeMetrics
-from mpbroker.log.partition.active_producers import producers_of
+from mpbroker.log.manager.topic_jobs import TopicJobs
+from mpbroker.log.partition.active_producers import tell_producers
 from mpbroker.log.partition.producer_snapshots import snapshotting
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
 from mpbroker.log.recovery.workers import Recovery, fork_pools
@@ -133,9 +133,7 @@ class LogProcess:
         )
         self.rings: dict[int, list[Ring]] = {}
         self._fence_tails: list[int] | None = None
-        # Topics whose partitions are being opened one by one, the first topic first.
-        self._ensuring: deque[tuple[Call, Generator[None, None, calls.EnsuredTopic]]] = deque()
-        self._awaits_io_thread = False
+        self.topics = TopicJobs(self.manager, self._send_answer)
         # Generators that wait for the I/O thread or give way to appends, each with the call to answer (None:
         # no caller).
         self._chores: list[tuple[Call | None, _Steps]] = []
@@ -146,6 +144,7 @@ class LogProcess:
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
         self._next_points_bytes = context.counters.get(Counter.COUNT_BYTES_APPENDED) + POINTS_EVERY_BYTES
+        self._next_starts = math.inf
         self._is_snapshotting = False
         self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
 
@@ -218,25 +217,23 @@ class LogProcess:
                 return self._stop()
             self.work(self.sleep_ms)
             self._heed_others()
-            self.ensure_on()
+            self.topics.advance()
             self.do_chores()
             self._keep_house()
 
     @property
     def sleep_ms(self) -> int:
-        """Return how long the loop may sleep: not at all while partitions are opened, unless that waits for
-        the I/O thread.
-
-        The I/O thread wakes the loop, and needs the GIL until then.
+        """Return how long the loop may sleep: not at all while topics are opened or removed, unless that
+        waits for another thread.
         """
-        if self._ensuring and not self._awaits_io_thread:
+        if self.topics and not self.topics.only_awaits_threads:
             return 0
         return IDLE_SLEEP_MS if self._is_idle else MAX_SLEEP_MS
 
     @property
     def _is_idle(self) -> bool:
         """Return whether nothing is under way that time alone, or another thread, brings on."""
-        if self._ensuring or self._chores or self.flush_interval.is_pending:
+        if self.topics or self._chores or self.flush_interval.is_pending:
             return False
         manager = self.manager
         is_deleting = manager.removal.deletions.next_due_s < math.inf
@@ -342,23 +339,28 @@ class LogProcess:
         self.flush_interval.look(now)
         if self.manager.journals.awaited:
             self.manager.journals.use()
+        appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
+        if self._refused.is_on and self._refused.is_over(now, appended, self._log_dirs()):
+            self._say_there_is_room()
+        # Each of these looks at all partitions: one of them is enough between two rounds.
         if now >= self._next_marks:
             self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
             self.manager.checkpoints.write_high_watermarks()
             # After the checkpoints, which may need the reserve.
             self._keep_room()
-        appended = self.context.counters.get(Counter.COUNT_BYTES_APPENDED)
-        if self._refused.is_on and self._refused.is_over(now, appended, self._log_dirs()):
-            self._say_there_is_room()
-        if now >= self._next_points or appended >= self._next_points_bytes:
+        elif now >= self._next_points or appended >= self._next_points_bytes:
             self._next_points = now + self.context.config.log_flush_offset_checkpoint_interval_ms / 1000
             self._next_points_bytes = appended + POINTS_EVERY_BYTES
             self.manager.checkpoints.write_recovery_points()
+            self._next_starts = now
             self.manager.open_partitions.look_at_segments()
             if not self._is_snapshotting:
                 self._is_snapshotting = True
                 self._chores.append((None, self._snapshot()))
-        if now >= self._next_expiration:
+        elif now >= self._next_starts:
+            self._next_starts = math.inf
+            self.manager.checkpoints.write_all_log_starts()
+        elif now >= self._next_expiration:
             self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
             bound_producers(self.context.config.max_producer_ids_per_partition)
             before_ms = self.turn.clock_ms() - self.context.config.producer_id_expiration_ms
@@ -425,8 +427,13 @@ class LogProcess:
         if message is None:
             return
         if isinstance(message, calls.EnsureTopic):
-            self.manager.prefetch(message)
-            self._ensuring.append((call, self.manager.ensuring(message)))
+            self.topics.open(call, message)
+            return
+        if isinstance(message, calls.RemoveTopic):
+            self.topics.remove(call, message, self.replica_mover.topic_goes())
+            return
+        if isinstance(message, calls.Recovered):
+            self.topics.follow(call, self._settling(message))
             return
         if isinstance(message, calls.DeleteRecords):
             self._chores.append((call, self.deletion.deleting(message)))
@@ -447,58 +454,27 @@ class LogProcess:
             answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
         self._send_answer(call, answer)
 
-    def ensure_on(self) -> bool:
-        """Open partitions of the first topic until a time slice ends. Return whether there was something to
-        do.
-
-        One that takes some syncs is the last, since producers wait for the round after it.
-        """
-        self._awaits_io_thread = False
-        if not self._ensuring:
-            return False
-        call, steps = self._ensuring[0]
-        leave_at = time.monotonic() + self.recovery_scheduler.stay_s
-        answer: calls.Message
-        try:
-            while True:
-                self.io_thread.is_awaited = False
-                next(steps)
-                self._awaits_io_thread = self.io_thread.is_awaited
-                if self._awaits_io_thread or time.monotonic() >= leave_at:
-                    return True
-        except StopIteration as end:
-            answer = end.value
-        except OSError as error:
-            self.context.log.error("a topic cannot be opened: %s", error)
-            answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-        self._ensuring.popleft()
-        self.say("running")
-        self._send_answer(call, answer)
-        return True
-
     def _answer_to(self, message: calls.Message) -> calls.Message:
         if isinstance(message, calls.TellMoves):
             return self.replica_mover.tell()
-        if isinstance(message, calls.RemoveTopic):
-            self.replica_mover.topic_goes()
-            self.manager.remove(message.name, message.topic_id)
-            return calls.RemovedTopic(message.topic_id)
         if isinstance(message, calls.CleaningEnded):
             self.compaction.ended(message)
             return calls.Acknowledged()
         if isinstance(message, calls.TellProducers):
-            logs = self.manager.logs
-            return calls.Producers([producers_of(logs.get(one.slot), one) for one in message.partitions])
-        if isinstance(message, calls.Recovered):
-            self.recovery_scheduler.end()
-            self._next_sizes = time.monotonic()
-            self.manager.removal.set_strays_aside(message.topics)
-            give_back_memory()
-            self.replica_mover.resume(message.topics)
-            return calls.Acknowledged()
+            return tell_producers(self.manager.logs, message)
         return calls.Failed(
             ErrorCode.UNKNOWN_SERVER_ERROR, f"the log process does not serve {type(message).__name__}"
         )
+
+    def _settling(self, message: calls.Recovered) -> Generator[None, None, calls.Message]:
+        """End a start, when all topics that exist have been opened."""
+        self.recovery_scheduler.end()
+        self._next_sizes = time.monotonic()
+        yield from self.manager.removal.setting_strays_aside(message.topics)
+        give_back_memory()
+        yield
+        self.replica_mover.resume(message.topics)
+        return calls.Acknowledged()
 
     def _count_partitions(self) -> None:
         """Count the partitions; the coordinator's own log is not one of Kafka's ReplicaManager."""
@@ -552,8 +528,7 @@ class LogProcess:
     def _finish_fence(self, fence: Fence) -> None:
         self._fence_tails = None
         self.turn.stop_listening(fence.role)
-        # A successor asks again for what it needs.
-        self._ensuring = deque(entry for entry in self._ensuring if entry[0].owner != fence.role)
+        self.topics.drop(fence.role)
         self._chores = [
             entry
             for call, steps in self._chores
@@ -575,9 +550,11 @@ class LogProcess:
             for role in self._parties():
                 self.turn.forget(role)
         self.replica_mover.stop()
-        while not (self.turn.is_settled and self.replica_mover.is_at_rest):
-            self.work(10)
+        self.topics.stop_opening()
+        while self.topics.is_removing or not (self.turn.is_settled and self.replica_mover.is_at_rest):
+            self.work(0 if self.topics.is_removing else 10)
             self.replica_mover.step()
+            self.topics.advance_removals()
         self.replica_mover.close()
         self.recovery_scheduler.end()
         closed = self.manager.close_cleanly()

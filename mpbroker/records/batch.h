@@ -281,23 +281,33 @@ static inline const uint8_t *skip_headers(const uint8_t *p, const uint8_t *end, 
     return p;
 }
 
-/* Reads the record at *p, which must end at or before `end`, and moves *p behind it.
- * Returns a BatchReason, 0 if good. */
-PER_FIELD int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) {
+/* Reads the record at *p, which must end at or before `end`, up to record->headers. Moves *p behind its
+ * length, and points *stop behind the record. Returns a BatchReason, 0 if good. */
+PER_FIELD int read_fields(const uint8_t **p, const uint8_t *end, RecordView *record, const uint8_t **stop) {
     int64_t bytes = read_varint(p, end);
     if (__builtin_expect(*p == NULL || bytes < SMALLEST_RECORD_BYTES - 1 || bytes > end - *p, 0))
         return REASON_RECORD_LENGTH;
     const uint8_t *at = *p + 1; /* the attributes of a record are not used */
-    const uint8_t *stop = *p + bytes;
-    record->timestamp_delta = read_varlong(&at, stop);
-    record->offset_delta = read_varint(&at, stop);
+    *stop = *p + bytes;
+    record->timestamp_delta = read_varlong(&at, *stop);
+    record->offset_delta = read_varint(&at, *stop);
     if (__builtin_expect(at == NULL, 0)) return REASON_RECORD_FIELD;
-    record->key_bytes = read_bytes(&at, stop, &record->key);
+    record->key_bytes = read_bytes(&at, *stop, &record->key);
     if (__builtin_expect(at == NULL, 0)) return REASON_RECORD_FIELD;
-    record->value_bytes = read_bytes(&at, stop, &record->value);
-    record->header_count = read_varint(&at, stop);
+    record->value_bytes = read_bytes(&at, *stop, &record->value);
+    record->header_count = read_varint(&at, *stop);
     if (__builtin_expect(at == NULL, 0)) return REASON_RECORD_FIELD;
     record->headers = at;
+    return REASON_NONE;
+}
+
+/* Reads the record at *p, which must end at or before `end`, and moves *p behind it.
+ * Returns a BatchReason, 0 if good. */
+PER_FIELD int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) {
+    const uint8_t *stop;
+    int reason = read_fields(p, end, record, &stop);
+    if (__builtin_expect(reason, 0)) return reason;
+    const uint8_t *at = record->headers;
     if (__builtin_expect(record->header_count != 0, 0)) {
         at = skip_headers(at, stop, record->header_count);
         if (at == NULL) return REASON_HEADERS;
@@ -307,14 +317,29 @@ PER_FIELD int read_record(const uint8_t **p, const uint8_t *end, RecordView *rec
     return REASON_NONE;
 }
 
-/* The result of a walk over the records of a batch. */
+/* Reads a record that a walk has accepted, and moves *p behind it. Its headers, of which there may be
+ * millions, are not looked at. Returns a BatchReason, 0 if good. */
+PER_FIELD int read_accepted(const uint8_t **p, const uint8_t *end, RecordView *record) {
+    const uint8_t *stop;
+    int reason = read_fields(p, end, record, &stop);
+    if (__builtin_expect(reason == REASON_NONE, 1)) *p = stop;
+    return reason;
+}
+
+/* A walk over the records of a batch: its result, and where it is. */
 typedef struct RecordWalk {
     int64_t max_timestamp; /* -1 if none is larger: Kafka starts from "no timestamp" */
     int64_t min_timestamp; /* except -1 */
     int has_null_key;
     int consecutive;       /* offset deltas are 0, 1, 2, … */
     int32_t bad_record;
+    int32_t done;              /* records, the last of them maybe except headers */
+    int64_t headers_left;      /* of the last record */
+    const uint8_t *record_end; /* of the last record, while it has headers left */
 } RecordWalk;
+
+/* A walk over a record with more headers can stop within them. */
+#define MANY_HEADERS 4096
 
 static inline void begin_walk(RecordWalk *walk) {
     walk->max_timestamp = NO_TIMESTAMP;
@@ -322,22 +347,40 @@ static inline void begin_walk(RecordWalk *walk) {
     walk->has_null_key = 0;
     walk->consecutive = 1;
     walk->bad_record = -1;
+    walk->done = 0;
+    walk->headers_left = 0;
 }
 
-/* Walks the records from number `from` up to `to`, not included, and moves *p behind them. Timestamps are
- * base + delta. Returns a BatchReason, 0 if good. */
+/* Walks the records up to number `to`, not included, and moves *p behind them. Timestamps are base + delta.
+ * Stops at the headers of a record that has many: then `walk_headers` goes on. Returns a BatchReason, 0 if
+ * good. */
 static inline int walk_some(
-    const uint8_t **p, const uint8_t *end, int32_t from, int32_t to, int64_t base_timestamp,
-    RecordWalk *walk) {
+    const uint8_t **p, const uint8_t *end, int32_t to, int64_t base_timestamp, RecordWalk *walk) {
     RecordView record;
-    const uint8_t *at = *p;
+    const uint8_t *at = *p, *stop;
     int64_t max_timestamp = walk->max_timestamp, min_timestamp = walk->min_timestamp;
     int has_null_key = walk->has_null_key, consecutive = walk->consecutive;
-    for (int32_t i = from; i < to; i++) {
-        int reason = read_record(&at, end, &record);
+    int32_t i = walk->done;
+    while (i < to) {
+        int reason = read_fields(&at, end, &record, &stop);
         if (__builtin_expect(reason, 0)) {
             walk->bad_record = i;
             return reason;
+        }
+        at = record.headers;
+        if (__builtin_expect(record.header_count != 0, 0)) {
+            if (record.header_count > MANY_HEADERS && record.header_count <= stop - at) {
+                walk->headers_left = record.header_count;
+                walk->record_end = stop;
+                stop = at;
+                to = i + 1;
+            } else {
+                at = skip_headers(at, stop, record.header_count);
+            }
+        }
+        if (__builtin_expect(at != stop, 0)) {
+            walk->bad_record = i;
+            return at == NULL ? REASON_HEADERS : REASON_RECORD_END;
         }
         int64_t timestamp = add_wrapping(base_timestamp, record.timestamp_delta);
         if (timestamp > max_timestamp) max_timestamp = timestamp;
@@ -347,13 +390,30 @@ static inline int walk_some(
             consecutive = 0;
             walk->bad_record = i;
         }
+        i++;
     }
     *p = at;
     walk->max_timestamp = max_timestamp;
     walk->min_timestamp = min_timestamp;
     walk->has_null_key = has_null_key;
     walk->consecutive = consecutive;
+    walk->done = i;
     return REASON_NONE;
+}
+
+/* Walks up to `most` more headers of the last record, and moves *p behind them. Returns a BatchReason, 0 if
+ * good. */
+static inline int walk_headers(const uint8_t **p, int64_t most, RecordWalk *walk) {
+    int64_t count = walk->headers_left < most ? walk->headers_left : most;
+    const uint8_t *at = skip_headers(*p, walk->record_end, count);
+    int reason = at == NULL ? REASON_HEADERS : REASON_NONE;
+    if (reason == REASON_NONE) {
+        *p = at;
+        walk->headers_left -= count;
+        if (walk->headers_left == 0 && at != walk->record_end) reason = REASON_RECORD_END;
+    }
+    if (reason != REASON_NONE) walk->bad_record = walk->done - 1;
+    return reason;
 }
 
 static inline void end_walk(RecordWalk *walk) {
@@ -363,8 +423,12 @@ static inline void end_walk(RecordWalk *walk) {
 /* Walks `count` records, which must fill [p, end) exactly. Returns a BatchReason, 0 if good. */
 static inline int walk_records(
     const uint8_t *p, const uint8_t *end, int32_t count, int64_t base_timestamp, RecordWalk *walk) {
+    int reason = REASON_NONE;
     begin_walk(walk);
-    int reason = walk_some(&p, end, 0, count, base_timestamp, walk);
+    while (reason == REASON_NONE && (walk->done < count || walk->headers_left)) {
+        if (walk->headers_left) reason = walk_headers(&p, INT64_MAX, walk);
+        else reason = walk_some(&p, end, count, base_timestamp, walk);
+    }
     end_walk(walk);
     if (reason != REASON_NONE) return reason;
     return p == end ? REASON_NONE : REASON_BATCH_END;

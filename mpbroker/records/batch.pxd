@@ -108,6 +108,8 @@ cdef extern from "mpbroker/records/batch.h" nogil:
         int has_null_key
         int consecutive
         int32_t bad_record
+        int32_t done
+        int64_t headers_left
 
     int validate_batch(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) noexcept
     int validate_header(const uint8_t *p, int64_t n, int32_t max_message_bytes, BatchInfo *info) noexcept
@@ -121,10 +123,12 @@ cdef extern from "mpbroker/records/batch.h" nogil:
     int walk_records(const uint8_t *p, const uint8_t *end, int32_t count, int64_t base_timestamp,
                      RecordWalk *walk) noexcept
     void begin_walk(RecordWalk *walk) noexcept
-    int walk_some(const uint8_t **p, const uint8_t *end, int32_t start, int32_t stop, int64_t base_timestamp,
+    int walk_some(const uint8_t **p, const uint8_t *end, int32_t stop, int64_t base_timestamp,
                   RecordWalk *walk) noexcept
+    int walk_headers(const uint8_t **p, int64_t most, RecordWalk *walk) noexcept
     void end_walk(RecordWalk *walk) noexcept
     int read_record(const uint8_t **p, const uint8_t *end, RecordView *record) noexcept
+    int read_accepted(const uint8_t **p, const uint8_t *end, RecordView *record) noexcept
     int64_t read_bytes(const uint8_t **p, const uint8_t *end, const uint8_t **field) noexcept
     int64_t add_wrapping(int64_t a, int64_t b) noexcept
     int64_t subtract_wrapping(int64_t a, int64_t b) noexcept

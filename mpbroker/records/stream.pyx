@@ -15,7 +15,9 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.record import Record
 
 cdef enum:
-    WALKED_AT_ONCE = 64         # records between two looks at the bytes that a piece has taken
+    # Records, and headers of a record that has many, between two looks at the bytes that a piece has taken.
+    WALKED_AT_ONCE = 64
+    HEADERS_AT_ONCE = 4096
     MOST_LENGTH_BYTES = 10      # of a record's length
 
 
@@ -156,7 +158,7 @@ cdef class RecordWalker:
     cdef const uint8_t *end
     cdef c.RecordWalk walk
     cdef int64_t base_timestamp
-    cdef int32_t count, done
+    cdef int32_t count
     cdef int reason
 
     def __init__(self, const uint8_t[::1] data, int32_t count, int64_t base_timestamp):
@@ -165,18 +167,22 @@ cdef class RecordWalker:
         self.end = self.at + data.shape[0]
         c.begin_walk(&self.walk)
 
+    cdef bint goes_on(self) noexcept nogil:
+        return self.walk.done < self.count or self.walk.headers_left != 0
+
     def step(self, int64_t most_bytes) -> bool:
         """Walk over about `most_bytes` more; return True if that was all, or a record is malformed."""
         cdef const uint8_t *start = self.at
+        cdef c.RecordWalk *walk = &self.walk
         cdef int32_t upto
         with nogil:
-            while self.reason == 0 and self.done < self.count and self.at - start < most_bytes:
-                upto = min(self.count - self.done, WALKED_AT_ONCE) + self.done
-                self.reason = c.walk_some(
-                    &self.at, self.end, self.done, upto, self.base_timestamp, &self.walk
-                )
-                self.done = upto
-        if self.reason == 0 and self.done < self.count:
+            while self.reason == 0 and self.goes_on() and self.at - start < most_bytes:
+                if walk.headers_left:
+                    self.reason = c.walk_headers(&self.at, HEADERS_AT_ONCE, walk)
+                    continue
+                upto = min(self.count - walk.done, WALKED_AT_ONCE) + walk.done
+                self.reason = c.walk_some(&self.at, self.end, upto, self.base_timestamp, walk)
+        if self.reason == 0 and self.goes_on():
             return False
         if self.reason == 0 and self.at != self.end:
             self.reason = c.REASON_BATCH_END
@@ -226,7 +232,7 @@ cdef class RecordRules:
         cdef int64_t timestamp
         cdef bint keyless
         while self.done < self.count and self.at - start < most_bytes:
-            if c.read_record(&self.at, self.end, &view):
+            if c.read_accepted(&self.at, self.end, &view):
                 raise CorruptBatch(0, f"record {self.done} is malformed")
             timestamp = c.add_wrapping(self.base_timestamp, view.timestamp_delta)
             keyless = self.keyed and view.key == NULL
@@ -267,7 +273,7 @@ cdef class Renumbering:
         out = bytearray(most_bytes)
         while self.done < self.count and used < most_bytes:
             rest = self.at
-            if c.read_record(&self.at, self.end, &view):
+            if c.read_accepted(&self.at, self.end, &view):
                 raise CorruptBatch(0, f"record {self.done} is malformed")
             c.read_varint(&rest, self.at)
             head[0] = rest[0]

@@ -205,6 +205,18 @@ def test_log_workers_are_asked_about_some_partitions_at_a_time(
     assert [p.active_producers[0].producer_id for t in response.topics for p in t.partitions] == [1, 0, 4]
 
 
+def test_a_log_worker_that_answers_for_some_is_asked_about_the_rest(ready: Rig) -> None:
+    ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [1, 0]), ("both", [0]))))
+    ready.turn()
+    for wanted, told in (([1, 0, 4], [1, 0]), ([4], [4])):
+        ((call, asked),) = calls_to_log(ready)
+        assert [one.slot for one in asked.partitions] == wanted
+        found = [ProducersOfPartition(0, [ActiveProducer(slot, 0, 0, 0, 0, 0)]) for slot in told]
+        answer_from_log(ready, call, Producers(found))
+    response = ready.answer(PRODUCERS, 0)
+    assert [p.active_producers[0].producer_id for t in response.topics for p in t.partitions] == [1, 0, 4]
+
+
 def test_the_log_process_dies_between_two_questions(ready: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_questions, "AT_ONCE", 1)
     ready.processor.send(request_frame(PRODUCERS, 0, describe(("orders", [1, 0]), ("both", [0]))))

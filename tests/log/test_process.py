@@ -152,7 +152,7 @@ def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: Callable[.
     process = r.in_process()
     r.call(ensure(5))
     process.work(0)
-    assert process.ensure_on(), "the first of five partitions"
+    assert process.topics.advance(), "the first of five partitions"
     acks, orders = r.memory.words("fence_acks"), r.memory.words("fence_orders")
     for sequence, stage in ((1, 1), (2, 0)):
         order = pack_fence(sequence, stage, COORDINATOR)
@@ -161,7 +161,7 @@ def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: Callable[.
         def obey() -> None:
             process.obey_fence()
             process.work(0)
-            process.ensure_on()
+            process.topics.advance()
 
         until(partial(lambda order: acks.load(LOG) == order, order), "the fence is acknowledged", obey)
         if stage:
@@ -169,7 +169,7 @@ def test_a_dead_coordinators_topics_are_no_news_to_its_successor(rig: Callable[.
             r.bind()
     r.call(calls.Recovered({}))
     process.work(0)
-    while process.ensure_on():
+    while process.topics.advance():
         process.work(0)
     assert r.take_answer() == calls.Acknowledged()
     assert r.take_answer() is None
@@ -250,7 +250,7 @@ def test_producers_go_on_while_a_large_topic_is_opened(
     r.call(calls.EnsureTopic("large", bytes(16 * [7]), list(range(20))))
     process.work(0)
     steps = 0
-    while process.ensure_on():
+    while process.topics.advance():
         steps += 1
         r.job([((answer.partitions[0].slot, answer.partitions[0].slot_generation, 5), batch())], acks=1)
         process.work(0)
@@ -315,3 +315,21 @@ def test_the_lock_outlives_the_log_process(rig: Callable[..., Rig], tmp_path: Pa
         os.close(fd)
     assert tmp_path.is_dir()
     assert len(TOPIC_ID) == 16
+
+
+def test_one_look_at_all_partitions_comes_between_two_rounds(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = rig().in_process()
+    looks: list[str] = []
+    for name in ("write_high_watermarks", "write_recovery_points", "write_all_log_starts"):
+        monkeypatch.setattr(process.manager.checkpoints, name, partial(looks.append, name))
+    process._next_marks = process._next_points = 0
+    for number in range(1, 4):
+        process._keep_house()
+        assert len(looks) == number
+    assert len(set(looks)) == 3
+    process._keep_house()
+    assert len(looks) == 3
+    process.io_thread.close()
+    process.turn.close()

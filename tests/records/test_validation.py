@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ from mpbroker.records.batch import (
     CRC_COVERS_FROM,
     checksum,
     scan_batch,
+    scan_records,
 )
 from mpbroker.records.builder import build_batch, with_records
 from mpbroker.records.compression import Codec, compress
@@ -33,7 +35,7 @@ from mpbroker.records.errors import (
 )
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import LOG_APPEND_TIME, NewRecord
-from mpbroker.records.stream import RecordWriter, seal
+from mpbroker.records.stream import RecordWalker, RecordWriter, Renumbering, seal
 from mpbroker.records.validation import (
     MOST_RECORD_ERRORS,
     PACKED_AT_ONCE_BYTES,
@@ -331,6 +333,55 @@ def test_large_batches_are_unpacked_walked_and_checked_in_pieces(codec: Codec) -
     assert [error.batch_index for error in caught.value.record_errors] == list(range(MOST_RECORD_ERRORS))
     assert f"{count} records are refused" in caught.value.message
     assert caught.value.faults == count
+
+
+def with_headers(offset: int, headers: bytes, count: int) -> bytes:
+    body = b"\0\0" + varint(offset) + b"\1\1" + varint(count) + headers
+    return varint(len(body)) + body
+
+
+def test_a_record_with_millions_of_headers_is_walked_in_pieces() -> None:
+    """Check what comes behind it as well, and that rules and renumbering pass over its headers."""
+    count = 4 * UNPACKED_AT_ONCE_BYTES // 2
+    large = with_headers(1, bytes(2 * count), count)
+    stream = with_headers(0, b"", 0) + large + with_headers(2, bytes(8), 4)
+    walker = RecordWalker(stream, 3, 0)
+    pieces = 0
+    while not walker.step(UNPACKED_AT_ONCE_BYTES):
+        pieces += 1
+    assert pieces >= 3
+    assert walker.result() == scan_records(stream, 3, 0)
+    assert walker.result().reason == ""
+    batch = sealed(compress(Codec.ZSTD, stream), 3, Codec.ZSTD)
+    policy = TopicPolicy(max_message_bytes=16 << 20)
+    assert validate(batch, policy, now_ms=NOW).record_count == 3
+    with pytest.raises(InvalidRecords, match="3 records are refused"):
+        validate(batch, msgspec.structs.replace(policy, compact=True), now_ms=NOW)
+    renumbered = Renumbering(stream, 3)
+    assert b"".join(iter(partial(renumbered.take, PACKED_AT_ONCE_BYTES), b"")) == stream
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "reason"),
+    [
+        (lambda headers: headers[:-4] + b"\1" + headers[-3:], "header"),
+        (lambda headers: headers[:-1] + varint(1), "header"),
+        (lambda headers: headers + b"\0", "end"),
+        (lambda headers: headers[:-1], "header"),
+    ],
+)
+def test_headers_that_are_malformed_behind_many_good_ones(
+    spoiled: Callable[[bytes], bytes], reason: str
+) -> None:
+    """Check that a walk in pieces finds what a walk at once finds."""
+    count = 20_000
+    stream = with_headers(0, b"", 0) + with_headers(1, spoiled(bytes(2 * count)), count)
+    walker = RecordWalker(stream, 2, 0)
+    while not walker.step(1024):
+        pass
+    assert walker.result() == scan_records(stream, 2, 0)
+    assert walker.result().bad_record == 1
+    assert reason in walker.result().reason
 
 
 def varint(number: int) -> bytes:

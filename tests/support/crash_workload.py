@@ -38,6 +38,7 @@ from mpbroker.records.batch import CRC_AT
 from mpbroker.records.builder import build_batch, build_transaction_marker
 from mpbroker.records.markers import ABORT, COMMIT
 from mpbroker.records.record import NewRecord
+from mpbroker.records.validation import at_once
 from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import Rig, end
 from tests.support.polling import until
@@ -235,7 +236,7 @@ class Workload:
         self.take_replies()
         mark("removed", self.topic.topic_id.hex())
         for process in self.processes:
-            process.manager.remove("t", self.topic.topic_id)
+            at_once(process.manager.removing("t", self.topic.topic_id, process.replica_mover.topic_goes()))
             process.manager.removal.deletions.begin_due(time.monotonic() + 1e6)
         self.new_topic()
         self.open()
@@ -355,10 +356,6 @@ class MovingWorkload(Workload):
             self.process.manager.removal.deletions.begin_due(time.monotonic() + 1e6)
             self.process.manager.checkpoints.write_stale()
         super().something_else()
-
-    def replace_topic(self) -> None:
-        self.process.replica_mover.topic_goes()
-        super().replace_topic()
 
 
 class StoppingWorkload(Workload):

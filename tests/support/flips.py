@@ -114,6 +114,7 @@ def make_images(scratch: Path) -> list[Image]:
         scrub(rig)
         manager.checkpoints.write_high_watermarks()
         manager.checkpoints.write_recovery_points()
+        manager.checkpoints.write_all_log_starts()
         for _ in manager.io_thread.catching_up():
             broker.process.work(1)
         fill(broker, 4)

@@ -69,6 +69,7 @@ class Node:
         assert self.process is not None
         self.process.manager.checkpoints.write_high_watermarks()
         self.process.manager.checkpoints.write_recovery_points()
+        self.process.manager.checkpoints.write_all_log_starts()
         wait_for_io(self.process)
 
     def open(self, topic: calls.EnsureTopic) -> list[calls.EnsuredPartition]:

@@ -40,7 +40,7 @@ class Broker:
 def settle(process: LogProcess) -> None:
     process.work(0)
     until(
-        lambda: not process.ensure_on() and process.turn.is_settled,
+        lambda: not process.topics.advance() and process.turn.is_settled,
         "no job, commit round or answer is left",
         lambda: process.work(5),
     )

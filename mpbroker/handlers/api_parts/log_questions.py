@@ -96,15 +96,20 @@ class _Questions(Generic[Wanted, Result]):
             return
         pairs = self._left[worker]
         # If the worker has failed, the rest of its partitions gets no answer either.
-        now = pairs if isinstance(answer, Failed) else pairs[:AT_ONCE]
+        now = pairs if isinstance(answer, Failed) else pairs[: _answered_for(answer)]
         self._take([result for _, result in now], answer)
         if len(now) < len(pairs):
-            self._left[worker] = pairs[AT_ONCE:]
+            self._left[worker] = pairs[len(now) :]
             self._ask(worker)
             return
         del self._left[worker]
         if not self._left:
             self._done()
+
+
+def _answered_for(answer: calls.Message) -> int:
+    """Return how many of the partitions that were asked for the answer is about. A long one is cut off."""
+    return len(answer.partitions) if isinstance(answer, calls.Producers) else AT_ONCE
 
 
 def ask_all(

@@ -431,8 +431,8 @@ def _refuse_foreign(directory: Path) -> None:
 def directories_in(log_dir: Path) -> Iterator[str]:
     """Yield the names of the directories that should be partitions.
 
-    They come one by one, since thousands at once take much memory; nothing may be renamed meanwhile. Raises
-    OSError.
+    They come one by one, since thousands at once take much memory. Whether one comes that is made, renamed
+    or removed meanwhile is open. Raises OSError.
     """
     with os.scandir(log_dir) as entries:
         for entry in entries:

@@ -29,7 +29,7 @@ class IoThread:
         self._counting = threading.Lock()
         self._submitted = 0
         self._done = 0
-        # Set by a step that waits for a job and will look again when the loop is woken.
+        # Set by a step that waits for a job, or another thread, and will look again when the loop is woken.
         self.is_awaited = False
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()

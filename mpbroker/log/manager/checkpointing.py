@@ -75,12 +75,14 @@ class Checkpointing:
         self._write(names.HIGH_WATERMARKS, lambda log: log.state.high_watermark)
 
     def write_recovery_points(self) -> None:
-        """Checkpoint recovery points and log starts.
+        """Checkpoint recovery points.
 
         A recovery point is the synced end with group commit, else the base behind the last synced roll.
         """
         self._journals.release()
         self._write(names.RECOVERY_POINTS, self.recovery_point)
+
+    def write_all_log_starts(self) -> None:
         self._write(names.LOG_STARTS, lambda log: log.log_start)
 
     def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:

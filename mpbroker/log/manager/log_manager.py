@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
@@ -107,8 +107,10 @@ class LogManager:
         self.checkpoints = Checkpointing(
             self.dirs, self.logs, turn, self.journals, io_thread, say, group=self.group
         )
-        self.removal = Removal(self.dirs, self.logs, turn, io_thread)
         self._slots = SlotAllocator(table, worker)
+        self.removal = Removal(
+            self.dirs, self.logs, turn, io_thread, self._slots, self.checkpoints, self.open_partitions
+        )
         self.partition_opening = PartitionOpening(
             config,
             self.dirs,
@@ -160,10 +162,8 @@ class LogManager:
         config, problem = self._resolved(topic.configs)
         done = []
         for number in (one for one in topic.partitions if self.worker.owns(topic.name, one)):
-            is_open = (topic.topic_id, number) in self.slot_of
             done.append((yield from self._ensured(topic, number, config, problem)))
-            if not is_open:
-                yield
+            yield
         return EnsuredTopic(topic.topic_id, done)
 
     def _resolved(self, configs: Mapping[str, str]) -> tuple[TopicConfig, str | None]:
@@ -273,6 +273,8 @@ class LogManager:
 
         That topic is deleted, even if the order to remove it has not come yet.
         """
+        for topic_id in self.removal.unfinished(topic.name):
+            yield from self.removing(topic.name, topic_id)
         key = (topic.name, number)
         for log_dir in self.dirs:
             directory = log_dir.path / names.partition_name(*key)
@@ -284,11 +286,20 @@ class LogManager:
             if holder is None and not any(directory.glob(f"*{names.LOG_SUFFIX}")):
                 # Its creation was cut short: nothing was ever appended.
                 shutil.rmtree(directory)
-            elif holder is not None and (self.slot_of.of(holder) or self._slots.has(holder)):
-                self.remove(topic.name, holder)
+            elif holder is not None and self._is_known(holder):
+                yield from self.removing(topic.name, holder)
             else:
                 yield from self.checkpoints.forgotten([log_dir], key)
                 self.removal.set_aside(directory)
+
+    def _is_known(self, topic_id: bytes) -> bool:
+        """Tell whether we or our predecessor served the topic, or have begun to remove it."""
+        return (
+            bool(self.slot_of.of(topic_id))
+            or self.removal.is_under_way(topic_id)
+            or self._slots.has(topic_id)
+            or topic_id in self._slots.deleted
+        )
 
     def _place(self, log: PartitionLog, log_dir: LogDirectory, topic: EnsureTopic, epoch: int) -> None:
         """Give the partition its slot: the one it had before, if any."""
@@ -337,28 +348,37 @@ class LogManager:
 
     # ---- removal ----
 
-    def remove(self, name: str, topic_id: bytes) -> None:
-        """Make a topic's partitions unreachable at once, and delete their files after file.delete.delay.ms.
+    def removing(
+        self, name: str, topic_id: bytes, before_renames: Iterable[None] = ()
+    ) -> Generator[None, None, None]:
+        """Make a topic's partitions unreachable at once; remove them in the steps that are returned.
 
-        Raises OSError if a log directory failed, after the others are done.
+        Their files are deleted after file.delete.delay.ms. `before_renames`: is exhausted before a directory
+        is renamed. If the removal has begun already, the steps advance it. The last one raises OSError if a
+        log directory failed, after the others are done.
         """
-        delay_ms = self.config.log_segment_delete_delay_ms
-        numbers = set()
-        unreadable = set()
+        if not self.removal.is_under_way(topic_id):
+            logs = self._unreachable(topic_id)
+            delay_ms = self.config.log_segment_delete_delay_ms
+            if logs:
+                delay_ms = logs[-1].config.file_delete_delay_ms
+            earlier = self._slots.take_away(topic_id)
+            self._waiting.forget(topic_id)
+            self.removal.begin(name, topic_id, delay_ms, logs, earlier, before_renames)
+        return self.removal.removing(topic_id)
+
+    def _unreachable(self, topic_id: bytes) -> list[PartitionLog]:
+        """Show a topic's open partitions as deleted, and return them. Nobody finds them any more."""
+        logs = []
         for number in self.slot_of.of(topic_id):
-            slot = self.slot_of.pop((topic_id, number))
-            log = self.logs.pop(slot)
-            self.checkpoints.forget(slot)
-            delay_ms = log.config.file_delete_delay_ms
-            log.state.flags = PartitionFlag.PARTITION_DELETED
+            log = self.logs.pop(self.slot_of.pop((topic_id, number)))
+            # One that is offline stays so: its last batches must not be acknowledged.
+            log.state.flags = (
+                PartitionFlag.PARTITION_DELETED | log.state.flags & PartitionFlag.PARTITION_OFFLINE
+            )
             log.state.publish(self.table)
-            self._slots.give_back(slot, log.state.generation)
-            self.open_partitions.end(log)
-            numbers.add(log.partition)
-            unreadable.add(log.directory)
-        numbers.update(self._slots.forget(topic_id))
-        self._waiting.forget(topic_id)
-        self.removal.remove(name, topic_id, delay_ms, numbers, unreadable)
+            logs.append(log)
+        return logs
 
     # ---- segments and directories ----
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -19,16 +21,52 @@ from mpbroker.log.io.disk_errors import PASSING
 from mpbroker.log.io.file_removal import remove_tree
 from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.io.strict_stat import is_directory
+from mpbroker.log.manager.checkpointing import Checkpointing
+from mpbroker.log.manager.open_partitions import OpenPartitions
+from mpbroker.log.manager.slot_allocator import SlotAllocator, TakenAway
 from mpbroker.log.partition.partition_log import PartitionLog
 
 _log = logging.getLogger("mpbroker.log")
 
 
-class Removal:
-    """Files of partitions that are no longer served: renamed at once, deleted later (`deletions`).
+# Names of a log directory looked at in one step: a fraction of a millisecond.
+NAMES_AT_ONCE = 256
 
-    `logs`: the worker's partitions by slot, as its LogManager keeps them. What an earlier run renamed and did
-    not delete is deleted now.
+
+@dataclass
+class _Topic:
+    """A topic whose partitions nobody can reach any more, and whose files are to go.
+
+    `logs`: its open partitions. `earlier`: those that only the predecessor had opened. `before_renames`: is
+    exhausted before the first directory is renamed. `number`: how many removals had begun with this one.
+    """
+
+    name: str
+    topic_id: bytes
+    delay_ms: int
+    logs: list[PartitionLog]
+    earlier: list[TakenAway]
+    before_renames: Iterable[None]
+    number: int
+    was_moving: bool
+    steps: Iterator[None] = field(default=iter(()), init=False)
+
+
+@dataclass
+class _Listing:
+    """Directories of partitions by topic, as they were named when `removals` had begun."""
+
+    removals: int
+    directories: dict[str, list[tuple[LogDirectory, str, int]]] = field(default_factory=dict)
+    failure: OSError | None = None
+
+
+class Removal:
+    """Files of partitions that are no longer served: renamed soon, deleted later (`deletions`).
+
+    A topic may have thousands of partitions, so a removal is done in steps, between which the log appends.
+    The slots of its partitions are free when its last directory is renamed. `logs`: the worker's partitions
+    by slot, as its LogManager keeps them. What an earlier run renamed and did not delete is deleted now.
     """
 
     def __init__(
@@ -37,82 +75,214 @@ class Removal:
         logs: Mapping[int, PartitionLog],
         turn: AppendTurn,
         io_thread: IoThread,
+        slots: SlotAllocator,
+        checkpoints: Checkpointing,
+        open_partitions: OpenPartitions,
     ) -> None:
         self._dirs = dirs
         self._logs = logs
         self._turn = turn
+        self._slots = slots
+        self._checkpoints = checkpoints
+        self._open_partitions = open_partitions
         self.deletions = DelayedDeletions(io_thread)
+        # By topic id.
+        self._under_way: dict[bytes, _Topic] = {}
+        self._begun = 0
+        # One listing serves all removals that had begun before it.
+        self._listing: _Listing | None = None
         self._queue_old_deletions()
 
-    def remove(
-        self, name: str, topic_id: bytes, delay_ms: int, numbers: set[int], unreadable: set[Path]
-    ) -> None:
-        """Rename a topic's directories and delete them after `delay_ms`.
+    # ---- topics ----
 
-        `numbers`: the known partition numbers of the topic; those found on disk are added. `unreadable`:
-        directories that are the topic's even if their topic id cannot be read. Raises OSError if a log
-        directory failed, after the others are done.
-        """
-        failure: OSError | None = None
-        for log_dir in self._dirs:
-            try:
-                self._remove_from(log_dir, name, topic_id, delay_ms, numbers, unreadable)
-            except OSError as error:
-                # The other directories are cleared all the same.
-                failure = error
-                if error.errno not in PASSING:
-                    self._turn.storage_failed(log_dir.number, error.errno or errno.EIO)
-        if failure is not None:
-            raise failure
-
-    def _remove_from(
+    def begin(
         self,
-        log_dir: LogDirectory,
         name: str,
         topic_id: bytes,
         delay_ms: int,
-        numbers: set[int],
-        unreadable: set[Path],
+        logs: list[PartitionLog],
+        earlier: list[TakenAway],
+        before_renames: Iterable[None],
     ) -> None:
-        """Remove the topic's partitions from one log directory.
+        """Take over a topic whose partitions the table shows as deleted; `removing` does the rest.
 
-        `numbers`: the known partition numbers of the topic; those found here are added. Raises OSError if
-        the directory cannot be read or changed.
+        Its files are deleted `delay_ms` after they are renamed.
         """
-        for directory, number in log_dir.directories_of(name):
-            holder = topic_id_if_any(directory)
-            if holder == topic_id or (holder is None and directory in unreadable):
-                gone = self._rename(directory, names.DELETE_SUFFIX)
-                self.deletions.add(delay_ms, log_dir.number, partial(remove_tree, gone))
-                numbers.add(number)
+        self._begun += 1
+        was_moving = any(log.is_moving for log in logs)
+        topic = _Topic(name, topic_id, delay_ms, logs, earlier, before_renames, self._begun, was_moving)
+        topic.steps = self._steps(topic)
+        self._under_way[topic_id] = topic
+
+    def is_under_way(self, topic_id: bytes) -> bool:
+        return topic_id in self._under_way
+
+    def unfinished(self, name: str | None = None) -> list[bytes]:
+        """Return the ids of topics whose removal is not over: of all, or of those with a name."""
+        return [one.topic_id for one in self._under_way.values() if name is None or one.name == name]
+
+    def removing(self, topic_id: bytes) -> Generator[None, None, None]:
+        """Advance a removal, a step at a time, to its end; several callers may do so by turns.
+
+        Raises OSError if a log directory failed, after the others are done.
+        """
+        while (topic := self._under_way.get(topic_id)) is not None:
+            try:
+                next(topic.steps)
+            except StopIteration:
+                self._end(topic_id)
+            except OSError:
+                self._end(topic_id)
+                raise
+            else:
+                yield
+
+    def _end(self, topic_id: bytes) -> None:
+        del self._under_way[topic_id]
+        if not self._under_way:
+            self._listing = None
+
+    def _steps(self, topic: _Topic) -> Generator[None, None, None]:
+        """Rename the directories, close the files, forget the offsets, free the slots.
+
+        Closing has the files synced, and a rename beside that waits for the disk: so renames come first.
+
+        A kill leaves slots that show a deleted topic: a successor knows by them what the directories that
+        were not renamed are (`SlotAllocator.deleted`).
+        """
+        yield from topic.before_renames
+        if topic.was_moving:
+            # A directory may have got another name since it was listed.
+            self._listing = None
+        for log in topic.logs:
+            self._checkpoints.forget(log.state.table_slot)
+            self._open_partitions.forget(log)
+            yield
+        numbers = {log.partition for log in topic.logs} | {gone.number for gone in topic.earlier}
+        failure = yield from self._renaming(topic, numbers)
+        for log in topic.logs:
+            self._open_partitions.end(log)
+            yield
         for number in numbers:
             # The name may belong to another topic by now: then its offsets stay.
-            if not is_directory(log_dir.path / names.partition_name(name, number)):
-                log_dir.forget((name, number))
+            for log_dir in self._dirs:
+                path = log_dir.path / names.partition_name(topic.name, number)
+                if not log_dir.failed and not is_directory(path):
+                    log_dir.forget((topic.name, number))
+            yield
+        for log in topic.logs:
+            self._slots.give_back(log.state.table_slot, log.state.generation)
+        for gone in topic.earlier:
+            self._slots.give_back(gone.slot, gone.generation)
+        if failure is not None:
+            raise failure
 
-    def set_strays_aside(self, topics: dict[str, bytes]) -> None:
+    def _renaming(self, topic: _Topic, numbers: set[int]) -> Generator[None, None, OSError | None]:
+        """Rename the topic's directories for deletion, and add the partitions found to `numbers`.
+
+        Return the last error of a log directory, if any. The others are cleared all the same.
+        """
+        # They are the topic's even if their topic id cannot be read.
+        unreadable = {log.directory for log in topic.logs}
+        failures: dict[LogDirectory, OSError] = {}
+        if self._listing is None or self._listing.removals < topic.number:
+            self._listing = yield from self._listed()
+        for log_dir, name, number in self._listing.directories.get(topic.name, ()):
+            directory = log_dir.path / name
+            try:
+                if log_dir not in failures and self._is_of(topic, directory, unreadable):
+                    gone = self._rename(directory, names.DELETE_SUFFIX)
+                    self.deletions.add(topic.delay_ms, log_dir.number, partial(remove_tree, gone))
+                    numbers.add(number)
+            except OSError as error:
+                failures[log_dir] = error
+                self._report(log_dir, error)
+            yield
+        return next(iter(failures.values()), self._listing.failure)
+
+    @staticmethod
+    def _is_of(topic: _Topic, directory: Path, unreadable: set[Path]) -> bool:
+        """Tell whether the directory is the topic's, and still has the name that was listed."""
+        holder = topic_id_if_any(directory)
+        return holder == topic.topic_id or (
+            holder is None and directory in unreadable and is_directory(directory)
+        )
+
+    def _report(self, log_dir: LogDirectory, error: OSError) -> None:
+        if error.errno not in PASSING:
+            self._turn.storage_failed(log_dir.number, error.errno or errno.EIO)
+
+    def _listed(self) -> Generator[None, None, _Listing]:
+        """List the directories of all topics whose removal has begun.
+
+        Nobody makes one for them any more. Other directories may come, go or be renamed meanwhile.
+        """
+        listing = _Listing(self._begun)
+        wanted = {topic.name for topic in self._under_way.values()}
+        for log_dir in self._dirs:
+            try:
+                there = log_dir.names()
+            except OSError as error:
+                listing.failure = error
+                self._report(log_dir, error)
+                continue
+            for at, name in enumerate(there):
+                if at % NAMES_AT_ONCE == 0:
+                    yield
+                if name.endswith((names.DELETE_SUFFIX, names.STRAY_SUFFIX)):
+                    continue
+                with contextlib.suppress(names.NotAPartition):
+                    parsed = names.parse_partition(name)
+                    if parsed.topic in wanted and log_dir.worker.owns(parsed.topic, parsed.partition):
+                        found = listing.directories.setdefault(parsed.topic, [])
+                        found.append((log_dir, name, parsed.partition))
+        return listing
+
+    def setting_strays_aside(self, topics: dict[str, bytes]) -> Generator[None, None, None]:
         """Rename partition directories that belong to no topic, and forget their checkpointed offsets.
 
-        To be called when every existing topic has been ensured.
+        To be called when every existing topic has been ensured. It goes in steps; topics may come and go
+        between them.
         """
         known: PartitionMap[str] = PartitionMap()
-        for slot, log in self._logs.items():
+        for at, (slot, log) in enumerate(list(self._logs.items())):
             known[log.topic, log.partition] = slot
+            if at % NAMES_AT_ONCE == 0:
+                yield
         for log_dir in self._dirs:
-            unknown = [
-                (log_dir.path / name, (parsed.topic, parsed.partition))
-                for name, parsed in log_dir.own_partitions()
-                if not parsed.suffix and (parsed.topic, parsed.partition) not in known
-            ]
+            unknown = []
+            for at, (name, parsed) in enumerate(log_dir.own_partitions()):
+                if not parsed.suffix and (parsed.topic, parsed.partition) not in known:
+                    unknown.append((log_dir.path / name, (parsed.topic, parsed.partition)))
+                if at % NAMES_AT_ONCE == 0:
+                    yield
             for directory, key in unknown:
-                holder = topic_id_if_any(directory)
-                if key[0] not in topics or holder not in (None, topics[key[0]]):
-                    self.set_aside(directory)
-                    log_dir.forget(key)
-            named = {key for offsets in log_dir.known.values() for key in offsets if key not in known}
-            for key in named:
-                if key[0] not in topics and not is_directory(log_dir.path / names.partition_name(*key)):
-                    log_dir.forget(key)
+                self._set_aside_if_stray(log_dir, directory, key, topics)
+                yield
+            for offsets in list(log_dir.known.values()):
+                for at, key in enumerate(list(offsets)):
+                    is_gone = key not in known and key[0] not in topics
+                    if is_gone and not is_directory(log_dir.path / names.partition_name(*key)):
+                        log_dir.forget(key)
+                    if at % NAMES_AT_ONCE == 0:
+                        yield
+
+    def _set_aside_if_stray(
+        self, log_dir: LogDirectory, directory: Path, key: tuple[str, int], topics: dict[str, bytes]
+    ) -> None:
+        holder = topic_id_if_any(directory)
+        is_open = any((log.topic_id, log.partition) == (holder, key[1]) for log in self._logs.values())
+        if is_open or holder in self._under_way or not is_directory(directory):
+            return
+        if holder in self._slots.deleted:
+            # A predecessor was killed while it removed the topic.
+            gone = self._rename(directory, names.DELETE_SUFFIX)
+            self.deletions.add(0, log_dir.number, partial(remove_tree, gone))
+        elif key[0] not in topics or holder not in (None, topics[key[0]]):
+            self.set_aside(directory)
+        else:
+            return
+        log_dir.forget(key)
 
     def set_aside(self, directory: Path) -> None:
         renamed = self._rename(directory, names.STRAY_SUFFIX)

@@ -8,8 +8,7 @@ of the old pair does not take one partition for the other.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from mpbroker.ipc.metadata import METADATA_SLOT
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition, read_partition
@@ -21,14 +20,27 @@ from shm.table import SlotTable
 Key: TypeAlias = tuple[bytes, int]
 
 
+class TakenAway(NamedTuple):
+    """A partition that the table shows as deleted, whose slot is not free yet."""
+
+    number: int
+    slot: int
+    generation: int
+
+
 class SlotAllocator:
-    """The slots of one log worker. `earlier`: partitions that only the predecessor has opened."""
+    """The slots of one log worker.
+
+    `earlier`: partitions that only the predecessor has opened. `deleted`: ids of topics that it was removing,
+    or had removed.
+    """
 
     def __init__(self, table: SlotTable, worker: LogWorker) -> None:
         self._table = table
         self._step = worker.count
         self._free: list[tuple[int, int]] = []
         self.earlier: dict[Key, tuple[int, Partition]] = {}
+        self.deleted: set[bytes] = set()
         # The next slot that was never used. The metadata has a slot of its own.
         self._unused = worker.number if worker.number > METADATA_SLOT else METADATA_SLOT + worker.count
         self._read(worker)
@@ -42,6 +54,7 @@ class SlotAllocator:
                     return
             elif found.flags & PartitionFlag.PARTITION_DELETED:
                 self._free.append((slot, found.generation))
+                self.deleted.add(found.topic_id)
             else:
                 self.earlier[found.topic_id, found.partition] = (slot, found)
         self._unused = self._table.slots
@@ -76,13 +89,18 @@ class SlotAllocator:
         return slot, generation + 1
 
     def give_back(self, slot: int, generation: int) -> None:
-        """Take back a slot whose partition the table already shows as deleted."""
+        """Take back a slot whose partition the table already shows as deleted.
+
+        Its files must have another name by then: until the slot is another partition's, a successor can tell
+        by it that they are to be deleted.
+        """
         self._free.append((slot, generation))
 
-    def forget(self, topic_id: bytes) -> Iterator[int]:
-        """Free the slots of a deleted topic's partitions that were not opened again; yield their numbers."""
+    def take_away(self, topic_id: bytes) -> list[TakenAway]:
+        """Mark a deleted topic's partitions that were not opened again as deleted, and return them."""
+        taken = []
         for key in [k for k in self.earlier if k[0] == topic_id]:
             slot, found = self.earlier.pop(key)
             self._table.write(slot, pack_partition(found._replace(flags=PartitionFlag.PARTITION_DELETED)))
-            self.give_back(slot, found.generation)
-            yield found.partition
+            taken.append(TakenAway(found.partition, slot, found.generation))
+        return taken

@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
-from mpbroker.ipc.calls import ActiveProducer, PartitionProducers, ProducersOfPartition
+from collections.abc import Mapping
+
+from mpbroker.ipc.calls import (
+    ActiveProducer,
+    PartitionProducers,
+    Producers,
+    ProducersOfPartition,
+    TellProducers,
+)
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.protocol.errors import ErrorCode
+
+# An answer ends behind the partition with which it has so many: appends wait while it is made.
+PRODUCERS_AT_ONCE = 5_000
+
+
+def tell_producers(logs: Mapping[int, PartitionLog], question: TellProducers) -> Producers:
+    """Answer for as many partitions as fit, at least one. `logs`: the worker's partitions by slot."""
+    told, count = [], 0
+    for one in question.partitions:
+        told.append(producers_of(logs.get(one.slot), one))
+        count += len(told[-1].producers)
+        if count >= PRODUCERS_AT_ONCE:
+            break
+    return Producers(told)
 
 
 def producers_of(log: PartitionLog | None, wanted: PartitionProducers) -> ProducersOfPartition:

@@ -15,7 +15,6 @@ resumes unfinished moves.
 
 from __future__ import annotations
 
-import concurrent.futures
 import errno
 import logging
 import os
@@ -267,10 +266,15 @@ class ReplicaMover:
             except StopIteration:
                 self._running.remove(steps)
 
-    def topic_goes(self) -> None:
-        """Wait for a rename of ours to end: a topic's directories are about to be renamed."""
-        if self._placing is not None:
-            concurrent.futures.wait([self._placing])
+    def topic_goes(self) -> _Steps:
+        """Yield until a rename of ours that has begun is over: a topic's directories are about to be renamed.
+
+        Nobody must be able to reach the topic any more. Then no further rename of its begins.
+        """
+        placing = self._placing
+        while placing is not None and not placing.done():
+            self._manager.io_thread.is_awaited = True
+            yield
 
     @property
     def is_at_rest(self) -> bool:

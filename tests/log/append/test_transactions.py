@@ -467,6 +467,22 @@ def test_who_asks_hears_of_open_transactions(rig, batch) -> None:  # type: ignor
     b.close()
 
 
+def test_an_answer_ends_when_it_has_many_producers(rig, batch, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Check that it is about one partition at least."""
+    b = Broker(rig(), partitions=3)
+    for partition in range(3):
+        b.produce(batch(producer=(7, 0, 0)), batch(producer=(8, 0, 0)), partition=partition)
+    asked = [calls.PartitionProducers(slot, generation) for slot, generation, _ in b.targets]
+    for most, told in ((1, 1), (3, 2), (100, 3)):
+        monkeypatch.setattr("mpbroker.log.partition.active_producers.PRODUCERS_AT_ONCE", most)
+        b.rig.call(calls.TellProducers(asked))
+        b.settle()
+        answer = b.rig.take_answer()
+        assert isinstance(answer, calls.Producers)
+        assert [len(one.producers) for one in answer.partitions] == [2] * told
+    b.close()
+
+
 # ---- a model, with rolls, stops and crashes
 
 

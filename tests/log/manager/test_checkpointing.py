@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mpbroker.records.validation import at_once
 from tests.support.log_node import HIGH_WATERMARKS, Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure
 
@@ -15,7 +16,7 @@ def test_a_removal_is_in_the_checkpoints_soon(
     process = n.boot()
     n.produce(n.open(ensure(1))[0], batch())
     n.checkpoint()
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     process._keep_house()
     wait_for_io(process)
     assert n.offsets() == ["__cluster_metadata 0 0"]

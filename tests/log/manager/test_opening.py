@@ -11,6 +11,7 @@ import pytest
 
 from mpbroker.ipc import calls
 from mpbroker.log.partition.partition_log import PartitionLog
+from mpbroker.records.validation import at_once
 from tests.support.log_node import OTHER_ID, SEGMENT, STORAGE_ERROR, Node, again, flip_bit
 from tests.support.log_rig import TOPIC_ID, ensure
 
@@ -101,7 +102,7 @@ def test_a_directory_that_vanished_is_missed(
     shutil.rmtree(n.dirs[0] / "t-0")
     process = n.boot()
     assert n.open(ensure(1))[0].error == STORAGE_ERROR
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     assert n.open(again())[0].error == 0
     n.boot()
     assert n.open(again(new_from=None))[0].error == 0

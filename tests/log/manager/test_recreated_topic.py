@@ -12,6 +12,7 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.ipc.process import MAX_SLEEP_MS
 from mpbroker.ipc.table import PartitionFlag
+from mpbroker.records.validation import at_once
 from tests.support.log_node import SEGMENT, STORAGE_ERROR, Node, again, wait_for_io
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.polling import PATIENCE_S, is_readable
@@ -28,7 +29,7 @@ def test_a_recreated_topic_survives_a_crash(
     n.checkpoint()
     assert n.offsets() == ["__cluster_metadata 0 0", "t 0 20"]
     assert n.process is not None
-    n.process.manager.remove("t", TOPIC_ID)
+    at_once(n.process.manager.removing("t", TOPIC_ID))
     (target,) = n.open(again())
     assert n.produce(target, batch(), 3) == [0, 0, 0]
     assert n.offsets() == ["__cluster_metadata 0 0"]
@@ -45,7 +46,7 @@ def test_a_topic_is_not_recreated_before_the_old_checkpoint_is_gone(
     process = n.boot()
     n.produce(n.open(ensure(1))[0], batch(), 20)
     n.checkpoint()
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
 
     def refuse(path: Path, _: bytes) -> None:
         raise OSError(errno.ENOSPC, "no space", str(path))
@@ -66,7 +67,7 @@ def test_a_deletion_whose_checkpoint_was_not_written_does_not_hold_up_a_new_topi
     process = n.boot()
     n.produce(n.open(ensure(1))[0], batch(), 20)
     n.checkpoint()
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     assert "t 0 20" in n.offsets()
     n.boot()
     (target,) = n.open(again(new_from=None))
@@ -84,7 +85,7 @@ def test_recreated_while_the_old_one_is_still_open(
     assert n.rig.partition(old.slot).flags == PartitionFlag.PARTITION_DELETED
     assert n.produce(old, batch(size=900_000), 3) == [6, 6, 6]
     assert n.produce(new, batch()) == [0]
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     assert [e.name for e in (n.dirs[0] / "t-0").glob("*.log")] == [SEGMENT]
     process.manager.removal.deletions.begin_due(1e18)
     wait_for_io(process)
@@ -103,7 +104,7 @@ def test_a_topic_is_not_recreated_while_the_old_checkpoint_is_on_its_way(
     gate = threading.Event()
     process.io_thread.submit(lambda: gate.wait() and None, 0)
     process.manager.checkpoints.write_high_watermarks()
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     if then == "another checkpoint":
         process.manager.checkpoints.write_high_watermarks()
     steps = process.manager.ensuring(again())
@@ -136,13 +137,13 @@ def test_the_loop_sleeps_while_the_io_thread_is_waited_for(
         pass
     gate = threading.Event()
     process.io_thread.submit(lambda: gate.wait() and None, 0)
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     n.rig.call(again())
     process.work(0)
-    assert process.ensure_on()
+    assert process.topics.advance()
     assert process.sleep_ms == MAX_SLEEP_MS
     process.work(0)
-    assert process.ensure_on(), "it still waits"
+    assert process.topics.advance(), "it still waits"
     assert process.sleep_ms == MAX_SLEEP_MS
     gate.set()
     answer = None
@@ -150,7 +151,7 @@ def test_the_loop_sleeps_while_the_io_thread_is_waited_for(
         # Woken by the I/O thread, by nothing else.
         assert process.sleep_ms == 0 or is_readable(process.context.bell.fd, PATIENCE_S)
         process.work(process.sleep_ms)
-        process.ensure_on()
+        process.topics.advance()
         answer = n.rig.take_answer()
     assert isinstance(answer, calls.EnsuredTopic)
     assert [one.error for one in answer.partitions] == [0]

@@ -10,6 +10,7 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.protocol.uuids import uuid_text
+from mpbroker.records.validation import at_once
 from tests.support.log_node import HIGH_WATERMARKS, OTHER_ID, STORAGE_ERROR, Node, again
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
 from tests.support.stepped_log import settle
@@ -23,7 +24,7 @@ def test_a_slot_that_only_the_predecessor_knew_is_marked_when_its_topic_goes(
     (target,) = n.open(ensure(1))
     process = n.succeed()
     assert n.rig.partition(target.slot).flags == PartitionFlag.PARTITION_LIVE
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     assert n.rig.partition(target.slot).flags == PartitionFlag.PARTITION_DELETED
     (new,) = n.open(again())
     assert n.produce(new, batch()) == [0]
@@ -37,7 +38,7 @@ def test_a_topic_with_unreadable_metadata_can_be_deleted(node: Callable[..., Nod
         (n.dirs[0] / f"t-{number}" / "partition.metadata").write_text("junk")
     process = n.boot()
     assert [p.error for p in n.open(ensure(2))] == [STORAGE_ERROR] * 2
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     assert [name.partition(".")[0] for name in n.names()] == ["__cluster_metadata-0", "t-0", "t-1"]
     assert [name.endswith("-delete") for name in n.names()] == [False, True, True]
 
@@ -56,7 +57,7 @@ def test_a_late_removal_does_not_take_the_new_topics_directory(
     assert n.open(ensure(1))[0].error == STORAGE_ERROR
     (target,) = n.open(again())
     n.produce(target, batch(), 2)
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     assert n.names() == ["__cluster_metadata-0", "t-0"]
     n.checkpoint()
     assert "t 0 2" in n.offsets()
@@ -70,8 +71,8 @@ def test_a_directory_of_the_operator_harms_nobody(
     process = n.boot()
     n.open(ensure(1))
     (n.dirs[0] / "backup").mkdir()
-    process.manager.remove("t", TOPIC_ID)
-    process.manager.removal.set_strays_aside({})
+    at_once(process.manager.removing("t", TOPIC_ID))
+    at_once(process.manager.removal.setting_strays_aside({}))
     assert "backup" in n.names()
     assert caplog.text.count("backup is not the directory of a partition") == 1
     n.succeed()
@@ -89,7 +90,7 @@ def test_offsets_of_topics_that_are_no_more_are_dropped(node: Callable[..., Node
     (n.dirs[0] / "recovery-point-offset-checkpoint").write_text("0\n1\ngone 0 7\n")
     process = n.boot()
     n.open(ensure(1))
-    process.manager.removal.set_strays_aside({"t": TOPIC_ID})
+    at_once(process.manager.removal.setting_strays_aside({"t": TOPIC_ID}))
     n.checkpoint()
     assert n.offsets() == ["__cluster_metadata 0 0", "t 0 0"]
 
@@ -105,7 +106,7 @@ def test_settings_that_we_do_not_know_leave_the_files_alone(
     (answer,) = n.open(calls.EnsureTopic("t", TOPIC_ID, [0], {"some.newer.setting": "1"}, 5))
     assert (answer.error, answer.slot_generation) == (40, 1)
     assert n.rig.partition(answer.slot).flags == PartitionFlag.PARTITION_OFFLINE
-    process.manager.removal.set_strays_aside({})
+    at_once(process.manager.removal.setting_strays_aside({}))
     n.checkpoint()
     n.stop()
     n.boot()
@@ -130,9 +131,9 @@ def test_a_topic_that_got_no_slot_is_no_stray(
     (answer,) = n.open(ensure(1))
     assert (answer.error, answer.slot_generation) == (STORAGE_ERROR, 0)
     assert "table is full" in (answer.message or "")
-    process.manager.removal.set_strays_aside({"filler": OTHER_ID, "t": TOPIC_ID})
+    at_once(process.manager.removal.setting_strays_aside({"filler": OTHER_ID, "t": TOPIC_ID}))
     assert "t-0" in n.names()
-    process.manager.remove("filler", OTHER_ID)
+    at_once(process.manager.removing("filler", OTHER_ID))
     (target,) = n.open(ensure(1))
     assert (target.error, n.end_of(target)) == (0, 1)
 
@@ -142,7 +143,7 @@ def test_a_deleted_topics_files_may_be_gone_already(rig: Callable[..., Rig]) -> 
     process = r.in_process()
     r.call(ensure(1))
     settle(process)
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     (gone,) = r.directory.glob("t-0.*")
     shutil.rmtree(gone)
     process.manager.removal.deletions.begin_due(float("inf"))

@@ -23,6 +23,7 @@ from mpbroker.log.format.checkpoints import alone_with, read_offsets
 from mpbroker.log.format.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LogWorker, log_worker_of, segment_name
 from mpbroker.log.process import run
 from mpbroker.protocol.topic_names import METADATA_TOPIC
+from mpbroker.records.validation import at_once
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import wait_for_io
 from tests.support.log_rig import TOPIC_ID, end, ensure
@@ -119,7 +120,7 @@ def test_a_topic_made_anew_is_its_owners_alone(make: Make, batch) -> None:  # ty
         process.manager.checkpoints.write_high_watermarks()
         wait_for_io(process)
     for process in several.processes:
-        process.manager.remove("t", TOPIC_ID)
+        at_once(process.manager.removing("t", TOPIC_ID))
     targets = several.open(calls.EnsureTopic("t", bytes(range(1, 17)), list(range(PARTITIONS)), {}, 5, 0))
     assert {one.error for one in targets} == {0}
     for process in several.processes:
@@ -353,7 +354,7 @@ def test_checkpoints_have_the_lines_of_all(make: Make, batch) -> None:  # type: 
     )
     # Those of a deleted topic go, one worker after the other, and nobody brings them back.
     for process in several.processes:
-        process.manager.remove("t", TOPIC_ID)
+        at_once(process.manager.removing("t", TOPIC_ID))
         process.manager.checkpoints.write_stale()
         wait_for_io(process)
     assert {topic for topic, _ in read_offsets(several.rig.directory / HIGH_WATERMARKS)} == {METADATA_TOPIC}

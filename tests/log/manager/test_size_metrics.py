@@ -15,6 +15,7 @@ from mpbroker.log.manager.size_metrics import SizeMetrics
 from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.log.process import LogProcess
 from mpbroker.log.read.reader import segment_bytes
+from mpbroker.records.validation import at_once
 from shm.word import Words
 from tests.support.log_node import Node, wait_for_io
 from tests.support.log_rig import TOPIC_ID, ensure
@@ -43,7 +44,7 @@ def test_partitions_are_counted_without_a_look(node: Callable[[int], Node]) -> N
     assert live(n) == {}
     n.open(ensure(3))
     assert sorted(live(n).values()) == [1, 2]
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     assert live(n) == {}
 
 

@@ -13,6 +13,7 @@ from mpbroker.ipc import calls
 from mpbroker.log.format.names import segment_name
 from mpbroker.log.partition.partition_log import PartitionLog, segments_of
 from mpbroker.log.process import LogProcess
+from mpbroker.records.validation import at_once
 from tests.support.forms import each
 from tests.support.log_moves import order, turn_until
 from tests.support.log_node import Node, wait_for_io
@@ -94,6 +95,7 @@ class Meeting(Node):
     def release(self) -> None:
         self.now.manager.checkpoints.write_high_watermarks()
         self.now.manager.checkpoints.write_recovery_points()
+        self.now.manager.checkpoints.write_all_log_starts()
 
     def delete_records(self) -> None:
         number = self.one()
@@ -112,8 +114,7 @@ class Meeting(Node):
 
     def make_anew(self) -> None:
         """Delete the topic and create it again under the same name."""
-        self.now.replica_mover.topic_goes()
-        self.now.manager.remove("t", self.topic_id)
+        at_once(self.now.manager.removing("t", self.topic_id, self.now.replica_mover.topic_goes()))
         self.lives += 1
         self.topic_id = bytes([self.lives] * 16)
         self.ends, self.starts = [0] * PARTITIONS, [0] * PARTITIONS

@@ -15,6 +15,7 @@ from mpbroker.log.directories import future_replica
 from mpbroker.log.format import names
 from mpbroker.log.format.transaction_index import AbortedTransaction
 from mpbroker.log.replica_move import replica_copier, replica_mover
+from mpbroker.records.validation import at_once
 from tests.support.log_moves import (
     NOT_AVAILABLE,
     STORAGE_ERROR,
@@ -219,7 +220,7 @@ def test_a_deleted_topic_takes_its_future_replica_along(
     made, process = started(node)
     target = filled(made, batch, file_delete_delay_ms="0")
     assert order(process, other(made, target)) == 0
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID))
     come_to_rest(process)
     turn_until(process, lambda: not [*made.dirs[0].glob("t-*"), *made.dirs[1].glob("t-*")])
 
@@ -285,8 +286,7 @@ def test_a_topic_that_is_deleted_in_the_last_moment_is_gone(
     assert order(process, other(made, target)) == 0
     turn_until(process, reached.is_set)
     threading.Timer(0.05, goes_on.set).start()
-    process.replica_mover.topic_goes()
-    process.manager.remove("t", TOPIC_ID)
+    at_once(process.manager.removing("t", TOPIC_ID, process.replica_mover.topic_goes()))
     process.manager._slots._unused = process.manager.table.slots
     new_id = bytes(range(1, 17))
     (new,) = made.open(calls.EnsureTopic("u", new_id, [0], {}, 5, 0))

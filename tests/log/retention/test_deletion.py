@@ -216,6 +216,7 @@ def test_a_full_disk_does_not_keep_segments(rig, batch, monkeypatch) -> None:  #
     assert bases(b) == [3]
     assert b.rig.partition(b.targets[0][0]).flags == PartitionFlag.PARTITION_LIVE
     b.process.manager.checkpoints.write_recovery_points()
+    b.process.manager.checkpoints.write_all_log_starts()
     drain(b.process)
     assert read_offsets(b.rig.directory / LOG_STARTS) == {("t", 0): 3}
     b.close()

@@ -1,0 +1,131 @@
+"""Topics that are being opened, and topics that are being removed, a time slice at a time.
+
+A topic may have thousands of partitions, and a client may name a thousand topics. So the log worker does
+either kind for a moment, topic by topic in the order of the calls, and appends before it goes on. The two
+kinds take turns: nobody who deletes a topic waits until a large one is made. A topic whose name another one
+still has, which is being removed, waits for that alone (`LogManager`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from typing import TypeAlias
+
+from mpbroker.ipc import calls
+from mpbroker.ipc.slots import Call
+from mpbroker.log.manager.log_manager import LogManager
+from mpbroker.protocol.errors import ErrorCode
+
+_log = logging.getLogger("mpbroker")
+
+# Steps towards an answer, and the call to answer (None: no caller).
+_Job: TypeAlias = tuple[Call | None, Generator[None, None, calls.Message]]
+
+
+class TopicJobs:
+    """`answer` sends an answer to a call."""
+
+    def __init__(self, manager: LogManager, answer: Callable[[Call, calls.Message], None]) -> None:
+        self._manager = manager
+        self._answer = answer
+        # The first topic comes first.
+        self._opening: deque[_Job] = deque()
+        self._removing: deque[_Job] = deque()
+        self._awaiting = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._opening or self._removing)
+
+    @property
+    def is_removing(self) -> bool:
+        return bool(self._removing)
+
+    @property
+    def only_awaits_threads(self) -> bool:
+        """Tell whether nothing can be done until another thread, which needs the GIL, wakes the loop."""
+        return self._awaiting == bool(self._opening) + bool(self._removing)
+
+    def open(self, call: Call, message: calls.EnsureTopic) -> None:
+        self._manager.prefetch(message)
+        self._opening.append((call, self._manager.ensuring(message)))
+
+    def remove(self, call: Call, message: calls.RemoveTopic, before_renames: Iterable[None]) -> None:
+        """Make the topic's partitions unreachable, and remove it when its turn comes."""
+        steps = self._manager.removing(message.name, message.topic_id, before_renames)
+        self._removing.append((call, _removed(message, steps)))
+
+    def follow(self, call: Call, steps: Generator[None, None, calls.Message]) -> None:
+        """Take these steps behind the topics that are being opened."""
+        self._opening.append((call, steps))
+
+    def advance(self) -> bool:
+        """Work for a time slice on the first topic of each kind. Return whether there was something to do."""
+        self._awaiting = 0
+        had_work = bool(self)
+        self._advance(self._opening, "opened")
+        self._advance(self._removing, "removed")
+        return had_work
+
+    def advance_removals(self) -> None:
+        """Work for a time slice on the first removal."""
+        self._advance(self._removing, "removed")
+
+    def _advance(self, jobs: deque[_Job], done: str) -> None:
+        """A step that takes some syncs is the last, since producers wait for the round after it."""
+        if not jobs:
+            return
+        call, steps = jobs[0]
+        leave_at = time.monotonic() + self._manager.recovery_scheduler.stay_s
+        io_thread = self._manager.io_thread
+        answer: calls.Message
+        try:
+            while True:
+                io_thread.is_awaited = False
+                next(steps)
+                if io_thread.is_awaited or time.monotonic() >= leave_at:
+                    self._awaiting += io_thread.is_awaited
+                    return
+        except StopIteration as end:
+            answer = end.value
+        except OSError as error:
+            _log.error("a topic cannot be %s: %s", done, error)
+            answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        jobs.popleft()
+        self._manager.say("running")
+        if call is not None:
+            self._answer(call, answer)
+
+    def drop(self, role: int) -> None:
+        """Drop what a dead process has asked for. A successor asks again for topics that it wants open.
+
+        What has begun to be removed is removed, answered or not: nobody may find half of a topic.
+        """
+        self._removing = deque(
+            (None if call is None or call.owner == role else call, steps) for call, steps in self._removing
+        )
+        self._stop_opening([job for job in self._opening if job[0] is None or job[0].owner != role])
+
+    def stop_opening(self) -> None:
+        """Drop the topics that are to be opened, before a stop."""
+        self._stop_opening([])
+
+    def _stop_opening(self, left: Iterable[_Job]) -> None:
+        """Open nothing but what is `left`. Go on with removals that were in the way of the others."""
+        self._opening = deque(left)
+        unfinished = self._manager.removal.unfinished()
+        self._removing.extend((None, _finished(self._manager, topic_id)) for topic_id in unfinished)
+
+
+def _removed(
+    message: calls.RemoveTopic, steps: Generator[None, None, None]
+) -> Generator[None, None, calls.Message]:
+    yield from steps
+    return calls.RemovedTopic(message.topic_id)
+
+
+def _finished(manager: LogManager, topic_id: bytes) -> Generator[None, None, calls.Message]:
+    yield from manager.removal.removing(topic_id)
+    return calls.RemovedTopic(topic_id)
