@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json, Yes
 from mpbroker.cli.where import Where
 
-acl_app = App(no_args_is_help=True, help="List, add and remove ACLs (access control lists).")
+acl_app = App(no_args_is_help=True)
 
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic, * for all; repeatable.")
@@ -76,6 +76,7 @@ def acl_add(
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
+    json: Json = False,
 ) -> None:
     """Allow principals to do something, or deny it."""
     from mpbroker.cli import acls
@@ -85,7 +86,7 @@ def acl_add(
         acls.Whom(allow_principal or [], deny_principal or [], host or []),
         acls.What(operation or [], producer, consumer, idempotent),
     )
-    acls.add(Where(bootstrap, command_config), made, dry_run=dry_run)
+    acls.add(Where(bootstrap, command_config), made, dry_run=dry_run, as_json=json)
 
 
 @acl_app.command("remove")
@@ -105,8 +106,10 @@ def acl_remove(
     consumer: Consumer = False,
     idempotent: Idempotent = False,
     dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
+    json: Json = False,
 ) -> None:
     """Remove access control lists.
 
@@ -119,7 +122,8 @@ def acl_remove(
         acls.Whom(allow_principal or [], deny_principal or [], host or []),
         acls.What(operation or [], producer, consumer, idempotent),
     )
-    acls.remove(Where(bootstrap, command_config), found, dry_run=dry_run)
+    where = Where(bootstrap, command_config)
+    acls.remove(where, found, dry_run=dry_run, is_sure=yes, as_json=json)
 
 
 @acl_app.command("list")

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from mpbroker.cli.client import Client
+from mpbroker.cli.confirm import confirm
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.output import print_rows, say_each
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
 from mpbroker.config import known
@@ -177,7 +178,7 @@ def entries(resources: Resources, whom: Whom, what: What) -> list[Acl]:
     return list(dict.fromkeys(made))
 
 
-def add(where: Where, acls: list[Acl], *, dry_run: bool) -> None:
+def add(where: Where, acls: list[Acl], *, dry_run: bool, as_json: bool) -> None:
     """Add entries, or say which of them would be new."""
     creation = m.CreateAclsRequest.AclCreation
     with Client(where) as client:
@@ -186,8 +187,9 @@ def add(where: Where, acls: list[Acl], *, dry_run: bool) -> None:
                 ResourceType.ANY, None, PatternType.ANY, None, None, *_ANY
             )
             there = set(_described(client, everything))
-            for acl in acls:
-                print(f"{'is there already' if acl in there else 'would add'}: {acl}")
+            _say(
+                [("is there already" if acl in there else "would add", acl) for acl in acls], as_json=as_json
+            )
             return
         response: m.CreateAclsResponse = client.cluster.ask_any(
             m.CreateAclsRequest([creation(*acl) for acl in acls])
@@ -195,17 +197,24 @@ def add(where: Where, acls: list[Acl], *, dry_run: bool) -> None:
     for acl, result in zip(acls, response.results, strict=True):
         if result.error_code:
             raise _failed(str(acl), result.error_code, result.error_message)
-    for acl in acls:
-        print(f"added: {acl}")
+    _say([("added", acl) for acl in acls], as_json=as_json)
 
 
-def remove(where: Where, filters: list[m.DeleteAclsRequest.DeleteAclsFilter], *, dry_run: bool) -> None:
+def remove(
+    where: Where,
+    filters: list[m.DeleteAclsRequest.DeleteAclsFilter],
+    *,
+    dry_run: bool,
+    is_sure: bool,
+    as_json: bool,
+) -> None:
     """Remove the entries that filters match, or say which those are. Raises CliError if there are none."""
+    if not dry_run:
+        confirm("remove the ACLs that match? --dry-run says which", is_sure=is_sure)
     with Client(where) as client:
         if dry_run:
             matching = dict.fromkeys(acl for one in filters for acl in _described(client, one))
-            for acl in matching:
-                print(f"would remove: {acl}")
+            _say([("would remove", acl) for acl in matching], as_json=as_json)
             _check_any(matching)
             return
         response: m.DeleteAclsResponse = client.cluster.ask_any(m.DeleteAclsRequest(filters))
@@ -214,9 +223,13 @@ def remove(where: Where, filters: list[m.DeleteAclsRequest.DeleteAclsFilter], *,
         if result.error_code:
             raise _failed("ACLs", result.error_code, result.error_message)
         removed.update(dict.fromkeys(_acl(one) for one in result.matching_acls))
-    for acl in removed:
-        print(f"removed: {acl}")
+    _say([("removed", acl) for acl in removed], as_json=as_json)
     _check_any(removed)
+
+
+def _say(done: list[tuple[str, Acl]], *, as_json: bool) -> None:
+    """Print entries with what has been done to them, or would be."""
+    say_each([(f"{what}: {acl}", {"done": what, **_document(acl)}) for what, acl in done], as_json=as_json)
 
 
 def _check_any(found: Iterable[Acl]) -> None:
@@ -255,24 +268,20 @@ def show_list(where: Where, resources: Resources, principal: str | None, *, as_j
 
 
 def show(acls: Iterable[Acl], *, as_json: bool) -> None:
-    rows = [
-        (
-            kafka_word(ResourceType(acl.resource_type)),
-            acl.resource_name,
-            kafka_word(PatternType(acl.pattern_type)),
-            acl.principal,
-            acl.host,
-            kafka_word(Operation(acl.operation)),
-            kafka_word(Permission(acl.permission)),
-        )
-        for acl in acls
-    ]
-    if as_json:
-        print_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
-    elif rows:
-        print_table(list(COLUMNS), rows)
-    else:
-        print("no ACLs")
+    print_rows(list(map(_document, acls)), as_json=as_json, nothing="no ACLs")
+
+
+def _document(acl: Acl) -> dict[str, str]:
+    values = (
+        kafka_word(ResourceType(acl.resource_type)),
+        acl.resource_name,
+        kafka_word(PatternType(acl.pattern_type)),
+        acl.principal,
+        acl.host,
+        kafka_word(Operation(acl.operation)),
+        kafka_word(Permission(acl.permission)),
+    )
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def _described(client: Client, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> list[Acl]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import Any, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand
+from typer.models import TyperInfo
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -37,23 +39,72 @@ def _is_option(word: str) -> bool:
     return word.startswith("-")
 
 
+class Part(NamedTuple):
+    """A group of commands whose module is imported when a call names it; `attribute` is its App there."""
+
+    name: str
+    module: str
+    attribute: str
+    help: str
+
+    def load(self) -> App:
+        found: App = getattr(import_module(self.module), self.attribute)
+        found.info.help = self.help
+        return found
+
+    def outline(self) -> App:
+        """Return what a list of all commands needs of this part."""
+        return App(help=self.help)
+
+
 class App(typer.Typer):
-    """A Typer application or group whose commands are `_Command`s."""
+    """A Typer application or group whose commands are `_Command`s, with parts that are loaded when needed."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self._parts: list[Part] = []
+        self._groups: list[TyperInfo] | None = None
+        self._own_groups: list[TyperInfo] = []
+        super().__init__(*arguments, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[_Function], _Function]:
         return super().command(name, cls=_Command, **settings)
 
-    def only(self, words: Sequence[str]) -> App:
-        """Return a copy with only the command or group that the first word names, or `self` if it names none.
+    def add_part(self, name: str, module: str, attribute: str, help: str) -> None:  # noqa: A002
+        self._parts.append(Part(name, module, attribute, help))
 
-        Making all of them takes 20 ms of every call, a broker's start included.
+    @property
+    def registered_groups(self) -> list[TyperInfo]:
+        """Return the groups, with all parts loaded unless `only` has chosen."""
+        if self._groups is not None:
+            return self._groups
+        if self._parts:
+            return [*self._own_groups, *(TyperInfo(part.load(), name=part.name) for part in self._parts)]
+        return self._own_groups
+
+    @registered_groups.setter
+    def registered_groups(self, groups: list[TyperInfo]) -> None:
+        self._own_groups = groups
+
+    def only(self, words: Sequence[str]) -> App:
+        """Return a copy with only the command or group that the first word names.
+
+        If it names none, all are there, the parts in outline: enough to list them. Making all of them takes
+        some 50 ms of every call, a broker's start included.
         """
         word = next(iter(words), "")
         narrowed = copy(self)
-        narrowed.registered_commands = [
-            one
-            for one in self.registered_commands
-            if one.callback and (one.name or one.callback.__name__) == word
+        commands = [
+            one for one in self.registered_commands if one.name == word or _name_of(one.callback) == word
         ]
-        narrowed.registered_groups = [one for one in self.registered_groups if one.name == word]
-        return narrowed if narrowed.registered_commands or narrowed.registered_groups else self
+        named = [TyperInfo(part.load(), name=part.name) for part in self._parts if part.name == word]
+        if commands or named:
+            narrowed.registered_commands = commands
+            narrowed._groups = named
+        else:
+            narrowed._groups = [TyperInfo(part.outline(), name=part.name) for part in self._parts]
+        return narrowed
+
+
+def _name_of(callback: Callable[..., Any] | None) -> str:
+    """Return the name that Typer gives a command which has none of its own."""
+    return "" if callback is None else callback.__name__.replace("_", "-")

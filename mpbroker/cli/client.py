@@ -1,18 +1,16 @@
-"""Requests that the commands make to a cluster: topics, offsets, records.
-
-No consumer groups, no transactions.
-"""
+"""Requests that several commands make to a cluster: topics, offsets, records."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.cli.where import Where
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, from_properties, known_names, parse_servers
@@ -54,13 +52,29 @@ class Topic(msgspec.Struct, frozen=True):
     error_code: int
 
 
+class Found(NamedTuple):
+    """An offset and the timestamp (ms) of its record; -1 for what there is not."""
+
+    offset: int
+    timestamp: int
+
+
 class Fetched(msgspec.Struct, frozen=True):
-    """The result of a fetch for one partition."""
+    """The result of a fetch for one partition.
+
+    `aborted` has the producer id and first offset of each aborted transaction in it, for committed reads.
+    """
 
     partition: int
     error_code: int
     high_watermark: int
+    last_stable_offset: int
+    aborted: list[tuple[int, int]]
     records: Buffer
+
+    def end(self, isolation: int) -> int:
+        """Return where a reader of this isolation level ends."""
+        return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
 
 def read_config(path: Path | None) -> ClientConfig:
@@ -168,15 +182,26 @@ class Client:
 
     def offsets(self, topic: Topic, timestamp: int, partitions: Iterable[int]) -> dict[int, int]:
         """Return the first (EARLIEST) or next (LATEST) offset of each partition. Raises ApiFailed."""
+        found = self.offsets_at(topic, dict.fromkeys(partitions, timestamp))
+        return {partition: one.offset for partition, one in found.items()}
+
+    def offsets_at(
+        self, topic: Topic, timestamps: Mapping[int, int], isolation: int = READ_UNCOMMITTED
+    ) -> dict[int, Found]:
+        """Return the offset of each partition that its timestamp asks for. Raises ApiFailed."""
         wanted = m.ListOffsetsRequest.ListOffsetsPartition
-        found: dict[int, int] = {}
-        for leader, indexes in by_leader(topic, dict.fromkeys(partitions, None)).items():
+        found: dict[int, Found] = {}
+        for leader, mine in by_leader(topic, timestamps).items():
             request = m.ListOffsetsRequest(
                 replica_id=-1,
+                isolation_level=isolation,
                 topics=[
                     m.ListOffsetsRequest.ListOffsetsTopic(
                         name=topic.name,
-                        partitions=[wanted(partition_index=index, timestamp=timestamp) for index in indexes],
+                        partitions=[
+                            wanted(partition_index=index, timestamp=timestamp)
+                            for index, timestamp in mine.items()
+                        ],
                     )
                 ],
                 timeout_ms=REQUEST_TIMEOUT_MS,
@@ -185,16 +210,18 @@ class Client:
             for result in (part for one in response.topics for part in one.partitions):
                 if result.error_code:
                     raise ApiFailed(f"offsets of {topic.name}-{result.partition_index}", result.error_code)
-                found[result.partition_index] = result.offset
+                found[result.partition_index] = Found(result.offset, result.timestamp)
         return found
 
-    def fetch(self, topic: Topic, positions: Mapping[int, int], max_wait_ms: int) -> list[Fetched]:
+    def fetch(
+        self, topic: Topic, positions: Mapping[int, int], max_wait_ms: int, isolation: int = READ_UNCOMMITTED
+    ) -> list[Fetched]:
         """Fetch records from these positions on, from all leaders at once.
 
         Wait for the first byte of each.
         """
         asked = [
-            self.cluster.start(leader, _fetch_request(topic, mine, max_wait_ms))
+            self.cluster.start(leader, _fetch_request(topic, mine, max_wait_ms, isolation))
             for leader, mine in by_leader(topic, positions).items()
         ]
         fetched: list[Fetched] = []
@@ -203,7 +230,14 @@ class Client:
             if response.error_code:
                 raise ApiFailed(f"fetching {topic.name}", response.error_code)
             fetched += [
-                Fetched(part.partition_index, part.error_code, part.high_watermark, part.records or b"")
+                Fetched(
+                    part.partition_index,
+                    part.error_code,
+                    part.high_watermark,
+                    part.last_stable_offset,
+                    [(one.producer_id, one.first_offset) for one in part.aborted_transactions or []],
+                    part.records or b"",
+                )
                 for answer in response.responses
                 for part in answer.partitions
             ]
@@ -229,7 +263,9 @@ def only(answers: list[_Value], what: str) -> _Value:
     return answers[0]
 
 
-def _fetch_request(topic: Topic, positions: Mapping[int, int], max_wait_ms: int) -> m.FetchRequest:
+def _fetch_request(
+    topic: Topic, positions: Mapping[int, int], max_wait_ms: int, isolation: int
+) -> m.FetchRequest:
     partitions = [
         m.FetchRequest.FetchPartition(
             partition=index, fetch_offset=offset, partition_max_bytes=PARTITION_BYTES_MAX
@@ -240,6 +276,7 @@ def _fetch_request(topic: Topic, positions: Mapping[int, int], max_wait_ms: int)
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=FETCH_BYTES_MAX,
+        isolation_level=isolation,
         topics=[m.FetchRequest.FetchTopic(topic=topic.name, partitions=partitions)],
     )
 

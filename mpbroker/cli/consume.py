@@ -1,103 +1,203 @@
-"""`mpbroker consume`: prints records as they come, without a group and without committing offsets."""
+"""`mpbroker consume`: prints records as they come, of all partitions or of those that a group assigns."""
+
+from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO
 
 import msgspec
 
+from mpbroker.cli import json_lines
 from mpbroker.cli.client import PATIENCE_MS, Client, Fetched, Topic
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.errors import INTERRUPTED, RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.interrupt import Interrupt
+from mpbroker.cli.positions import Ends, Start
 from mpbroker.cli.template import Part, compile_template
 from mpbroker.cli.where import Where
+from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.errors import ApiFailed
+from mpbroker.client.group_member import GroupMember, quietly_leave
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.reading.committed import AbortedRange, from_fetch
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import iterate_batches
-from mpbroker.records.record import LOG_APPEND_TIME, Record
+from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.records.record import Record
 
 MAX_WAIT_MS = 500
+# Default of Kafka's consumer (auto.commit.interval.ms).
+COMMIT_MS = 5_000
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The flags of the command. A count of 0 has no end."""
+    """The flags of the command. A count of 0 has no end; `until_ms` is the time where it stops."""
 
     topic: str
     partition: int
-    offset: str
+    start: Start
+    until_ms: int | None
     count: int
     exit_at_end: bool
     template: str
     as_json: bool
+    isolation: int
+    group: str | None = None
 
 
 def consume(where: Where, settings: Settings) -> None:
     """Print records until there are enough, or until the end is reached if that was asked for."""
-    render = _render_json if settings.as_json else compile_template(settings.template)
-    start = parse_offset(settings.offset)
+    render = json_lines.render if settings.as_json else compile_template(settings.template)
     with Client(where) as client:
-        _print_all(Consumer(client, settings, start), render, sys.stdout.buffer)
+        consumer = Consumer(client, settings)
+        if settings.group is None:
+            consumer.begin(consumer.first_positions(settings.start))
+            _print_all(consumer, render, sys.stdout.buffer)
+        else:
+            _print_share(client, settings, settings.group, consumer, render)
 
 
-def parse_offset(text: str) -> Callable[[int, int], int]:
-    """Return a function from a partition's ends to a position.
+def _print_share(client: Client, settings: Settings, group: str, consumer: Consumer, render: Part) -> None:
+    """Print what the group assigns. What was printed is committed, whatever ends the command."""
+    member = GroupMember(client.cluster, group, settings.topic)
+    with Interrupt(client.cluster.client.wakeup) as interrupt:
+        share = Share(member, consumer, settings.start, interrupt)
+        try:
+            while not (consumer.is_done or interrupt.came):
+                share.join()
+                _print_all(consumer, render, sys.stdout.buffer, share.must_stop)
+                share.commit()
+        finally:
+            try:
+                share.commit()
+            finally:
+                quietly_leave(member)
+        if interrupt.came:
+            raise SystemExit(INTERRUPTED)
 
-    The text is `beginning`, `end`, an offset, or -N for the last N. Raises CliError.
-    """
-    match text:
-        case "beginning" | "earliest":
-            return lambda start, _end: start
-        case "end" | "latest":
-            return lambda _start, end: end
-        case _ if text.isdecimal():
-            return lambda _start, _end: int(text)
-        case _ if text.startswith("-") and text[1:].isdecimal():
-            return lambda start, end: max(start, end + int(text))
-    raise CliError(f"-o is beginning, end, an offset or -N for the last N records, not '{text}'", USAGE_ERROR)
+
+class Share:
+    """The partitions that a group has assigned to this consumer, and their committed offsets."""
+
+    def __init__(self, member: GroupMember, consumer: Consumer, start: Start, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+        self._member = member
+        self._consumer = consumer
+        self._start = start
+        self._committed: dict[int, int] = {}
+        self._commit_due_ms = 0.0
+
+    def join(self) -> None:
+        """Wait for this consumer's partitions; each begins where the group is, else as -o says."""
+        self._interrupt.raises = True
+        assigned = self._member.join()
+        self._interrupt.raises = False
+        indexes = [number for topic, number in assigned if topic == self._consumer.topic.name]
+        known = {number: offset for (_, number), offset in self._member.committed().items()}
+        new = [number for number in indexes if number not in known]
+        positions = {number: known[number] for number in indexes if number in known}
+        self._consumer.begin(positions | self._consumer.first_positions(self._start, new))
+        self._committed = dict(positions)
+        self._commit_due_ms = monotonic_ms() + COMMIT_MS
+
+    def must_stop(self) -> bool:
+        """Commit if it is time to; tell whether partitions are assigned anew, or Ctrl-C came."""
+        if monotonic_ms() >= self._commit_due_ms:
+            self.commit()
+        return self._interrupt.came or self._member.must_rejoin()
+
+    def commit(self) -> None:
+        """Commit the offsets of what has been printed, if there is something new."""
+        self._commit_due_ms = monotonic_ms() + COMMIT_MS
+        printed = self._consumer.printed
+        changed = {number: at for number, at in printed.items() if self._committed.get(number) != at}
+        if changed:
+            self._member.commit({(self._consumer.topic.name, number): at for number, at in changed.items()})
+            self._committed |= changed
 
 
 class Consumer:
     """Positions in the partitions of one topic, and the loop that moves them."""
 
-    def __init__(self, client: Client, settings: Settings, where: Callable[[int, int], int]) -> None:
+    def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
         self._settings = settings
         self._topic = client.topic(settings.topic)
-        self._positions = self._first_positions(where)
-
-    def groups(self) -> Iterator[tuple[int, list[Record]]]:
-        """Yield records with their partition, batch by batch.
-
-        All small records of a fetch at once would fill the memory.
-        """
-        left = self._settings.count or None
-        at_end: set[int] = set()
-        while len(at_end) < len(self._positions):
-            for fetched in self._fetch():
-                for group in self._take(fetched):
-                    yield fetched.partition, group[:left]
-                    if left is not None:
-                        left -= len(group)
-                        if left <= 0:
-                            return
-                if (
-                    self._settings.exit_at_end
-                    and self._positions[fetched.partition] >= fetched.high_watermark
-                ):
-                    at_end.add(fetched.partition)
+        self._positions: dict[int, int] = {}
+        self._stops: dict[int, int] = {}
+        self._at_end: set[int] = set()
+        self._has_begun = False
+        self._left = settings.count or None
+        # The offset behind the last record of each partition that has been printed.
+        self.printed: dict[int, int] = {}
 
     @property
     def topic(self) -> Topic:
         return self._topic
 
-    def _first_positions(self, where: Callable[[int, int], int]) -> dict[int, int]:
-        indexes = [partition.index for partition in self._topic.partitions]
-        if self._settings.partition >= 0:
-            indexes = [self._settings.partition]
-        starts = self._client.offsets(self._topic, EARLIEST, indexes)
-        ends = self._client.offsets(self._topic, LATEST, indexes)
-        return {index: where(starts[index], ends[index]) for index in indexes}
+    @property
+    def is_done(self) -> bool:
+        """Tell whether there are enough records, or the end is reached that was asked for."""
+        wants_end = self._settings.exit_at_end or self._settings.until_ms is not None
+        at_end = self._has_begun and self._at_end >= self._positions.keys()
+        return self._left == 0 or (wants_end and at_end)
+
+    def begin(self, positions: Mapping[int, int]) -> None:
+        """Read these partitions, from these positions on."""
+        self._has_begun = True
+        self._positions = dict(positions)
+        self.printed = {}
+        self._stops = {}
+        self._at_end = set()
+        if self._settings.until_ms is not None and positions:
+            places = self._ends(list(positions), self._settings.until_ms)
+            self._stops = {number: Start("time").within(ends) for number, ends in places.items()}
+            self._at_end = {number for number, at in self._positions.items() if at >= self._stops[number]}
+
+    def first_positions(self, start: Start, indexes: list[int] | None = None) -> dict[int, int]:
+        """Return where to begin in these partitions; without them, in the one or all that the flags name."""
+        if indexes is None:
+            wanted = self._settings.partition
+            indexes = [wanted] if wanted >= 0 else [partition.index for partition in self._topic.partitions]
+        if not indexes:
+            return {}
+        return {number: start.within(ends) for number, ends in self._ends(indexes, start.time_ms).items()}
+
+    def _ends(self, indexes: list[int], time_ms: int | None) -> dict[int, Ends]:
+        client, isolation = self._client, self._settings.isolation
+        starts = client.offsets(self._topic, EARLIEST, indexes)
+        ends = client.offsets_at(self._topic, dict.fromkeys(indexes, LATEST), isolation)
+        times = {} if time_ms is None else client.offsets(self._topic, time_ms, indexes)
+        return {
+            number: Ends(starts[number], ends[number].offset, times.get(number, -1)) for number in indexes
+        }
+
+    def groups(self, must_stop: Callable[[], bool]) -> Iterator[tuple[int, list[Record]]]:
+        """Yield records with their partition, batch by batch, until it is done or must stop.
+
+        All small records of a fetch at once would fill the memory.
+        """
+        while not self.is_done and not must_stop():
+            for fetched in self._fetch():
+                for group in self._take(fetched):
+                    mine = group[: self._left]
+                    if mine:
+                        yield fetched.partition, mine
+                        self.printed[fetched.partition] = mine[-1].offset + 1
+                    if self._left is not None:
+                        self._left -= len(mine)
+                        if self._left <= 0:
+                            return
+                position = self._positions[fetched.partition]
+                self.printed[fetched.partition] = min(position, self._stops.get(fetched.partition, position))
+                if self._is_at_end(fetched):
+                    self._at_end.add(fetched.partition)
+
+    def _is_at_end(self, fetched: Fetched) -> bool:
+        position = self._positions[fetched.partition]
+        if (stop := self._stops.get(fetched.partition)) is not None:
+            return position >= stop
+        return self._settings.exit_at_end and position >= fetched.end(self._settings.isolation)
 
     def _fetch(self) -> list[Fetched]:
         """Fetch. After a retriable error look up the leaders and fetch again, which is harmless."""
@@ -106,7 +206,16 @@ class Consumer:
         )
 
     def _fetch_once(self) -> list[Fetched]:
-        fetched = self._client.fetch(self._topic, self._positions, MAX_WAIT_MS)
+        wanted = {
+            number: at
+            for number, at in self._positions.items()
+            if number not in self._at_end or not self._stops
+        }
+        if not wanted:
+            # A group may have more members than partitions.
+            self._client.cluster.rest(MAX_WAIT_MS)
+            return []
+        fetched = self._client.fetch(self._topic, wanted, MAX_WAIT_MS, self._settings.isolation)
         for part in fetched:
             if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise self._out_of_range(part.partition)
@@ -125,20 +234,24 @@ class Consumer:
 
         The user asked for another one, or retention has overtaken the reader.
         """
-        (start,) = self._client.offsets(self._topic, EARLIEST, [partition]).values()
-        (end,) = self._client.offsets(self._topic, LATEST, [partition]).values()
+        (ends,) = self._ends([partition], None).values()
+        was_asked_for = self._settings.start == Start("offset", self._positions[partition])
         return CliError(
-            f"{self._where(partition)}: no such offset, it has {start} to {end}; "
-            "try -o beginning, -o end or one of these"
+            f"{self._where(partition)}: no such offset, it has {ends.start} to {ends.end}; "
+            "try -o beginning, -o end or one of these",
+            USAGE_ERROR if was_asked_for else RUNTIME_ERROR,
         )
 
     def _take(self, fetched: Fetched) -> Iterator[list[Record]]:
         """Yield records from the position on. A batch may begin before it, and may have none left."""
+        stop = self._stops.get(fetched.partition)
         try:
+            aborted = from_fetch(memoryview(fetched.records), fetched.aborted)
             for batch in iterate_batches(fetched.records):
-                if not batch.is_control:
-                    position = self._positions[fetched.partition]
-                    yield [record for record in batch.records() if record.offset >= position]
+                position = self._positions[fetched.partition]
+                if not batch.is_control and not is_aborted(batch, aborted):
+                    records = [record for record in batch.records() if record.offset >= position]
+                    yield records if stop is None else [one for one in records if one.offset < stop]
                 self._positions[fetched.partition] = batch.last_offset + 1
         except CorruptBatch as error:
             raise self._damaged(fetched.partition, f"a damaged batch came back: {error}") from error
@@ -153,45 +266,22 @@ class Consumer:
         return f"{self._topic.name}-{partition} at offset {self._positions[partition]}"
 
 
-def _print_all(consumer: Consumer, render: Part, out: BinaryIO) -> None:
-    for partition, group in consumer.groups():
+def is_aborted(batch: Batch, aborted: list[AbortedRange]) -> bool:
+    """Tell whether a batch belongs to an aborted transaction."""
+    return batch.is_transactional and any(
+        one.producer_id == batch.header.producer_id
+        and one.first_offset <= batch.header.base_offset <= one.last_offset
+        for one in aborted
+    )
+
+
+def _print_all(
+    consumer: Consumer, render: Part, out: BinaryIO, must_stop: Callable[[], bool] = lambda: False
+) -> None:
+    for partition, group in consumer.groups(must_stop):
         # Write once per batch, also when Python was told not to buffer.
         left = memoryview(b"".join([render(consumer.topic.name, partition, record) for record in group]))
         while left:
             # A stream without a buffer may write only a part.
             left = left[out.write(left) :]
         out.flush()
-
-
-def _render_json(topic: str, partition: int, record: Record) -> bytes:
-    document = {
-        "topic": topic,
-        "partition": partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "timestamp_type": "LogAppendTime" if record.timestamp_type == LOG_APPEND_TIME else "CreateTime",
-        "headers": [[name, _header_json(value)] for name, value in record.headers],
-        **_field_json("key", record.key),
-        **_field_json("value", record.value),
-    }
-    return msgspec.json.encode(document) + b"\n"
-
-
-def _field_json(name: str, data: bytes | None) -> dict[str, str | bytes | None]:
-    """Return text under its name, and other bytes in base64 under another name.
-
-    Text would not restore those bytes.
-    """
-    try:
-        return {name: None if data is None else data.decode()}
-    except UnicodeDecodeError:
-        # msgspec writes bytes as base64 in JSON.
-        return {f"{name}_base64": data}
-
-
-def _header_json(data: bytes | None) -> str | dict[str, bytes] | None:
-    """Return text, or an object with the bytes if they are no text."""
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError:
-        return {"base64": data or b""}

@@ -3,8 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.here import Here
 from mpbroker.cli.output import print_document, print_groups, print_json
 from mpbroker.protocol.printable import printable
 
@@ -14,9 +14,9 @@ RESIZE_TIMEOUT_SECONDS = 120.0
 RELOAD_TIMEOUT_SECONDS = 300.0
 
 
-def status(log_dirs: str | None, *, as_json: bool) -> None:
+def status(here: Here, *, as_json: bool) -> None:
     """Print the supervisor's report of itself and its processes."""
-    reply = ControlClient.find(log_dirs).call("status")
+    reply = here.control().call("status")
     errors: list[str] = []
     if not as_json:
         processes = reply.get("processes", [])
@@ -36,26 +36,26 @@ def status(log_dirs: str | None, *, as_json: bool) -> None:
         print("\n" + "\n".join(errors))
 
 
-def request_log(log_dirs: str | None, switch: str | None, *, as_json: bool) -> None:
+def request_log(here: Here, switch: str | None, *, as_json: bool) -> None:
     """Turn the log of requests on or off, or print its state. Raises CliError."""
     if switch not in (None, "on", "off"):
         raise CliError(f"the request log is on or off, not {switch!r}", USAGE_ERROR)
     wanted = {} if switch is None else {"on": switch == "on"}
-    reply = ControlClient.find(log_dirs).call("request-log", **wanted)
+    reply = here.control().call("request-log", **wanted)
     if as_json:
         print_json(reply)
     else:
         print(f"the request log is {'on' if reply['request_log'] else 'off'}")
 
 
-def log_level(log_dirs: str | None, logger: str | None, level: str | None, *, as_json: bool) -> None:
+def log_level(here: Here, logger: str | None, level: str | None, *, as_json: bool) -> None:
     """Print the levels of all loggers, or set that of one; "default" is the one at start. Raises CliError."""
     if logger is not None and level is None:
         raise CliError(f"which level shall {logger} have? Say a level, or default", USAGE_ERROR)
     wanted = {}
     if logger is not None and level is not None:
         wanted = {"logger": logger, "level": "" if level.lower() == "default" else level.upper()}
-    reply = ControlClient.find(log_dirs).call("log-level", **wanted)
+    reply = here.control().call("log-level", **wanted)
     loggers = reply["loggers"] if logger is None else {logger: reply["loggers"][logger]}
     if as_json:
         print_json({"loggers": loggers})
@@ -64,20 +64,20 @@ def log_level(log_dirs: str | None, logger: str | None, level: str | None, *, as
         print(f"{name} {now}")
 
 
-def resize(log_dirs: str | None, handlers: int | None, processors: int | None, *, as_json: bool) -> None:
+def resize(here: Here, handlers: int | None, processors: int | None, *, as_json: bool) -> None:
     """Ask for other numbers of workers; None keeps a number. Raises CliError."""
     wanted = {"handlers": handlers, "processors": processors}
     given = {name: number for name, number in wanted.items() if number is not None}
     if not given:
         raise CliError("nothing to resize: give --handlers N, --processors N or both", USAGE_ERROR)
-    supervisor = ControlClient.find(log_dirs)
+    supervisor = here.control()
     supervisor.timeout_seconds = RESIZE_TIMEOUT_SECONDS
     _show(supervisor.call("resize", **given), as_json=as_json)
 
 
-def reload(log_dirs: str | None, *, as_json: bool) -> None:
+def reload(here: Here, *, as_json: bool) -> None:
     """Have the configuration file read again. Return when everything that can change has changed."""
-    supervisor = ControlClient.find(log_dirs)
+    supervisor = here.control()
     supervisor.timeout_seconds = RELOAD_TIMEOUT_SECONDS
     reply = supervisor.call("reload")
     if as_json:
@@ -91,23 +91,23 @@ def reload(log_dirs: str | None, *, as_json: bool) -> None:
 
 
 def add_listener(
-    log_dirs: str | None, listener: str, protocol: str | None, advertised: str | None, *, as_json: bool
+    here: Here, listener: str, protocol: str | None, advertised: str | None, *, as_json: bool
 ) -> None:
     """Begin to serve one more listener. Return when it accepts."""
     wanted = {"listener": listener, "protocol": protocol, "advertised": advertised}
     given = {name: text for name, text in wanted.items() if text is not None}
-    _show_listener("added", ControlClient.find(log_dirs).call("listener-add", **given), as_json=as_json)
+    _show_listener("added", here.control().call("listener-add", **given), as_json=as_json)
 
 
-def remove_listener(log_dirs: str | None, name: str, *, as_json: bool) -> None:
+def remove_listener(here: Here, name: str, *, as_json: bool) -> None:
     """Remove a listener and close its connections."""
-    reply = ControlClient.find(log_dirs).call("listener-remove", listener=name)
+    reply = here.control().call("listener-remove", listener=name)
     _show_listener("removed", reply, as_json=as_json)
 
 
-def list_listeners(log_dirs: str | None, *, as_json: bool) -> None:
+def list_listeners(here: Here, *, as_json: bool) -> None:
     """Print where the broker listens, and the addresses advertised to clients."""
-    reply = ControlClient.find(log_dirs).call("listeners")
+    reply = here.control().call("listeners")
     if as_json:
         print_json(reply)
         return

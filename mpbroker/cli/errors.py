@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 RUNTIME_ERROR = 1
 USAGE_ERROR = 2
 # A shell reports 128 plus the number of the signal.
 INTERRUPTED = 130
+# Error codes of a broker that say that the call is wrong, whenever it is made. What is not there, or is there
+# already, may be otherwise a moment later.
+WRONG_INPUT = frozenset(
+    {
+        *("INVALID_TOPIC_EXCEPTION", "INVALID_PARTITIONS", "INVALID_REPLICATION_FACTOR", "INVALID_CONFIG"),
+        *("INVALID_REPLICA_ASSIGNMENT", "INVALID_REQUEST", "INVALID_GROUP_ID", "INVALID_TIMESTAMP"),
+        *("INVALID_PRINCIPAL_TYPE", "INVALID_REGULAR_EXPRESSION", "INVALID_REQUIRED_ACKS"),
+        *("INVALID_SESSION_TIMEOUT", "INVALID_TRANSACTION_TIMEOUT", "OFFSET_METADATA_TOO_LARGE"),
+        *("OFFSET_OUT_OF_RANGE", "POLICY_VIOLATION", "UNACCEPTABLE_CREDENTIAL", "UNSUPPORTED_SASL_MECHANISM"),
+        *("UNSUPPORTED_COMPRESSION_TYPE", "BROKER_ID_NOT_REGISTERED"),
+    }
+)
 
 
 class CliError(Exception):
@@ -17,6 +29,31 @@ class CliError(Exception):
     def __init__(self, message: str, exit_code: int = RUNTIME_ERROR) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def exit_code_of(error: Exception) -> int:
+    """Return 2 if an error says that the call is wrong, also if the broker says so, else 1."""
+    from mpbroker.client.errors import ApiFailed, ConfigError
+
+    if isinstance(error, CliError):
+        return error.exit_code
+    if isinstance(error, ApiFailed):
+        return USAGE_ERROR if error.code.name in WRONG_INPUT else RUNTIME_ERROR
+    return USAGE_ERROR if isinstance(error, ConfigError) else RUNTIME_ERROR
+
+
+def advised(error: Exception, advice: str) -> CliError:
+    """Make an error with the same text and exit code, and what to do behind it."""
+    return CliError(f"{error}{advice}", exit_code_of(error))
+
+
+def raise_all(failed: Sequence[Exception]) -> None:
+    """Raise one error for those of several topics or groups, whose others are done; none if there are none.
+
+    Its exit code is 2 if all of them are.
+    """
+    if failed:
+        raise CliError("\n".join(map(str, failed)), min(map(exit_code_of, failed)))
 
 
 @contextmanager

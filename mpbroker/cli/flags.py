@@ -9,6 +9,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 # Arguments are hidden where the usage line says enough: a list of them would also show Python's types.
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", hidden=True)]
 GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP...", hidden=True)]
 ListenerName = Annotated[str, typer.Argument(metavar="NAME", hidden=True)]
 UserName = Annotated[str, typer.Argument(metavar="USER", hidden=True)]
@@ -30,13 +31,22 @@ CommandConfig = Annotated[
         help="Properties of Kafka's clients: security.protocol, sasl.*, ssl.*, timeouts.",
     ),
 ]
+IsolationLevel = Annotated[
+    str,
+    typer.Option("--isolation-level", metavar="LEVEL", help="read_uncommitted or read_committed."),
+]
 Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for the broker.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; only terminals are asked.")]
 LogDirs = Annotated[
     str | None,
     typer.Option("--log-dirs", metavar="DIR,…", help="Data directories of the broker (default: ./data)."),
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", min=1, max=65535, metavar="N", help="The broker that listens on this port."),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key of the file; repeatable.")

@@ -1,39 +1,28 @@
 """Commands and their flags. What a command does is in a module of its own, imported when it is called."""
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mpbroker.cli import standard_output
-from mpbroker.cli.acl import acl_app
 from mpbroker.cli.app import App
-from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, needing_openssl, of_file
+from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of, needing_openssl, of_file
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
-    Address,
     Bootstrap,
-    ClientId,
     CommandConfig,
-    Defaults,
-    GroupNames,
+    IsolationLevel,
     Json,
     LogDirs,
     Overrides,
-    Timeout,
     TopicName,
-    User,
-    UserName,
 )
-from mpbroker.cli.on_host import ctl_app, log_app
-from mpbroker.cli.spark import spark_app
-from mpbroker.cli.token import token_app
 from mpbroker.cli.where import Where
-from mpbroker.client.errors import ClientError, ConfigError
 from mpbroker.config.version import VERSION
-from mpbroker.protocol.printable import printable
 
 app = App(
     name="mpbroker",
@@ -44,21 +33,22 @@ app = App(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-topic_app = App(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
-group_app = App(no_args_is_help=True, help="List, describe and delete consumer groups.")
-user_app = App(no_args_is_help=True, help="Add, list and delete SCRAM users.")
-quota_app = App(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
-doctor_app = App(no_args_is_help=True, help="Say what is missing on this host, and what to do.")
-app.add_typer(topic_app, name="topic")
-app.add_typer(group_app, name="group")
-app.add_typer(log_app, name="log")
-app.add_typer(user_app, name="user")
-app.add_typer(quota_app, name="quota")
-app.add_typer(acl_app, name="acl")
-app.add_typer(token_app, name="token")
-app.add_typer(ctl_app, name="ctl")
-app.add_typer(spark_app, name="spark")
-app.add_typer(doctor_app, name="doctor")
+_PARTS = (
+    ("topic", "topic", "Create, list, describe, alter and delete topics."),
+    ("group", "group", "List, describe and delete consumer groups; set offsets."),
+    ("txn", "txn", "List, describe and abort transactions."),
+    ("config", "config", "Get, set and unset the settings of topics and of the broker."),
+    ("user", "user", "Add, list and delete SCRAM users."),
+    ("quota", "quota", "Set, list and delete the quotas of clients."),
+    ("acl", "acl", "List, add and remove ACLs (access control lists)."),
+    ("token", "token", "Create, list, renew and expire delegation tokens."),
+    ("log", "on_host", "Look into the files of log directories."),
+    ("ctl", "on_host", "Look at a running broker on this host, and steer it."),
+    ("spark", "spark", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
+    ("doctor", "on_host", "Say what is missing on this host, and what to do."),
+)
+for _name, _module, _help in _PARTS:
+    app.add_part(_name, f"mpbroker.cli.{_module}", f"{_name}_app", _help)
 
 
 def _version(wanted: bool) -> None:
@@ -168,275 +158,6 @@ def import_(
     migration.import_(paths, is_dry=dry_run, as_json=json)
 
 
-@topic_app.command("create")
-def topic_create(
-    name: TopicName,
-    partitions: Annotated[
-        int, typer.Option("--partitions", "-p", metavar="N", help="-1: the broker's default.")
-    ] = -1,
-    replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", metavar="N", help="-1: the broker's default.")
-    ] = -1,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Topic setting; repeatable."),
-    ] = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="An existing topic is fine.")
-    ] = False,
-    timeout: Timeout = 30.0,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-) -> None:
-    """Create a topic."""
-    from mpbroker.cli import topics
-
-    new = topics.New(name, partitions, replication_factor, config or [])
-    where = Where(bootstrap, command_config)
-    topics.create(where, new, timeout, if_not_exists=if_not_exists)
-
-
-@topic_app.command("list")
-def topic_list(
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None, json: Json = False
-) -> None:
-    """List all topics."""
-    from mpbroker.cli import topics
-
-    topics.show_list(Where(bootstrap, command_config), as_json=json)
-
-
-@topic_app.command("describe")
-def topic_describe(
-    names: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-    json: Json = False,
-) -> None:
-    """Partitions, offsets and changed settings of topics. Default: of all."""
-    from mpbroker.cli import topics
-
-    topics.describe(Where(bootstrap, command_config), names or [], as_json=json)
-
-
-@topic_app.command("alter")
-def topic_alter(
-    name: TopicName,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set it for the topic; repeatable."),
-    ] = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", help="Reset it to the broker's default; repeatable."),
-    ] = None,
-    partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", "-p", min=1, metavar="N", help="How many in all; never fewer."),
-    ] = None,
-    timeout: Timeout = 30.0,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-) -> None:
-    """Change settings of a topic, or give it more partitions."""
-    from mpbroker.cli import topic_changes
-
-    changes = topic_changes.Changes(config or [], delete_config or [], partitions)
-    topic_changes.alter(Where(bootstrap, command_config), name, changes, timeout)
-
-
-@topic_app.command("delete-records")
-def topic_delete_records(
-    name: TopicName,
-    before: Annotated[
-        str,
-        typer.Option("--before", metavar="OFFSET|latest", help="The first that stays; latest: none does."),
-    ],
-    partition: Annotated[int, typer.Option("--partition", metavar="N", help="-1: all.")] = -1,
-    timeout: Timeout = 30.0,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-) -> None:
-    """Delete the records of a topic below an offset."""
-    from mpbroker.cli import topic_changes
-
-    where = Where(bootstrap, command_config)
-    topic_changes.delete_records(where, name, partition, before, timeout)
-
-
-@topic_app.command("delete")
-def topic_delete(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", hidden=True)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
-    timeout: Timeout = 30.0,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-) -> None:
-    """Delete topics and all their records."""
-    from mpbroker.cli import topics
-
-    topics.delete(Where(bootstrap, command_config), names, timeout, dry_run=dry_run)
-
-
-@group_app.command("list")
-def group_list(
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None, json: Json = False
-) -> None:
-    """List all groups."""
-    from mpbroker.cli import groups
-
-    groups.show_list(Where(bootstrap, command_config), as_json=json)
-
-
-@group_app.command("describe")
-def group_describe(
-    names: GroupNames,
-    members: Annotated[
-        bool, typer.Option("--members", help="Who they are, and which partitions each has.")
-    ] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-    json: Json = False,
-) -> None:
-    """Committed offsets, how far behind they are, and who reads there."""
-    from mpbroker.cli import groups
-
-    groups.describe(Where(bootstrap, command_config), names, with_members=members, as_json=json)
-
-
-@group_app.command("delete")
-def group_delete(
-    names: GroupNames, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None
-) -> None:
-    """Delete groups without members, and their offsets."""
-    from mpbroker.cli import groups
-
-    groups.delete(Where(bootstrap, command_config), names)
-
-
-@user_app.command("add")
-def user_add(
-    name: UserName,
-    mechanism: Annotated[
-        str, typer.Option(metavar="NAME", help="SCRAM-SHA-256 or SCRAM-SHA-512.")
-    ] = "SCRAM-SHA-512",
-    iterations: Annotated[
-        int,
-        typer.Option(min=4096, max=16384, metavar="N", help="Iterations of PBKDF2 for the SCRAM credential."),
-    ] = 8192,
-    password_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Its first line is the password; - is standard input.", readable=False
-        ),
-    ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-) -> None:
-    """Set a user's password; it is asked for if no file has it."""
-    from mpbroker.cli import users
-
-    users.add(Where(bootstrap, command_config), name, mechanism, iterations, password_file)
-
-
-@user_app.command("list")
-def user_list(
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None, json: Json = False
-) -> None:
-    """List users and their mechanisms."""
-    from mpbroker.cli import users
-
-    users.show_list(Where(bootstrap, command_config), as_json=json)
-
-
-@user_app.command("delete")
-def user_delete(
-    name: UserName,
-    mechanism: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this one; default: all.")
-    ] = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-) -> None:
-    """Delete a user's credentials."""
-    from mpbroker.cli import users
-
-    users.delete(Where(bootstrap, command_config), name, mechanism)
-
-
-@quota_app.command("set")
-def quota_set(
-    quotas: Annotated[
-        list[str],
-        typer.Argument(metavar="QUOTA=NUMBER...", hidden=True),
-    ],
-    user: User = None,
-    client_id: ClientId = None,
-    ip: Address = None,
-    default: Defaults = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-) -> None:
-    """Limit what clients may use.
-
-    QUOTA is producer_byte_rate, consumer_byte_rate, request_percentage or controller_mutation_rate, of
-    addresses connection_creation_rate.
-    """
-    from mpbroker.cli import quotas as command
-
-    whom = command.Whom(user, client_id, ip, default or [])
-    command.set_quotas(Where(bootstrap, command_config), whom, quotas)
-
-
-@quota_app.command("list")
-def quota_list(
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None, json: Json = False
-) -> None:
-    """All quotas that are set."""
-    from mpbroker.cli import quotas as command
-
-    command.show_list(Where(bootstrap, command_config), as_json=json)
-
-
-@quota_app.command("delete")
-def quota_delete(
-    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA...", hidden=True)],
-    user: User = None,
-    client_id: ClientId = None,
-    ip: Address = None,
-    default: Defaults = None,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    command_config: CommandConfig = None,
-) -> None:
-    """Take a limit away."""
-    from mpbroker.cli import quotas as command
-
-    whom = command.Whom(user, client_id, ip, default or [])
-    command.delete_quotas(Where(bootstrap, command_config), whom, quotas)
-
-
-@doctor_app.callback()
-def _doctor() -> None:
-    """Keeps the name of the part, also while there is only one."""
-
-
-@doctor_app.command("spark")
-def doctor_spark(
-    log_dirs: Annotated[
-        str | None,
-        typer.Option("--log-dirs", metavar="DIR,…", help="Can this user's Spark read the files there?"),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Say what Spark lacks here to read topics.
-
-    The exit code is 1 if something is missing.
-    """
-    from mpbroker.cli import doctor
-
-    doctor.spark(log_dirs, as_json=json)
-
-
 @app.command()
 def produce(
     topic: TopicName,
@@ -458,6 +179,16 @@ def produce(
             help="Separator between key and value (also \\t, \\xHH …); a line without it has no key.",
         ),
     ] = None,
+    null: Annotated[
+        str | None,
+        typer.Option(
+            "--null", metavar="TEXT", help="Keys and values that are this text are null; '' as kcat's -Z."
+        ),
+    ] = None,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Each line is an object as consume --json prints it; null: a tombstone."),
+    ] = False,
     acks: Annotated[str, typer.Option(metavar="all|1|0", help="When a record counts as written.")] = "all",
     compression: Annotated[
         str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
@@ -479,16 +210,46 @@ def produce(
 ) -> None:
     """Send each line of standard input as one record."""
     from mpbroker.cli import produce as command
+    from mpbroker.cli.line_records import Format
 
-    named = command.parse_headers(headers or [])
-    settings = command.Settings(topic, partition, key_separator, acks, compression, named)
+    form = Format(key_separator, null, json, command.parse_headers(headers or []))
+    settings = command.Settings(topic, partition, acks, compression, form)
     command.produce(Where(bootstrap, command_config), settings, properties or [])
 
 
+StartPlace = Annotated[
+    str | None,
+    typer.Option(
+        "--offset",
+        "-o",
+        metavar="PLACE",
+        help="beginning, end, an offset, -N (the last N of each partition), +N or @TIME; default: end, "
+        "with --to beginning, with --group where that is.",
+    ),
+]
+Template = Annotated[
+    str,
+    typer.Option(
+        "-f",
+        metavar="FORMAT",
+        help="%t topic, %p partition, %o offset, %k key, %v value, %T timestamp, %h headers, "
+        "%K and %S lengths of key and value.",
+    ),
+]
+JsonLines = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="One JSON object a line; what is not UTF-8 in base64, as key_base64 and value_base64.",
+    ),
+]
 ColumnFile = Annotated[
     Path | None,
     typer.Option(
-        "--to", metavar="FILE", help="What is committed now, into a .parquet or .arrow file.", readable=False
+        "--to",
+        metavar="FILE",
+        help="What is committed now, into a .parquet or .arrow file.",
+        readable=False,
     ),
 ]
 
@@ -499,34 +260,29 @@ def consume(
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="The same as -o beginning.")
     ] = False,
-    offset: Annotated[
+    offset: StartPlace = None,
+    from_time: Annotated[
         str | None,
         typer.Option(
-            "--offset",
-            "-o",
-            metavar="beginning|end|N|-N",
-            help="-N: the last N of each partition; default: end, with --to beginning.",
+            "--from-time", metavar="TIME", help="Begin at 2026-01-31T12:00:00, or -2h: as -o @TIME."
         ),
     ] = None,
+    until_time: Annotated[
+        str | None,
+        typer.Option("--until-time", metavar="TIME", help="Stop before the first record from then on."),
+    ] = None,
     partition: Annotated[int, typer.Option("--partition", "-p", metavar="N", help="-1: all.")] = -1,
-    count: Annotated[int, typer.Option("-n", metavar="N", help="Stop after N records; 0: never.")] = 0,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", metavar="NAME", help="Join it, and commit what was printed; -o where it is new."
+        ),
+    ] = None,
+    isolation_level: IsolationLevel = "read_uncommitted",
+    count: Annotated[int, typer.Option("-n", min=0, metavar="N", help="Stop after N records; 0: never.")] = 0,
     exit_at_end: Annotated[bool, typer.Option("-e", help="Stop at the end of all partitions.")] = False,
-    template: Annotated[
-        str,
-        typer.Option(
-            "-f",
-            metavar="FORMAT",
-            help="%t topic, %p partition, %o offset, %k key, %v value, %T timestamp, %h headers, "
-            "%K and %S lengths of key and value.",
-        ),
-    ] = "%v\\n",
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="One JSON object a line; what is not UTF-8 in base64, as key_base64 and value_base64.",
-        ),
-    ] = False,
+    template: Template = "%v\\n",
+    json: JsonLines = False,
     to: ColumnFile = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --to.")] = False,
     log_dirs: Annotated[
@@ -540,32 +296,119 @@ def consume(
 ) -> None:
     """Print records of a topic as they come.
 
-    They include records of open and aborted transactions. --to writes the committed records of now to a file,
-    atomically.
+    They include records of open and aborted transactions, unless the isolation level is read_committed. --to
+    writes the committed records of now to a file, atomically.
     """
+    from mpbroker.cli import consuming
+
+    what = consuming.What(topic, partition, count, exit_at_end, isolation_level, group)
+    place = consuming.Place(from_beginning, offset, from_time, until_time)
+    into = consuming.Into(template, json, to, overwrite, log_dirs)
+    consuming.consume(Where(bootstrap, command_config), what, place, into)
+
+
+@app.command()
+def offsets(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Only this one; repeatable.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="TIME",
+            help="Of the first record from then on: earliest, latest, max-timestamp, 2026-01-31T12:00:00, "
+            "ms since 1970, -2h.",
+        ),
+    ] = None,
+    isolation_level: IsolationLevel = "read_uncommitted",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Print where partitions begin and end, or an offset by time.
+
+    Default: of all topics. With read_committed a partition ends before its first open transaction.
+    """
+    from mpbroker.cli import offsets as command
+    from mpbroker.cli.isolation import parse_isolation
+
+    committed = bool(parse_isolation(isolation_level))
     where = Where(bootstrap, command_config)
-    if to is not None:
-        from mpbroker.cli import to_file
+    command.show(where, topics or [], partition or [], at, committed=committed, as_json=json)
 
-        if json or template != "%v\\n":
-            raise CliError("--to writes columns: -f and --json are for printing", USAGE_ERROR)
-        start = "beginning" if from_beginning else offset or "beginning"
-        to_file.write(where, to_file.Settings(topic, partition, start, count, to, overwrite, log_dirs))
-        return
-    if overwrite or log_dirs is not None:
-        raise CliError("--overwrite and --log-dirs go with --to", USAGE_ERROR)
-    from mpbroker.cli import consume as command
 
-    start = "beginning" if from_beginning else offset or "end"
-    settings = command.Settings(topic, partition, start, count, exit_at_end, template, json)
-    command.consume(where, settings)
+@app.command()
+def cluster(
+    api_versions: Annotated[
+        bool, typer.Option("--api-versions", help="The versions of each API that each broker speaks.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Print the cluster's id, controller, brokers and features."""
+    from mpbroker.cli import cluster as command
+
+    command.show(Where(bootstrap, command_config), with_apis=api_versions, as_json=json)
+
+
+@app.command("log-dirs")
+def log_dirs(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
+    broker: Annotated[
+        list[int] | None, typer.Option("--broker", metavar="ID", help="Only of this one; repeatable.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Print log directories and the sizes of partitions.
+
+    Default: of all topics. A future partition is one that moves there.
+    """
+    from mpbroker.cli import log_dirs as command
+
+    command.show(Where(bootstrap, command_config), topics or [], broker or [], as_json=json)
+
+
+@app.command()
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", hidden=True)],
+) -> None:
+    """Print the script that completes this command in a shell.
+
+    bash: source <(mpbroker completion bash). zsh: mpbroker completion zsh > a file _mpbroker in $fpath.
+    fish: mpbroker completion fish > ~/.config/fish/completions/mpbroker.fish
+    """
+    from mpbroker.cli import completion as command
+
+    command.print_script(shell)
+
+
+@app.command()
+def man() -> None:
+    """Print the manual page: mpbroker man > mpbroker.1."""
+    from mpbroker.cli import manual
+
+    print(manual.page(app), end="")
 
 
 def main() -> None:
     """Run the `mpbroker` command."""
     standard_output.name_failures()
-    code = _exit_code(lambda: app.only(sys.argv[1:2])(prog_name="mpbroker"))
+    if "_MPBROKER_COMPLETE" in os.environ:
+        from mpbroker.cli.completion import typed_words
+
+        app.only(typed_words())(prog_name="mpbroker")
+    code = run(sys.argv[1:])
     sys.exit(_exit_code(standard_output.flush) or code)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command that the words are, and return its exit code."""
+    return _exit_code(lambda: app.only(words)(words, prog_name="mpbroker"))
 
 
 def _exit_code(call: Callable[[], object]) -> int:
@@ -579,8 +422,6 @@ def _exit_code(call: Callable[[], object]) -> int:
         return int(ended.code or 0)
     except CliError as error:
         return _say(str(error), error.exit_code)
-    except ClientError as error:
-        return _say(str(error), USAGE_ERROR if isinstance(error, ConfigError) else RUNTIME_ERROR)
     except BrokenPipeError:
         # The reader of our output has gone (`| head`).
         standard_output.give_up()
@@ -591,10 +432,19 @@ def _exit_code(call: Callable[[], object]) -> int:
         if error.filename == standard_output.NAME:
             standard_output.give_up()
         return _say(str(of_file(error)), RUNTIME_ERROR)
+    except Exception as error:
+        # A command that has met a ClientError has imported its module; all others need none of it.
+        from mpbroker.client.errors import ClientError
+
+        if not isinstance(error, ClientError):
+            raise
+        return _say(str(error), exit_code_of(error))
     return 0
 
 
 def _say(text: str, code: int) -> int:
+    from mpbroker.protocol.printable import printable
+
     for line in text.splitlines():
         print(f"mpbroker: {printable(line)}", file=sys.stderr)
     return code

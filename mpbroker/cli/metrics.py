@@ -7,18 +7,16 @@ import os
 import time
 from pathlib import Path
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.here import Here
 from mpbroker.cli.output import print_groups, print_json
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import catalogue, snapshot
 from shm.region import LayoutMismatch, Region, RegionUnavailable
 
 
-def show(
-    log_dirs: str | None, patterns: list[str], interval_s: float, file: Path | None, *, as_json: bool
-) -> None:
-    public = _attach(file.resolve() if file else ControlClient.find(log_dirs).checked(PUBLIC_NAME))
+def show(here: Here, patterns: list[str], interval_s: float, file: Path | None, *, as_json: bool) -> None:
+    public = _attach(file.resolve() if file else here.control().checked(PUBLIC_NAME))
     before = None
     if interval_s > 0 and public.owner_is_alive():
         before = snapshot.take(public)

@@ -1,4 +1,4 @@
-"""Commands of the broker's host, which need no client: `mpbroker ctl` and `mpbroker log`, and their flags."""
+"""The flags of commands of the broker's host, which need no client: `mpbroker ctl`, `log` and `doctor`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,24 +7,26 @@ import typer
 from typer.core import TyperGroup
 
 from mpbroker.cli.app import App
-from mpbroker.cli.flags import Json, ListenerName, LogDirs
+from mpbroker.cli.flags import Json, ListenerName, LogDirs, Port
 
-ctl_app = App(no_args_is_help=True, help="Look at a running broker on this host, and steer it.")
-log_app = App(no_args_is_help=True, help="Look into the files of log directories.")
+ctl_app = App(no_args_is_help=True)
+log_app = App(no_args_is_help=True)
+doctor_app = App(no_args_is_help=True)
 listener_app = App(no_args_is_help=True, help="Listeners of a running broker.")
 ctl_app.add_typer(listener_app, name="listener")
 
 
 @ctl_app.callback()
-def _ctl(context: typer.Context, log_dirs: LogDirs = None) -> None:
-    if log_dirs is not None and isinstance(context.command, TyperGroup):
-        context.default_map = _defaults(context.command, log_dirs)
+def _ctl(context: typer.Context, log_dirs: LogDirs = None, port: Port = None) -> None:
+    given = {name: value for name, value in (("log_dirs", log_dirs), ("port", port)) if value is not None}
+    if given and isinstance(context.command, TyperGroup):
+        context.default_map = _defaults(context.command, given)
 
 
-def _defaults(group: TyperGroup, log_dirs: str) -> dict[str, Any]:
-    """Return defaults that pass --log-dirs to every command below that is given none of its own."""
+def _defaults(group: TyperGroup, given: dict[str, Any]) -> dict[str, Any]:
+    """Return defaults that pass these flags to every command below that is given none of its own."""
     return {
-        name: _defaults(command, log_dirs) if isinstance(command, TyperGroup) else {"log_dirs": log_dirs}
+        name: _defaults(command, given) if isinstance(command, TyperGroup) else given
         for name, command in group.commands.items()
     }
 
@@ -90,6 +92,7 @@ def log_recover(
 @log_app.command("scrub")
 def log_scrub(
     log_dirs: LogDirs = None,
+    port: Port = None,
     status: Annotated[bool, typer.Option("--status", help="Begin nothing, only say how it is.")] = False,
     json: Json = False,
 ) -> None:
@@ -99,16 +102,18 @@ def log_scrub(
     Says what the scrubber does and what it has found.
     """
     from mpbroker.cli import scrub
+    from mpbroker.cli.here import Here
 
-    scrub.scrub(log_dirs, only_status=status, as_json=json)
+    scrub.scrub(Here(log_dirs, port), only_status=status, as_json=json)
 
 
 @ctl_app.command("status")
-def ctl_status(log_dirs: LogDirs = None, json: Json = False) -> None:
+def ctl_status(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
     """Processes, listeners and counters of the broker."""
     from mpbroker.cli import ctl
+    from mpbroker.cli.here import Here
 
-    ctl.status(log_dirs, as_json=json)
+    ctl.status(Here(log_dirs, port), as_json=json)
 
 
 @ctl_app.command("ready")
@@ -118,6 +123,7 @@ def ctl_ready(
         typer.Option(min=0, metavar="[SECONDS]", help="Wait until it is ready; 60 if no number is given."),
     ] = None,
     log_dirs: LogDirs = None,
+    port: Port = None,
     json: Json = False,
 ) -> None:
     """Say whether recovery is over and each listener answers.
@@ -125,8 +131,9 @@ def ctl_ready(
     The exit code is 0 if so, and 1 if not, or if no broker runs.
     """
     from mpbroker.cli import ready
+    from mpbroker.cli.here import Here
 
-    raise typer.Exit(ready.ready(log_dirs, wait, as_json=json))
+    raise typer.Exit(ready.ready(Here(log_dirs, port), wait, as_json=json))
 
 
 @ctl_app.command("metrics")
@@ -148,6 +155,7 @@ def ctl_metrics(
         typer.Option(metavar="FILE", help="The public region of a broker that is gone.", readable=False),
     ] = None,
     log_dirs: LogDirs = None,
+    port: Port = None,
     json: Json = False,
 ) -> None:
     """Kafka's metrics by their JMX names.
@@ -155,14 +163,16 @@ def ctl_metrics(
     They are read from shared memory: a jammed broker has them too.
     """
     from mpbroker.cli import metrics
+    from mpbroker.cli.here import Here
 
-    metrics.show(log_dirs, filters or [], interval, file, as_json=json)
+    metrics.show(Here(log_dirs, port), filters or [], interval, file, as_json=json)
 
 
 @ctl_app.command("request-log")
 def ctl_request_log(
     switch: Annotated[str | None, typer.Argument(metavar="on|off", hidden=True)] = None,
     log_dirs: LogDirs = None,
+    port: Port = None,
     json: Json = False,
 ) -> None:
     """Log every request with its times, or say whether that is on.
@@ -170,8 +180,9 @@ def ctl_request_log(
     As kafka.request.logger does at DEBUG.
     """
     from mpbroker.cli import ctl
+    from mpbroker.cli.here import Here
 
-    ctl.request_log(log_dirs, switch, as_json=json)
+    ctl.request_log(Here(log_dirs, port), switch, as_json=json)
 
 
 @ctl_app.command("log-level")
@@ -179,6 +190,7 @@ def ctl_log_level(
     logger: Annotated[str | None, typer.Argument(metavar="LOGGER", hidden=True)] = None,
     level: Annotated[str | None, typer.Argument(metavar="LEVEL", hidden=True)] = None,
     log_dirs: LogDirs = None,
+    port: Port = None,
     json: Json = False,
 ) -> None:
     """Levels of the broker's loggers; change one until it stops.
@@ -186,8 +198,9 @@ def ctl_log_level(
     LOGGER is root or one of the list; LEVEL is TRACE, DEBUG, INFO, WARN, ERROR, FATAL or default.
     """
     from mpbroker.cli import ctl
+    from mpbroker.cli.here import Here
 
-    ctl.log_level(log_dirs, logger, level, as_json=json)
+    ctl.log_level(Here(log_dirs, port), logger, level, as_json=json)
 
 
 @ctl_app.command("resize")
@@ -195,23 +208,26 @@ def ctl_resize(
     handlers: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many handlers.")] = None,
     processors: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many processors.")] = None,
     log_dirs: LogDirs = None,
+    port: Port = None,
     json: Json = False,
 ) -> None:
     """Change the number of worker processes while the broker runs."""
     from mpbroker.cli import ctl
+    from mpbroker.cli.here import Here
 
-    ctl.resize(log_dirs, handlers, processors, as_json=json)
+    ctl.resize(Here(log_dirs, port), handlers, processors, as_json=json)
 
 
 @ctl_app.command("reload")
-def ctl_reload(log_dirs: LogDirs = None, json: Json = False) -> None:
+def ctl_reload(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
     """Read the configuration file again.
 
     What can change while the broker runs does so; what cannot is named.
     """
     from mpbroker.cli import ctl
+    from mpbroker.cli.here import Here
 
-    ctl.reload(log_dirs, as_json=json)
+    ctl.reload(Here(log_dirs, port), as_json=json)
 
 
 @listener_app.command("add")
@@ -225,6 +241,7 @@ def listener_add(
         str | None, typer.Option(metavar="HOST:PORT", help="What its clients are told to connect to.")
     ] = None,
     log_dirs: LogDirs = None,
+    port: Port = None,
     json: Json = False,
 ) -> None:
     """Serve one more listener until the broker stops.
@@ -232,21 +249,48 @@ def listener_add(
     Or NAME://unix:/path. What is to last longer is written into the configuration.
     """
     from mpbroker.cli import ctl
+    from mpbroker.cli.here import Here
 
-    ctl.add_listener(log_dirs, listener, protocol, advertised, as_json=json)
+    ctl.add_listener(Here(log_dirs, port), listener, protocol, advertised, as_json=json)
 
 
 @listener_app.command("remove")
-def listener_remove(name: ListenerName, log_dirs: LogDirs = None, json: Json = False) -> None:
+def listener_remove(
+    name: ListenerName, log_dirs: LogDirs = None, port: Port = None, json: Json = False
+) -> None:
     """Stop serving a listener and close its connections."""
     from mpbroker.cli import ctl
+    from mpbroker.cli.here import Here
 
-    ctl.remove_listener(log_dirs, name, as_json=json)
+    ctl.remove_listener(Here(log_dirs, port), name, as_json=json)
 
 
 @listener_app.command("list")
-def listener_list(log_dirs: LogDirs = None, json: Json = False) -> None:
+def listener_list(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
     """Listeners, what each advertises, and what it has counted."""
     from mpbroker.cli import ctl
+    from mpbroker.cli.here import Here
 
-    ctl.list_listeners(log_dirs, as_json=json)
+    ctl.list_listeners(Here(log_dirs, port), as_json=json)
+
+
+@doctor_app.callback()
+def _doctor() -> None:
+    """Keeps the name of the part, also while there is only one."""
+
+
+@doctor_app.command("spark")
+def doctor_spark(
+    log_dirs: Annotated[
+        str | None,
+        typer.Option("--log-dirs", metavar="DIR,…", help="Can this user's Spark read the files there?"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what Spark lacks here to read topics.
+
+    The exit code is 1 if something is missing.
+    """
+    from mpbroker.cli import doctor
+
+    doctor.spark(log_dirs, as_json=json)

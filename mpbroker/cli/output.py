@@ -1,16 +1,21 @@
-"""Tables for people and JSON for programs. Rich colours tables on a terminal only.
+"""Tables for people and JSON for programs.
 
 Names in them are what clients have chosen: they reach a terminal without control characters.
 """
 
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from mpbroker.cli.tables import heading, layout
 from mpbroker.protocol.printable import printable
+
+# Headings on a terminal.
+BOLD = ("\x1b[1m", "\x1b[0m")
 
 # JSON escapes those below a space; terminals obey these too.
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -36,38 +41,52 @@ def log_offsets(start: int, end: int) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """Print a table with numbers to the right. Piped output is never cut at a terminal's width."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """Print a table with numbers to the right; its headings are `columns` as Kafka's tools write them.
 
-    console = Console()
-    is_terminal = console.is_terminal
-    if not is_terminal:
-        console = Console(width=10_000)
-    texts = [list(row) for row in rows]
-    table = Table(
-        title=None if title is None else Text(printable(title)),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        show_header=any(columns),
+    On a terminal it fits the width. Piped output is never cut, so that programs find a row in one line.
+    """
+    is_terminal = sys.stdout.isatty()
+    table = [list(row) for row in rows]
+    right = {index for index, column in enumerate(zip(*table, strict=True)) if _is_numeric(column)}
+    if title is not None:
+        sys.stdout.write(f"{printable(title)}\n")
+    lines = layout(
+        list(map(heading, columns)),
+        [list(map(_text, row)) for row in table],
+        right=right,
+        width=shutil.get_terminal_size().columns if is_terminal else None,
+        emphasis=BOLD if is_terminal else ("", ""),
     )
-    for index, column in enumerate(columns):
-        numeric = bool(texts) and all(isinstance(row[index], (int, float)) for row in texts)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in texts:
-        table.add_row(*(Text(_text(cell)) for cell in row))
-    if is_terminal:
-        console.print(table)
-        return
-    with console.capture() as printed:
-        console.print(table)
-    # Rich pads every cell to its column's width, also the last one of a line.
-    sys.stdout.writelines(line.rstrip() + "\n" for line in printed.get().splitlines())
+    if not any(columns):
+        del lines[0]
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, nothing: str) -> None:
+    """Print rows that have the same keys, as JSON or as a table; `nothing` is said of an empty table."""
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    else:
+        print(nothing)
+
+
+def say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what a command has done: a line for people, or an object."""
+    if as_json:
+        print_json(document)
+    else:
+        sys.stdout.writelines(f"{printable(line)}\n" for line in text.splitlines())
+
+
+def say_each(done: Iterable[tuple[str, Mapping[str, Any]]], *, as_json: bool) -> None:
+    """Print what a command has done, thing by thing: a line each, or one list of objects."""
+    pairs = list(done)
+    if as_json:
+        print_json([document for _, document in pairs])
+    else:
+        sys.stdout.writelines(f"{printable(text)}\n" for text, _ in pairs)
 
 
 def print_groups(groups: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
@@ -92,6 +111,14 @@ def print_document(document: Mapping[str, Any]) -> None:
 
 def _is_table(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _is_numeric(column: Iterable[Any]) -> bool:
+    """Tell whether a column has numbers, and nothing else but gaps."""
+    cells = [cell for cell in column if cell is not None]
+    return bool(cells) and all(
+        isinstance(cell, (int, float)) and not isinstance(cell, bool) for cell in cells
+    )
 
 
 def _text(cell: Any) -> str:

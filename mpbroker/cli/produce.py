@@ -7,7 +7,6 @@ the broker meanwhile. With acks=all a batch that was lost on the way is sent aga
 
 import os
 import queue
-import signal
 import sys
 import threading
 import time
@@ -17,8 +16,9 @@ from functools import partial
 import msgspec
 
 from mpbroker.cli.client import PATIENCE_MS, Client, Topic
-from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError
-from mpbroker.cli.escapes import unescape
+from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, advised
+from mpbroker.cli.interrupt import Interrupt
+from mpbroker.cli.line_records import Format, LineRecords
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed, ClientError, without_leader
 from mpbroker.client.partitioner import partition_for
@@ -53,10 +53,9 @@ class Settings(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    key_separator: str | None
     acks: str
     compression: str
-    headers: tuple[Header, ...] = ()
+    form: Format
 
 
 def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
@@ -80,32 +79,28 @@ def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) ->
             reader.join()
             return
         lines = Lines(client, settings)
-        interrupt = Interrupt(client.cluster.client.wakeup)
-        try:
-            _send_all(lines, reader, interrupt)
-        except ClientError as error:
-            raise CliError(f"{error}; {_written(lines)}") from error
-        if warning := lines.warning():
-            _say(warning)
-        if interrupt.came:
-            raise CliError(f"interrupted; {_written(lines)}", INTERRUPTED)
+        with Interrupt(client.cluster.client.wakeup) as interrupt:
+            _produce(lines, reader, interrupt)
 
 
-class Interrupt:
-    """Ctrl-C ends the reading, and what was read is still written; a second one ends the command at once.
-
-    It sets a flag, because an exception could leave anything half done.
-    """
-
-    def __init__(self, wakeup: Callable[[], None]) -> None:
-        self.came = False
-        self._wakeup = wakeup
-        signal.signal(signal.SIGINT, self._interrupted)
-
-    def _interrupted(self, *_: object) -> None:
-        self.came = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._wakeup()
+def _produce(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
+    """Send all lines. Whoever types them is told how to end, and how many records there are."""
+    is_typed = sys.stdin.isatty() and sys.stderr.isatty()
+    if is_typed:
+        _say("each line is a record; Ctrl-D ends")
+    try:
+        _send_all(lines, reader, interrupt)
+    except ClientError as error:
+        raise advised(error, f"; {_written(lines)}") from error
+    except CliError as error:
+        lines.producer.flush()
+        raise advised(error, f"; {_written(lines)}") from error
+    if warning := lines.warning():
+        _say(warning)
+    if interrupt.came:
+        raise CliError(f"interrupted; {_written(lines)}", INTERRUPTED)
+    if is_typed:
+        _say(_written(lines))
 
 
 def _send_all(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
@@ -209,8 +204,7 @@ class Lines:
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._settings = settings
-        self._separator = unescape(settings.key_separator) if settings.key_separator else None
-        self._lines = self._keyed = 0
+        self._records = LineRecords(settings.form)
         topic = _find_topic(client, settings.topic)
         self._topic = topic.name
         self._partitions = len(topic.partitions)
@@ -231,40 +225,42 @@ class Lines:
         )
 
     def append(self, lines: list[bytes]) -> None:
-        """Append one batch per partition.
+        """Append one batch per partition. Raises CliError at a line that is wrong; those before it are sent.
 
-        A line goes to the partition asked for, else to its key's, else to another one for each group.
+        A line goes to the partition asked for, else to its own, else to its key's, else to another one for
+        each group.
         """
         now_ms = time.time_ns() // 1_000_000
         keyless = self._keyless[self._next_group % len(self._keyless)]
         self._next_group += 1
         distributed: dict[int, list[NewRecord]] = {}
-        for line in lines:
-            key, value = self._split(line)
-            partition = self._settings.partition
-            if partition < 0:
-                partition = keyless if key is None else partition_for(key, self._partitions)
-            record = NewRecord(value, key, now_ms, self._settings.headers)
-            distributed.setdefault(partition, []).append(record)
-        for partition, records in distributed.items():
-            for batch in _cut(records):
-                self.producer.append(self._topic, partition, batch)
+        try:
+            for line in lines:
+                partition, record = self._placed(line, keyless, now_ms)
+                distributed.setdefault(partition, []).append(record)
+        finally:
+            for partition, records in distributed.items():
+                for batch in _cut(records):
+                    self.producer.append(self._topic, partition, batch)
 
-    def _split(self, line: bytes) -> tuple[bytes | None, bytes]:
-        if self._separator is None:
-            return None, line
-        key, found, value = line.partition(self._separator)
-        self._lines += 1
-        if not found:
-            return None, line
-        self._keyed += 1
-        return key, value
+    def _placed(self, line: bytes, keyless: int, now_ms: int) -> tuple[int, NewRecord]:
+        """Return the record of a line and its partition. Raises CliError."""
+        record, partition = self._records.parse(line, now_ms)
+        if self._settings.partition >= 0:
+            return self._settings.partition, record
+        if partition is None:
+            by_key = record.key is not None
+            return partition_for(record.key or b"", self._partitions) if by_key else keyless, record
+        if not 0 <= partition < self._partitions:
+            raise CliError(
+                f"line {self._records.number:,}: topic {self._topic} has no partition {partition}, only 0 to "
+                f"{self._partitions - 1}; without one it goes by its key, and -p overrides it",
+                USAGE_ERROR,
+            )
+        return partition, record
 
     def warning(self) -> str:
-        """Return a warning about a separator that no line had; "" if a line had it, or there was none."""
-        if not self._lines or self._keyed:
-            return ""
-        return f"no line had the key separator {self._settings.key_separator!r}: their records have no key"
+        return self._records.warning()
 
 
 def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:

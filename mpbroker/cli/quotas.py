@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from mpbroker.cli.client import Client
-from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.errors import USAGE_ERROR, CliError, advised
+from mpbroker.cli.output import print_json, print_table, say
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
 from mpbroker.config import known
@@ -43,20 +43,23 @@ class Whom(NamedTuple):
         return pairs
 
 
-def set_quotas(where: Where, whom: Whom, settings: list[str]) -> None:
+def set_quotas(where: Where, whom: Whom, settings: list[str], *, as_json: bool) -> None:
     """Set quotas. `settings` are KEY=NUMBER."""
-    _alter(where, whom, dict(_parsed(setting) for setting in settings))
-    print(f"{_text(whom.entity())}: {', '.join(settings)}")
+    wanted = dict(_parsed(setting) for setting in settings)
+    _alter(where, whom, wanted)
+    document = {"entity": dict(whom.entity()), "quotas": wanted}
+    say(f"{_text(whom.entity())}: {', '.join(settings)}", document, as_json=as_json)
 
 
-def delete_quotas(where: Where, whom: Whom, keys: list[str]) -> None:
+def delete_quotas(where: Where, whom: Whom, keys: list[str], *, as_json: bool) -> None:
     with Client(where) as client:
         present = next((quotas for entity, quotas in _described(client) if entity == dict(whom.entity())), {})
     if missing := [key for key in keys if key not in present]:
         guess = known.hint(missing, (*OF_CLIENTS, *OF_ADDRESSES))
         raise CliError(f"{_text(whom.entity())} has no {', '.join(missing)}{guess}")
     _alter(where, whom, dict.fromkeys(keys))
-    print(f"{_text(whom.entity())}: deleted {', '.join(keys)}")
+    document = {"entity": dict(whom.entity()), "deleted": keys}
+    say(f"{_text(whom.entity())}: deleted {', '.join(keys)}", document, as_json=as_json)
 
 
 def show_list(where: Where, *, as_json: bool) -> None:
@@ -112,7 +115,7 @@ def _alter(where: Where, whom: Whom, changes: dict[str, float] | dict[str, None]
     (result,) = response.entries
     if result.error_code:
         failed = ApiFailed(_text(whom.entity()), result.error_code, result.error_message)
-        raise CliError(f"{failed}{_advice(whom, list(changes))}")
+        raise advised(failed, _advice(whom, list(changes)))
 
 
 def _advice(whom: Whom, keys: list[str]) -> str:

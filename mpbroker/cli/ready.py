@@ -2,8 +2,8 @@
 
 import time
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import RUNTIME_ERROR, CliError
+from mpbroker.cli.here import Here
 from mpbroker.cli.output import print_json
 
 # Between two looks while it is waited for: soon at first, since most starts take a moment.
@@ -12,7 +12,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 ANSWER_TIMEOUT_S = 5.0
 
 
-def ready(log_dirs: str | None, wait_s: float | None, *, as_json: bool) -> int:
+def ready(here: Here, wait_s: float | None, *, as_json: bool) -> int:
     """Print whether the broker is ready, and if not, why; return the exit code.
 
     `wait_s`: how long to wait for it, also for one that has not been started yet. Without that a wrong
@@ -20,7 +20,7 @@ def ready(log_dirs: str | None, wait_s: float | None, *, as_json: bool) -> int:
     """
     deadline = time.monotonic() + (wait_s or 0)
     pause_s = FIRST_PAUSE_S
-    while problems := _problems(log_dirs, waits=wait_s is not None):
+    while problems := _problems(here, waits=wait_s is not None):
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             break
@@ -33,9 +33,9 @@ def ready(log_dirs: str | None, wait_s: float | None, *, as_json: bool) -> int:
     return RUNTIME_ERROR if problems else 0
 
 
-def _problems(log_dirs: str | None, *, waits: bool) -> list[str]:
+def _problems(here: Here, *, waits: bool) -> list[str]:
     try:
-        client = ControlClient.find(log_dirs)
+        client = here.control()
         client.timeout_seconds = ANSWER_TIMEOUT_S
         problems: list[str] = client.call("ready")["problems"]
     except CliError as error:

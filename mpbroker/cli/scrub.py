@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from mpbroker.cli.control import ControlClient
+from mpbroker.cli.here import Here
 from mpbroker.cli.output import print_json
 
 # Time for counting the segments of all partitions.
@@ -14,9 +15,9 @@ COUNTS_WITHIN_SECONDS = 5.0
 PAUSE_SECONDS = 0.05
 
 
-def scrub(log_dirs: str | None, *, only_status: bool, as_json: bool) -> None:
+def scrub(here: Here, *, only_status: bool, as_json: bool) -> None:
     """Begin a scrub, unless one is running or only the status is wanted, and print the status."""
-    broker = ControlClient.find(log_dirs)
+    broker = here.control()
     reply = broker.call("scrub")
     has_begun = not only_status and not reply["running"]
     if not only_status:

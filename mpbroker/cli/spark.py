@@ -12,7 +12,7 @@ import typer
 from mpbroker.cli.app import App
 from mpbroker.cli.flags import Json
 
-spark_app = App(no_args_is_help=True, help="Jobs on Spark: archives, replays, mirrors, audits, sessions.")
+spark_app = App(no_args_is_help=True)
 
 Topics = Annotated[str | None, typer.Argument(metavar="TOPIC,…", hidden=True, show_default=False)]
 Pattern = Annotated[

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from mpbroker.cli.consume import parse_offset
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.output import counted
+from mpbroker.cli.positions import Ends, Start
 from mpbroker.cli.progress import progress_bar
 from mpbroker.cli.where import Where
 from mpbroker.config.properties import PropertiesError, parse
@@ -32,7 +32,7 @@ class Settings(NamedTuple):
 
     topic: str
     partition: int
-    offset: str
+    start: Start
     records_max: int
     to: Path
     is_overwritten: bool
@@ -119,17 +119,20 @@ def _ranges(given: Mapping[str, str], settings: Settings) -> dict[int, Range]:
     from mpbroker.reading.options import parse_options
     from mpbroker.reading.plan import selected
 
-    first = parse_offset(settings.offset)
+    first = settings.start
+    if first.time_ms is not None:
+        raise CliError("--to begins at an offset, not at a time: mpbroker offsets --time has it", USAGE_ERROR)
     options = parse_options(given)
     with closing(open_catalog(options)) as catalog:
         bounds = catalog.bounds(selected(catalog, options))
     found = {}
     for (topic, number), one in bounds.items():
-        start = first(one.log_start, one.end)
+        start = first.within(Ends(one.log_start, one.end))
         if not one.log_start <= start <= one.end:
             raise CliError(
                 f"{topic}-{number} at offset {start}: no such offset, it has {one.log_start} to {one.end}; "
-                "try -o beginning or one of these"
+                "try -o beginning or one of these",
+                USAGE_ERROR,
             )
         found[number] = Range(start, one.end)
     return found

@@ -8,7 +8,7 @@ from mpbroker.cli.app import App
 from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
 from mpbroker.cli.where import Where
 
-token_app = App(no_args_is_help=True, help="Create, list, renew and expire delegation tokens.")
+token_app = App(no_args_is_help=True)
 
 LONG_MAX = (1 << 63) - 1
 TokenId = Annotated[str, typer.Argument(metavar="TOKEN-ID", hidden=True)]
@@ -82,11 +82,12 @@ def token_renew(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
+    json: Json = False,
 ) -> None:
     """Let a token live longer."""
     from mpbroker.cli import tokens
 
-    tokens.renew(Where(bootstrap, command_config), token_id, renew_time_period)
+    tokens.renew(Where(bootstrap, command_config), token_id, renew_time_period, as_json=json)
 
 
 @token_app.command("expire")
@@ -100,8 +101,9 @@ def token_expire(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
+    json: Json = False,
 ) -> None:
     """Remove a token, or have it expire soon."""
     from mpbroker.cli import tokens
 
-    tokens.expire(Where(bootstrap, command_config), token_id, expiry_time_period)
+    tokens.expire(Where(bootstrap, command_config), token_id, expiry_time_period, as_json=json)

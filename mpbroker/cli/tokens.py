@@ -12,7 +12,7 @@ from typing import Final
 
 from mpbroker.cli.client import Client
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.output import print_json, print_rows, say
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol import messages as m
@@ -95,35 +95,30 @@ def show_list(where: Where, owners: list[str] | None, *, as_json: bool) -> None:
         }
         for token in _described(where, owners)
     ]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
-    else:
-        print("no tokens")
+    print_rows(rows, as_json=as_json, nothing="no tokens")
 
 
-def renew(where: Where, token_id: str, period_ms: int | None) -> None:
+def renew(where: Where, token_id: str, period_ms: int | None, *, as_json: bool) -> None:
     """Move a token's expiry."""
     mac = _hmac_of(where, token_id)
     request = m.RenewDelegationTokenRequest(mac, BROKERS_MS if period_ms is None else period_ms)
     with Client(where) as client:
         done: m.RenewDelegationTokenResponse = client.cluster.ask_any(request)
     _raise_failure(f"token {token_id}", done.error_code)
-    print(f"token {token_id} expires {_time(done.expiry_timestamp_ms)}")
+    expires = _time(done.expiry_timestamp_ms)
+    say(f"token {token_id} expires {expires}", {"token_id": token_id, "expires": expires}, as_json=as_json)
 
 
-def expire(where: Where, token_id: str, period_ms: int | None) -> None:
+def expire(where: Where, token_id: str, period_ms: int | None, *, as_json: bool) -> None:
     """Remove a token, or have it expire later."""
     mac = _hmac_of(where, token_id)
     request = m.ExpireDelegationTokenRequest(mac, NOW_MS if period_ms is None else period_ms)
     with Client(where) as client:
         done: m.ExpireDelegationTokenResponse = client.cluster.ask_any(request)
     _raise_failure(f"token {token_id}", done.error_code)
-    if period_ms is None:
-        print(f"token {token_id} is removed")
-    else:
-        print(f"token {token_id} expires {_time(done.expiry_timestamp_ms)}")
+    expires = None if period_ms is None else _time(done.expiry_timestamp_ms)
+    text = f"token {token_id} {'is removed' if expires is None else f'expires {expires}'}"
+    say(text, {"token_id": token_id, "expires": expires}, as_json=as_json)
 
 
 def _described(

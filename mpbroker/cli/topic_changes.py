@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpbroker.cli.client import Client, Topic, by_leader, only
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.confirm import confirm
+from mpbroker.cli.errors import USAGE_ERROR, CliError, advised, raise_all
+from mpbroker.cli.output import say, say_each
 from mpbroker.cli.topics import parse_setting
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
@@ -28,22 +30,38 @@ class Changes(NamedTuple):
     partitions: int | None
 
 
-def alter(where: Where, name: str, changes: Changes, timeout_s: float) -> None:
+class Shortening(NamedTuple):
+    """A deletion of the records before an offset, or of all (latest), in one partition or in all (-1)."""
+
+    topic: str
+    partition: int
+    before: str
+
+
+def alter(where: Where, name: str, changes: Changes, timeout_s: float, *, as_json: bool) -> None:
     """Alter the settings at once, all or none, and then the partitions. Raises CliError."""
     settings = dict(parse_setting(setting) for setting in changes.settings)
     if both := settings.keys() & set(changes.deleted):
         raise CliError(f"--delete-config {min(both)}: -c sets it, too", USAGE_ERROR)
     if not (settings or changes.deleted or changes.partitions):
         raise CliError("nothing to alter: give -c KEY=VALUE, --delete-config KEY or -p N", USAGE_ERROR)
+    texts = []
     with Client(where) as client:
         if settings or changes.deleted:
             _alter_settings(client, name, settings, changes.deleted)
             said = [f"{key}={value}" for key, value in settings.items()]
             said += [f"{key} reset to the broker's default" for key in changes.deleted]
-            print(f"altered topic {name}: {', '.join(said)}")
+            texts.append(f"altered topic {name}: {', '.join(said)}")
         if changes.partitions:
             _create_partitions(client, name, changes.partitions, timeout_s)
-            print(f"topic {name} has {changes.partitions} partition(s)")
+            texts.append(f"topic {name} has {changes.partitions} partition(s)")
+    document = {
+        "name": name,
+        "configs": settings,
+        "unset": [*changes.deleted],
+        "partitions": changes.partitions,
+    }
+    say("\n".join(texts), document, as_json=as_json)
 
 
 def _alter_settings(client: Client, name: str, settings: dict[str, str], deleted: Sequence[str]) -> None:
@@ -57,7 +75,7 @@ def _alter_settings(client: Client, name: str, settings: dict[str, str], deleted
     result = only(response.responses, f"topic {name}")
     if result.error_code == ErrorCode.INVALID_CONFIG:
         error = ApiFailed(f"topic {name}", result.error_code, result.error_message)
-        raise CliError(f"{error}{known.hint([*settings, *deleted], TOPIC_KEYS)}")
+        raise advised(error, known.hint([*settings, *deleted], TOPIC_KEYS))
     _check(name, result.error_code, result.error_message)
 
 
@@ -78,29 +96,33 @@ def _check(name: str, code: int, message: str | None) -> None:
         raise ApiFailed(f"topic {name}", code, message)
 
 
-def delete_records(where: Where, name: str, partition: int, before: str, timeout_s: float) -> None:
-    """Delete records of one partition, or of all if it is -1.
-
-    A refusal does not keep the others from deletion.
-    """
-    if before != "latest" and not before.isdecimal():
-        raise CliError(f"--before is an offset or latest, not '{before}'", USAGE_ERROR)
-    offset = HIGH_WATERMARK if before == "latest" else int(before)
-    failed = []
+def delete_records(
+    where: Where, wanted: Shortening, timeout_s: float, *, is_sure: bool, as_json: bool
+) -> None:
+    """Delete records. A refusal of one partition does not keep the others from deletion. Raises CliError."""
+    if wanted.before != "latest" and not wanted.before.isdecimal():
+        raise CliError(f"--before is an offset or latest, not '{wanted.before}'", USAGE_ERROR)
+    offset = HIGH_WATERMARK if wanted.before == "latest" else int(wanted.before)
+    failed: list[Exception] = []
+    done = []
     with Client(where) as client:
-        topic = client.topic(name)
-        indexes = [partition] if partition >= 0 else [one.index for one in topic.partitions]
-        for leader, mine in by_leader(topic, dict.fromkeys(indexes, offset)).items():
+        topic = client.topic(wanted.topic)
+        of_all = [one.index for one in topic.partitions]
+        offsets = dict.fromkeys([wanted.partition] if wanted.partition >= 0 else of_all, offset)
+        split = by_leader(topic, offsets)
+        confirm(f"delete the records of {topic.name} before {wanted.before}?", is_sure=is_sure)
+        for leader, mine in split.items():
             for result in _delete_before(client, leader, topic, mine, timeout_s):
-                where_ = f"{name}-{result.partition_index}"
+                number, start = result.partition_index, result.low_watermark
                 if not result.error_code:
-                    print(f"{where_}: log start offset {result.low_watermark:,}")
+                    text = f"{topic.name}-{number}: log start offset {start:,}"
+                    done.append((text, {"topic": topic.name, "partition": number, "start_offset": start}))
                 elif result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    failed.append(_out_of_range(client, topic, result.partition_index, offset))
+                    failed.append(_out_of_range(client, topic, number, offset))
                 else:
-                    failed.append(str(ApiFailed(f"records of {where_}", result.error_code)))
-    if failed:
-        raise CliError("\n".join(failed))
+                    failed.append(ApiFailed(f"records of {topic.name}-{number}", result.error_code))
+    say_each(done, as_json=as_json)
+    raise_all(failed)
 
 
 def _delete_before(
@@ -116,7 +138,9 @@ def _delete_before(
     return sorted(results, key=lambda result: result.partition_index)
 
 
-def _out_of_range(client: Client, topic: Topic, partition: int, offset: int) -> str:
+def _out_of_range(client: Client, topic: Topic, partition: int, offset: int) -> CliError:
     (start,) = client.offsets(topic, EARLIEST, [partition]).values()
     (end,) = client.offsets(topic, LATEST, [partition]).values()
-    return f"{topic.name}-{partition}: no such offset {offset:,}, it has {start:,} to {end:,}"
+    return CliError(
+        f"{topic.name}-{partition}: no such offset {offset:,}, it has {start:,} to {end:,}", USAGE_ERROR
+    )

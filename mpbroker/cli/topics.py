@@ -3,8 +3,9 @@
 from typing import Any, NamedTuple
 
 from mpbroker.cli.client import Client, Topic
-from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.confirm import confirm
+from mpbroker.cli.errors import USAGE_ERROR, CliError, advised, raise_all
+from mpbroker.cli.output import print_json, print_rows, print_table, say, say_each
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
 from mpbroker.config import known
@@ -23,7 +24,7 @@ class New(NamedTuple):
     settings: list[str]
 
 
-def create(where: Where, new: New, timeout_s: float, *, if_not_exists: bool) -> None:
+def create(where: Where, new: New, timeout_s: float, *, if_not_exists: bool, as_json: bool) -> None:
     """Create one topic and print what it got. Raises CliError."""
     configs = dict(parse_setting(setting) for setting in new.settings)
     with Client(where) as client:
@@ -33,24 +34,25 @@ def create(where: Where, new: New, timeout_s: float, *, if_not_exists: bool) -> 
             )
         except ApiFailed as error:
             if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                print(f"topic {new.name} exists already")
+                say(f"topic {new.name} exists already", {"name": new.name, "created": False}, as_json=as_json)
                 return
             if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
                 clamp = "mpbroker.replication.factor.clamp=true"
-                raise CliError(f"{error}; use 1, or start the broker with {clamp}") from error
+                raise advised(error, f"; use 1, or start the broker with {clamp}") from error
             if error.code is ErrorCode.INVALID_CONFIG:
-                raise CliError(f"{error}{known.hint(configs, TOPIC_KEYS)}") from error
+                raise advised(error, known.hint(configs, TOPIC_KEYS)) from error
             raise
-    print(f"created topic {new.name} with {got} partition(s), {replicas} replica(s)")
+    document = {"name": new.name, "created": True, "partitions": got, "replicas": replicas}
+    say(f"created topic {new.name} with {got} partition(s), {replicas} replica(s)", document, as_json=as_json)
 
 
-def parse_setting(text: str) -> tuple[str, str]:
-    """Parse KEY=VALUE with both parts present. Raises CliError."""
+def parse_setting(text: str, flag: str = "-c ") -> tuple[str, str]:
+    """Parse KEY=VALUE with both parts present; `flag` stood before it. Raises CliError."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not key:
-        raise CliError(f"-c {text}: this is not KEY=VALUE", USAGE_ERROR)
+        raise CliError(f"{flag}{text}: this is not KEY=VALUE", USAGE_ERROR)
     if not value:
-        raise CliError(f"-c {text}: {key} has no value; leave it out to have the broker's", USAGE_ERROR)
+        raise CliError(f"{flag}{text}: {key} has no value; leave it out to have the broker's", USAGE_ERROR)
     return key, value
 
 
@@ -67,12 +69,7 @@ def show_list(where: Where, *, as_json: bool) -> None:
         }
         for topic in topics
     ]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
-    else:
-        print("no topics")
+    print_rows(rows, as_json=as_json, nothing="no topics")
 
 
 def describe(where: Where, names: list[str], *, as_json: bool) -> None:
@@ -80,22 +77,21 @@ def describe(where: Where, names: list[str], *, as_json: bool) -> None:
 
     A topic that cannot be described does not hide the others.
     """
-    failed = []
+    failed: list[Exception] = []
     with Client(where) as client:
         documents = []
         for name in names:
             try:
                 documents.append(_describe(client, client.topic(name)))
             except ApiFailed as error:
-                failed.append(str(error))
+                failed.append(error)
         if not names:
             documents = [_describe(client, topic) for topic in client.topics()]
     if as_json:
         print_json(documents)
     else:
         _print(documents)
-    if failed:
-        raise CliError("\n".join(failed))
+    raise_all(failed)
 
 
 def _print(documents: list[dict[str, Any]]) -> None:
@@ -106,23 +102,31 @@ def _print(documents: list[dict[str, Any]]) -> None:
         print_table(list(rows[0]), [list(row.values()) for row in rows], title=title)
 
 
-def delete(where: Where, names: list[str], timeout_s: float, *, dry_run: bool) -> None:
-    """Delete topics. A failure does not keep the others from deletion. Raises CliError."""
+def show_deletion(where: Where, names: list[str], *, as_json: bool) -> None:
+    """Print what `delete` would delete. Raises ApiFailed if a topic does not exist."""
+    done = []
     with Client(where) as client:
-        if dry_run:
-            for topic in [client.topic(name) for name in names]:
-                rows = [row for row in _partitions(client, topic) if row["leader"] is not None]
-                records = sum(row["end_offset"] - row["start_offset"] for row in rows)
-                count = len(topic.partitions)
-                print(f"would delete topic {topic.name}: {count} partition(s), {records} offset(s)")
-            return
+        for topic in [client.topic(name) for name in names]:
+            rows = [row for row in _partitions(client, topic) if row["leader"] is not None]
+            records = sum(row["end_offset"] - row["start_offset"] for row in rows)
+            count = len(topic.partitions)
+            text = f"would delete topic {topic.name}: {count} partition(s), {records} offset(s)"
+            done.append(
+                (text, {"name": topic.name, "deleted": False, "partitions": count, "offsets": records})
+            )
+    say_each(done, as_json=as_json)
+
+
+def delete(where: Where, names: list[str], timeout_s: float, *, is_sure: bool, as_json: bool) -> None:
+    """Delete topics. A failure does not keep the others from deletion. Raises CliError."""
+    confirm(f"delete {', '.join(names)} with all records?", is_sure=is_sure)
+    with Client(where) as client:
         results = client.delete_topics(names, timeout_s)
-    for name, error in results.items():
-        if error is None:
-            print(f"deleted topic {name}")
-    failed = [str(error) for error in results.values() if error is not None]
-    if failed:
-        raise CliError("\n".join(failed))
+    deleted = [name for name, error in results.items() if error is None]
+    say_each(
+        [(f"deleted topic {name}", {"name": name, "deleted": True}) for name in deleted], as_json=as_json
+    )
+    raise_all([error for error in results.values() if error is not None])
 
 
 def _describe(client: Client, topic: Topic) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 from mpbroker.cli.client import Client
+from mpbroker.cli.confirm import confirm
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.output import print_rows, say
 from mpbroker.cli.where import Where
 from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol import messages as m
@@ -52,7 +53,9 @@ def read_password(user: str, source: Path | None) -> str:
     return password
 
 
-def add(where: Where, user: str, mechanism: str, iterations: int, source: Path | None) -> None:
+def add(
+    where: Where, user: str, mechanism: str, iterations: int, source: Path | None, *, as_json: bool
+) -> None:
     """Set a user's password for one mechanism, whether there is one already or not."""
     kind = mechanism_of(mechanism)
     password = read_password(user, source)
@@ -62,18 +65,22 @@ def add(where: Where, user: str, mechanism: str, iterations: int, source: Path |
         user, kind, iterations, salt, salted
     )
     _alter(where, m.AlterUserScramCredentialsRequest(upsertions=[upsertion]))
-    print(f"user {user} can log in with {kind.mechanism}")
+    document = {"user": user, "mechanism": kind.mechanism, "iterations": iterations}
+    say(f"user {user} can log in with {kind.mechanism}", document, as_json=as_json)
 
 
-def delete(where: Where, user: str, mechanism: str | None) -> None:
+def delete(where: Where, user: str, mechanism: str | None, *, is_sure: bool, as_json: bool) -> None:
     """Remove a user's credential for one mechanism, or all of them."""
     if mechanism is not None:
         kinds = [int(mechanism_of(mechanism))]
     else:
         kinds = [number for _, number, _ in _described(where, [user])]
+    confirm(f"delete the credentials of user {user}?", is_sure=is_sure)
     deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
     _alter(where, m.AlterUserScramCredentialsRequest([deletion(user, kind) for kind in kinds]))
-    print(f"deleted {', '.join(ScramType(kind).mechanism for kind in kinds)} of user {user}")
+    mechanisms = [ScramType(kind).mechanism for kind in kinds]
+    document = {"user": user, "mechanisms": mechanisms}
+    say(f"deleted {', '.join(mechanisms)} of user {user}", document, as_json=as_json)
 
 
 def show_list(where: Where, *, as_json: bool) -> None:
@@ -82,12 +89,7 @@ def show_list(where: Where, *, as_json: bool) -> None:
         {"user": user, "mechanism": ScramType(number).mechanism, "iterations": iterations}
         for user, number, iterations in _described(where, None)
     ]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
-    else:
-        print("no users")
+    print_rows(rows, as_json=as_json, nothing="no users")
 
 
 def _alter(where: Where, request: m.AlterUserScramCredentialsRequest) -> None:

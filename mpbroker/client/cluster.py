@@ -141,10 +141,10 @@ class Cluster:
                 is_last = monotonic_ms() >= deadline_ms if tries is None else attempts + 1 >= tries
                 if not error.retriable or is_last:
                     raise
-            self._rest(backoff.after(attempts))
+            self.rest(backoff.after(attempts))
             attempts += 1
 
-    def _rest(self, rest_ms: float) -> None:
+    def rest(self, rest_ms: float) -> None:
         """Wait, and let the connections go on meanwhile."""
         until_ms = monotonic_ms() + rest_ms
         while (left_ms := until_ms - monotonic_ms()) > 0:

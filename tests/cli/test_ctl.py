@@ -14,6 +14,7 @@ import pytest
 from mpbroker.cli import ctl, metrics, scrub
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.here import Here
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
 
 
@@ -67,9 +68,9 @@ def test_a_socket_that_another_user_can_replace(supervisor: FakeSupervisor, runt
     (runtime_dir / "public").touch()
     runtime_dir.chmod(0o777)
     with pytest.raises(CliError, match=r"may not be the broker's: .*/run can be written by all users"):
-        ctl.status(None, as_json=True)
+        ctl.status(Here(), as_json=True)
     with pytest.raises(CliError, match="public may not be the broker's"):
-        metrics.show(None, [], 0, None, as_json=True)
+        metrics.show(Here(), [], 0, None, as_json=True)
     assert supervisor.requests == []
 
 
@@ -79,9 +80,9 @@ def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, capsys: pytest
         "processes": [{"name": "handler 0", "pid": 12}, {"name": "log", "cpu": 0.5}],
     }
     supervisor.replies = [msgspec.json.encode(status)] * 2
-    ctl.status(None, as_json=True)
+    ctl.status(Here(), as_json=True)
     assert json.loads(capsys.readouterr().out) == status
-    ctl.status(None, as_json=False)
+    ctl.status(Here(), as_json=False)
     table = capsys.readouterr().out
     assert all(word in table for word in ("cluster_id", "abc", "processes", "handler 0", "12", "0.5", "-"))
     assert supervisor.requests == [{"command": "status"}] * 2
@@ -92,9 +93,9 @@ def test_status_says_what_is_offline_if_something_is(
 ) -> None:
     well, ill = {"offline_partitions": 0}, {"offline_partitions": 2}
     supervisor.replies = [msgspec.json.encode(status) for status in (well, ill)]
-    ctl.status(None, as_json=False)
+    ctl.status(Here(), as_json=False)
     assert capsys.readouterr().out.split()[:3] == ["offline_partitions", "0", "processes"]
-    ctl.status(None, as_json=False)
+    ctl.status(Here(), as_json=False)
     partitions = capsys.readouterr().out.splitlines()[0]
     assert partitions.split(maxsplit=1)[1].startswith("2, see the broker's log")
 
@@ -102,9 +103,9 @@ def test_status_says_what_is_offline_if_something_is(
 def test_log_levels(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
     reply = {"loggers": {"mpbroker.log": "DEBUG", "root": "INFO"}}
     supervisor.replies = [msgspec.json.encode(reply)] * 4
-    ctl.log_level(None, None, None, as_json=False)
-    ctl.log_level(None, "mpbroker.log", "debug", as_json=False)
-    ctl.log_level(None, "root", "default", as_json=True)
+    ctl.log_level(Here(), None, None, as_json=False)
+    ctl.log_level(Here(), "mpbroker.log", "debug", as_json=False)
+    ctl.log_level(Here(), "root", "default", as_json=True)
     said = capsys.readouterr().out
     *lines, document = said.split("\n", 3)
     assert lines == ["mpbroker.log DEBUG", "root INFO", "mpbroker.log DEBUG"]
@@ -115,7 +116,7 @@ def test_log_levels(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[st
         {"command": "log-level", "logger": "root", "level": ""},
     ]
     with pytest.raises(CliError, match="which level shall root have"):
-        ctl.log_level(None, "root", None, as_json=False)
+        ctl.log_level(Here(), "root", None, as_json=False)
 
 
 def test_what_is_going_on_with_the_log_in_a_line() -> None:
@@ -162,14 +163,14 @@ def test_errors_stand_below_the_table_and_do_not_widen_it(
     ]
     status = {"version": "0.1.0", "pid": 7, "up_s": 90061.5, "processes": processes}
     supervisor.replies = [msgspec.json.encode(status)] * 2
-    ctl.status(None, as_json=False)
+    ctl.status(Here(), as_json=False)
     table, errors = capsys.readouterr().out.split("\n\n")[-2:]
     assert max(map(len, table.splitlines())) < 40
     assert errors.splitlines() == [
         f"last error of log: {why}",
         "last error of handler 1: log.dirs: /data is gone",
     ]
-    ctl.status(None, as_json=True)
+    ctl.status(Here(), as_json=True)
     assert json.loads(capsys.readouterr().out) == status
 
 
@@ -178,7 +179,7 @@ def test_status_says_which_broker_it_is(
 ) -> None:
     status = {"version": "0.1.0", "pid": 7, "up_s": 90061.5, "processes": []}
     supervisor.replies = [msgspec.json.encode(status)]
-    ctl.status(None, as_json=False)
+    ctl.status(Here(), as_json=False)
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert lines[:3] == [["version", "0.1.0"], ["pid", "7"], ["up", "1 day, 1:01:01"]]
 
@@ -197,7 +198,7 @@ def test_a_scrub_says_that_it_has_begun_and_how_much_there_is(
     begun, goes_on = {"running": True}, {"running": True, "pass_total_bytes": 70_000}
     replies = [SCRUB | NEVER, SCRUB | NEVER | begun, SCRUB | NEVER | begun, SCRUB | NEVER | goes_on]
     supervisor.replies = [msgspec.json.encode(reply) for reply in replies]
-    scrub.scrub(None, only_status=False, as_json=False)
+    scrub.scrub(Here(), only_status=False, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "scrub begun: 0 of 70,000 bytes",
         SEALED,
@@ -215,12 +216,12 @@ def test_a_scrub_that_goes_on_or_rests(
     replies = [goes_on, goes_on, SCRUB | ONCE, SCRUB | NEVER, SCRUB | ONCE]
     supervisor.replies = [msgspec.json.encode(reply) for reply in replies]
     for only_status, said in ((False, "scrubbing: 1,000 of 70,000 bytes"), (True, "not scrubbing now")):
-        scrub.scrub(None, only_status=only_status, as_json=False)
+        scrub.scrub(Here(), only_status=only_status, as_json=False)
         first, second, third, _ = capsys.readouterr().out.splitlines()
         assert (first, second) == (said, SEALED)
         assert third.startswith("data: last complete scrub: 19")
         assert third.endswith(", 1,500 batches, 70,000 bytes")
-    scrub.scrub(None, only_status=False, as_json=False)
+    scrub.scrub(Here(), only_status=False, as_json=False)
     assert capsys.readouterr().out.startswith("scrub done: there was little to read\n")
 
 
@@ -231,7 +232,7 @@ def test_listeners_fit_a_terminal(
     listener = {"listener": "PLAINTEXT://broker-1.example:9092", "protocol": "PLAINTEXT", "refused_per_ip": 0}
     other = {"listener": "SSL://broker-1.example:9093", "protocol": "SSL", "refused_per_ip": 3}
     supervisor.replies = [msgspec.json.encode({"listeners": [listener, other]})] * 2
-    ctl.list_listeners(None, as_json=False)
+    ctl.list_listeners(Here(), as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "PLAINTEXT://broker-1.example:9092",
         "  protocol        PLAINTEXT",
@@ -240,7 +241,7 @@ def test_listeners_fit_a_terminal(
         "  protocol        SSL",
         "  refused_per_ip  3",
     ]
-    ctl.list_listeners(None, as_json=True)
+    ctl.list_listeners(Here(), as_json=True)
     assert json.loads(capsys.readouterr().out) == {"listeners": [listener, other]}
 
 
@@ -249,7 +250,7 @@ def test_piped_tables_have_no_blanks_at_the_end(
 ) -> None:
     processes = [{"name": "log", "state": "recovering"}, {"name": "handler", "state": "ok"}]
     supervisor.replies = [msgspec.json.encode({"node_id": 1, "processes": processes})]
-    ctl.status(None, as_json=False)
+    ctl.status(Here(), as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert "handler  ok" in lines
     assert lines == [line.rstrip() for line in lines]
@@ -257,7 +258,7 @@ def test_piped_tables_have_no_blanks_at_the_end(
 
 def test_resize_sends_what_was_given(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
     supervisor.replies = [b'{"handlers": 4}']
-    ctl.resize(None, 4, None, as_json=False)
+    ctl.resize(Here(), 4, None, as_json=False)
     assert supervisor.requests == [{"command": "resize", "handlers": 4}]
     assert "handlers" in capsys.readouterr().out
 
@@ -270,24 +271,24 @@ def test_reload_says_what_changed(supervisor: FakeSupervisor, capsys: pytest.Cap
         "warnings": ["node.id cannot change while the broker runs: restart the broker"],
     }
     supervisor.replies = [msgspec.json.encode(reply), msgspec.json.encode({name: [] for name in reply})]
-    ctl.reload(None, as_json=False)
+    ctl.reload(Here(), as_json=False)
     assert supervisor.requests == [{"command": "reload"}]
     assert capsys.readouterr().out.splitlines() == [
         "warning: node.id cannot change while the broker runs: restart the broker",
         "changed max.connections, num.partitions",
         "replaced handler 0, handler 1",
     ]
-    ctl.reload(None, as_json=False)
+    ctl.reload(Here(), as_json=False)
     assert capsys.readouterr().out == "the configuration is as it was\n"
 
 
 def test_what_was_done_is_said(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
     guests = b'{"listener": "GUESTS://127.0.0.1:9192"}'
     supervisor.replies = [guests, guests, b'{"request_log": true}', b'{"request_log": false}']
-    ctl.add_listener(None, "GUESTS://127.0.0.1:9192", "PLAINTEXT", None, as_json=False)
-    ctl.remove_listener(None, "GUESTS", as_json=False)
-    ctl.request_log(None, "on", as_json=False)
-    ctl.request_log(None, None, as_json=False)
+    ctl.add_listener(Here(), "GUESTS://127.0.0.1:9192", "PLAINTEXT", None, as_json=False)
+    ctl.remove_listener(Here(), "GUESTS", as_json=False)
+    ctl.request_log(Here(), "on", as_json=False)
+    ctl.request_log(Here(), None, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "added listener GUESTS://127.0.0.1:9192",
         "removed listener GUESTS://127.0.0.1:9192",
@@ -298,7 +299,7 @@ def test_what_was_done_is_said(supervisor: FakeSupervisor, capsys: pytest.Captur
 
 def test_resize_to_nothing_is_a_wrong_call() -> None:
     with pytest.raises(CliError, match="nothing to resize") as raised:
-        ctl.resize(None, None, None, as_json=False)
+        ctl.resize(Here(), None, None, as_json=False)
     assert raised.value.exit_code == 2
 
 
@@ -314,7 +315,7 @@ def test_resize_to_nothing_is_a_wrong_call() -> None:
 def test_replies_that_are_none(supervisor: FakeSupervisor, reply: bytes, message: str) -> None:
     supervisor.replies = [reply]
     with pytest.raises(CliError, match=message):
-        ctl.status(None, as_json=False)
+        ctl.status(Here(), as_json=False)
 
 
 def test_a_supervisor_that_does_not_answer(runtime_dir: Path) -> None:
@@ -329,10 +330,10 @@ def test_a_supervisor_that_does_not_answer(runtime_dir: Path) -> None:
 
 def test_nobody_is_there(runtime_dir: Path) -> None:
     with pytest.raises(CliError, match="no broker is running"):
-        ctl.status(None, as_json=False)
+        ctl.status(Here(), as_json=False)
     FakeSupervisor(runtime_dir).close()
     with pytest.raises(CliError, match="no broker is running"):
-        ctl.status(None, as_json=False)
+        ctl.status(Here(), as_json=False)
 
 
 def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,9 +357,9 @@ def test_a_log_directory_that_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
     for name, why in (("nope", "is not there"), ("file", "is not a directory")):
         for command in (ctl.status, partial(scrub.scrub, only_status=True)):
             with pytest.raises(CliError) as raised:
-                command(name, as_json=False)
+                command(Here(name), as_json=False)
             assert str(raised.value).startswith(f"--log-dirs: {tmp_path / name} {why}; name the broker's")
             assert raised.value.exit_code == 2
     with pytest.raises(CliError, match=f"no broker is running here: {tmp_path}/data is not there") as raised:
-        ctl.status(None, as_json=False)
+        ctl.status(Here(), as_json=False)
     assert raised.value.exit_code == 1

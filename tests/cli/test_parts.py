@@ -1,15 +1,11 @@
 """The pieces of the client commands that need no broker."""
 
-import json
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from mpbroker.cli.consume import _render_json, parse_offset
 from mpbroker.cli.escapes import unescape
-from mpbroker.cli.groups import partitions_in
+from mpbroker.cli.positions import Ends, parse_start
 from mpbroker.cli.produce import read_lines
 from mpbroker.cli.template import compile_template
 from mpbroker.client.config import parse_servers
@@ -79,10 +75,20 @@ def test_escapes(text: str, expected: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "position"), [("beginning", 10), ("end", 50), ("30", 30), ("-5", 45), ("-500", 10)]
+    ("text", "position"),
+    [
+        ("beginning", 10),
+        ("end", 50),
+        ("30", 30),
+        ("-5", 45),
+        ("-500", 10),
+        ("+3", 13),
+        ("+99", 50),
+        ("@7", 20),
+    ],
 )
 def test_offsets(text: str, position: int) -> None:
-    assert parse_offset(text)(10, 50) == position
+    assert parse_start(text, 0).within(Ends(10, 50, 20)) == position
 
 
 @pytest.mark.parametrize(
@@ -99,23 +105,7 @@ def test_addresses(address: str, parsed: tuple[str, int]) -> None:
     assert parse_servers(address) == [parsed]
 
 
-ASSIGNMENT = b"\0\1" + b"\0\0\0\1" + b"\0\3abc" + b"\0\0\0\2" + b"\0\0\0\5\0\0\0\6" + b"\xff" * 4
-
-
-@given(st.integers(0, len(ASSIGNMENT)), st.binary(max_size=40))
-def test_assignments_of_members(at: int, other: bytes) -> None:
-    """What any client may have written."""
-    assert partitions_in(ASSIGNMENT) == [("abc", 5), ("abc", 6)]
-    assert isinstance(partitions_in(ASSIGNMENT[:at] + other), list)
-
-
 @pytest.mark.parametrize("address", ["", ":1", "h:0", "h:70000", "h:x", "unix:k.sock"])
 def test_bad_addresses(address: str) -> None:
     with pytest.raises(ConfigError, match="is not HOST:PORT"):
         parse_servers(address)
-
-
-def test_headers_that_are_no_text_come_back_from_json() -> None:
-    record = Record(9, 5, 0, None, b"v", (("text", b"x"), ("none", None), ("bytes", b"\xff")))
-    headers = json.loads(_render_json("t", 0, record))["headers"]
-    assert headers == [["text", "x"], ["none", None], ["bytes", {"base64": "/w=="}]]

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from mpbroker.cli import ready
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.here import Here
 from mpbroker.cli.main import app
 from ops.bench.brokers import HOST, ROOT, Mpbroker, free_port
 from tests.support.polling import PATIENCE_S, until
@@ -59,9 +60,9 @@ def test_a_wrong_directory_is_a_usage_error_unless_it_may_come(
     monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     nothing = str(tmp_path / "nothing")
     with pytest.raises(CliError) as raised:
-        ready.ready(nothing, None, as_json=False)
+        ready.ready(Here(nothing), None, as_json=False)
     assert raised.value.exit_code == USAGE_ERROR
-    assert ready.ready(nothing, 0, as_json=False) == 1
+    assert ready.ready(Here(nothing), 0, as_json=False) == 1
 
 
 def test_while_it_recovers_it_lives_and_says_why_it_is_not_ready(tmp_path: Path) -> None:

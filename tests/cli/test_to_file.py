@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import mpbroker
 from mpbroker.cli import to_file
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.positions import parse_start
 from mpbroker.cli.where import Where
 from mpbroker.reading.columns import SCHEMA
 from ops.bench.brokers import Broker
@@ -120,7 +121,7 @@ def test_calls_that_make_no_sense_are_refused(log_dir: Path, flags: tuple[str, .
 
 
 def settings(log_dir: Path, to: Path, offset: str = "beginning") -> to_file.Settings:
-    return to_file.Settings("t", -1, offset, 0, to, False, str(log_dir))
+    return to_file.Settings("t", -1, parse_start(offset, 0), 0, to, False, str(log_dir))
 
 
 def test_an_offset_that_is_not_there_is_told(log_dir: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from mpbroker.cli import metrics
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.here import Here
 from mpbroker.ipc.meters import ApiHistogram
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics.snapshot import Distribution
@@ -473,7 +474,7 @@ def test_log_directories_and_logs(client: Client, meter: Meter, topic: str) -> N
 def test_the_command_for_people(broker: Mpbroker, capsys: pytest.CaptureFixture[str]) -> None:
     """A name on a line of its own, its attributes below; a filter finds attributes too."""
     file = broker.runtime_dir / PUBLIC_NAME
-    metrics.show(None, ["TotalProduceRequestsPerSec", "MeanRate"], 0.0, file, as_json=False)
+    metrics.show(Here(), ["TotalProduceRequestsPerSec", "MeanRate"], 0.0, file, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     at = lines.index(f"{TOPICS}TotalProduceRequestsPerSec")
     assert [line.split()[0] for line in lines[at + 1 : at + 3]] == ["Count", "MeanRate"]
@@ -482,5 +483,5 @@ def test_the_command_for_people(broker: Mpbroker, capsys: pytest.CaptureFixture[
     assert others[0].startswith("  MeanRate ")
     assert others[1].startswith("kafka.")
     with pytest.raises(CliError, match="no metric's name contains 'zzzz'"):
-        metrics.show(None, ["zzzz"], 0.0, file, as_json=False)
+        metrics.show(Here(), ["zzzz"], 0.0, file, as_json=False)
     assert capsys.readouterr().out == ""

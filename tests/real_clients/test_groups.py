@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import aiokafka
@@ -18,11 +19,11 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
 from mpbroker.cli.main import app
-from ops.bench.brokers import Broker, Mpbroker
+from ops.bench.brokers import Broker, Kafka, Mpbroker
 from tests.support import client_adapters
 from tests.support.client_adapters import Franz
 from tests.support.client_samples import sample_records
-from tests.support.client_tools import java_command, kafka_tool
+from tests.support.client_tools import SMALL_JVM, java_command, kafka_tool
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import TopicMaker, create_topic, make_broker, served, stop_cleanly
 
@@ -299,7 +300,7 @@ def test_our_own_command(broker: Broker, new_topic: TopicMaker) -> None:
         refused = own(broker, "delete", group)
         assert f"group {group}: The group is not empty (NON_EMPTY_GROUP)" in str(refused.exception)
     listed = own(broker, "list").output
-    assert [group, "Empty", "consumer"] in [line.split() for line in listed.splitlines()]
+    assert [group, "classic", "Empty", "consumer"] in [line.split() for line in listed.splitlines()]
     table = own(broker, "describe", group).output.splitlines()
     assert table[0].startswith(f"{group}  Empty")
     assert [line.split()[1:3] for line in table if line.startswith(topic)][1:] == [[str(mine), "4"]]
@@ -307,6 +308,73 @@ def test_our_own_command(broker: Broker, new_topic: TopicMaker) -> None:
     for command in ("describe", "delete"):
         gone = own(broker, command, group).exception
         assert str(gone) == f"group {group}: does not exist (GROUP_ID_NOT_FOUND)"
+
+
+RESETS = (
+    ["--to-earliest"],
+    ["--to-latest"],
+    ["--to-current"],
+    ["--to-offset", "6"],
+    ["--to-offset", "99"],
+    ["--to-datetime", "2020-01-31T12:00:00.000"],
+    ["--to-datetime", "2222-01-31T12:00:00.000+01:00"],
+    ["--by-duration", "P1DT2H3M4S"],
+    ["--shift-by", "-2"],
+    ["--shift-by", "99"],
+)
+
+
+def test_our_resets_are_those_of_kafkas_tool(broker: Broker, new_topic: TopicMaker) -> None:
+    topic = group = new_topic(2)
+    write(broker, topic, 20, partitions=2)
+    with member(broker, group, topic) as consumer:
+        read(consumer, 20)
+        consumer.commit(
+            offsets=[TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 5)], asynchronous=False
+        )
+    kafkas = ("--bootstrap-server", broker.bootstrap, "--group", group)
+    for flags in RESETS:
+        printed = kafka_tool(GROUPS, *kafkas, "--reset-offsets", "--topic", topic, *flags, "--dry-run")
+        theirs = {tuple(line.split()[-3:]) for line in printed.splitlines() if line.startswith(group)}
+        ours = json.loads(own(broker, "reset-offsets", group, "--topic", topic, *flags, "--json").stdout)
+        assert {(topic, str(row["partition"]), str(row["new_offset"])) for row in ours} == theirs, flags
+    own(broker, "reset-offsets", group, "--topic", f"{topic}:1", "--to-offset", "2", "--execute")
+    described = kafka_tool(GROUPS, *kafkas, "--describe")
+    rows = [line.split()[1:4] for line in described.splitlines() if line.startswith(group)]
+    assert sorted(rows) == [[topic, "0", "3"], [topic, "1", "2"]]
+    own(broker, "delete-offsets", group, "--topic", f"{topic}:1")
+    described = kafka_tool(GROUPS, *kafkas, "--describe")
+    assert [line.split()[1:4] for line in described.splitlines() if line.startswith(group)] == [
+        [topic, "0", "3"]
+    ]
+
+
+def test_our_own_command_and_groups_of_the_consumer_protocol(tmp_path: Path) -> None:
+    """Of KIP-848, which this broker has not: with Apache Kafka."""
+    kafka = Kafka(tmp_path, jvm=SMALL_JVM)
+    with served(kafka):
+        create_topic(kafka.bootstrap, "t", 2)
+        write(kafka, "t", 20, partitions=2)
+        with closing(
+            Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "g", "group.protocol": "consumer"})
+        ) as reader:
+            reader.subscribe(["t"])
+            poll_until(lambda: shares(reader) == [{0, 1}], reader)
+            reader.commit(offsets=[TopicPartition("t", 0, 4)], asynchronous=False)
+            (row,) = json.loads(own(kafka, "list", "--json").stdout)
+            assert row == {"group": "g", "type": "consumer", "state": "Stable", "protocol_type": "consumer"}
+            (seen,) = json.loads(own(kafka, "describe", "--json").stdout)
+            assert (seen["type"], seen["state"], seen["protocol"]) == ("consumer", "Stable", "uniform")
+            assert seen["members"][0]["partitions"] == [["t", 0], ["t", 1]]
+            first, second = seen["partitions"]
+            assert (first["committed"], first["lag"]) == (4, first["end_offset"] - 4)
+            assert (second["committed"], second["member"]) == (None, first["member"])
+            refused = own(kafka, "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
+            assert "group g is active (Stable, 1 member(s))" in str(refused.exception)
+        own(kafka, "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute")
+        assert committed(kafka, "g", "t") == 0
+        assert own(kafka, "delete-offsets", "g", "--topic", "t").output == "deleted the offset of t-0\n"
+        assert own(kafka, "delete", "g").output == "deleted group g\n"
 
 
 def test_who_wants_the_consumer_protocol_is_told(broker: Broker, new_topic: TopicMaker) -> None:

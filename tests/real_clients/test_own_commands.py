@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,18 @@ from pathlib import Path
 import pytest
 
 from ops.bench.brokers import Broker
+from tests.support.client_tools import kafka_tool
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic
 
 ROOT = Path(__file__).parents[2]
+OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
+CLUSTER = "org.apache.kafka.tools.ClusterTool"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+SYNONYMS = r"^  (\S+?)=.* synonyms=\{(\w+:[^}]*)\}$"
 MAX_MESSAGE_BYTES = 20_000
 LINES = b"".join(b"%06d %s\n" % (number, b"x" * (number % 300)) for number in range(6000))
 
@@ -75,9 +84,9 @@ def test_a_topic_is_altered(broker: Broker) -> None:
     wanted = {"retention.ms": "7000", "cleanup.policy": "compact"}
     assert described(broker, "altered") == (wanted, [0, 0, 0])
 
-    (fewer,) = said(broker, "topic", "alter", "altered", "-p", "2", code=1)
+    (fewer,) = said(broker, "topic", "alter", "altered", "-p", "2", code=2)
     assert fewer.endswith("(INVALID_PARTITIONS)")
-    (unknown,) = said(broker, "topic", "alter", "altered", "-c", "retenton.ms=1", code=1)
+    (unknown,) = said(broker, "topic", "alter", "altered", "-c", "retenton.ms=1", code=2)
     assert "(INVALID_CONFIG); did you mean retention.ms?" in unknown
     for change in (["-c", "retention.ms=1"], ["-p", "2"]):
         (missing,) = said(broker, "topic", "alter", "nope", *change, code=1)
@@ -92,7 +101,7 @@ def test_records_are_deleted(broker: Broker) -> None:
     before = ["topic", "delete-records", "shortened", "--before"]
     assert said(broker, *before, "2", "--partition", "0") == ["shortened-0: log start offset 2"]
     done = command(broker, *before, "4")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stdout == b"shortened-0: log start offset 4\n"
     assert done.stderr == b"mpbroker: shortened-1: no such offset 4, it has 0 to 3\n"
     assert described(broker, "shortened")[1] == [4, 0]
@@ -104,6 +113,60 @@ def test_records_are_deleted(broker: Broker) -> None:
     assert described(broker, "shortened")[1] == [5, 3]
     (missing,) = said(broker, *before, "1", "--partition", "7", code=2)
     assert missing == "mpbroker: topic shortened has no partition 7, only 0 to 1"
+
+
+def test_settings_are_those_that_kafkas_tool_shows(broker: Broker) -> None:
+    create_topic(broker.bootstrap, "set", 1, {"segment.bytes": "1048576"})
+    said(broker, "config", "set", "--topic", "set", "retention.ms=7000", "cleanup.policy=compact,delete")
+    said(broker, "config", "unset", "--topic", "set", "segment.bytes")
+    for kind, name, flags in (("topics", "set", ["--topic", "set"]), ("brokers", "1", ["--broker", "1"])):
+        entity = ("--entity-type", kind, "--entity-name", name)
+        printed = kafka_tool(CONFIGS, "--bootstrap-server", broker.bootstrap, *entity, "--describe", "--all")
+        theirs = dict(re.findall(r"^  (\S+?)=(.*?) sensitive=", printed, re.MULTILINE))
+        ours = json.loads("".join(said(broker, "config", "get", *flags, "--all", "--json")))
+        assert {row["name"]: str(row["value"]).replace("None", "null") for row in ours} == theirs
+        sources = {key: found.split(":")[0] for key, found in re.findall(SYNONYMS, printed, re.MULTILINE)}
+        assert {row["name"]: row["source"] for row in ours if row["synonyms"]} == sources
+
+
+def test_offsets_and_directories_are_those_that_kafkas_tools_show(broker: Broker) -> None:
+    create_topic(broker.bootstrap, "measured", 2)
+    said(broker, "produce", "measured", "-p", "1", lines=b"x\n" * 7)
+    server = ("--bootstrap-server", broker.bootstrap)
+    printed = kafka_tool(OFFSETS, *server, "--topic", "measured")
+    rows = json.loads("".join(said(broker, "offsets", "measured", "--json")))
+    assert [f"measured:{row['partition']}:{row['latest']}" for row in rows] == printed.splitlines()
+    printed = kafka_tool(LOG_DIRS, *server, "--describe", "--topic-list", "measured")
+    (told,) = json.loads(printed.splitlines()[-1])["brokers"]
+    theirs = {
+        (one["partition"], one["size"], one["offsetLag"], one["isFuture"])
+        for one in told["logDirs"][0]["partitions"]
+    }
+    (ours,) = json.loads("".join(said(broker, "log-dirs", "measured", "--json")))
+    assert {
+        (f"{row['topic']}-{row['partition']}", row["size"], row["offset_lag"], row["is_future"])
+        for row in ours["partitions"]
+    } == theirs
+    assert ours["log_dir"] == told["logDirs"][0]["logDir"]
+
+
+def test_the_cluster_is_the_one_that_kafkas_tools_show(broker: Broker) -> None:
+    ours = json.loads("".join(said(broker, "cluster", "--api-versions", "--json")))
+    server = ("--bootstrap-server", broker.bootstrap)
+    assert kafka_tool(CLUSTER, "cluster-id", *server).split() == ["Cluster", "ID:", ours["cluster_id"]]
+    printed = kafka_tool(FEATURES, *server, "describe")
+    found = re.findall(r"Feature: (\S+)\s.*MaxVersion: (\S+)\s+FinalizedVersionLevel: (\S+)", printed)
+    levels = {name: (largest, level) for name, largest, level in found if name != "metadata.version"}
+    assert {
+        row["feature"]: (str(row["max_version"]), str(row["finalized"]))
+        for row in ours["features"]
+        if row["feature"] != "metadata.version"
+    } == levels
+    printed = kafka_tool(API_VERSIONS, *server)
+    theirs = re.findall(r"\w+\((\d+)\): (\d+)(?: to (\d+))? \[usable", printed)
+    assert {(key, low, high or low) for key, low, high in theirs} == {
+        (str(row["key"]), str(row["min_version"]), str(row["max_version"])) for row in ours["apis"]
+    }
 
 
 def test_headers_of_every_record(broker: Broker) -> None:

@@ -25,6 +25,7 @@ from tests.support import client_tools
 from tests.support.client_adapters import READ_TIMEOUT_S, Franz
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.committed_offsets import ends, read
+from tests.support.own_cli import OwnCli, Said
 from tests.support.real_brokers import (
     TRANSACTIONS,
     TopicMaker,
@@ -166,6 +167,10 @@ def test_an_open_transaction_is_listed_described_and_aborted(
     broker: Broker, new_topic: TopicMaker, transacting_java: Program
 ) -> None:
     topic, name = new_topic(2), "described"
+
+    def own(*words: str, as_json: bool = True) -> Said:
+        return OwnCli(broker.bootstrap)("txn", *words, *["--json"] * as_json)
+
     producer = transacting_java.open(broker.bootstrap, name, 60_000)
     commits(producer, topic, "before")
     producer.begin()
@@ -179,10 +184,21 @@ def test_an_open_transaction_is_listed_described_and_aborted(
     )
     assert (its_id, state, timeout_ms) == (producer_id, "Ongoing", "60000")
     assert partitions == f"{topic}-0,{topic}-1"
+    (ours,) = own("describe", name).json
+    assert (str(ours["producer_id"]), str(ours["producer_epoch"]), ours["state"]) == (its_id, epoch, state)
+    assert ours["partitions"] == [[topic, 0], [topic, 1]]
+    assert [name, coordinator, producer_id, "Ongoing"] in own("list", as_json=False).table
     place = ("--topic", topic, "--partition", "0")
     ((of_it, its_epoch, *_, start),) = transactions(broker, "describe-producers", *place)
     assert (of_it, its_epoch, start) == (producer_id, epoch, "2")
+    first, _ = own("describe-producers", topic).json
+    assert (str(first["producer_id"]), str(first["producer_epoch"]), first["start_offset"]) == (
+        producer_id,
+        epoch,
+        2,
+    )
     assert transactions(broker, "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "1") == []
+    assert own("find-hanging").json == []
     # An operator's abort is a marker in that partition alone, with the epoch that the producer has.
     transactions(broker, "abort", *place, "--start-offset", start)
     assert ends(broker, topic, 0) == (4, 4)

@@ -26,6 +26,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("network/acceptor/control_plane", "network/acceptor/listeners", "network/acceptor/reload"),
         *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),
         *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
+        "cli/page",
         *("security/attack_table", "security/attacks", "security/foreign_logins", "security/identities"),
         *("security/quotas", "security/real_clients"),
         *("security/admin_listeners", "security/reload", "security/secrets", "security/security_page"),

@@ -1,0 +1,37 @@
+"""`mpbroker completion`: the script that completes commands, flags and names in a shell.
+
+The shell calls the command again with an environment variable, and gets what may stand there. Only the part
+of the command that is typed is imported for that.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from typer._completion_classes import completion_init
+from typer._completion_shared import get_completion_script
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+
+PROGRAM = "mpbroker"
+VARIABLE = "_MPBROKER_COMPLETE"
+SHELLS = ("bash", "zsh", "fish")
+
+
+def print_script(shell: str) -> None:
+    """Print the script of a shell. Raises CliError."""
+    if shell not in SHELLS:
+        raise CliError(f"completion is for {', '.join(SHELLS)}, not '{shell}'", USAGE_ERROR)
+    print(get_completion_script(prog_name=PROGRAM, complete_var=VARIABLE, shell=shell))
+
+
+def typed_words() -> list[str]:
+    """Return the words behind the program's name, as far as they are typed, and make Typer answer."""
+    completion_init()
+    text = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    try:
+        return shlex.split(text)[1:]
+    except ValueError:
+        # A quotation is not closed yet; the words before it choose the part.
+        return text.split()[1:]

@@ -1,0 +1,92 @@
+"""The broker on this host that a command is about: by its data directory, or by a port that it listens on.
+
+By its port a broker is found among the runtime directories in memory. Anybody may make a directory there, so
+the one counts whose owner also owns the listening socket, as the kernel tells.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mpbroker.cli.control import ControlClient
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.ipc.pointer import CONTROL_NAME
+
+# Where runtime directories are: of brokers that users start, and of services.
+PLACES = ("/dev/shm/*", "/dev/shm/mpbroker-*/*", "/run/*", "/run/user/*/*")
+LISTENING = "0A"
+ROOT = 0
+# Another broker may be jammed; this one is found all the same.
+PATIENCE_SECONDS = 2.0
+
+
+class Here(NamedTuple):
+    """The flags that name a broker on this host; none of them: the data directory is ./data."""
+
+    log_dirs: str | None = None
+    port: int | None = None
+
+    def control(self) -> ControlClient:
+        """Return a client of the broker's supervisor. Raises CliError if it is not found."""
+        if self.port is None:
+            return ControlClient.find(self.log_dirs)
+        if self.log_dirs is not None:
+            raise CliError("--port and --log-dirs exclude each other: both name the broker", USAGE_ERROR)
+        return by_port(self.port)
+
+
+def by_port(port: int) -> ControlClient:
+    """Return a client of the supervisor of the broker that listens on a TCP port. Raises CliError."""
+    owners = listening_owners(port)
+    if not owners:
+        raise CliError(f"nobody listens on port {port} of this host")
+    for directory in _runtime_dirs():
+        owner = directory.stat().st_uid
+        # systemd has opened the port of a service; only root puts directories into /run.
+        if owner not in owners and not (ROOT in owners and directory.is_relative_to("/run")):
+            continue
+        client = ControlClient(directory, PATIENCE_SECONDS, owner=owner)
+        try:
+            listeners = client.call("listeners")["listeners"]
+        except CliError:
+            continue
+        if port in {port_of(one["listener"]) for one in listeners}:
+            return ControlClient(directory, owner=owner)
+    raise CliError(
+        f"no broker that you may ask listens on port {port}: run this as its user, name its data directory "
+        "with --log-dirs, or set MPBROKER_RUNTIME_DIR"
+    )
+
+
+def port_of(listener: str) -> int | None:
+    """Return the port of NAME://HOST:PORT; None of a Unix socket."""
+    _, _, port = listener.rpartition(":")
+    return int(port) if port.isdecimal() else None
+
+
+def listening_owners(port: int, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> set[int]:
+    """Return the users whose sockets listen on a TCP port of this host."""
+    owners = set()
+    for table in tables:
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except FileNotFoundError:
+            # A kernel without IPv6.
+            continue
+        for line in lines:
+            _, local, _, state, _, _, _, uid, *_ = line.split()
+            if state == LISTENING and int(local.rpartition(":")[2], 16) == port:
+                owners.add(int(uid))
+    return owners
+
+
+def _runtime_dirs() -> Iterator[Path]:
+    named = os.environ.get("MPBROKER_RUNTIME_DIR")
+    if named:
+        yield Path(named)
+    for pattern in PLACES:
+        for path in sorted(Path("/").glob(f"{pattern.removeprefix('/')}/{CONTROL_NAME}")):
+            yield path.parent

@@ -1,0 +1,15 @@
+"""Levels of isolation by the names of Kafka's consumers (isolation.level)."""
+
+from __future__ import annotations
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+
+
+def parse_isolation(text: str) -> int:
+    """Return the number of a level in Fetch and ListOffsets requests. Raises CliError."""
+    if text not in LEVELS:
+        raise CliError(f"--isolation-level is one of {', '.join(LEVELS)}, not '{text}'", USAGE_ERROR)
+    return LEVELS[text]

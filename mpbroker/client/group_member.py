@@ -1,0 +1,234 @@
+"""A member of a consumer group of the classic protocol (Kafka: ConsumerCoordinator, AbstractCoordinator).
+
+For a program that reads and does one thing after the other: it calls `must_rejoin` between its reads, which
+sends heartbeats when they are due. While the group is rebalanced, nobody reads. Partitions are assigned by
+ranges, the one way that every client knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mpbroker.client.backoff import monotonic_ms
+from mpbroker.client.cluster import Cluster, CoordinatorType
+from mpbroker.client.consumer_protocol import (
+    PROTOCOL_TYPE,
+    RANGE,
+    TopicPartition,
+    assign_ranges,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from mpbroker.client.errors import ApiFailed, ClientError
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+
+# Defaults of Kafka's consumer (session.timeout.ms, heartbeat.interval.ms, max.poll.interval.ms).
+SESSION_TIMEOUT_MS = 45_000
+HEARTBEAT_MS = 3_000
+REBALANCE_TIMEOUT_MS = 300_000
+# A join is answered when all members have come, or their time is over.
+JOIN_PATIENCE_MS = REBALANCE_TIMEOUT_MS + 5_000
+
+# The member has another generation to join.
+_REBALANCED = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
+# The coordinator knows no such member any more.
+_FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+
+
+class GroupMember:
+    """One member that wants one topic. Methods raise ApiFailed, ConnectionLost and what Cluster raises."""
+
+    def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
+        self.assigned: list[TopicPartition] = []
+        self._cluster = cluster
+        self._group = group
+        self._topic = topic
+        self._member_id = ""
+        self._generation = -1
+        self._heartbeat_due_ms = 0.0
+        self._must_rejoin = True
+        self._coordinator: int | None = None
+
+    def join(self) -> list[TopicPartition]:
+        """Join the group's next generation, and wait for this member's partitions."""
+        while True:
+            try:
+                joined = self._joined()
+                self.assigned = self._synced(joined)
+            except ApiFailed as error:
+                if error.code is ErrorCode.MEMBER_ID_REQUIRED or error.code in _REBALANCED:
+                    continue
+                if error.code in _FORGOTTEN:
+                    self._member_id = ""
+                    continue
+                raise
+            self._must_rejoin = False
+            self._heartbeat_due_ms = monotonic_ms() + HEARTBEAT_MS
+            return self.assigned
+
+    def must_rejoin(self) -> bool:
+        """Send a heartbeat if one is due; tell whether the group is being rebalanced."""
+        if monotonic_ms() < self._heartbeat_due_ms or self._must_rejoin:
+            return self._must_rejoin
+        request = m.HeartbeatRequest(self._group, self._generation, self._member_id)
+        response: m.HeartbeatResponse = self._patiently(request)
+        self._heartbeat_due_ms = monotonic_ms() + HEARTBEAT_MS
+        self._noted(response.error_code)
+        return self._must_rejoin
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """Return the committed offsets of this member's partitions."""
+        topic = m.OffsetFetchRequest
+        by_topic = self._by_topic(dict.fromkeys(self.assigned, 0))
+        old = [topic.OffsetFetchRequestTopic(name, list(numbers)) for name, numbers in by_topic.items()]
+        new = [
+            topic.OffsetFetchRequestTopics(name, partition_indexes=list(numbers))
+            for name, numbers in by_topic.items()
+        ]
+        group = topic.OffsetFetchRequestGroup(self._group, topics=new)
+        # Offsets of a transaction that is under way are waited for (KIP-447).
+        response: m.OffsetFetchResponse = self._patiently(
+            m.OffsetFetchRequest(self._group, old, [group], require_stable=True)
+        )
+        found = response.groups[0] if response.groups else response
+        return {
+            (one.name, part.partition_index): part.committed_offset
+            for one in found.topics
+            for part in one.partitions
+            if part.committed_offset >= 0
+        }
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets; in a rebalance those that the coordinator refuses are read again by others."""
+        part = m.OffsetCommitRequest.OffsetCommitRequestPartition
+        topics = [
+            m.OffsetCommitRequest.OffsetCommitRequestTopic(
+                name=name, partitions=[part(number, offset) for number, offset in numbers.items()]
+            )
+            for name, numbers in self._by_topic(offsets).items()
+        ]
+        if topics:
+            self._patiently(
+                m.OffsetCommitRequest(self._group, self._generation, self._member_id, topics=topics)
+            )
+
+    def leave(self) -> None:
+        """Leave the group, so that others need not wait until this member's session is over."""
+        if self._member_id:
+            member = m.LeaveGroupRequest.MemberIdentity(self._member_id)
+            self._ask(m.LeaveGroupRequest(self._group, self._member_id, [member]))
+            self._member_id = ""
+
+    def _joined(self) -> m.JoinGroupResponse:
+        protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(RANGE, encode_subscription([self._topic]))
+        request = m.JoinGroupRequest(
+            self._group,
+            SESSION_TIMEOUT_MS,
+            REBALANCE_TIMEOUT_MS,
+            self._member_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[protocol],
+        )
+        joined: m.JoinGroupResponse = self._patiently(request, JOIN_PATIENCE_MS)
+        if joined.error_code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            self._member_id = joined.member_id
+        self._generation = joined.generation_id
+        self._check(joined.error_code)
+        return joined
+
+    def _synced(self, joined: m.JoinGroupResponse) -> list[TopicPartition]:
+        assignments = []
+        if joined.leader == self._member_id:
+            one = m.SyncGroupRequest.SyncGroupRequestAssignment
+            assignments = [
+                one(member, encode_assignment(places)) for member, places in self._assigned(joined).items()
+            ]
+        request = m.SyncGroupRequest(
+            self._group,
+            self._generation,
+            self._member_id,
+            protocol_type=joined.protocol_type,
+            protocol_name=joined.protocol_name,
+            assignments=assignments,
+        )
+        synced: m.SyncGroupResponse = self._patiently(request, JOIN_PATIENCE_MS)
+        self._check(synced.error_code)
+        return sorted(decode_assignment(synced.assignment))
+
+    def _assigned(self, joined: m.JoinGroupResponse) -> dict[str, list[TopicPartition]]:
+        """Return the partitions of each member: this one is the leader."""
+        wanted = {member.member_id: decode_subscription(member.metadata) for member in joined.members}
+        name = m.MetadataRequest.MetadataRequestTopic
+        names = sorted({topic for topics in wanted.values() for topic in topics})
+        metadata = self._cluster.refresh(
+            m.MetadataRequest([name(name=topic) for topic in names], allow_auto_topic_creation=False)
+        )
+        counts = {topic.name or "": len(topic.partitions) for topic in metadata.topics}
+        return assign_ranges(wanted, counts)
+
+    def _noted(self, code: int) -> None:
+        if code in _FORGOTTEN:
+            self._member_id = ""
+        if code in _REBALANCED or code in _FORGOTTEN:
+            self._must_rejoin = True
+        else:
+            self._check(code)
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise ApiFailed(f"group {self._group}", code)
+
+    def _patiently(self, request: m.Message, timeout_ms: float | None = None) -> Any:
+        """Ask, and again after errors that pass; those of the group's life are for the caller to see."""
+        return self._cluster.patiently(lambda: self._ask(request, timeout_ms))
+
+    def _ask(self, request: m.Message, timeout_ms: float | None = None) -> Any:
+        """Ask the coordinator; after an error that passes it is looked up again."""
+        if self._coordinator is None:
+            self._coordinator = self._cluster.coordinator(CoordinatorType.GROUP, self._group)
+        try:
+            response = self._cluster.ask(self._coordinator, request, timeout_ms)
+        except ClientError:
+            self._coordinator = None
+            raise
+        for code in _codes(response):
+            error = ApiFailed(f"group {self._group}", code)
+            if error.retriable and error.code not in _REBALANCED:
+                self._coordinator = None
+                raise error
+            if isinstance(response, m.OffsetCommitResponse):
+                self._noted(code)
+            elif isinstance(response, m.OffsetFetchResponse):
+                raise error
+        return response
+
+    @staticmethod
+    def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+        by_topic: dict[str, dict[int, int]] = {}
+        for (topic, number), offset in offsets.items():
+            by_topic.setdefault(topic, {})[number] = offset
+        return by_topic
+
+
+def _codes(response: Any) -> list[int]:
+    """Return the error codes of a response about a group."""
+    if isinstance(response, m.OffsetCommitResponse):
+        return [part.error_code for topic in response.topics for part in topic.partitions if part.error_code]
+    if isinstance(response, m.OffsetFetchResponse):
+        group = response.groups[0] if response.groups else response
+        codes = [group.error_code, *(part.error_code for topic in group.topics for part in topic.partitions)]
+        return [code for code in codes if code]
+    return [response.error_code] if response.error_code else []
+
+
+def quietly_leave(member: GroupMember) -> None:
+    """Leave a group at the end of a program, which a broker that is gone must not keep from ending."""
+    try:
+        member.leave()
+    except ClientError:
+        # The coordinator misses it when its session is over.
+        return

@@ -1,0 +1,42 @@
+"""`mpbroker cluster` against a broker of its own."""
+
+from __future__ import annotations
+
+import socket
+
+from mpbroker.testing import Broker
+from tests.support.own_cli import OwnCli
+
+
+def test_what_a_cluster_is(mpbroker_broker: Broker) -> None:
+    cli = OwnCli(mpbroker_broker.bootstrap_servers)
+    about = cli("cluster", "--json").json
+    port = int(cli.bootstrap.rpartition(":")[2])
+    assert about["brokers"] == [{"id": 1, "host": "127.0.0.1", "port": port, "rack": None}]
+    assert about["controller"] == 1
+    assert len(about["cluster_id"]) == 22
+    features = {row["feature"]: row for row in about["features"]}
+    assert features["transaction.version"] == {
+        "feature": "transaction.version",
+        "min_version": 0,
+        "max_version": 2,
+        "finalized": 2,
+    }
+    assert "apis" not in about
+    table = cli("cluster").out
+    assert table.startswith(f"{about['cluster_id']}\n  controller  1\n\nID")
+    assert ["FEATURE", "MIN-VERSION", "MAX-VERSION", "FINALIZED"] in cli("cluster").table
+
+
+def test_versions_of_apis(mpbroker_broker: Broker) -> None:
+    cli = OwnCli(mpbroker_broker.bootstrap_servers)
+    apis = {row["api"]: row for row in cli("cluster", "--api-versions", "--json").json["apis"]}
+    assert apis["FETCH"] == {"broker": 1, "key": 1, "api": "FETCH", "min_version": 4, "max_version": 18}
+    assert ["1", "1", "FETCH", "4", "18"] in cli("cluster", "--api-versions").table
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    said = OwnCli(address)("cluster", code=1)
+    assert said.err.startswith(f"mpbroker: cannot connect to {address}: Connection refused")

@@ -1,0 +1,79 @@
+"""Completion as shells ask for it: bash itself, zsh and fish by the variables that their scripts set."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.own_cli import OwnCli
+from tests.support.polling import PATIENCE_S
+
+ROOT = Path(__file__).parents[2]
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+def run(command: list[str], **variables: str) -> str:
+    environment = {**os.environ, "PATH": PATH, "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment, check=False
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["gro"], ["group"]),
+        (["group", "de"], ["describe", "delete", "delete-offsets"]),
+        (["group", "reset-offsets", "--to-e"], ["--to-earliest"]),
+        (["log-"], ["log-dirs"]),
+        (["ctl", "listener", "re"], ["remove"]),
+    ],
+)
+def test_bash(words: list[str], offered: list[str]) -> None:
+    script = f"""
+source <(mpbroker completion bash)
+COMP_WORDS=(mpbroker {" ".join(words)}); COMP_CWORD={len(words)}
+_mpbroker_completion mpbroker
+printf '%s\\n' "${{COMPREPLY[@]}}"
+complete -p mpbroker
+"""
+    *found, last = run(["bash", "--norc", "-c", script]).splitlines()
+    assert found == offered
+    assert last == "complete -o default -F _mpbroker_completion mpbroker"
+
+
+@pytest.mark.process
+def test_zsh_and_fish() -> None:
+    mpbroker = [sys.executable, "-m", "mpbroker"]
+    typed = {"_TYPER_COMPLETE_ARGS": "mpbroker group reset"}
+    answer = run(mpbroker, _MPBROKER_COMPLETE="complete_zsh", **typed)
+    assert answer.startswith('_arguments \'*: :(("reset-offsets":"Set the committed offsets of groups')
+    fish = {"_MPBROKER_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert run(mpbroker, **fish, **typed).startswith("reset-offsets\tSet the committed offsets of groups")
+    # A quotation that is not closed yet.
+    open_quotation = {"_TYPER_COMPLETE_ARGS": "mpbroker group list --state 'Em"}
+    run(mpbroker, _MPBROKER_COMPLETE="complete_zsh", **open_quotation)
+
+
+@pytest.mark.parametrize(
+    ("shell", "begins"),
+    [
+        ("bash", "_mpbroker_completion() {"),
+        ("zsh", "#compdef mpbroker"),
+        ("fish", "complete --command mpbroker "),
+    ],
+)
+def test_scripts(shell: str, begins: str) -> None:
+    assert OwnCli("nobody:1")("completion", shell).out.startswith(begins)
+
+
+def test_a_shell_that_is_none() -> None:
+    said = OwnCli("nobody:1")("completion", "csh", code=2)
+    assert said.err == "mpbroker: completion is for bash, zsh, fish, not 'csh'\n"

@@ -1,0 +1,111 @@
+"""`mpbroker config` against a broker of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpbroker.testing import Broker
+from tests.support.own_cli import OwnCli
+
+
+@pytest.fixture(name="cli")
+def _cli(mpbroker_own_broker: Broker) -> OwnCli:
+    return OwnCli(mpbroker_own_broker.bootstrap_servers)
+
+
+@pytest.mark.mpbroker({"log.retention.ms": "9000"})
+def test_settings_are_got_set_and_unset(cli: OwnCli) -> None:
+    cli("topic", "create", "t")
+    of = ("--topic", "t")
+    assert (
+        cli("config", "get", *of).out
+        == "topic t has no settings of its own; --all shows those that it has got\n"
+    )
+    said = cli("config", "set", *of, "retention.ms=7000", "cleanup.policy=compact,delete")
+    assert said.out == "topic t: retention.ms set to 7000\ntopic t: cleanup.policy set to compact,delete\n"
+    assert cli("config", "get", *of).table == [
+        ["KEY", "VALUE", "SOURCE"],
+        ["cleanup.policy", "compact,delete", "DYNAMIC_TOPIC_CONFIG"],
+        ["retention.ms", "7000", "DYNAMIC_TOPIC_CONFIG"],
+    ]
+    assert cli("config", "get", *of, "retention.ms").out == "7000\n"
+    assert cli("config", "unset", *of, "retention.ms").out == "topic t: retention.ms unset\n"
+    (entry,) = cli("config", "get", *of, "retention.ms", "--json").json
+    assert entry.pop("documentation")
+    assert entry == {
+        "name": "retention.ms",
+        "value": "9000",
+        "source": "STATIC_BROKER_CONFIG",
+        "read_only": False,
+        "sensitive": False,
+        "type": "LONG",
+        "synonyms": [
+            {"name": "log.retention.ms", "value": "9000", "source": "STATIC_BROKER_CONFIG"},
+            {"name": "log.retention.hours", "value": "168", "source": "DEFAULT_CONFIG"},
+        ],
+    }
+    everything = {entry["name"] for entry in cli("config", "get", *of, "--all", "--json").json}
+    assert {"retention.ms", "segment.bytes", "cleanup.policy"} < everything
+
+
+def test_settings_of_one_broker_and_of_all(cli: OwnCli) -> None:
+    assert cli("config", "set", "message.max.bytes=50000").out == "broker 1: message.max.bytes set to 50000\n"
+    cli("config", "set", "--broker-defaults", "message.max.bytes=60000", "log.segment.bytes=2000000")
+    rows = {row["name"]: row for row in cli("config", "get", "--json").json}
+    assert (rows["message.max.bytes"]["value"], rows["message.max.bytes"]["source"]) == (
+        "50000",
+        "DYNAMIC_BROKER_CONFIG",
+    )
+    assert rows["log.segment.bytes"]["source"] == "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    assert rows["log.dirs"]["source"] == "STATIC_BROKER_CONFIG"
+    defaults = cli("config", "get", "--broker-defaults").table[1:]
+    assert [row[:2] for row in defaults] == [["log.segment.bytes", "2000000"], ["message.max.bytes", "60000"]]
+    cli("config", "unset", "--broker", "1", "message.max.bytes")
+    assert cli("config", "get", "message.max.bytes").out == "60000\n"
+
+
+def test_levels_of_loggers(cli: OwnCli) -> None:
+    cli("config", "set", "--loggers", "root=ERROR")
+    assert cli("config", "get", "--loggers", "root").out == "ERROR\n"
+
+
+def test_a_dry_run_changes_nothing(cli: OwnCli) -> None:
+    cli("topic", "create", "t")
+    said = cli("config", "set", "--topic", "t", "retention.ms=7000", "--dry-run")
+    assert said.out == "topic t: retention.ms would be set to 7000\n"
+    assert cli("config", "get", "--topic", "t", "--json").json == []
+    refused = cli("config", "set", "--topic", "t", "retention.ms=-7", "--dry-run", code=2)
+    assert "(INVALID_CONFIG)" in refused.err
+
+
+def test_secrets_are_hidden(cli: OwnCli) -> None:
+    rows = [row for row in cli("config", "get", "--all").table if row[1] == "(hidden)"]
+    assert any("password" in row[0] for row in rows)
+    assert all(
+        row["value"] is None for row in cli("config", "get", "--all", "--json").json if row["sensitive"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["get", "--topic", "nope"], 1, "topic nope: does not exist"),
+        (
+            ["get", "--topic", "t", "retenton.ms"],
+            2,
+            "topic t has no setting retenton.ms; did you mean retention.ms?",
+        ),
+        (["get", "--broker", "7"], 2, "--broker 7: there is no such broker; there is 1"),
+        (["get", "--topic", "t", "--broker", "1"], 2, "these exclude each other"),
+        (["set", "--topic", "t", "retenton.ms=1"], 2, "(INVALID_CONFIG); did you mean retention.ms?"),
+        (["set", "--topic", "t", "retention.ms"], 2, "retention.ms: this is not KEY=VALUE"),
+        (["set", "--topic", "t", "a=1", "a=2"], 2, "a is set twice"),
+        (["set", "listeners=x"], 2, "(INVALID_REQUEST)"),
+    ],
+)
+def test_wrong_calls(mpbroker_broker: Broker, words: list[str], code: int, message: str) -> None:
+    cli = OwnCli(mpbroker_broker.bootstrap_servers)
+    cli("topic", "create", "t", "--if-not-exists")
+    said = cli("config", *words, code=code)
+    assert message in said.err
+    assert said.err.count("\n") == 1

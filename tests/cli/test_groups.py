@@ -1,0 +1,196 @@
+"""`mpbroker group` against a broker of its own, with consumers that come and go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from mpbroker.testing import Broker
+from tests.support.own_cli import OwnCli
+from tests.support.polling import PATIENCE_S
+
+
+@pytest.fixture(name="cli")
+def _cli(mpbroker_broker: Broker) -> OwnCli:
+    return OwnCli(mpbroker_broker.bootstrap_servers)
+
+
+@contextmanager
+def member(cli: OwnCli, group: str, topic: str) -> Iterator[Consumer]:
+    """A member that has got its partitions."""
+    settings = {"bootstrap.servers": cli.bootstrap, "group.id": group, "enable.auto.commit": False}
+    with closing(Consumer({**settings, "auto.offset.reset": "earliest"})) as consumer:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + PATIENCE_S
+        while not consumer.assignment():
+            assert time.monotonic() < deadline
+            consumer.poll(0.02)
+        yield consumer
+
+
+def commit(cli: OwnCli, group: str, *places: TopicPartition) -> None:
+    """Commit offsets as a consumer that is a member of nothing."""
+    with closing(Consumer({"bootstrap.servers": cli.bootstrap, "group.id": group})) as consumer:
+        consumer.commit(offsets=list(places), asynchronous=False)
+
+
+def offsets(cli: OwnCli, group: str) -> dict[int, int]:
+    (document,) = cli("group", "describe", group, "--json").json
+    return {row["partition"]: row["committed"] for row in document["partitions"]}
+
+
+@pytest.fixture(name="topic")
+def _topic(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> str:
+    """A topic with 10 records in partition 0 and 4 in partition 1."""
+    topic = mpbroker_topics(partitions=2)
+    cli.produce(topic, ["x"] * 10, "-p", "0")
+    cli.produce(topic, ["x"] * 4, "-p", "1")
+    return topic
+
+
+def test_all_groups_are_listed_and_described(cli: OwnCli, topic: str) -> None:
+    idle, busy = f"{topic}-idle", f"{topic}-busy"
+    commit(cli, idle, TopicPartition(topic, 0, 3))
+    with member(cli, busy, topic):
+        rows = {row["group"]: row for row in cli("group", "list", "--json").json}
+        assert rows[idle] == {"group": idle, "type": "classic", "state": "Empty", "protocol_type": ""}
+        assert (rows[busy]["state"], rows[busy]["protocol_type"]) == ("Stable", "consumer")
+        assert [busy, "classic", "Stable", "consumer"] in cli("group", "list", "--state", "stable").table
+        assert idle not in cli("group", "list", "--state", "stable").out
+        assert busy not in cli("group", "list", "--type", "consumer").out
+        described = {one["group"]: one for one in cli("group", "describe", "--json").json}
+        assert described[idle]["members"] == []
+        assert described[idle]["partitions"][0]["lag"] == 7
+        assert len(described[busy]["members"]) == 1
+        assert sorted(described[busy]["members"][0]["partitions"]) == [[topic, 0], [topic, 1]]
+        table = cli("group", "describe").out
+        assert idle in table
+        assert busy in table
+    assert cli("group", "list").out.splitlines()[0].split() == ["GROUP", "TYPE", "STATE", "PROTOCOL-TYPE"]
+
+
+def test_a_group_that_is_not_there_hides_no_other(cli: OwnCli, topic: str) -> None:
+    commit(cli, topic, TopicPartition(topic, 0, 3))
+    said = cli("group", "describe", "nope", topic, code=1)
+    assert topic in said.out
+    assert said.err == "mpbroker: group nope: does not exist (GROUP_ID_NOT_FOUND)\n"
+    deleted = cli("group", "delete", "nope", topic, "--json", code=1)
+    assert deleted.json == [{"group": topic, "deleted": True}]
+    assert "group nope" in deleted.err
+    assert topic not in {row["group"] for row in cli("group", "list", "--json").json}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--to-earliest"], {0: 0, 1: 0}),
+        (["--to-latest"], {0: 10, 1: 4}),
+        (["--to-current"], {0: 3, 1: 4}),
+        (["--to-offset", "6"], {0: 6, 1: 4}),
+        (["--to-datetime", "2020-01-31T12:00:00.000Z"], {0: 0, 1: 0}),
+        (["--to-datetime", "2222-01-31T12:00:00"], {0: 10, 1: 4}),
+        (["--by-duration", "PT1H"], {0: 0, 1: 0}),
+        (["--by-duration", "0s"], {0: 10, 1: 4}),
+        (["--shift-by", "-2"], {0: 1, 1: None}),
+        (["--shift-by", "99"], {0: 10, 1: None}),
+    ],
+)
+def test_offsets_are_reset(
+    cli: OwnCli, topic: str, flags: list[str], expected: dict[int, int | None]
+) -> None:
+    commit(cli, topic, TopicPartition(topic, 0, 3))
+    reset = ["group", "reset-offsets", topic, "--topic", topic, *flags]
+    planned = cli(*reset, "--json")
+    assert {row["partition"]: row["new_offset"] for row in planned.json} == {
+        partition: offset for partition, offset in expected.items() if offset is not None
+    }
+    assert planned.err.endswith("nothing was set: this is what --execute would do\n")
+    assert offsets(cli, topic) == {0: 3}, "it was a dry run"
+    done = cli(*reset, "--execute")
+    assert done.table[0] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET"]
+    assert [topic, topic, "0", "3", str(expected[0])] in done.table
+    assert offsets(cli, topic) == {number: at for number, at in expected.items() if at is not None}
+    if flags[0] == "--shift-by":
+        assert f"{topic}-1: nothing is committed that could be shifted" in done.err
+    if flags == ["--to-offset", "6"]:
+        assert f"{topic}-1: 6 is behind the log end offset: set to 4" in done.err
+
+
+def test_some_partitions_or_all_topics_of_groups_are_reset(cli: OwnCli, topic: str) -> None:
+    one, other = f"{topic}-one", f"{topic}-other"
+    for group in (one, other):
+        commit(cli, group, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
+    cli("group", "reset-offsets", one, "--topic", f"{topic}:1", "--to-latest", "--execute")
+    assert offsets(cli, one) == {0: 3, 1: 4}
+    cli("group", "reset-offsets", one, other, "--all-topics", "--to-offset", "1", "--execute")
+    assert offsets(cli, one) == offsets(cli, other) == {0: 1, 1: 1}
+
+
+def test_a_group_is_made_by_its_offsets(cli: OwnCli, topic: str) -> None:
+    made = f"{topic}-made"
+    refused = cli("group", "reset-offsets", made, "--all-topics", "--to-latest", code=1)
+    assert refused.err == f"mpbroker: group {made} has no committed offsets: name topics with --topic\n"
+    cli("group", "reset-offsets", made, "--topic", topic, "--to-latest", "--execute")
+    assert offsets(cli, made) == {0: 10, 1: 4}
+
+
+def test_offsets_of_an_active_group_are_its_own(cli: OwnCli, topic: str) -> None:
+    idle = f"{topic}-idle"
+    commit(cli, idle, TopicPartition(topic, 0, 3))
+    with member(cli, topic, topic) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
+        # The group that may be reset is, whatever stands beside it.
+        flags = ["--topic", topic, "--to-earliest", "--execute"]
+        refused = cli("group", "reset-offsets", topic, idle, *flags, code=1)
+        assert f"group {topic} is active (Stable, 1 member(s)): stop its consumers first" in refused.err
+        assert (offsets(cli, topic)[0], offsets(cli, idle)[0]) == (3, 0)
+        refused = cli("group", "delete-offsets", topic, "--topic", topic, code=1)
+        assert "(GROUP_SUBSCRIBED_TO_TOPIC): stop its consumers first" in refused.err
+        refused = cli("group", "delete", topic, code=1)
+        assert "(NON_EMPTY_GROUP)" in refused.err
+    assert offsets(cli, topic)[0] == 3
+
+
+def test_committed_offsets_are_deleted(cli: OwnCli, topic: str) -> None:
+    commit(cli, topic, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
+    assert cli("group", "delete-offsets", topic, "--topic", f"{topic}:0").out == (
+        f"deleted the offset of {topic}-0\n"
+    )
+    assert offsets(cli, topic) == {1: 2}
+    none = cli("group", "delete-offsets", topic, "--topic", f"{topic}:0", code=1)
+    assert none.err == f"mpbroker: group {topic} has no committed offsets of these topics\n"
+    said = cli("group", "delete-offsets", topic, "--all-topics", "--json")
+    assert said.json == [{"group": topic, "topic": topic, "partition": 1}]
+    assert "group nope: does not exist" in cli("group", "delete-offsets", "nope", "--all-topics", code=1).err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (
+            ["--topic", "t"],
+            2,
+            "say where to, with one of --to-earliest, --to-latest, --to-current, --to-offset",
+        ),
+        (
+            ["--topic", "t", "--to-latest", "--shift-by", "0"],
+            2,
+            "these exclude each other: --to-latest, --shift",
+        ),
+        (["--to-latest"], 2, "say of which topics: --topic TOPIC[:0,1] or --all-topics"),
+        (["--topic", "t", "--all-topics", "--to-latest"], 2, "say of which topics"),
+        (["--topic", "t:x", "--to-latest"], 2, "--topic t:x: this is not TOPIC or TOPIC:0,1,2"),
+        (["--topic", "t", "--to-datetime", "noon"], 2, "--to-datetime noon: this is no time"),
+        (["--topic", "t", "--by-duration", "P1M"], 2, "--by-duration P1M: this is no duration"),
+        (["--topic", "not-there", "--to-latest"], 1, "topic not-there: does not exist"),
+        (["--topic", "TOPIC:7", "--to-latest"], 2, "has no partition 7, only 0 to 1"),
+    ],
+)
+def test_wrong_resets(cli: OwnCli, topic: str, words: list[str], code: int, message: str) -> None:
+    said = cli("group", "reset-offsets", "g", *(word.replace("TOPIC", topic) for word in words), code=code)
+    assert message in said.err
+    assert said.err.count("\n") == 1
