@@ -48,7 +48,7 @@ topic_app = App(no_args_is_help=True, help="Create, list, describe, alter and de
 group_app = App(no_args_is_help=True, help="List, describe and delete consumer groups.")
 user_app = App(no_args_is_help=True, help="Add, list and delete SCRAM users.")
 quota_app = App(no_args_is_help=True, help="Set, list and delete the quotas of clients.")
-doctor_app = App(no_args_is_help=True, help="Say what is missing on this host, and what to do.")
+doctor_app = App(invoke_without_command=True)
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(log_app, name="log")
@@ -416,8 +416,31 @@ def quota_delete(
 
 
 @doctor_app.callback()
-def _doctor() -> None:
-    """Keeps the name of the part, also while there is only one."""
+def _doctor(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.", readable=False),
+    ] = None,
+    options: Overrides = None,
+    listeners: Annotated[
+        str | None, typer.Option(metavar="NAME://HOST:PORT,…", help="Addresses to listen on.")
+    ] = None,
+    log_dirs: LogDirs = None,
+    json: Json = False,
+) -> None:
+    """Say what a broker lacks on this host, and what to do.
+
+    With the settings that serve would have. The exit code is 1 if something keeps it from running.
+    """
+    if context.invoked_subcommand is not None:
+        if json or any((config, options, listeners, log_dirs)):
+            raise CliError(f"options go behind {context.invoked_subcommand}", USAGE_ERROR)
+        return
+    from mpbroker.cli import doctor
+
+    flags = {"--listeners": listeners, "--log-dirs": log_dirs}
+    doctor.host(config, options or [], flags, as_json=json)
 
 
 @doctor_app.command("spark")

@@ -12,6 +12,7 @@ import math
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape, unescape
@@ -38,8 +39,11 @@ WRITTEN_PER_S = {"orders": 900, "payments": 500, "clicks": 3000, "inventory": 60
 _FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _TEXT = re.compile(
     r'<text class="(?P<class>[^"]+)" x="(?P<x>[\d.]+)" y="(?P<y>[\d.]+)" textLength="[\d.]+" '
-    r'(?P<clip>clip-path="[^"]+")>(?P<text>[^<]*)</text>'
+    r'clip-path="[^"]+">(?P<text>[^<]*)</text>'
 )
+_GROUND = re.compile(r'<rect fill="(#\w+)" [^>]*shape-rendering="crispEdges"/>')
+_SCREEN = re.compile(r'<rect x="(0)" y="(0)" width="([\d.]+)" height="([\d.]+)" />')
+_LINE_CLIPS = re.compile(r'<clipPath id="[^"]*-line-\d+">.*?</clipPath>\s*', re.DOTALL)
 _CELL_WIDTH, _LINE_HEIGHT, _TOP_TO_BASE = 12.2, 24.4, 18.5
 _HEIGHTS = {one: number / 8 for number, one in enumerate("▁▂▃▄▅▆▇█", 1)}
 _PARTS = {one: number / 8 for number, one in enumerate("▏▎▍▌▋▊▉", 1)}
@@ -122,11 +126,21 @@ async def pictures(broker: Broker, wanted: list[tuple[Path, tuple[int, int], str
 
 
 def crisp(svg: str) -> str:
-    """Make a screenshot look the same with every font.
+    """Make a screenshot small, and look the same with every font.
 
-    Blocks become rectangles, and no text begins with spaces.
+    Blocks become rectangles, no text begins with spaces, and lines cut nothing off: all fits into them.
     """
-    return _TEXT.sub(_redrawn, _FONT_FACE.sub("", svg))
+    svg = _LINE_CLIPS.sub("", _TEXT.sub(_redrawn, _FONT_FACE.sub("", svg)))
+    return _on_one_ground(re.sub(r"terminal-\d+-", "t-", svg))
+
+
+def _on_one_ground(svg: str) -> str:
+    """Draw the commonest background once instead of behind each piece of a line."""
+    ((ground, _),) = Counter(_GROUND.findall(svg)).most_common(1)
+    _, _, width, height = next(m.groups() for m in re.finditer(_SCREEN, svg))
+    once = f'<rect fill="{ground}" width="{width}" height="{height}"/>'
+    svg = _GROUND.sub(lambda match: "" if match[1] == ground else match[0], svg)
+    return svg.replace('clip-path="url(#t-clip-terminal)">', f'clip-path="url(#t-clip-terminal)">{once}', 1)
 
 
 def _redrawn(match: re.Match[str]) -> str:
@@ -146,7 +160,7 @@ def _redrawn(match: re.Match[str]) -> str:
     if rest:
         drawn.append(
             f'<text class="{match["class"]}" x="{x + begins * _CELL_WIDTH:.1f}" y="{match["y"]}" '
-            f'textLength="{len(rest) * _CELL_WIDTH:.1f}" {match["clip"]}>{escape(rest)}</text>'
+            f'textLength="{len(rest) * _CELL_WIDTH:.1f}">{escape(rest)}</text>'
         )
     return "".join(drawn)
 

@@ -22,7 +22,8 @@ def run(wanted: Wanted, interval_s: float, view: str | None, *, once: bool, as_j
         model = plain.seen_once(wanted, interval_s, with_groups=GROUPS in views)
         plain.show(model, views, as_json=as_json)
         return
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    # Textual draws on standard error.
+    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         raise CliError(
             "mpbroker top draws on a terminal, and this is none: add --once, or --json", USAGE_ERROR
         )

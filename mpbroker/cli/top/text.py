@@ -92,8 +92,10 @@ def bar(percent: float, cells: int = BAR_CELLS) -> str:
 
 
 def trend(values: Sequence[float], cells: int = TREND_CELLS) -> str:
-    """Draw the last values, the newest at the right, the largest as a full character."""
-    return columns_of(values, cells, 1)[0]
+    """Draw the last values in a line, the newest at the right. An eighth stays free below the line above."""
+    last = values[-cells:]
+    largest = max(last, default=0.0)
+    return "".join(_EIGHTHS[_height(value, largest, 7)] for value in last).rjust(cells)
 
 
 def columns_of(values: Sequence[float], cells: int, lines: int) -> list[str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +18,7 @@ import pytest
 
 from mpbroker.cli.main import main
 from mpbroker.testing import Broker
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PATIENCE_S, is_readable, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -110,21 +114,16 @@ def test_without_textual_it_says_what_to_install(tmp_path: Path) -> None:
     code = f"{prelude}; from mpbroker.cli.main import main; sys.argv[1:] = ['top']; main()"
     reader, terminal = pty.openpty()
     try:
+        streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
         done = subprocess.run(
-            [sys.executable, "-c", code],
-            stdin=terminal,
-            stdout=terminal,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-            cwd=ROOT,
+            [sys.executable, "-c", code], timeout=PATIENCE_S, check=False, cwd=ROOT, **streams
         )
+        said = os.read(reader, 65536)
     finally:
         os.close(reader)
         os.close(terminal)
     assert done.returncode == 1
-    assert "pip install 'mpbroker[console]'" in done.stderr
+    assert b"pip install 'mpbroker[console]'" in said
     done = run("--once", "--log-dirs", tmp_path, prelude=prelude)
     assert "no broker is running on" in done.stderr
 
@@ -139,3 +138,41 @@ def test_nothing_of_it_is_loaded_for_other_commands() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True, cwd=ROOT
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "vt100"])
+def test_on_a_real_terminal_it_draws_and_goes(filled_broker: Broker, term: str) -> None:
+    """With and without colours."""
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "mpbroker", "top", "--log-dirs", str(filled_broker.log_dir)]
+    environ = {**os.environ, "TERM": term, "COLUMNS": "", "LINES": ""}
+    environ.pop("COLORTERM", None)
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=ROOT, env=environ
+    ) as running:
+        os.close(terminal)
+        seen = b""
+        try:
+
+            def draws() -> bool:
+                nonlocal seen
+                if is_readable(reader):
+                    seen += os.read(reader, 65536)
+                return b"handler 0" in seen and b"Produce" in seen
+
+            until(draws, "it draws")
+            os.write(reader, b"q")
+            # It may wait for room in the terminal until it is read.
+            until(lambda: running.poll() is not None, "it goes", step=lambda: _drain(reader))
+            assert running.returncode == 0, seen
+        finally:
+            running.kill()
+            os.close(reader)
+
+
+def _drain(reader: int) -> None:
+    """Take what is there. The terminal ends with its last user."""
+    with contextlib.suppress(OSError):
+        if is_readable(reader, 0.05):
+            os.read(reader, 65536)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.cli.top.columns import Kind
-from mpbroker.cli.top.text import bar, columns_of, duration, text_of
+from mpbroker.cli.top.text import bar, columns_of, duration, text_of, trend
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,12 @@ def test_bars_are_as_long_as_they_say_and_never_leave_their_place() -> None:
     assert [bar(percent, 4) for percent in (0, 0.1, 50, 56.25, 100, 250)] == [
         *("    ", "▏   ", "██  ", "██▎ ", "████", "████"),
     ]
+
+
+def test_trends_of_lines_below_each_other_do_not_touch() -> None:
+    assert trend([0, 1, 50, 100], 6) == "   ▁▄▇"
+    assert trend([3, 2, 2], 2) == "▇▇"
+    assert trend([], 2) == "  "
 
 
 def test_values_over_time_end_at_the_right() -> None:
