@@ -35,7 +35,8 @@ def host(config_file: Path | None, overrides: Sequence[str], flags: Flags, *, as
     from mpbroker.cli.checkup import everything
     from mpbroker.cli.serve import read_config
 
-    found = report(everything.checks(read_config(config_file, overrides, flags)), as_json=as_json)
+    config = read_config(config_file, overrides, flags).config
+    found = report(everything.checks(config), as_json=as_json)
     _end(found, "a broker with these settings can run here", as_json=as_json)
 
 

@@ -481,7 +481,10 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print tables of now and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="With or without --once: JSON of now.")] = False,
 ) -> None:
-    """Watch a broker on this host, live; of a stopped one what its directories have."""
+    """Watch a broker on this host, live.
+
+    Of a broker that does not run it shows what the log directories have.
+    """
     from mpbroker.cli.top import command
     from mpbroker.cli.top.watch import Wanted
 

@@ -160,7 +160,8 @@ class TopApp(App[None]):
         self._show_unless_paused()
 
     def _show_unless_paused(self) -> None:
-        if not self.is_paused:
+        # At the end the widgets go before the last messages come.
+        if not self.is_paused and self.query(Headline):
             self._show()
 
     def _show(self) -> None:
