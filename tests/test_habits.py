@@ -73,6 +73,9 @@ NARROW = {
         *("mpbroker.inspection", "mpbroker.migration", "mpbroker.reading", "mpbroker.spark"),
         # The names of quotas.
         "mpbroker.quotas.entities",
+        # What groups have committed, in the files of a broker that does not run.
+        "mpbroker.coordinator.groups.records",
+        "mpbroker.coordinator.runtime.field_reader",
     ),
     "mpbroker.testing": (
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "client", "supervisor")),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from mpbroker.cli.errors import RUNTIME_ERROR
@@ -13,6 +14,7 @@ from mpbroker.cli.output import counted, print_json
 
 _PIPED_COLUMNS = 10_000
 _NARROWEST = 40
+Flags = Mapping[str, str | None]
 
 
 class Check(Protocol):
@@ -28,16 +30,31 @@ class Check(Protocol):
     def advice(self) -> str: ...
 
 
+def host(config_file: Path | None, overrides: Sequence[str], flags: Flags, *, as_json: bool) -> None:
+    """Print the checks for a broker with these settings. The exit code is 1 if there is a problem."""
+    from mpbroker.cli.checkup import everything
+    from mpbroker.cli.serve import read_config
+
+    config = read_config(config_file, overrides, flags).config
+    found = report(everything.checks(config), as_json=as_json)
+    _end(found, "a broker with these settings can run here", as_json=as_json)
+
+
 def spark(log_dirs: str | None, *, as_json: bool) -> None:
     """Print the checks for Spark. The exit code is 1 if there is a problem."""
     from mpbroker.spark import examine
 
     names = [name for name in (part.strip() for part in (log_dirs or "").split(",")) if name]
     found = report(examine(names), as_json=as_json)
+    _end(found, "Spark can read topics from here", as_json=as_json)
+
+
+def _end(problems: int, otherwise: str, *, as_json: bool) -> None:
+    """Say how many problems there are, and end with 1 if there are any."""
     if not as_json:
-        told = counted(found, "problem") if found else "No problems: Spark can read topics from here"
+        told = counted(problems, "problem") if problems else f"No problems: {otherwise}"
         sys.stdout.write(f"{told}.\n")
-    if found:
+    if problems:
         raise SystemExit(RUNTIME_ERROR)
 
 

@@ -159,6 +159,34 @@ def import_(
 
 
 @app.command()
+def top(
+    log_dirs: LogDirs = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            "-b",
+            metavar="HOST:PORT",
+            help="Find the broker by its port, and ask it for its groups there.",
+        ),
+    ] = None,
+    command_config: CommandConfig = None,
+    view: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="processes, requests, memory, partitions or groups."),
+    ] = None,
+    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time between looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print tables of now and exit.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="With or without --once: JSON of now.")] = False,
+) -> None:
+    """Watch a broker on this host, live; of a stopped one what its directories have."""
+    from mpbroker.cli.top import command
+    from mpbroker.cli.top.watch import Wanted
+
+    command.run(Wanted(log_dirs, bootstrap, command_config), interval, view, once=once, as_json=json)
+
+
+@app.command()
 def produce(
     topic: TopicName,
     partition: Annotated[

@@ -7,11 +7,12 @@ import typer
 from typer.core import TyperGroup
 
 from mpbroker.cli.app import App
-from mpbroker.cli.flags import Json, ListenerName, LogDirs, Port
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import Json, ListenerName, LogDirs, Overrides, Port
 
 ctl_app = App(no_args_is_help=True)
 log_app = App(no_args_is_help=True)
-doctor_app = App(no_args_is_help=True)
+doctor_app = App(invoke_without_command=True)
 listener_app = App(no_args_is_help=True, help="Listeners of a running broker.")
 ctl_app.add_typer(listener_app, name="listener")
 
@@ -275,8 +276,31 @@ def listener_list(log_dirs: LogDirs = None, port: Port = None, json: Json = Fals
 
 
 @doctor_app.callback()
-def _doctor() -> None:
-    """Keeps the name of the part, also while there is only one."""
+def _doctor(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.", readable=False),
+    ] = None,
+    options: Overrides = None,
+    listeners: Annotated[
+        str | None, typer.Option(metavar="NAME://HOST:PORT,…", help="Addresses to listen on.")
+    ] = None,
+    log_dirs: LogDirs = None,
+    json: Json = False,
+) -> None:
+    """Say what a broker lacks on this host, and what to do.
+
+    With the settings that serve would have. The exit code is 1 if something keeps it from running.
+    """
+    if context.invoked_subcommand is not None:
+        if json or any((config, options, listeners, log_dirs)):
+            raise CliError(f"options go behind {context.invoked_subcommand}", USAGE_ERROR)
+        return
+    from mpbroker.cli import doctor
+
+    flags = {"--listeners": listeners, "--log-dirs": log_dirs}
+    doctor.host(config, options or [], flags, as_json=json)
 
 
 @doctor_app.command("spark")

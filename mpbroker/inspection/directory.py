@@ -56,6 +56,7 @@ def open_directory(path: Path) -> InspectedDirectory:
     if is_there(path / DURABLE_MARK):
         for key, offset in offsets[HIGH_WATERMARKS].items():
             durable[key] = max(durable.get(key, 0), offset)
+    starts = offsets[LOG_STARTS]
     for entry in sorted(path / name for name in directories_in(path)):
         try:
             name = parse_partition(entry.name)
@@ -66,7 +67,7 @@ def open_directory(path: Path) -> InspectedDirectory:
             directory.findings.append(finding(Severity.NOTE, entry, "it is set aside and not served"))
             continue
         key = (name.topic, name.partition)
-        directory.partitions.append(Partition(entry, *key, durable.get(key)))
+        directory.partitions.append(Partition(entry, *key, durable.get(key), starts.get(key, 0)))
     directory.partitions.sort(key=lambda partition: (partition.topic, partition.partition))
     return directory
 

@@ -26,12 +26,14 @@ class Partition:
     """A partition and what was found in it.
 
     `durable`: offsets below it were known to be on disk; None if the checkpoints do not name the partition.
+    `log_start`: the checkpointed log start offset; 0 if there is none.
     """
 
     path: Path
     topic: str
     partition: int
     durable: int | None = None
+    log_start: int = 0
     topic_id: bytes | None = None
     segments: list[Segment] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)

@@ -49,6 +49,7 @@ from shm.table import SlotTable
 _NOT_SERVED = "the running broker does not serve it (it is being made or deleted)"
 # A partition that moves between directories while they are listed may be missing from both lists.
 _LISTINGS = 5
+_BEHIND_EVERYTHING = (1 << 63) - 1
 _LOG = logging.getLogger("mpbroker.spark")
 
 
@@ -314,6 +315,16 @@ def _directories(log_dirs: Sequence[Path]) -> dict[TopicPartition, Path]:
             if not name.suffix and name.topic != METADATA_TOPIC and entry.is_dir():
                 found.setdefault((name.topic, name.partition), []).append(entry)
     return {one: one_that_counts(paths) for one, paths in found.items()}
+
+
+def offsets_in_files(directory: Path) -> tuple[int, int]:
+    """Return where the segments of a partition at rest begin, and where their last whole batch ends.
+
+    That may be more than a broker has acknowledged. Raises SourceUnavailable, CorruptLog, OSError.
+    """
+    with _faults_named(directory):
+        bases = segment_bases(directory)
+        return (bases[0], bound_at(directory, bases, _BEHIND_EVERYTHING).offset) if bases else (0, 0)
 
 
 def bound_at(directory: Path, bases: Sequence[int], high_watermark: int) -> Bound:

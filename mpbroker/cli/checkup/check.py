@@ -1,0 +1,37 @@
+"""One check and its finding."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+OK: Final = "ok"
+NOTE: Final = "note"
+PROBLEM: Final = "problem"
+
+
+class Check(NamedTuple):
+    """The result of a check.
+
+    `state` is ok, note (a broker runs, but …) or problem (it does not start, or fails soon). `advice` says
+    what to do; it is empty if all is well.
+    """
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+def failed(name: str, error: Exception, state: str = PROBLEM) -> Check:
+    """Make a finding of an error. Its first sentence says what is wrong, the rest what to do."""
+    found, _, advice = str(error).partition(". ")
+    return Check(name, state, found, advice)
+
+
+def size_text(count: float) -> str:
+    """Write bytes as people compare them with settings: 64 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"

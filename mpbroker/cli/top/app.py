@@ -1,0 +1,322 @@
+"""The terminal application of `mpbroker top`: shows what the model has, and takes keys."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar, Final
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from mpbroker.cli.top import theme
+from mpbroker.cli.top.columns import DRAWN, GROUPS, PROCESSES, VIEWS, View
+from mpbroker.cli.top.looks import Looks
+from mpbroker.cli.top.model import Model, Row, arranged
+from mpbroker.cli.top.panels import Cards, Headline, Tabs
+from mpbroker.cli.top.samples import Groups, Health, Sample
+from mpbroker.cli.top.table import Table
+from mpbroker.cli.top.text import text_of
+from mpbroker.cli.top.watch import Wanted, Watch
+from mpbroker.protocol.printable import printable
+
+TALL_LINES: Final = 34
+"""Terminals of so many lines have room for charts of twice the height."""
+HELP: Final = """\
+1 … 5          the views; also tab, ← and →
+↑ ↓ PgUp PgDn  the rows; also Home, End, j, k, g, G
+enter          everything about a row
+/              only rows with a text, or of a pattern (* ?)
+s, S           sort by the next column, or the one before
+r              the other way round
+p              pause: what is shown stays
+t              light or dark
+q              quit
+
+Rates are of the time since the last look, percentiles of
+the last ten seconds. PSS counts memory that processes
+share once. CPU is in percent of one CPU.
+QUEUED, ANSWERS: requests in a processor's queue, answers
+that it found in its rings. WAITING: what waits for a
+commit, for records or for others. RING FULL, MEM FULL:
+how often there was no room."""
+
+
+class SampleSeen(Message):
+    def __init__(self, sample: Sample) -> None:
+        super().__init__()
+        self.sample = sample
+
+
+class GroupsSeen(Message):
+    def __init__(self, groups: Groups) -> None:
+        super().__init__()
+        self.groups = groups
+
+
+class TextScreen(ModalScreen[None]):
+    """A text above everything, until a key is pressed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter,question_mark", "dismiss", show=False)]
+
+    def __init__(self, title: str, text: Text) -> None:
+        super().__init__()
+        self._title, self._text = title, text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="paper") as paper:
+            paper.border_title = self._title
+            paper.border_subtitle = "esc"
+            yield Static(self._text)
+
+
+class TopApp(App[None]):
+    """`mpbroker top`. `first` is the first sample: that it could be taken is why the application starts."""
+
+    CSS_PATH = "app.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "mpbroker top"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(str(number), f"view({number - 1})", show=False) for number in range(1, len(VIEWS) + 1)),
+        # Before the screen's, which would move the focus.
+        Binding("tab", "turn(1)", show=False, priority=True),
+        Binding("shift+tab", "turn(-1)", show=False, priority=True),
+        Binding("slash", "filter", show=False),
+        Binding("escape", "no_filter", show=False),
+        Binding("s", "sort(1)", show=False),
+        Binding("S", "sort(-1)", show=False),
+        Binding("r", "reverse", show=False),
+        Binding("p", "pause", show=False),
+        Binding("t", "turn_theme", show=False),
+        Binding("question_mark", "help", show=False),
+        Binding("q,ctrl+c", "quit", show=False),
+    ]
+
+    def __init__(
+        self, watch: Watch, wanted: Wanted, first: Sample, *, interval_s: float = 1.0, view: View = PROCESSES
+    ) -> None:
+        super().__init__()
+        self.register_theme(theme.DARK)
+        self.register_theme(theme.LIGHT)
+        self.theme = theme.fitting(os.environ)
+        self.model = Model()
+        self.model.add(first)
+        self.is_paused = False
+        self.view = view
+        self.wanted_text = ""
+        self.sorting: dict[str, tuple[str | None, bool]] = {one.key: (one.sorted_by, False) for one in VIEWS}
+        groups = watch.groups_at_rest()
+        if groups is not None:
+            self.model.add_groups(groups)
+        self._looks = Looks(
+            watch,
+            wanted,
+            interval_s,
+            lambda sample: self.post_message(SampleSeen(sample)),
+            lambda groups: self.post_message(GroupsSeen(groups)),
+        )
+
+    def compose(self) -> ComposeResult:
+        yield Headline()
+        yield Static(id="note")
+        yield Cards(self.model)
+        yield Tabs()
+        yield Table()
+        yield Static(id="keys")
+        text = Input(
+            id="filter", placeholder="text, or a pattern with * and ?; enter: keep, esc: all", compact=True
+        )
+        text.display = False
+        yield text
+
+    def on_mount(self) -> None:
+        self.query_one(Table).focus()
+        self._looks.want_groups(self.view is GROUPS)
+        self._looks.start()
+        self._fit_height(self.size.height)
+        self._show()
+
+    def on_unmount(self) -> None:
+        self._looks.end()
+
+    def on_resize(self) -> None:
+        self._fit_height(self.size.height)
+
+    def _fit_height(self, lines: int) -> None:
+        self.query_one(Cards).styles.height = 4 if lines < TALL_LINES else 6
+
+    # ---- what was seen
+
+    def on_sample_seen(self, message: SampleSeen) -> None:
+        self.model.add(message.sample)
+        self._show_unless_paused()
+
+    def on_groups_seen(self, message: GroupsSeen) -> None:
+        self.model.add_groups(message.groups)
+        self._show_unless_paused()
+
+    def _show_unless_paused(self) -> None:
+        # At the end the widgets go before the last messages come.
+        if not self.is_paused and self.query(Headline):
+            self._show()
+
+    def _show(self) -> None:
+        sample = self.model.sample
+        assert sample is not None, "there is one from the start"
+        self.query_one(Headline).show(sample, is_paused=self.is_paused)
+        self._show_note(sample)
+        self.query_one(Cards).refresh()
+        self.query_one(Tabs).show(self.view)
+        key, is_reversed = self.sorting[self.view.key]
+        rows = arranged(self.model.rows(self.view), self.view, self.wanted_text, key, is_reversed=is_reversed)
+        self.query_one(Table).show(self.view, rows, key, is_reversed=is_reversed, nothing=self._nothing())
+        self._show_keys()
+
+    def _show_note(self, sample: Sample) -> None:
+        groups = self.model.groups
+        problem = groups.problem if groups is not None and self.view is GROUPS else ""
+        note = self.query_one("#note", Static)
+        text = "; ".join(filter(None, (sample.broker.note, problem)))
+        note.display = bool(text)
+        note.update(Text(f" {printable(text)}", overflow="ellipsis"))
+        note.set_class(sample.broker.health in (Health.STOPPED, Health.UNKNOWN), "bad")
+
+    def _nothing(self) -> str:
+        if self.wanted_text:
+            return f"nothing has {self.wanted_text!r}; esc shows all"
+        assert self.model.sample is not None
+        if self.model.sample.counts is None and self.view.key in ("processes", "requests", "memory"):
+            return "the broker does not run; 4 shows what its directories have"
+        if self.view is GROUPS:
+            return "no groups yet" if self.model.groups is not None else "asking the broker …"
+        return "nothing yet"
+
+    def _show_keys(self) -> None:
+        key, _ = self.sorting[self.view.key]
+        sort = next((f"sort: {one.title}" for one in self.view.columns if one.key == key), "sort")
+        shown = f"filter: {printable(self.wanted_text)}" if self.wanted_text else "filter"
+        pairs = (
+            *(("/", shown), ("s", sort), ("enter", "details"), ("p", "go on" if self.is_paused else "pause")),
+            # Those at the right are the first for which there is no room.
+            *(("?", "help"), ("q", "quit"), ("r", "reverse"), ("t", "light" if self._is_dark() else "dark")),
+        )
+        text, room = Text(no_wrap=True), self.size.width
+        for name, what in pairs:
+            if len(text.plain) + len(name) + len(what) + 3 > room:
+                break
+            text.append(f" {name}", style=f"bold {self.theme_variables['primary']}")
+            text.append(f" {what} ", style=self.theme_variables["quiet"])
+        self.query_one("#keys", Static).update(text)
+
+    def _is_dark(self) -> bool:
+        return self.theme == theme.DARK.name
+
+    # ---- keys
+
+    def action_view(self, number: int) -> None:
+        self._choose(VIEWS[number])
+
+    def action_turn(self, by: int) -> None:
+        self._choose(VIEWS[(VIEWS.index(self.view) + by) % len(VIEWS)])
+
+    def on_tabs_chosen(self, message: Tabs.Chosen) -> None:
+        self._choose(message.view)
+
+    def _choose(self, view: View) -> None:
+        self.view = view
+        self._looks.want_groups(view is GROUPS)
+        self._show()
+
+    def action_sort(self, by: int) -> None:
+        """Sort by another of the columns that are shown; None, the model's own order, is one of them."""
+        room = self.query_one(Table).size.width
+        keys: list[str | None] = [None]
+        keys += [
+            one.key
+            for one in self.view.columns
+            if one.title and one.kind not in DRAWN and one.from_columns <= room
+        ]
+        key, _ = self.sorting[self.view.key]
+        at = keys.index(key) if key in keys else 0
+        self.sorting[self.view.key] = (keys[(at + by) % len(keys)], False)
+        self._show()
+
+    def action_reverse(self) -> None:
+        key, is_reversed = self.sorting[self.view.key]
+        self.sorting[self.view.key] = (key, not is_reversed)
+        self._show()
+
+    def on_table_header_clicked(self, message: Table.HeaderClicked) -> None:
+        key, is_reversed = self.sorting[self.view.key]
+        column = next(one for one in self.view.columns if one.key == message.key)
+        if column.title and column.kind not in DRAWN:
+            self.sorting[self.view.key] = (message.key, key == message.key and not is_reversed)
+            self._show()
+
+    def action_filter(self) -> None:
+        text = self.query_one("#filter", Input)
+        text.value = self.wanted_text
+        text.display, self.query_one("#keys").display = True, False
+        text.focus()
+
+    def action_no_filter(self) -> None:
+        self._end_filter("")
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input.display:
+            self.wanted_text = event.value
+            self._show()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._end_filter(event.value)
+
+    def _end_filter(self, text: str) -> None:
+        self.wanted_text = text
+        self.query_one("#filter").display, self.query_one("#keys").display = False, True
+        self.query_one(Table).focus()
+        self._show()
+
+    def action_pause(self) -> None:
+        self.is_paused = not self.is_paused
+        self._show()
+
+    def action_turn_theme(self) -> None:
+        self.theme = theme.LIGHT.name if self._is_dark() else theme.DARK.name
+        self._show()
+
+    def action_help(self) -> None:
+        self.push_screen(TextScreen("mpbroker top", Text(HELP)))
+
+    def on_table_opened(self, message: Table.Opened) -> None:
+        self.push_screen(TextScreen(self.view.title, self._details(message.row)))
+
+    def _details(self, row: Row) -> Text:
+        """Return everything about a row, also what the terminal has no column for."""
+        titles = {one.key: one for one in self.view.columns if one.kind not in DRAWN and one.title}
+        pairs = [(one.key, text_of(row[key], one.kind)) for key, one in titles.items()]
+        pairs += [
+            (key, printable(str(value))) for key, value in row.items() if _is_extra(key, value, self.view)
+        ]
+        width = max(len(key) for key, _ in pairs)
+        text = Text()
+        for key, value in pairs:
+            text.append(f"{key.ljust(width)}  ", style=self.theme_variables["quiet"])
+            text.append(f"{value}\n")
+        if self.view is GROUPS:
+            text.append(f"\n{self._lags(row['group'])}")
+        return text
+
+    def _lags(self, group: str) -> str:
+        lines = [
+            f"{topic}-{partition}: {offset:,} of {end:,}, lag {max(end - offset, 0):,}"
+            for topic, partition, offset, end in self.model.committed_of(group)
+        ]
+        return "\n".join(map(printable, lines))
+
+
+def _is_extra(key: str, value: Any, view: View) -> bool:
+    return value is not None and key not in {one.key for one in view.columns}

@@ -1,0 +1,132 @@
+"""The views of `mpbroker top`: their columns, and the names that rows have in JSON."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+
+class Kind(Enum):
+    """How a value is written: see `text`."""
+
+    TEXT = "text"
+    STATE = "state"
+    NUMBER = "number"
+    RATE = "rate"
+    BYTES = "bytes"
+    BYTE_RATE = "bytes a second"
+    MS = "milliseconds"
+    PERCENT = "percent"
+    BAR = "percent, drawn"
+    TREND = "values over time"
+
+
+class Column(NamedTuple):
+    """A column. It is shown where the terminal has at least `from_columns` columns.
+
+    `is_wide`: it takes the room that the others leave.
+    """
+
+    key: str
+    title: str
+    kind: Kind
+    from_columns: int = 0
+    is_wide: bool = False
+
+
+class View(NamedTuple):
+    """A view: what `--view` calls it, its tab, its columns, and by which it is sorted at first.
+
+    Rows with the same value stand in the order in which the model has them.
+    """
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    sorted_by: str | None = None
+
+
+PROCESSES: Final = View(
+    "processes",
+    "Processes",
+    (
+        Column("name", "PROCESS", Kind.TEXT, is_wide=True),
+        Column("pid", "PID", Kind.NUMBER),
+        Column("cpu_percent", "CPU %", Kind.PERCENT),
+        Column("cpu_bar", "", Kind.BAR, 80),
+        Column("pss_bytes", "PSS", Kind.BYTES),
+        Column("requests_per_s", "REQ/S", Kind.RATE, 104),
+        Column("turns_per_s", "TURNS/S", Kind.RATE, 116),
+        Column("heartbeat_age_ms", "BEAT ms", Kind.MS, 92),
+        Column("restarts", "RESTARTS", Kind.NUMBER),
+        Column("state", "STATE", Kind.STATE),
+    ),
+)
+REQUESTS: Final = View(
+    "requests",
+    "Requests",
+    (
+        Column("api", "API", Kind.TEXT, is_wide=True),
+        Column("requests_per_s", "REQ/S", Kind.RATE),
+        Column("bytes_per_s", "IN", Kind.BYTE_RATE, 72),
+        Column("errors_per_s", "ERR/S", Kind.RATE),
+        Column("p50_ms", "p50 ms", Kind.MS),
+        Column("p95_ms", "p95 ms", Kind.MS, 88),
+        Column("p99_ms", "p99 ms", Kind.MS),
+        Column("queue_p99_ms", "QUEUE", Kind.MS, 100),
+        Column("local_p99_ms", "LOCAL", Kind.MS, 100),
+        Column("remote_p99_ms", "REMOTE", Kind.MS, 110),
+        Column("send_p99_ms", "SEND", Kind.MS, 110),
+        Column("total", "TOTAL", Kind.NUMBER),
+    ),
+    "requests_per_s",
+)
+MEMORY: Final = View(
+    "memory",
+    "Rings & arenas",
+    (
+        Column("name", "PROCESS", Kind.TEXT, is_wide=True),
+        Column("arena_bytes", "ARENA", Kind.BYTES),
+        Column("arena_limit_bytes", "LIMIT", Kind.BYTES, 108),
+        Column("arena_percent", "", Kind.BAR, 96),
+        Column("queued", "QUEUED", Kind.NUMBER),
+        Column("answers", "ANSWERS", Kind.NUMBER),
+        Column("waiting", "WAITING", Kind.NUMBER),
+        Column("ring_full", "RING FULL", Kind.NUMBER),
+        Column("memory_full", "MEM FULL", Kind.NUMBER),
+        Column("fences", "FENCES", Kind.NUMBER, 116),
+    ),
+)
+PARTITIONS: Final = View(
+    "partitions",
+    "Partitions",
+    (
+        Column("topic", "TOPIC", Kind.TEXT, is_wide=True),
+        Column("partition", "PART", Kind.NUMBER),
+        Column("records_per_s", "RECORDS/S", Kind.RATE),
+        Column("trend", "TREND", Kind.TREND, 96),
+        Column("size_bytes", "SIZE", Kind.BYTES),
+        Column("segments", "SEG", Kind.NUMBER, 72),
+        Column("log_start_offset", "START", Kind.NUMBER),
+        Column("log_end_offset", "END", Kind.NUMBER),
+    ),
+    "records_per_s",
+)
+GROUPS: Final = View(
+    "groups",
+    "Groups",
+    (
+        Column("group", "GROUP", Kind.TEXT, is_wide=True),
+        Column("state", "STATE", Kind.STATE),
+        Column("members", "MEMBERS", Kind.NUMBER),
+        Column("partitions", "PARTS", Kind.NUMBER),
+        Column("lag", "LAG", Kind.NUMBER),
+        Column("trend", "TREND", Kind.TREND, 72),
+        Column("committed_per_s", "READ/S", Kind.RATE),
+        Column("topics", "TOPICS", Kind.TEXT, 100),
+    ),
+    "lag",
+)
+VIEWS: Final = (PROCESSES, REQUESTS, MEMORY, PARTITIONS, GROUPS)
+# Drawn only: the same values stand in other columns, or are no values of this moment.
+DRAWN: Final = (Kind.TREND,)

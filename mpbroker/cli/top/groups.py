@@ -1,0 +1,78 @@
+"""Looks at consumer groups through a client: three requests, however many groups there are."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from mpbroker.cli.client import read_config
+from mpbroker.cli.top.samples import Groups, GroupSeen, Place
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.config import parse_servers
+from mpbroker.client.errors import ApiFailed, ClientError
+from mpbroker.protocol import messages as m
+
+PATIENCE_MS: Final = 5_000
+_ADVICE: Final = "name another listener with -b, and what it asks for with --command-config"
+
+
+class GroupLooks:
+    """A client that asks one broker for its groups. Use it as a context manager."""
+
+    def __init__(self, address: str, command_config: Path | None) -> None:
+        config = msgspec.structs.replace(read_config(command_config), request_timeout_ms=PATIENCE_MS)
+        self._cluster = Cluster(parse_servers(address), config, _ADVICE)
+
+    def __enter__(self) -> GroupLooks:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._cluster.close()
+
+    def look(self) -> Groups:
+        """Return the groups, or why they are not known."""
+        try:
+            found = self._groups()
+        except ClientError as error:
+            return Groups(time.monotonic_ns(), problem=str(error))
+        return Groups(time.monotonic_ns(), tuple(found))
+
+    def _groups(self) -> list[GroupSeen]:
+        listed: m.ListGroupsResponse = self._cluster.ask_any(m.ListGroupsRequest())
+        if listed.error_code:
+            raise ApiFailed("groups", listed.error_code)
+        names = [one.group_id for one in listed.groups]
+        if not names:
+            return []
+        described: m.DescribeGroupsResponse = self._cluster.ask_any(m.DescribeGroupsRequest(names))
+        members = {one.group_id: len(one.members) for one in described.groups if not one.error_code}
+        committed = self._committed(names)
+        return [
+            GroupSeen(
+                one.group_id,
+                one.group_state,
+                members.get(one.group_id),
+                committed.get(one.group_id, {}),
+            )
+            for one in listed.groups
+        ]
+
+    def _committed(self, names: list[str]) -> dict[str, dict[Place, int]]:
+        """Return the committed offsets of the groups. One whose offsets may not be read has none."""
+        wanted = [m.OffsetFetchRequest.OffsetFetchRequestGroup(name, topics=None) for name in names]
+        response: m.OffsetFetchResponse = self._cluster.ask_any(m.OffsetFetchRequest(groups=wanted))
+        return {
+            group.group_id: {
+                (topic.name, one.partition_index): one.committed_offset
+                for topic in group.topics
+                for one in topic.partitions
+                if one.committed_offset >= 0
+            }
+            for group in response.groups
+        }

@@ -1,0 +1,170 @@
+"""Looks at a running broker: its supervisor's report, its shared memory, the kernel's of its processes.
+
+Nothing of it costs the data path anything. Shared memory and the kernel answer when the supervisor does not.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from mpbroker.cli.control import ControlClient
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, ProcessSeen, Sample
+from mpbroker.ipc.pointer import PUBLIC_NAME
+from mpbroker.metrics import snapshot
+from mpbroker.metrics.snapshot import Snapshot
+from mpbroker.protocol.topic_names import METADATA_TOPIC
+from shm.region import LayoutMismatch, Region, RegionUnavailable
+
+SUPERVISOR_PATIENCE_S: Final = 2.0
+_PSS: Final = "Pss:"
+
+
+class LiveBroker:
+    """One run of a broker. `control` is the client of its supervisor."""
+
+    def __init__(self, control: ControlClient) -> None:
+        self.control = control
+        control.timeout_seconds = SUPERVISOR_PATIENCE_S
+        self._public: Region | None = None
+        self._processes: tuple[ProcessSeen, ...] = ()
+        self._broker = BrokerSeen(Health.UNKNOWN)
+
+    def look(self) -> Sample:
+        """Take a sample. Raises CliError if neither supervisor nor living shared memory can be reached."""
+        taken_ns = time.monotonic_ns()
+        try:
+            status = self.control.call("status")
+        except CliError as error:
+            if self._public is None or not self._public.owner_is_alive():
+                raise
+            return self._sample(taken_ns, self._silent(str(error)), self._processes)
+        self._broker = broker_of(status)
+        self._processes = processes_of(status)
+        self._attach(self._broker.pid)
+        return self._sample(taken_ns, self._broker, self._processes)
+
+    def _silent(self, problem: str) -> BrokerSeen:
+        known = self._broker
+        return BrokerSeen(
+            Health.SILENT,
+            problem,
+            known.pid,
+            known.node_id,
+            known.version,
+            None,
+            known.listeners,
+            known.log_dirs,
+        )
+
+    def _sample(self, taken_ns: int, broker: BrokerSeen, processes: tuple[ProcessSeen, ...]) -> Sample:
+        counts = snapshot.take(self._public) if self._public is not None else None
+        return Sample(
+            taken_ns, broker, processes, counts, partitions_of(counts) if counts is not None else ()
+        )
+
+    def _attach(self, pid: int | None) -> None:
+        """Attach the region of the supervisor that has answered. Raises CliError."""
+        if self._public is not None and self._public.owner_pid == pid:
+            return
+        self._public = None
+        path = self.control.checked(PUBLIC_NAME)
+        try:
+            self._public = snapshot.attach(path)
+        except RegionUnavailable as error:
+            raise CliError(f"{path} cannot be read: {error}") from error
+        except LayoutMismatch as error:
+            raise CliError(str(error)) from error
+
+
+def broker_of(status: dict[str, Any]) -> BrokerSeen:
+    """Return what the supervisor's report says of the broker as a whole."""
+    recovery = status.get("recovery") or []
+    offline = int(status.get("offline_partitions", 0))
+    notes = []
+    if recovery:
+        notes.append(_recovery_text(recovery))
+    if offline:
+        notes.append(f"{offline} partition(s) offline, see its log")
+    notes += [
+        f"{one['log_dir']} is offline" for one in status.get("log_dirs", ()) if one["state"] != "online"
+    ]
+    return BrokerSeen(
+        health=Health.RECOVERING if recovery else Health.RUNNING,
+        note="; ".join(notes),
+        pid=status.get("pid"),
+        node_id=status.get("node_id"),
+        version=str(status.get("version", "")),
+        up_s=status.get("up_s"),
+        listeners=tuple(status.get("listeners", ())),
+        log_dirs=tuple(one["log_dir"] for one in status.get("log_dirs", ())),
+        connections=status.get("connections"),
+        offline_partitions=offline,
+    )
+
+
+def _recovery_text(rows: list[dict[str, Any]]) -> str:
+    done, left = (sum(int(row[name]) for row in rows) for name in ("partitions_done", "partitions_left"))
+    return f"{done:,} of {done + left:,} partitions recovered"
+
+
+def processes_of(status: dict[str, Any]) -> tuple[ProcessSeen, ...]:
+    """Return the supervisor and the processes of its report, with what the kernel says of their memory."""
+    pid = status.get("pid")
+    found = [ProcessSeen("supervisor", pid, "running", 0, _cpu_s(pid), pss_bytes(pid))]
+    for row in status.get("processes", ()):
+        is_running = row["state"] == "running"
+        found.append(
+            ProcessSeen(
+                name=row["name"],
+                pid=row["pid"] or None,
+                state=row.get("status") or row["state"] if is_running else row["state"],
+                restarts=row["restarts"],
+                cpu_s=row.get("cpu_s"),
+                pss_bytes=pss_bytes(row["pid"]),
+                heartbeat_age_ms=row.get("heartbeat_age_ms"),
+                last_error=row.get("last_error", ""),
+            )
+        )
+    return tuple(found)
+
+
+def _cpu_s(pid: int | None) -> float | None:
+    try:
+        return sum(psutil.Process(pid).cpu_times()[:2]) if pid else None
+    except (psutil.Error, OSError):
+        return None
+
+
+def pss_bytes(pid: int | None) -> int | None:
+    """Return the memory of a process, with its share of what it has in common with others (Linux: PSS).
+
+    None if the process is another user's, or has gone.
+    """
+    if not pid:
+        return None
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(_PSS)), None)
+
+
+def partitions_of(counts: Snapshot) -> tuple[PartitionSeen, ...]:
+    """Return the partitions of clients' topics."""
+    return tuple(
+        PartitionSeen(
+            one.topic,
+            one.partition,
+            one.log_start,
+            one.log_end,
+            one.sizes[1] if one.sizes is not None else None,
+            one.sizes[0] if one.sizes is not None else None,
+        )
+        for one in counts.logs
+        if one.topic != METADATA_TOPIC
+    )

@@ -1,0 +1,111 @@
+"""`mpbroker top --once`: what is seen at one moment, as tables or as one JSON document, for pipes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.top.columns import DRAWN, GROUPS, View
+from mpbroker.cli.top.model import Model, Row, arranged
+from mpbroker.cli.top.samples import Groups, Health
+from mpbroker.cli.top.text import duration, text_of
+from mpbroker.cli.top.watch import GroupWatch, Wanted, Watch
+from mpbroker.protocol.printable import printable
+
+
+def seen_once(wanted: Wanted, interval_s: float, *, with_groups: bool) -> Model:
+    """Look twice, so that there are rates; at directories at rest once. Raises CliError, ConfigError."""
+    watch, model = Watch(wanted), Model()
+    first = watch.first()
+    model.add(first)
+    if first.broker.pid is not None and interval_s > 0:
+        time.sleep(interval_s)
+        model.add(watch.look())
+    if with_groups:
+        model.add_groups(_groups(watch, wanted, model))
+    return model
+
+
+def _groups(watch: Watch, wanted: Wanted, model: Model) -> Groups:
+    at_rest = watch.groups_at_rest()
+    if at_rest is not None:
+        return at_rest
+    assert model.sample is not None
+    groups = GroupWatch(wanted)
+    try:
+        return groups.look(model.sample.broker)
+    finally:
+        groups.close()
+
+
+def document(model: Model, views: Iterable[View]) -> dict[str, Any]:
+    """Return everything as one JSON object. Rates and latencies that are not known are null."""
+    assert model.sample is not None
+    broker = model.sample.broker
+    found: dict[str, Any] = {
+        "broker": {
+            "health": broker.health.name.lower(),
+            "note": broker.note or None,
+            "pid": broker.pid,
+            "node_id": broker.node_id,
+            "version": broker.version or None,
+            "up_s": broker.up_s,
+            "listeners": broker.listeners,
+            "log_dirs": broker.log_dirs,
+            "connections": broker.connections,
+            "offline_partitions": broker.offline_partitions,
+        },
+        "rates": model.summary._asdict(),
+    }
+    for view in views:
+        drawn = {column.key for column in view.columns if column.kind in DRAWN or not column.title}
+        found[view.key] = [
+            {key: value for key, value in row.items() if key not in drawn} for row in _sorted(model, view)
+        ]
+    if GROUPS.key in found and model.groups is not None and model.groups.problem:
+        found["groups_problem"] = model.groups.problem
+    return found
+
+
+def show(model: Model, views: Iterable[View], *, as_json: bool) -> None:
+    """Print everything."""
+    views = tuple(views)
+    if as_json:
+        print_json(document(model, views))
+        return
+    print(_headline(model))
+    for view in views:
+        print()
+        print_table(
+            [column.title for column in _columns(view)],
+            [[_cell(row, column) for column in _columns(view)] for row in _sorted(model, view)],
+            title=view.title,
+        )
+    if GROUPS in views and model.groups is not None and model.groups.problem:
+        print(printable(f"groups are not known: {model.groups.problem}"))
+
+
+def _sorted(model: Model, view: View) -> list[Row]:
+    return arranged(model.rows(view), view, "", view.sorted_by, is_reversed=False)
+
+
+def _columns(view: View) -> list[Any]:
+    return [column for column in view.columns if column.kind not in DRAWN and column.title]
+
+
+def _cell(row: Row, column: Any) -> str:
+    return text_of(row[column.key], column.kind)
+
+
+def _headline(model: Model) -> str:
+    assert model.sample is not None
+    broker, seen = model.sample.broker, model.summary
+    parts = [f"mpbroker: {broker.health.value}"]
+    parts += [f"node {broker.node_id}"] if broker.node_id is not None else []
+    parts += [f"up {duration(broker.up_s)}"] if broker.up_s is not None else []
+    parts += [", ".join(broker.listeners or broker.log_dirs)]
+    if broker.health is Health.RUNNING and seen.requests_per_s is not None:
+        parts.append(f"{seen.requests_per_s:.0f} requests/s, {seen.messages_in_per_s or 0:.0f} records/s in")
+    return printable(", ".join(filter(None, parts)) + (f"\n{broker.note}" if broker.note else ""))

@@ -1,0 +1,97 @@
+"""What one look at a broker has found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mpbroker.metrics.snapshot import Snapshot
+
+Place = tuple[str, int]
+"""A topic and the number of a partition."""
+
+
+class Health(StrEnum):
+    """How the broker is, by what could be reached of it."""
+
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    SILENT = "supervisor does not answer"
+    STOPPED = "not running"
+    UNKNOWN = "cannot be reached"
+
+
+@dataclass(frozen=True)
+class BrokerSeen:
+    """A broker as a whole. `pid` is the supervisor's, None for one that does not run.
+
+    `note` says what is wrong or missing, "" if nothing is.
+    """
+
+    health: Health
+    note: str = ""
+    pid: int | None = None
+    node_id: int | None = None
+    version: str = ""
+    up_s: float | None = None
+    listeners: tuple[str, ...] = ()
+    log_dirs: tuple[str, ...] = ()
+    connections: int | None = None
+    offline_partitions: int = 0
+
+
+@dataclass(frozen=True)
+class ProcessSeen:
+    """A process of the broker. `cpu_s` is what it has used since its start; None: not known."""
+
+    name: str
+    pid: int | None
+    state: str
+    restarts: int
+    cpu_s: float | None = None
+    pss_bytes: int | None = None
+    heartbeat_age_ms: float | None = None
+    last_error: str = ""
+
+
+@dataclass(frozen=True)
+class PartitionSeen:
+    """A partition. Size and number of segments are None where nobody has looked yet."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    size_bytes: int | None = None
+    segments: int | None = None
+
+
+@dataclass(frozen=True)
+class GroupSeen:
+    """A group and its committed offsets. `members` is None where only the offsets are known."""
+
+    group: str
+    state: str
+    members: int | None
+    committed: Mapping[Place, int]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """All groups at one moment, or in `problem` why they are not known. `taken_ns`: CLOCK_MONOTONIC."""
+
+    taken_ns: int
+    groups: tuple[GroupSeen, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A look at a broker. `taken_ns`: CLOCK_MONOTONIC; `counts`: None where there is no shared memory."""
+
+    taken_ns: int
+    broker: BrokerSeen
+    processes: tuple[ProcessSeen, ...] = ()
+    counts: Snapshot | None = None
+    partitions: tuple[PartitionSeen, ...] = ()

@@ -1,0 +1,119 @@
+"""Values as text for people: short, with units, with three digits that count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from mpbroker.cli.top.columns import Kind
+from mpbroker.protocol.printable import printable
+
+NOTHING: Final = "-"
+BAR_CELLS: Final = 10
+TREND_CELLS: Final = 12
+_EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
+_LEFT_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_UNITS: Final = ("", "k", "M", "G", "T", "P")
+_RIGHT: Final = frozenset(Kind) - {Kind.TEXT, Kind.STATE, Kind.BAR, Kind.TREND}
+
+
+def is_right(kind: Kind) -> bool:
+    """Tell whether values of this kind stand at the right of their column."""
+    return kind in _RIGHT
+
+
+def text_of(value: Any, kind: Kind) -> str:
+    """Write a value; None is a dash where there can be numbers, and nothing where something is drawn."""
+    if kind is Kind.TREND:
+        return trend(value or ())
+    if kind is Kind.BAR:
+        return "" if value is None else bar(value)
+    if value is None or value == "":
+        return NOTHING
+    if kind in (Kind.TEXT, Kind.STATE):
+        return printable(str(value))
+    return _of_number(value, kind)
+
+
+def _of_number(value: float, kind: Kind) -> str:
+    if kind is Kind.BYTES:
+        return byte_text(value)
+    if kind is Kind.BYTE_RATE:
+        return f"{byte_text(value)}/s"
+    if kind is Kind.NUMBER:
+        return str(int(value))
+    if kind is Kind.PERCENT:
+        return f"{value:.1f}"
+    return short(value)
+
+
+def short(value: float) -> str:
+    """Write three digits that count: 0.12, 4.5, 870, 12.3k."""
+    if value == 0:
+        return "0"
+    if abs(value) < 10:
+        return f"{value:.2f}" if abs(value) < 1 else f"{value:.1f}"
+    number, unit = scaled(value)
+    return f"{number:.0f}{unit}" if not unit or number >= 99.95 else f"{number:.1f}{unit}"
+
+
+def byte_text(value: float) -> str:
+    """Write bytes in units of a thousand, as disks and networks count: 870 B, 1.2 MB."""
+    number, unit = scaled(value)
+    digits = 0 if not unit or number >= 99.95 else 1
+    return f"{number:.{digits}f} {unit}B"
+
+
+def scaled(value: float) -> tuple[float, str]:
+    """Return the value in the largest unit in which it is at least 1, as it will be after rounding."""
+    unit = 0
+    while abs(value) >= 999.5 and unit < len(_UNITS) - 1:
+        value /= 1000
+        unit += 1
+    return value, _UNITS[unit]
+
+
+def duration(seconds: float) -> str:
+    """Write how long something lasts: 8 s, 3:04:05, 12 d 03:04."""
+    whole = int(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours:02d}:{minutes:02d}"
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if whole >= 60 else f"{whole} s"
+
+
+def bar(percent: float, cells: int = BAR_CELLS) -> str:
+    """Draw a part of a hundred in `cells` characters."""
+    eighths = round(min(max(percent, 0.0), 100.0) / 100 * cells * 8)
+    # What is not nothing is seen.
+    eighths = max(eighths, int(percent > 0))
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_LEFT_EIGHTHS[rest] if rest else "")).ljust(cells)
+
+
+def trend(values: Sequence[float], cells: int = TREND_CELLS) -> str:
+    """Draw the last values in a line, the newest at the right. An eighth stays free below the line above."""
+    last = values[-cells:]
+    largest = max(last, default=0.0)
+    return "".join(_EIGHTHS[_height(value, largest, 7)] for value in last).rjust(cells)
+
+
+def columns_of(values: Sequence[float], cells: int, lines: int) -> list[str]:
+    """Draw the last `cells` values as columns of up to `lines` characters, the newest at the right.
+
+    The largest has the full height; what is not 0 has at least an eighth of a character.
+    """
+    last = list(values[-cells:])
+    largest = max(last, default=0.0)
+    heights = [_height(value, largest, lines * 8) for value in last]
+    drawn = []
+    for line in range(lines - 1, -1, -1):
+        row = "".join(_EIGHTHS[min(max(height - line * 8, 0), 8)] for height in heights)
+        drawn.append(row.rjust(cells))
+    return drawn
+
+
+def _height(value: float, largest: float, full: int) -> int:
+    if value <= 0 or largest <= 0:
+        return 0
+    return max(round(value / largest * full), 1)

@@ -1,0 +1,131 @@
+"""Decides at each look whether the broker runs or its directories are at rest, and says what has changed.
+
+A broker that is killed, stopped or started while somebody watches is seen at the next look.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mpbroker.cli.control import ControlClient
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.here import by_port
+from mpbroker.cli.top import at_rest
+from mpbroker.cli.top.at_rest import NotAtRest
+from mpbroker.cli.top.groups import GroupLooks
+from mpbroker.cli.top.live import LiveBroker
+from mpbroker.cli.top.samples import BrokerSeen, Groups, Health, Sample
+
+AT_REST_EVERY_S: Final = 5.0
+"""Directories at rest change seldom, and reading them costs more than shared memory."""
+
+
+class Wanted(NamedTuple):
+    """Which broker to watch: as the flags of `mpbroker top` say."""
+
+    log_dirs: str | None = None
+    bootstrap: str | None = None
+    command_config: Path | None = None
+
+
+class Watch:
+    """Looks at one broker again and again. Its methods are called by one thread."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._live: LiveBroker | None = None
+        # Once they are known, a broker that was found by its port is found again without it.
+        self._log_dirs = [one.strip() for one in (wanted.log_dirs or "").split(",") if one.strip()]
+        self._rest: tuple[float, Sample, Groups] | None = None
+
+    def first(self) -> Sample:
+        """Take the first sample. Raises CliError: a broker that was never there is a wrong call."""
+        try:
+            return self._look_alive()
+        except CliError as error:
+            try:
+                return self._look_at_rest()
+            except (NotAtRest, CliError):
+                raise error from None
+
+    def look(self) -> Sample:
+        """Take a sample. What cannot be reached is said in the sample."""
+        try:
+            return self._look_alive()
+        except CliError as error:
+            problem = str(error)
+        self._live = None
+        try:
+            return self._look_at_rest()
+        except (NotAtRest, CliError, OSError):
+            broker = BrokerSeen(Health.UNKNOWN, problem, log_dirs=tuple(self._log_dirs))
+            return Sample(time.monotonic_ns(), broker)
+
+    def groups_at_rest(self) -> Groups | None:
+        """Return the groups in the files, if the last sample was of directories at rest."""
+        return self._rest[2] if self._rest is not None else None
+
+    def _look_alive(self) -> Sample:
+        if self._live is None:
+            self._live = LiveBroker(self._find())
+        sample = self._live.look()
+        self._rest = None
+        self._log_dirs = list(sample.broker.log_dirs) or self._log_dirs
+        return sample
+
+    def _find(self) -> ControlClient:
+        wanted = self._wanted
+        if wanted.bootstrap is not None and wanted.log_dirs is None and not self._log_dirs:
+            return by_port(port_of(wanted.bootstrap))
+        return ControlClient.find(",".join(self._log_dirs) or None)
+
+    def _look_at_rest(self) -> Sample:
+        now_s = time.monotonic()
+        if self._rest is None or now_s - self._rest[0] > AT_REST_EVERY_S:
+            self._rest = None
+            sample, groups = at_rest.look(self._log_dirs or ["data"])
+            self._rest = (now_s, sample, groups)
+        return self._rest[1]
+
+
+class GroupWatch:
+    """Looks at the groups of a running broker; reconnects when its address changes."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._address = ""
+        self._looks: GroupLooks | None = None
+
+    def look(self, broker: BrokerSeen) -> Groups:
+        """Return the groups, or why they are not known. Raises ConfigError for a wrong --command-config."""
+        address = self._wanted.bootstrap or next((one.partition("://")[2] for one in broker.listeners), "")
+        if not address:
+            return Groups(time.monotonic_ns(), problem="the broker has no listener; name one with -b")
+        if self._looks is None or address != self._address:
+            self.close()
+            self._looks = GroupLooks(reachable(address), self._wanted.command_config)
+            self._address = address
+        return self._looks.look()
+
+    def close(self) -> None:
+        if self._looks is not None:
+            self._looks.__exit__(None, None, None)
+            self._looks = None
+
+
+def port_of(bootstrap: str) -> int:
+    """Return the port of HOST:PORT. Raises CliError."""
+    port = bootstrap.split(",")[0].rpartition(":")[2]
+    if not port.isdecimal():
+        raise CliError(f"-b {bootstrap!r} has no port: write HOST:PORT, or name --log-dirs", USAGE_ERROR)
+    return int(port)
+
+
+def reachable(address: str) -> str:
+    """Return where this host reaches a listener: one on all addresses is reached on the loopback."""
+    host, colon, port = address.rpartition(":")
+    if address.startswith("unix:") or not colon:
+        return address
+    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]", "") else address

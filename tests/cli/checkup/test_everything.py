@@ -1,0 +1,83 @@
+"""`mpbroker doctor` as it is called: exit codes, JSON, beside a running broker."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mpbroker.cli.main import main
+from mpbroker.testing import Broker
+
+Typed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Runs the command here; returns its exit code, and what it prints."""
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["mpbroker", "doctor", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return call
+
+
+def test_where_nothing_is_missing_it_says_so(typed: Typed, tmp_path: Path) -> None:
+    code, out, err = typed("--log-dirs", tmp_path / "data", "--listeners", "PLAINTEXT://127.0.0.1:0")
+    assert (code, err) == (0, ""), out
+    assert out.splitlines()[-1] == "No problems: a broker with these settings can run here."
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_problems_are_counted_and_have_advice(typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, out, _ = typed("--json", "--log-dirs", tmp_path / "file", "--listeners", "PLAINTEXT://192.0.2.1:1")
+    document = json.loads(out)
+    problems = [row for row in document["checks"] if row["state"] == "problem"]
+    assert (code, document["problems"]) == (1, len(problems))
+    assert {f"log.dirs {tmp_path / 'file'}", "listener PLAINTEXT"} <= {row["name"] for row in problems}
+    assert all(row["advice"] for row in problems)
+
+
+def test_nothing_about_spark_is_a_problem_of_the_broker(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    code, out, _ = typed("--json", "--log-dirs", tmp_path, "--listeners", "PLAINTEXT://127.0.0.1:0")
+    found = {row["name"]: row for row in json.loads(out)["checks"]}
+    assert (code, found["Java"]["state"]) == (0, "note")
+    assert "doctor spark" in found["Java"]["advice"]
+
+
+def test_a_running_broker_has_its_ports(typed: Typed, mpbroker_broker: Broker) -> None:
+    listener = f"PLAINTEXT://{mpbroker_broker.bootstrap_servers}"
+    code, out, _ = typed("--json", "--log-dirs", mpbroker_broker.log_dir, "--listeners", listener)
+    found = {row["name"]: row for row in json.loads(out)["checks"]}
+    assert code == 0, out
+    assert found["broker"]["found"].startswith("runs on")
+    assert "is served by the broker" in found["listener PLAINTEXT"]["found"]
+    assert found["advertised PLAINTEXT"]["found"].endswith("answers")
+    assert "topics" not in found
+    assert mpbroker_broker.is_running
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-o", "num.partitions=none"), "num.partitions"),
+        (("--config", "/nonexistent.properties"), "/nonexistent.properties"),
+        (("--json", "spark"), "options go behind spark"),
+    ],
+)
+def test_wrong_calls(typed: Typed, arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = typed(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err

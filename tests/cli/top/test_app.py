@@ -1,0 +1,276 @@
+"""The terminal application, by its keys, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from mpbroker.cli.top import theme
+from mpbroker.cli.top.app import TextScreen, TopApp
+from mpbroker.cli.top.columns import GROUPS, MEMORY, PARTITIONS, PROCESSES, REQUESTS, View
+from mpbroker.cli.top.panels import Cards, Headline, Tabs
+from mpbroker.cli.top.samples import Health
+from mpbroker.cli.top.table import Table
+from mpbroker.cli.top.watch import Wanted, Watch
+from mpbroker.testing import Broker
+from tests.support.filled_broker import RECORDS, fill
+from tests.support.polling import PATIENCE_S
+
+# A terminal that draws all the time is never done with a key.
+INTERVAL_S = 0.4
+POLL_S = 0.05
+
+
+@pytest.fixture(scope="module")
+def shared_broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        fill(broker)
+        yield broker
+
+
+class Terminal:
+    """The application on a terminal of this size; `pilot` presses its keys."""
+
+    def __init__(self, app: TopApp, pilot: Pilot[None]) -> None:
+        self.app = app
+        self.pilot = pilot
+
+    @property
+    def table(self) -> Table:
+        return self.app.query_one(Table)
+
+    def column(self, key: str) -> list[object]:
+        return [row[key] for row in self.table.rows]
+
+    def screen(self) -> list[str]:
+        """What is on the screen, line by line."""
+        strips = self.app.screen._compositor.render_strips()
+        return [strip.text.rstrip() for strip in strips]
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+    async def until(self, holds: Callable[[], object], what: str) -> None:
+        for _ in range(int(PATIENCE_S / POLL_S)):
+            if holds():
+                return
+            await self.pilot.pause(POLL_S)
+        raise AssertionError(f"{what}: not within {PATIENCE_S} s\n" + "\n".join(self.screen()))
+
+    async def until_seen(self, text: str) -> None:
+        await self.until(lambda: any(text in line for line in self.screen()), repr(text))
+
+
+def on_terminal(
+    broker: Broker,
+    act: Callable[[Terminal], Awaitable[None]],
+    size: tuple[int, int] = (80, 24),
+    view: View = PROCESSES,
+) -> None:
+    async def run() -> None:
+        wanted = Wanted(log_dirs=str(broker.log_dir))
+        watch = Watch(wanted)
+        app = TopApp(watch, wanted, watch.first(), interval_s=INTERVAL_S, view=view)
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await act(Terminal(app, pilot))
+
+    asyncio.run(run())
+
+
+def test_each_view_by_its_key(shared_broker: Broker) -> None:
+    async def act(terminal: Terminal) -> None:
+        await terminal.until_seen("running")
+        assert "handler 0" in terminal.column("name")
+        for key, view in (("2", REQUESTS), ("3", MEMORY), ("4", PARTITIONS), ("5", GROUPS), ("1", PROCESSES)):
+            await terminal.press(key)
+            await terminal.until(lambda: terminal.table.rows, view.title)
+            assert terminal.app.query_one(Tabs).view is view
+            lines = terminal.screen()
+            assert len(lines) == 24
+            assert max(map(len, lines)) <= 80
+            # Nothing that is there at 80 columns is cut off.
+            header = next(line for line in lines if view.columns[0].title in line)
+            shown = [one.title for one in view.columns if one.from_columns <= 78]
+            assert all(title in header for title in shown)
+        await terminal.press("left")
+        assert terminal.app.view is GROUPS
+        await terminal.press("tab")
+        assert terminal.app.view is PROCESSES
+
+    on_terminal(shared_broker, act)
+
+
+def test_groups_come_with_their_lag_and_details(shared_broker: Broker) -> None:
+    async def act(terminal: Terminal) -> None:
+        await terminal.until(lambda: terminal.column("lag") == [6], "the lag")
+        assert terminal.column("group") == ["billing"]
+        await terminal.press("enter")
+        await terminal.until_seen("orders-1: 4 of 10, lag 6")
+        await terminal.press("escape")
+        assert not isinstance(terminal.app.screen, TextScreen)
+
+    on_terminal(shared_broker, act, view=GROUPS)
+
+
+def test_rates_of_what_comes_in(shared_broker: Broker) -> None:
+    async def act(terminal: Terminal) -> None:
+        producer = Producer({"bootstrap.servers": shared_broker.bootstrap_servers})
+
+        def grows() -> bool:
+            producer.produce("orders", b"x", partition=0)
+            producer.flush(10)
+            return any(row["records_per_s"] for row in terminal.table.rows)
+
+        await terminal.until(grows, "a rate")
+        # By rate, so that what is written stands first.
+        first = terminal.table.rows[0]
+        assert (first["topic"], first["partition"]) == ("orders", 0)
+        assert max(terminal.app.model.history["messages_in_per_s"]) > 0
+
+    on_terminal(shared_broker, act, view=PARTITIONS)
+
+
+def test_the_filter_and_the_way_out_of_it(shared_broker: Broker) -> None:
+    async def act(terminal: Terminal) -> None:
+        await terminal.until(lambda: len(terminal.table.rows) == 3, "all partitions")
+        await terminal.press("slash", *"ord", "enter")
+        assert terminal.column("topic") == ["orders", "orders"]
+        assert terminal.table.has_focus
+        await terminal.until_seen("filter: ord")
+        await terminal.press("slash")
+        assert terminal.app.query_one(Input).value == "ord"
+        await terminal.press(*"none")
+        await terminal.until_seen("nothing has 'none'")
+        await terminal.press("escape")
+        assert len(terminal.table.rows) == 3
+        assert not terminal.app.query_one(Input).display
+
+    on_terminal(shared_broker, act, view=PARTITIONS)
+
+
+def test_sorting_by_each_column_and_the_other_way_round(shared_broker: Broker) -> None:
+    async def act(terminal: Terminal) -> None:
+        await terminal.press("S")  # before the default, records/s, is the number of the partition
+        await terminal.until_seen("sort: PART")
+        await terminal.press("r")
+        assert [row["partition"] for row in terminal.table.rows][-1] == 1
+        await terminal.press("r")
+        assert next(row["partition"] for row in terminal.table.rows) == 1
+        seen = set()
+        for _ in range(8):
+            terminal.app.action_sort(1)
+            seen.add(terminal.app.sorting[PARTITIONS.key][0])
+        assert seen == {
+            *(None, "topic", "partition", "records_per_s", "size_bytes", "segments"),
+            *("log_start_offset", "log_end_offset"),
+        }
+        await terminal.pilot.click(Table, offset=(1, 0))  # the header of the first column
+        assert terminal.app.sorting[PARTITIONS.key] == ("topic", False)
+        await terminal.pilot.click(Table, offset=(1, 0))
+        assert terminal.app.sorting[PARTITIONS.key] == ("topic", True)
+
+    on_terminal(shared_broker, act, view=PARTITIONS)
+
+
+def test_the_cursor_stays_on_its_row(shared_broker: Broker) -> None:
+    many = shared_broker.create_topic("many", partitions=20)
+
+    async def act(terminal: Terminal) -> None:
+        table = terminal.table
+        await terminal.until(lambda: len(table.rows) == 23, "all partitions")
+        terminal.app.sorting[PARTITIONS.key] = ("topic", False)
+        await terminal.press("r", "r", "end")
+        assert table.selected is not None
+        assert table.selected["topic"] == "orders"
+        assert any("orders" in line for line in terminal.screen())
+        await terminal.press("up", "pageup", "home")
+        assert table.selected["topic"] == "__consumer_offsets"
+        await terminal.press("r")
+        assert table.selected["topic"] == "__consumer_offsets"
+        assert table._cursor == 22
+
+    on_terminal(shared_broker, act, view=PARTITIONS)
+    shared_broker.delete_topic(many)
+
+
+def test_a_paused_terminal_stays_as_it_is(shared_broker: Broker) -> None:
+    async def act(terminal: Terminal) -> None:
+        await terminal.press("p")
+        await terminal.until_seen("PAUSED")
+        before, seen = terminal.table.rows, terminal.app.model.sample
+        await terminal.until(lambda: terminal.app.model.sample is not seen, "another sample")
+        assert terminal.table.rows is before
+        await terminal.press("p")
+        await terminal.until(lambda: terminal.table.rows is not before, "it goes on")
+
+    on_terminal(shared_broker, act)
+
+
+def test_help_themes_and_the_end(shared_broker: Broker) -> None:
+    async def act(terminal: Terminal) -> None:
+        terminal.app.theme = theme.DARK.name
+        await terminal.press("t")
+        assert terminal.app.theme == theme.LIGHT.name
+        await terminal.press("t")
+        assert terminal.app.theme == theme.DARK.name
+        await terminal.press("question_mark")
+        await terminal.until_seen("the last ten seconds")
+        await terminal.press("q")
+        assert not isinstance(terminal.app.screen, TextScreen)
+        await terminal.press("q")
+        assert not terminal.app.is_running
+
+    on_terminal(shared_broker, act)
+
+
+def test_a_broker_that_is_killed_while_it_is_watched_comes_back(filled_broker: Broker) -> None:
+    async def act(terminal: Terminal) -> None:
+        pid = filled_broker.pid
+        await terminal.until_seen("● running")
+        filled_broker.kill()
+        await terminal.until_seen("● not running")
+        await terminal.until_seen("the last stop was not clean: the next")
+        await terminal.until_seen("4 shows what its directories have")
+        await terminal.press("4")
+        await terminal.until(lambda: RECORDS in terminal.column("log_end_offset"), "its partitions")
+        await terminal.press("5")
+        await terminal.until(lambda: terminal.column("state") == ["stopped"], "its groups")
+        filled_broker.start()
+        await terminal.until_seen("● running")
+        sample = terminal.app.model.sample
+        assert sample is not None
+        assert sample.broker.health is Health.RUNNING
+        assert sample.broker.pid not in (None, pid)
+        await terminal.until(lambda: terminal.column("state") == ["Empty"], "its groups, from the broker")
+
+    on_terminal(filled_broker, act)
+
+
+@pytest.mark.parametrize(("size", "cards"), [((40, 12), 2), ((80, 24), 4), ((140, 40), 6)])
+def test_terminals_of_any_size(shared_broker: Broker, size: tuple[int, int], cards: int) -> None:
+    async def act(terminal: Terminal) -> None:
+        await terminal.until_seen("running")
+        titles = ("In", "Out", "Requests", "Produce", "CPU", "Memory (PSS)")
+        (line,) = [line for line in terminal.screen() if line.strip().startswith("In ")]
+        assert [title in line for title in titles] == [number < cards for number in range(len(titles))]
+        assert terminal.app.query_one(Cards).size.height == (6 if size[1] >= 34 else 4)
+        assert max(map(len, terminal.screen())) <= size[0]
+
+    on_terminal(shared_broker, act, size)
+
+
+def test_a_tab_can_be_clicked(shared_broker: Broker) -> None:
+    async def act(terminal: Terminal) -> None:
+        at = next(line for line in terminal.screen() if "4 Partitions" in line).index("4 Partitions")
+        await terminal.pilot.click(Tabs, offset=(at - 1, 0))
+        await terminal.pilot.pause()
+        assert terminal.app.view is PARTITIONS
+        assert terminal.app.query_one(Headline).size.height == 1
+
+    on_terminal(shared_broker, act)

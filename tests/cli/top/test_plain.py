@@ -1,0 +1,178 @@
+"""`mpbroker top` as pipes, programs and hosts without Textual have it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mpbroker.cli.main import main
+from mpbroker.testing import Broker
+from tests.support.polling import PATIENCE_S, is_readable, until
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*arguments: object, prelude: str = "") -> subprocess.CompletedProcess[str]:
+    code = f"{prelude}\nimport sys; from mpbroker.cli.main import main; sys.argv[0] = 'mpbroker'; main()"
+    environ = {name: value for name, value in os.environ.items() if name != "MPBROKER_RUNTIME_DIR"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "top", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        cwd=ROOT,
+        env=environ,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+Typed = Callable[..., str]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Runs the command here, and returns what it prints."""
+
+    def call(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["mpbroker", "top", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        assert (ended.value.code, said.err) == (0, "")
+        return said.out
+
+    return call
+
+
+def test_tables_and_json_of_a_running_and_of_a_stopped_broker(filled_broker: Broker, typed: Typed) -> None:
+    place = ("--log-dirs", filled_broker.log_dir, "--interval", "0.1")
+    tables = typed(*place, "--once")
+    assert tables.startswith("mpbroker: running, node 1")
+    for title in ("Processes", "Requests", "Rings & arenas", "Partitions", "Groups"):
+        assert f"\n{title}\n" in tables
+    document = json.loads(typed(*place, "--json"))
+    assert document["broker"]["health"] == "running"
+    assert set(document) == {
+        *("broker", "rates", "processes", "requests", "memory", "partitions", "groups"),
+    }
+    assert document["rates"]["bytes_in_per_s"] == 0
+    assert {row["name"] for row in document["processes"]} >= {"supervisor", "log 0"}
+    assert [row["lag"] for row in document["groups"]] == [6]
+    assert all("trend" not in row for row in document["partitions"])
+    filled_broker.stop(keep=True)
+    document = json.loads(typed(*place, "--json", "--view", "partitions"))
+    assert set(document) == {"broker", "rates", "partitions"}
+    assert document["broker"]["health"] == "stopped"
+    assert {(row["topic"], row["log_end_offset"]) for row in document["partitions"]} >= {("orders", 10)}
+    tables = typed(*place, "--once", "--view", "groups")
+    assert tables.startswith("mpbroker: not running, node 1")
+    assert "billing" in tables
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ((), 2, "this is none: add --once, or --json"),
+        (("--once", "--view", "topics"), 2, "--view 'topics' is none of processes, requests, memory, "),
+        (("--once", "--log-dirs", "/nonexistent"), 2, "/nonexistent is not there"),
+        (("--once", "-b", "localhost"), 2, "has no port"),
+        (("--once", "--interval", "0"), 2, "--interval"),
+    ],
+)
+def test_wrong_calls(
+    arguments: tuple[str, ...],
+    code: int,
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(sys, "argv", ["mpbroker", "top", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (code, "")
+    assert text in said.err
+
+
+def test_without_textual_it_says_what_to_install(tmp_path: Path) -> None:
+    """Tables need nothing of it."""
+    prelude = "import sys; sys.modules['textual'] = None"
+    code = f"{prelude}; from mpbroker.cli.main import main; sys.argv[1:] = ['top']; main()"
+    reader, terminal = pty.openpty()
+    try:
+        streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
+        done = subprocess.run(
+            [sys.executable, "-c", code], timeout=PATIENCE_S, check=False, cwd=ROOT, **streams
+        )
+        said = os.read(reader, 65536)
+    finally:
+        os.close(reader)
+        os.close(terminal)
+    assert done.returncode == 1
+    assert b"pip install 'mpbroker[console]'" in said
+    done = run("--once", "--log-dirs", tmp_path, prelude=prelude)
+    assert "no broker is running on" in done.stderr
+
+
+def test_nothing_of_it_is_loaded_for_other_commands() -> None:
+    code = (
+        "import sys; from mpbroker.cli.main import app; "
+        "app(['ctl', '--help'], standalone_mode=False); "
+        "print(sorted(one for one in sys.modules if one.startswith(('textual', 'mpbroker.cli.top'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True, cwd=ROOT
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("term", ["xterm-256color", "vt100"])
+def test_on_a_real_terminal_it_draws_and_goes(filled_broker: Broker, term: str) -> None:
+    """With and without colours."""
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "mpbroker", "top", "--log-dirs", str(filled_broker.log_dir)]
+    environ = {**os.environ, "TERM": term, "COLUMNS": "", "LINES": ""}
+    environ.pop("COLORTERM", None)
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=ROOT, env=environ
+    ) as running:
+        os.close(terminal)
+        seen = b""
+        try:
+
+            def draws() -> bool:
+                nonlocal seen
+                if is_readable(reader):
+                    seen += os.read(reader, 65536)
+                return b"handler 0" in seen and b"Produce" in seen
+
+            until(draws, "it draws")
+            os.write(reader, b"q")
+            # It may wait for room in the terminal until it is read.
+            until(lambda: running.poll() is not None, "it goes", step=lambda: _drain(reader))
+            assert running.returncode == 0, seen
+        finally:
+            running.kill()
+            os.close(reader)
+
+
+def _drain(reader: int) -> None:
+    """Take what is there. The terminal ends with its last user."""
+    with contextlib.suppress(OSError):
+        if is_readable(reader, 0.05):
+            os.read(reader, 65536)

@@ -1,0 +1,216 @@
+"""Looks at real brokers: alive, jammed, killed, stopped, started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.top import at_rest
+from mpbroker.cli.top.samples import Health, PartitionSeen, Sample
+from mpbroker.cli.top.watch import GroupWatch, Wanted, Watch, port_of, reachable
+from mpbroker.testing import Broker
+from tests.support.filled_broker import COMMITTED, RECORDS, commit
+from tests.support.polling import until
+
+
+def wanted(broker: Broker) -> Wanted:
+    return Wanted(log_dirs=str(broker.log_dir))
+
+
+def partition(sample: Sample, number: int) -> PartitionSeen:
+    (found,) = [one for one in sample.partitions if (one.topic, one.partition) == ("orders", number)]
+    return found
+
+
+def test_a_running_broker_is_seen_as_a_whole(filled_broker: Broker) -> None:
+    sample = Watch(wanted(filled_broker)).first()
+    broker = sample.broker
+    assert (broker.health, broker.pid, broker.note) == (Health.RUNNING, filled_broker.pid, "")
+    assert broker.listeners == (f"PLAINTEXT://{filled_broker.bootstrap_servers}",)
+    assert {"supervisor", "acceptor", "processor 0", "handler 0", "log 0", "coordinator"} <= {
+        one.name for one in sample.processes
+    }
+    assert all(one.pid and one.pss_bytes and one.cpu_s is not None for one in sample.processes)
+    assert partition(sample, 1).log_end_offset == RECORDS
+    assert {one.topic for one in sample.partitions} == {"orders", "__consumer_offsets"}
+    groups = GroupWatch(wanted(filled_broker))
+    (billing,) = groups.look(broker).groups
+    groups.close()
+    assert (billing.group, billing.state, billing.members) == ("billing", "Empty", 0)
+    assert billing.committed == {("orders", 1): COMMITTED}
+
+
+def test_a_broker_is_found_by_its_port_and_found_again(filled_broker: Broker) -> None:
+    watch = Watch(Wanted(bootstrap=filled_broker.bootstrap_servers))
+    assert watch.first().broker.pid == filled_broker.pid
+    filled_broker.stop(keep=True)
+    assert watch.look().broker.health is Health.STOPPED
+    filled_broker.start()
+    assert watch.look().broker.pid == filled_broker.pid
+
+
+def test_a_stopped_broker_shows_what_its_directories_have(filled_broker: Broker) -> None:
+    filled_broker.stop(keep=True)
+    watch = Watch(wanted(filled_broker))
+    sample = watch.first()
+    assert (sample.broker.health, sample.broker.note, sample.broker.node_id) == (Health.STOPPED, "", 1)
+    assert (sample.counts, sample.processes) == (None, ())
+    seen = partition(sample, 1)
+    assert (seen.log_start_offset, seen.log_end_offset, seen.segments) == (0, RECORDS, 1)
+    segment = next((filled_broker.log_dir / "orders-1").glob("*.log"))
+    assert seen.size_bytes == segment.stat().st_size
+    assert partition(sample, 0).log_end_offset == 0
+    groups = watch.groups_at_rest()
+    assert groups is not None
+    assert [(one.group, one.members, one.committed) for one in groups.groups] == [
+        ("billing", None, {("orders", 1): COMMITTED})
+    ]
+
+
+def test_a_killed_broker_is_told_and_so_is_its_successor(filled_broker: Broker) -> None:
+    watch = Watch(wanted(filled_broker))
+    before = watch.first()
+    filled_broker.kill()
+    sample = watch.look()
+    assert sample.broker.health is Health.STOPPED
+    assert "not clean" in sample.broker.note
+    # No checkpoint is so young: this is what the segments have.
+    assert partition(sample, 1).log_end_offset == RECORDS
+    groups = watch.groups_at_rest()
+    assert groups is not None
+    assert [one.committed for one in groups.groups] == [{("orders", 1): COMMITTED}]
+    filled_broker.start()
+    after = watch.look()
+    assert after.broker.health is Health.RUNNING
+    assert after.broker.pid != before.broker.pid
+    assert partition(after, 1).log_end_offset == RECORDS
+    assert watch.groups_at_rest() is None
+
+
+def test_a_supervisor_that_hangs_keeps_nobody_from_looking(
+    filled_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpbroker.cli.top.live.SUPERVISOR_PATIENCE_S", 0.2)
+    watch = Watch(wanted(filled_broker))
+    watch.first()
+    os.kill(filled_broker.pid, signal.SIGSTOP)
+    try:
+        sample = watch.look()
+    finally:
+        os.kill(filled_broker.pid, signal.SIGCONT)
+    assert sample.broker.health is Health.SILENT
+    assert "has not answered" in sample.broker.note
+    assert partition(sample, 1).log_end_offset == RECORDS
+    until(lambda: watch.look().broker.health is Health.RUNNING, "it answers again")
+
+
+def test_a_process_that_dies_is_seen_with_its_successor(filled_broker: Broker) -> None:
+    watch = Watch(wanted(filled_broker))
+
+    def handler() -> tuple[int | None, int]:
+        (found,) = [one for one in watch.look().processes if one.name == "handler 0"]
+        return found.pid, found.restarts
+
+    pid, restarts = handler()
+    assert restarts == 0
+    assert pid
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: handler()[1] == 1 and handler()[0] not in (None, pid), "it has a successor")
+
+
+def test_a_directory_that_is_none_is_a_wrong_call(tmp_path: Path) -> None:
+    with pytest.raises(CliError, match="no broker is running on"):
+        Watch(Wanted(log_dirs=str(tmp_path))).first()
+    with pytest.raises(CliError, match="is not there") as error:
+        Watch(Wanted(log_dirs=str(tmp_path / "none"))).first()
+    assert error.value.exit_code == USAGE_ERROR
+
+
+def test_a_directory_that_somebody_has_open_is_not_read(
+    filled_broker: Broker,
+) -> None:
+    with pytest.raises(at_rest.NotAtRest, match=r"has .* open"):
+        at_rest.look([str(filled_broker.log_dir)])
+    watch = Watch(wanted(filled_broker))
+    watch.first()
+    (filled_broker.log_dir / "mpbroker.json").unlink()
+    watch._live = None
+    sample = watch.look()
+    assert sample.broker.health is Health.UNKNOWN
+    assert "no broker is running on" in sample.broker.note
+
+
+def test_groups_at_rest_are_as_transactions_were_decided(filled_broker: Broker) -> None:
+    for group, is_kept in (("kept", True), ("dropped", False)):
+        commit(filled_broker, group, TopicPartition("orders", 0, 0))
+        settings = {"bootstrap.servers": filled_broker.bootstrap_servers, "transactional.id": group}
+        producer = Producer(settings)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        consumer = Consumer({"bootstrap.servers": filled_broker.bootstrap_servers, "group.id": group})
+        metadata = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction([TopicPartition("orders", 1, 9)], metadata, 30)
+        consumer.close()
+        if is_kept:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+    filled_broker.stop(keep=True)
+    _, groups = at_rest.look([str(filled_broker.log_dir)])
+    committed = {one.group: one.committed for one in groups.groups}
+    assert committed["kept"] == {("orders", 0): 0, ("orders", 1): 9}
+    assert committed["dropped"] == {("orders", 0): 0}
+
+
+def test_a_partition_that_cannot_be_read_hides_no_other(filled_broker: Broker) -> None:
+    filled_broker.stop(keep=True)
+    (segment,) = (filled_broker.log_dir / "orders-1").glob("*.log")
+    segment.unlink()
+    segment.symlink_to("a-disk-that-is-missing")
+    sample, _ = at_rest.look([str(filled_broker.log_dir)])
+    assert sample.broker.note == "cannot be read: orders-1"
+    assert partition(sample, 0).log_end_offset == 0
+
+
+def test_a_groups_topic_that_is_too_large_is_left_alone(
+    filled_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled_broker.stop(keep=True)
+    monkeypatch.setattr(at_rest, "GROUP_BYTES_MAX", 10)
+    _, groups = at_rest.look([str(filled_broker.log_dir)])
+    assert (groups.groups, "start the broker" in groups.problem) == ((), True)
+
+
+def test_a_listener_that_does_not_answer_is_named(filled_broker: Broker) -> None:
+    broker = Watch(wanted(filled_broker)).first().broker
+    filled_broker.stop(keep=True)
+    groups = GroupWatch(wanted(filled_broker))
+    problem = groups.look(broker).problem
+    groups.close()
+    assert filled_broker.bootstrap_servers in problem
+    assert "--command-config" in problem
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("0.0.0.0:9092", "127.0.0.1:9092"),
+        ("[::]:9092", "127.0.0.1:9092"),
+        (":9092", "127.0.0.1:9092"),
+        ("[::1]:9092", "[::1]:9092"),
+        ("unix:/run/b:1/s", "unix:/run/b:1/s"),
+    ],
+)
+def test_listeners_on_all_addresses_are_reached_on_this_host(address: str, expected: str) -> None:
+    assert reachable(address) == expected
+
+
+def test_a_port_is_a_number() -> None:
+    assert port_of("localhost:9092,other:1") == 9092
+    with pytest.raises(CliError, match="has no port"):
+        port_of("localhost")
