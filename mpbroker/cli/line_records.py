@@ -31,6 +31,17 @@ class LineRecords:
         self._null = None if form.null is None else unescape(form.null)
         self._keyed = 0
 
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether lines are values as they stand, which `plain` makes records of at once."""
+        return not self._form.as_json and self._separator is None and self._null is None
+
+    def plain(self, lines: list[bytes], now_ms: int) -> list[NewRecord]:
+        """Return records whose values are these lines."""
+        self.number += len(lines)
+        headers = self._form.headers
+        return [NewRecord(line, None, now_ms, headers) for line in lines]
+
     def parse(self, line: bytes, now_ms: int) -> tuple[NewRecord, int | None]:
         """Return the record of a line, and the partition if the line names one. Raises CliError."""
         self.number += 1

@@ -1,6 +1,6 @@
 """`mpbroker man`: the manual page, made from the help of all commands, in the macros of man(7).
 
-`make dist` and packagers write it into a file: `mpbroker man > mpbroker.1`.
+No file has it: a package is made with `mpbroker man > mpbroker.1`, so that it fits the command.
 """
 
 from __future__ import annotations

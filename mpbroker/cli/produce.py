@@ -10,7 +10,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -233,15 +233,22 @@ class Lines:
         now_ms = time.time_ns() // 1_000_000
         keyless = self._keyless[self._next_group % len(self._keyless)]
         self._next_group += 1
+        if self._records.is_plain:
+            partition = self._settings.partition if self._settings.partition >= 0 else keyless
+            self._send({partition: self._records.plain(lines, now_ms)})
+            return
         distributed: dict[int, list[NewRecord]] = {}
         try:
             for line in lines:
                 partition, record = self._placed(line, keyless, now_ms)
                 distributed.setdefault(partition, []).append(record)
         finally:
-            for partition, records in distributed.items():
-                for batch in _cut(records):
-                    self.producer.append(self._topic, partition, batch)
+            self._send(distributed)
+
+    def _send(self, distributed: Mapping[int, list[NewRecord]]) -> None:
+        for partition, records in distributed.items():
+            for batch in _cut(records):
+                self.producer.append(self._topic, partition, batch)
 
     def _placed(self, line: bytes, keyless: int, now_ms: int) -> tuple[int, NewRecord]:
         """Return the record of a line and its partition. Raises CliError."""
