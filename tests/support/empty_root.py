@@ -36,7 +36,7 @@ class Containerfile:
     instructions: list[tuple[str, str]]
 
     @classmethod
-    def parse(cls, text: str) -> Containerfile:
+    def parse(cls, text: str, **build_arguments: str) -> Containerfile:
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
         joined = re.sub(r"\\\n", " ", "\n".join(lines))
         arguments: dict[str, str] = {}
@@ -47,7 +47,7 @@ class Containerfile:
             name, rest = match[1], _ARGUMENT.sub(lambda one: arguments.get(one[1], one[0]), match[2])
             if name == "ARG":
                 key, _, value = rest.partition("=")
-                arguments[key] = value
+                arguments[key] = build_arguments.get(key, value)
             found.append((name, rest))
         return cls(found)
 
