@@ -19,6 +19,7 @@ from mpbroker.protocol.messages import (
     MetadataRequest,
 )
 from mpbroker.security.scram import ScramType, salted_password
+from ops.bench.processes import title_of
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import served
 from tests.support.secure_broker import SCRAM_PASSWORD, Closed, SecureBroker
@@ -35,7 +36,7 @@ def _broker(tmp_path: Path) -> Iterator[SecureBroker]:
 
 
 def kill(broker: SecureBroker, title: str) -> None:
-    (victim,) = [p for p in broker.tree().members() if p.cmdline()[0].startswith(f"mpbroker: {title}")]
+    (victim,) = [p for p in broker.tree().members() if title_of(p).startswith(title)]
     victim.send_signal(signal.SIGKILL)
     psutil.wait_procs([victim], timeout=PATIENCE_S)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 ETC = ("debian_version", "group", "gshadow", "ld.so.conf", "ld.so.conf.d", "login.defs", "nsswitch.conf")
 ETC += ("os-release", "passwd", "shadow", "ssl")
 # For steps that fetch from a registry alone: an image's own.
-FETCHING = ("resolv.conf", "hosts", "pip.conf")
+FETCHING = ("resolv.conf", "pip.conf")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SHARED_MEMORY = "64m"
 """The size of /dev/shm that docker, podman and Kubernetes give by default."""
@@ -36,7 +36,7 @@ class Containerfile:
     instructions: list[tuple[str, str]]
 
     @classmethod
-    def parse(cls, text: str) -> Containerfile:
+    def parse(cls, text: str, **build_arguments: str) -> Containerfile:
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
         joined = re.sub(r"\\\n", " ", "\n".join(lines))
         arguments: dict[str, str] = {}
@@ -47,7 +47,7 @@ class Containerfile:
             name, rest = match[1], _ARGUMENT.sub(lambda one: arguments.get(one[1], one[0]), match[2])
             if name == "ARG":
                 key, _, value = rest.partition("=")
-                arguments[key] = value
+                arguments[key] = build_arguments.get(key, value)
             found.append((name, rest))
         return cls(found)
 
@@ -79,6 +79,7 @@ class EmptyRoot:
         (self.path / "tmp").chmod(0o1777)
         for name in ETC:
             self._copy_etc(name)
+        (self.path / "etc/hosts").write_text("127.0.0.1 localhost\n")
         self.run(["/usr/sbin/ldconfig"])
 
     def _copy_etc(self, name: str) -> None:
