@@ -148,6 +148,8 @@ class ProcessContext:
 
     def ready(self) -> None:
         """Tell the supervisor that this process serves."""
+        # Whoever looks at heartbeats looks at those of all that are ready.
+        self.counters.beat()
         self.counters.set(Counter.COUNT_STARTED_NS, time.monotonic_ns())
         self._states.store(self.index, State.READY)
         self.ring(SUPERVISOR)

@@ -11,7 +11,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc import readiness
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
-from mpbroker.ipc.process import Order, State
+from mpbroker.ipc.process import Order, ProcessContext, State
 from mpbroker.ipc.progress import Progress, write_progress
 from mpbroker.ipc.topology import (
     ACCEPTOR,
@@ -20,6 +20,7 @@ from mpbroker.ipc.topology import (
     CONTROL_PROCESSOR,
     COORDINATOR,
     LOG,
+    SCRUBBER,
     SUPERVISOR,
     SharedMemory,
     handler,
@@ -119,4 +120,12 @@ def test_who_has_never_moved_is_silent_unless_it_starts_or_waits_for_its_disk(
     assert readiness.silent(CONFIG, tree.memory) == []
     monkeypatch.undo()
     tree.memory.words("states").store(silent, State.STARTING)
+    assert readiness.silent(CONFIG, tree.memory) == []
+
+
+def test_a_process_that_has_just_become_ready_is_not_silent(tree: Tree) -> None:
+    context = ProcessContext(SCRUBBER, tree.memory, CONFIG)
+    context.counters.restart()
+    tree.memory.words("roles").store(SCRUBBER, 1)
+    context.ready()
     assert readiness.silent(CONFIG, tree.memory) == []
