@@ -19,7 +19,7 @@ from mpbroker.ipc.slots import Call
 from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.protocol.errors import ErrorCode
 
-_log = logging.getLogger("mpbroker")
+_log = logging.getLogger("mpbroker.log")
 
 # Steps towards an answer, and the call to answer (None: no caller).
 _Job: TypeAlias = tuple[Call | None, Generator[None, None, calls.Message]]
