@@ -15,7 +15,7 @@ import itertools
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -32,7 +32,11 @@ from mpbroker.coordinator.bulletins.news import (
 from mpbroker.coordinator.delays import Delays, Now
 from mpbroker.coordinator.log_link import LogLink
 from mpbroker.coordinator.metadata.feature_levels import feature_records
-from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
+from mpbroker.coordinator.metadata.metadata_records import (
+    MetadataRecord,
+    build_metadata_batch,
+    encode_record,
+)
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import Decider, Decision, InconsistentMetadata, MetadataState, Topic
 from mpbroker.coordinator.metadata.token_sweep import TokenSweep
@@ -77,6 +81,8 @@ from shm.table import SlotBusy
 
 # A round of this size takes no more calls, so that its batch stays small enough for every reader.
 ROUND_BYTES = 512 << 10
+# Records encoded, or made true, in a step: some milliseconds. A new topic may have 10,000 partitions.
+RECORDS_AT_ONCE = 1_000
 # How often to look at words of other processes that ring no doorbell.
 POLL_MS = 5
 RETRY_OPEN_SECONDS = 1.0
@@ -124,6 +130,10 @@ class Round:
 
 class Coordinator:
     """The coordinator without its loop. `now_ms` stamps records, `new_id` makes topic ids."""
+
+    # A round that is not appended yet, and the rest of the work on it.
+    _draft: Round | None = None
+    _drafting: Generator[None, None, None] | None = None
 
     def __init__(
         self,
@@ -229,6 +239,8 @@ class Coordinator:
         """Return whether something waits; the last look before sleeping."""
         if self._context.pending_fence() is not None:
             return True
+        if self._drafting is not None and self.phase is Phase.SERVING:
+            return True
         return self._log.waiting() or any_waits(self._bound_handlers())
 
     @property
@@ -251,7 +263,8 @@ class Coordinator:
     @property
     def idle(self) -> bool:
         """Return whether nobody waits for anything, so that the process may stop."""
-        if self._calls or self._round or self._waiting or not (self._services.is_idle and self._log.idle):
+        rounds = self._calls or self._draft or self._round
+        if rounds or self._waiting or not (self._services.is_idle and self._log.idle):
             return False
         return not any(rings.has_unsent for rings in self._handlers.values())
 
@@ -259,7 +272,8 @@ class Coordinator:
 
     def _now(self) -> Now:
         """Describe the moment for `Delays`."""
-        decided = self._round.decided if self._round is not None else []
+        current = self._round or self._draft
+        decided = current.decided if current is not None else []
         written = [type(call).__name__ for _, call, _ in decided]
         away = None if self.phase is Phase.SERVING else STATUS[self.phase]
         return Now(self._state.topics, written, len(self._calls), away)
@@ -390,6 +404,7 @@ class Coordinator:
 
     def _resolve_round(self, state: MetadataState) -> None:
         """Find out whether an interrupted round was appended: only we write to the log, so its end tells."""
+        self._drop_draft()
         unknown, self._round = self._round, None
         if unknown is None:
             self._state = state
@@ -417,8 +432,10 @@ class Coordinator:
                 self._open(self._state.topics[topic_id])
             self._failed.clear()
         self._token_sweep.step(has_tokens=self._decider.macs is not None and bool(self._state.tokens))
-        if self._round is None and self._calls:
-            self._start_round()
+        if self._round is None and self._drafting is None and self._calls:
+            self._drafting = self._drafted()
+        if self._drafting is not None and next(self._drafting, self) is self:
+            self._drafting = None
         self._credentials.publish(self._state)
         if self._limits.publish(self._state):
             self._ring(self._bulletins.limits)
@@ -439,25 +456,34 @@ class Coordinator:
         for reader in publisher.live_readers():
             self._context.ring(reader)
 
-    def _start_round(self) -> None:
-        """Decide the calls that wait, each on top of those before it."""
-        current = Round(self._state.draft())
+    def _drafted(self) -> Generator[None, None, None]:
+        """Decide the calls that wait, each on top of those before it, and append the round.
+
+        Others are served at each `yield`, and the log may die: then `_drop_draft`.
+        """
+        current = self._draft = Round(self._state.draft())
         values: list[bytes] = []
         size = 0
-        while self._calls and size < ROUND_BYTES:
+        while self._calls and size < ROUND_BYTES and len(values) < RECORDS_AT_ONCE:
             caller, call = self._calls.popleft()
             try:
                 decision = self._decider.decide(current.draft, call)
-                encoded = [encode_record(record) for record in decision.records]
+                current.decided.append((caller, call, decision))
+                encoded = yield from _encoded(decision.records)
             except Exception as error:
                 self._context.log.exception("%s from %s failed", type(call).__name__, caller)
                 text = f"the coordinator failed: {error}"
                 decision = Decision(Failed(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+                current.decided = [one for one in current.decided if one[1] is not call]
+                current.decided.append((caller, call, decision))
                 encoded = []
-            current.draft.apply_all(decision.records)
-            current.decided.append((caller, call, decision))
+            for at in range(0, len(decision.records), RECORDS_AT_ONCE):
+                if at:
+                    yield
+                current.draft.apply_all(decision.records[at : at + RECORDS_AT_ONCE])
             values += encoded
             size += sum(map(len, encoded))
+        self._draft = None
         if not values:
             self._complete(current, self._state)
             return
@@ -470,6 +496,13 @@ class Coordinator:
         self._round = current
         batch = build_metadata_batch(values, self._now_ms())
         self._log.append(bytes(batch), len(values), self._slot)
+
+    def _drop_draft(self) -> None:
+        """Drop what was decided and not appended: it is decided anew on the state that is read."""
+        draft, self._draft, self._drafting = self._draft, None, None
+        if draft is not None:
+            draft.refund()
+            self._calls.extendleft((caller, call) for caller, call, _ in reversed(draft.decided))
 
     def appended(self, error: int, base_offset: int) -> None:
         """Take the log process's report: the round is durable (`error` 0), or refused."""
@@ -616,6 +649,16 @@ class Coordinator:
             return int.from_bytes(token[1]) <= self._followed
         is_there = token[1] in self._announcer.announced or token[1] not in self._state.topics
         return token[0] is Awaited.USABLE and is_there
+
+
+def _encoded(records: Sequence[MetadataRecord]) -> Generator[None, None, list[bytes]]:
+    """Encode records, some at a time."""
+    encoded: list[bytes] = []
+    for at in range(0, len(records), RECORDS_AT_ONCE):
+        if at:
+            yield
+        encoded += [encode_record(record) for record in records[at : at + RECORDS_AT_ONCE]]
+    return encoded
 
 
 def run(context: ProcessContext, cluster_id: str) -> int:

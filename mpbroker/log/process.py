@@ -33,7 +33,7 @@ from mpbroker.ipc.topology import (
     log_worker_number,
 )
 from mpbroker.log.append.append_batch import append_batch
-from mpbroker.log.append.relocation import pause_job
+from mpbroker.log.append.relocation import pause_job, resume_jobs
 from mpbroker.log.append.turn import AppendTurn, Pause
 from mpbroker.log.append.turn_partitions import give_back_memory
 from mpbroker.log.compaction.cleaner_manager import Compaction
@@ -60,6 +60,9 @@ from shm.ring import Ring
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5_000
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
+# Batches that Python appends in a round: some 60 us each where it opens files. A job may have thousands. Jobs
+# that go on share as many, and each gets the smaller number at least.
+BATCHES_AT_ONCE, BATCHES_OF_A_JOB = 200, 8
 # After this many bytes recovery points are written early: a recovery checks everything behind them.
 POINTS_EVERY_BYTES = 256 << 20
 
@@ -137,15 +140,20 @@ class LogProcess:
         # Generators that wait for the I/O thread or give way to appends, each with the call to answer (None:
         # no caller).
         self._chores: list[tuple[Call | None, _Steps]] = []
-        now = time.monotonic()
+        self._share = self._shares_left = self._batches_left = 0
+        self._has_cut_jobs = False
+        self._refused = RefusedProduces()
+        self._is_snapshotting = False
+        self._plan_housekeeping()
+
+    def _plan_housekeeping(self) -> None:
+        now, context = time.monotonic(), self.context
         self._next_retention = now + context.config.log_initial_task_delay_ms / 1000
         self._next_sizes = float("inf")
-        self._refused = RefusedProduces()
         self._next_marks = now + HIGH_WATERMARK_CHECKPOINT_MS / 1000
         self._next_points = now + context.config.log_flush_offset_checkpoint_interval_ms / 1000
         self._next_points_bytes = context.counters.get(Counter.COUNT_BYTES_APPENDED) + POINTS_EVERY_BYTES
         self._next_starts = math.inf
-        self._is_snapshotting = False
         self._next_expiration = now + PRODUCER_EXPIRATION_CHECK_MS / 1000
 
     def _wake(self) -> None:
@@ -242,11 +250,28 @@ class LogProcess:
     def work(self, timeout_ms: int) -> None:
         """Run rounds until one leaves something to Python, and do that part of it.
 
-        While there are chores, run one round only: they advance by a step between two calls.
+        While there are chores, run one round only: they advance by a step between two calls. Jobs that have
+        had their share of Python's time go on behind a round of others.
         """
         turn = self.turn
         has_chores = bool(self._chores) or not self.replica_mover.is_at_rest
-        pause = turn.run(timeout_ms) if has_chores else turn.serve(timeout_ms)
+        if self._has_cut_jobs:
+            timeout_ms = 0
+        self._batches_left = BATCHES_AT_ONCE
+        self._finish_round(turn.run(timeout_ms) if has_chores else turn.serve(timeout_ms))
+        if self._has_cut_jobs:
+            self._has_cut_jobs = False
+            jobs = resume_jobs(turn)
+            self._share = self._batches_left = max(BATCHES_OF_A_JOB, BATCHES_AT_ONCE // max(jobs, 1))
+            self._shares_left = jobs - 1
+            for _ in range(jobs):
+                self._finish_round(turn.run(0))
+            self._shares_left = 0
+        self._take_failures()
+
+    def _finish_round(self, pause: int) -> None:
+        """Do Python's part of a round."""
+        turn = self.turn
         while pause != Pause.ROUND_DONE:
             if pause == Pause.BATCH_FOR_PYTHON:
                 self._append()
@@ -254,7 +279,6 @@ class LogProcess:
                 self._serve_slot(turn.current_slot())
                 turn.skip_slot()
             pause = turn.run(0)
-        self._take_failures()
 
     def _heed_others(self) -> None:
         """Fail each log directory that another worker found broken: it is broken for all of them."""
@@ -271,6 +295,15 @@ class LogProcess:
         if (log is not None and log.is_paused) or self.turn.must_wait:
             pause_job(self.turn)
             return
+        if self._batches_left == 0:
+            pause_job(self.turn)
+            self._has_cut_jobs = True
+            if self._shares_left:
+                # The turn takes the next of the jobs that go on.
+                self._shares_left -= 1
+                self._batches_left = self._share
+            return
+        self._batches_left -= 1
         number = log.state.log_dir if log is not None else 0
         before = log.state.segment_base if log is not None else 0
         if log is not None and log.state.fd < 0:
@@ -333,7 +366,9 @@ class LogProcess:
 
     def _keep_house(self) -> None:
         now = time.monotonic()
-        self.manager.checkpoints.write_stale()
+        if not self.topics.is_removing:
+            # What all of them leave is written once.
+            self.manager.checkpoints.write_stale()
         self.manager.removal.deletions.begin_due(now)
         self.manager.open_partitions.ease()
         self.flush_interval.look(now)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mpbroker.coordinator.log_link import QUESTIONS_UNDER_WAY
+from mpbroker.coordinator.process import Coordinator, Phase
 from mpbroker.ipc.calls import (
     Acknowledged,
     AllocateProducerIds,
@@ -21,9 +23,12 @@ from mpbroker.ipc.calls import (
     Message,
     ProducerIds,
 )
+from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind, pack_produce, unpack_call
 from mpbroker.ipc.topology import CALL_RING_SLOTS, COORDINATOR, SharedMemory
-from tests.support.coordinator_tree import CoordinatorTree
+from shm.clock import wall_ms
+from tests.support.coordinator_tree import CLUSTER_ID, CoordinatorTree
+from tests.support.polling import until
 
 
 def create(*names: str, partitions: int = 1) -> CreateTopics:
@@ -417,3 +422,39 @@ def test_an_answer_that_there_is_no_memory_for(tree: CoordinatorTree) -> None:
     tree.until(lambda: all(request in still.answers for request in requests))
     assert errors(tree.ask(create("c"), 1)) == {"c": 0}
     assert tree.pid == pid
+
+
+@pytest.mark.parametrize("drops_after", [None, 1, 4])
+def test_a_large_topic_is_decided_in_pieces(
+    make_tree: Callable[..., CoordinatorTree], monkeypatch: pytest.MonkeyPatch, drops_after: int | None
+) -> None:
+    """Check that others are heard between, and that a log that dies meanwhile lets it be decided anew."""
+    monkeypatch.setattr("mpbroker.coordinator.process.RECORDS_AT_ONCE", 2)
+    made = make_tree()
+    context = ProcessContext(COORDINATOR, made.memory, made.config)
+    coordinator = Coordinator(context, CLUSTER_ID, wall_ms, lambda: uuid.uuid4().bytes)
+
+    def turn() -> None:
+        coordinator.step()
+        made.log.pump()
+        for fake in made.handlers:
+            fake.pump()
+
+    until(lambda: coordinator.phase is Phase.SERVING, "the coordinator serves", turn)
+    first, second = made.handlers
+    large = first.call(create("large", partitions=9))
+    coordinator.step()
+    small = second.call(create("small"))
+    steps = 1
+    while coordinator._drafting is not None:
+        assert coordinator.something_waits()
+        if steps == drops_after:
+            coordinator._drop_draft()
+        coordinator.step()
+        steps += 1
+        assert [type(call) for _, call in coordinator._calls][-1:] == [CreateTopics], "it is heard"
+    assert steps >= 8, "ten records, two at a time, are encoded and made true"
+    until(lambda: large in first.answers and small in second.answers, "both are answered", turn)
+    assert errors(first.answers[large]) == {"large": 0}
+    assert errors(second.answers[small]) == {"small": 0}
+    assert len(second.topics["large"].partitions) == 9

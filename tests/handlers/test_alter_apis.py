@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mpbroker.handlers.api_parts import config_changes
 from mpbroker.ipc.calls import (
     AlteredResources,
     AlterSettings,
@@ -84,6 +85,29 @@ def test_topics_are_altered_by_the_coordinator(ready: Rig, version: int) -> None
         (3, "others"),
     ]
     assert response.responses[7].error_message == "why"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_many_resources_are_altered_some_at_a_time(
+    ready: Rig, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    monkeypatch.setattr(config_changes, "ALTERED_AT_ONCE", 2)
+    resources = [altered(("retention.ms", 0, "1"), name=f"t{number}") for number in range(5)]
+    resources.insert(3, altered(("retention.ms", 0, None), name="nulls"))
+    ready.processor.send(request_frame(INCREMENTAL, 1, IncrementalAlterConfigsRequest(resources)))
+    ready.turn()
+    for names in (["t0", "t1"], ["t2", "t3"]) if dies else (["t0", "t1"], ["t2", "t3"], ["t4"]):
+        ((call, asked),) = ready.coordinator.take()
+        assert [one.name for one in asked.alterations] == names
+        if dies and names[0] == "t2":
+            ready.coordinator.answer(call, Failed(-1, "gone"))
+        else:
+            ready.coordinator.answer(call, AlteredResources([(0, None)] * len(names)))
+        ready.turn()
+    code = NOT_CONTROLLER if dies else 0
+    assert results(ready.answer(INCREMENTAL, 1)) == [
+        *((0, "t0"), (0, "t1"), (code, "t2"), (INVALID_REQUEST, "nulls"), (code, "t3"), (code, "t4"))
+    ]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

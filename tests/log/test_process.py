@@ -333,3 +333,37 @@ def test_one_look_at_all_partitions_comes_between_two_rounds(
     assert len(looks) == 3
     process.io_thread.close()
     process.turn.close()
+
+
+def test_a_job_of_many_batches_gives_way_to_others(
+    rig: Callable[..., Rig], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a job of its own connection stays behind it, and that each batch is appended once."""
+    monkeypatch.setattr("mpbroker.log.process.BATCHES_AT_ONCE", 4)
+    r = rig()
+    process = r.in_process()
+    r.call(ensure(40))
+    settle(process)
+    answer = r.take_answer()
+    assert isinstance(answer, calls.EnsuredTopic)
+    targets = [(one.slot, one.slot_generation, 5) for one in answer.partitions]
+    process.turn.for_tests(by_reference=True)
+    large = r.job([(target, batch()) for target in targets], acks=1, connection=7)
+    behind = r.job([(targets[39], batch())], acks=1, connection=7)
+    seen: list[int] = []
+    found: dict[int, list[int]] = {}
+    others = []
+    while len(found) < 2:
+        others.append(r.job([(targets[0], batch())], acks=1, connection=8))
+        process.work(0)
+        for reply in r.replies():
+            assert all(result.error == 0 for result in reply.results)
+            seen.append(reply.request)
+            if reply.request in (large, behind):
+                found[reply.request] = [result.base_offset for result in reply.results]
+    assert len(others) >= 3, "a share of four batches and one of eight in the first call, then one of eight"
+    assert seen.index(others[0]) < seen.index(others[1]) < seen.index(large) < seen.index(behind)
+    assert found == {large: [0] * 40, behind: [1]}
+    settle(process)
+    process.io_thread.close()
+    process.turn.close()

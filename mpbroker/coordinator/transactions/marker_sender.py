@@ -20,8 +20,8 @@ from mpbroker.coordinator.transactions.records import TopicPartition
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.topic_names import GROUP_TOPIC
 
-# The most markers in a round: some hundred kilobytes.
-ROUND_MARKERS: Final = 5_000
+# The most markers in a round: some 10 ms of the coordinator's work.
+ROUND_MARKERS: Final = 1_000
 RETRY_MS: Final = 100
 # The partition knows a later epoch of the producer or the coordinator: this marker is void there.
 OUTDATED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)

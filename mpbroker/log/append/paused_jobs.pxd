@@ -1,5 +1,5 @@
-"""Produce jobs paused, in their order, while one of their partitions is put in place in another log
-directory.
+"""Produce jobs paused, in their order: while one of their partitions is put in place in another log
+directory, or for a round of others, when Python has appended many batches for them.
 """
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memmove

@@ -14,8 +14,8 @@ from shm.ring cimport Slot
 def pause_job(AppendTurn turn) -> None:
     """Pause the job whose batch paused the round (BATCH_FOR_PYTHON) until `resume_jobs`.
 
-    Its partition is being moved, or it is behind such a job of its connection: no order suffers. Raises
-    MemoryError.
+    Its partition is being moved, it has had its share of Python's time, or it is behind such a job of its
+    connection: no order suffers. Raises MemoryError.
     """
     cdef PausedJob *grown
     if turn.paused.count == turn.paused.room:
@@ -31,8 +31,9 @@ def pause_job(AppendTurn turn) -> None:
     turn.batch = 0
 
 
-def resume_jobs(AppendTurn turn) -> None:
-    """Take the paused jobs before anything else, in the order in which they came.
+def resume_jobs(AppendTurn turn) -> int:
+    """Take the paused jobs before anything else, in the order in which they came. Return their number: the
+    turn retries one a round.
 
     Jobs that were retried and paused again are older than those that are still to be retried.
     """
@@ -43,6 +44,7 @@ def resume_jobs(AppendTurn turn) -> None:
         memmove(turn.paused.jobs, turn.paused.jobs + 1, (turn.paused.count - 1) * sizeof(PausedJob))
         turn.paused.jobs[turn.paused.count - 1] = first
     turn.paused.retrying = turn.paused.count
+    return turn.paused.count
 
 
 def relocate(AppendTurn turn, PartitionState state, int log_dir) -> None:

@@ -182,15 +182,14 @@ class Removal:
 
         Return the last error of a log directory, if any. The others are cleared all the same.
         """
-        # They are the topic's even if their topic id cannot be read.
-        unreadable = {log.directory for log in topic.logs}
+        logs = {log.partition: log for log in topic.logs}
         failures: dict[LogDirectory, OSError] = {}
         if self._listing is None or self._listing.removals < topic.number:
             self._listing = yield from self._listed()
         for log_dir, name, number in self._listing.directories.get(topic.name, ()):
             directory = log_dir.path / name
             try:
-                if log_dir not in failures and self._is_of(topic, directory, unreadable):
+                if log_dir not in failures and self._is_of(topic, directory, logs.get(number)):
                     gone = self._rename(directory, names.DELETE_SUFFIX)
                     self.deletions.add(topic.delay_ms, log_dir.number, partial(remove_tree, gone))
                     numbers.add(number)
@@ -201,12 +200,16 @@ class Removal:
         return next(iter(failures.values()), self._listing.failure)
 
     @staticmethod
-    def _is_of(topic: _Topic, directory: Path, unreadable: set[Path]) -> bool:
-        """Tell whether the directory is the topic's, and still has the name that was listed."""
+    def _is_of(topic: _Topic, directory: Path, log: PartitionLog | None) -> bool:
+        """Tell whether the directory is the topic's, and still has the name that was listed.
+
+        `log`: the topic's open partition of that number. Its directory is the topic's even if the topic id
+        cannot be read.
+        """
         holder = topic_id_if_any(directory)
-        return holder == topic.topic_id or (
-            holder is None and directory in unreadable and is_directory(directory)
-        )
+        if holder is None and log is not None:
+            return log.directory == directory and is_directory(directory)
+        return holder == topic.topic_id
 
     def _report(self, log_dir: LogDirectory, error: OSError) -> None:
         if error.errno not in PASSING:
