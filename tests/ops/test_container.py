@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mpbroker.cli.main import app
 from mpbroker.config.load import load
 from tests.support.empty_root import Containerfile
@@ -17,12 +19,14 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "Containerfile"
 
 
+@pytest.mark.process
 def test_the_linter_has_nothing_to_say() -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     done = subprocess.run([hadolint, FILE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
+@pytest.mark.process
 def test_the_linter_bites(tmp_path: Path) -> None:
     bad = tmp_path / "Containerfile"
     bad.write_text("FROM debian\nRUN cd /tmp\n")

@@ -43,6 +43,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.process
 def test_the_tag_says_it(clone: Path) -> None:
     git(clone, "init", "-q")
     git(clone, "commit", "-q", "--allow-empty", "-m", "one")

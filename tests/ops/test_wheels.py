@@ -23,6 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.process
 def test_one_of_each_version_is_found(home: Path) -> None:
     python(home / "bin/python3.98", "3.98.1")
     python(home / "bin/python3.98-config", "3.98.9")
@@ -39,6 +40,7 @@ def test_one_of_each_version_is_found(home: Path) -> None:
     }
 
 
+@pytest.mark.process
 def test_ours_is_the_one_of_its_version(home: Path) -> None:
     minor = ".".join(map(str, sys.version_info[:2]))
     python(home / f"bin/python{minor}", f"{minor}.999")
