@@ -24,6 +24,7 @@ from mpbroker.config.topic_config import TopicConfig, TopicConfigError, resolve
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.inspection.directory import is_locked
+from mpbroker.ipc import log_levels
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.directory_layout import (
     check_format,
@@ -262,21 +263,22 @@ def _recovered(paths: Sequence[Path], called: Sequence[Path], say: Say) -> list[
 
 @contextmanager
 def _listening() -> Iterator[list[str]]:
-    """Collect warnings instead of printing them."""
+    """Collect warnings of all parts, the log's above all, instead of printing them."""
     notes: list[str] = []
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             notes.append(record.getMessage())
 
-    listener, propagates = Listener(logging.WARNING), _log.propagate
-    _log.addHandler(listener)
-    _log.propagate = False
+    everything = logging.getLogger(log_levels.ALL)
+    listener, propagates = Listener(logging.WARNING), everything.propagate
+    everything.addHandler(listener)
+    everything.propagate = False
     try:
         yield notes
     finally:
-        _log.removeHandler(listener)
-        _log.propagate = propagates
+        everything.removeHandler(listener)
+        everything.propagate = propagates
 
 
 def _files(path: Path) -> dict[str, _Seen]:

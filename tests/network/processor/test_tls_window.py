@@ -173,7 +173,7 @@ def test_who_reads_late_gets_all_in_order_over_a_full_socket(rig: SecureRig) -> 
     rig.step(50)
     assert rig.counter(Counter.COUNT_RESPONSES) < len(requests), "the sockets are full"
     send(rig, produces(4), client)
-    assert numbers(rig.requests_taken()) == [4], "the window has room beside answers that wait"
+    assert numbers(rig.await_requests()) == [4], "the window has room beside answers that wait"
     assert receive(rig, client, len(expected)) == expected
 
 
@@ -232,7 +232,7 @@ def test_new_keys_in_the_middle_of_an_answer_harm_nothing(rig: SecureRig) -> Non
         rig.step(50)
         plain.sendall(client.changes(3, asks=True) + client.says(produces(3)))
         rig.step()
-        assert numbers(rig.requests_taken()) == [3]
+        assert numbers(rig.await_requests()) == [3]
         rig.answer(second, answer_frame(2))
         expected = answer_frame(1, bytes(LARGE_BYTES)) + answer_frame(2)
         heard = bytearray()
