@@ -179,7 +179,10 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print tables of now and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="With or without --once: JSON of now.")] = False,
 ) -> None:
-    """Watch a broker on this host, live; of a stopped one what its directories have."""
+    """Watch a broker on this host, or look at a stopped one.
+
+    It is live; of a stopped broker it shows what the directories have.
+    """
     from mpbroker.cli.top import command
     from mpbroker.cli.top.watch import Wanted
 

@@ -20,6 +20,8 @@ import pytest
 from tests.support.fault_serving import SERVING
 from tests.support.forms import pick
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "tests" / "support" / "native" / "fault.c"
 STRIDE = os.environ.get("FAULT_STRIDE") or pick("the stride between calls that fail is", short="13", long="1")

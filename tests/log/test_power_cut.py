@@ -39,6 +39,8 @@ from tests.support.crash_checks import (
 from tests.support.crash_images import MARK, Disk, write_image
 from tests.support.forms import each, long_only, pick
 
+pytestmark = pytest.mark.process
+
 FIRST, _, LAST = os.environ.get("CRASH_SEEDS", "1-20").partition("-")
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 OF_EACH_SEED = each("seed", short=[1], long=SEEDS)

@@ -132,7 +132,7 @@ def test_nothing_of_it_is_loaded_for_other_commands() -> None:
     code = (
         "import sys; from mpbroker.cli.main import app; "
         "app(['ctl', '--help'], standalone_mode=False); "
-        "print(sorted(one for one in sys.modules if one.startswith(('textual', 'mpbroker.cli.top'))))"
+        "print(sorted(one for one in sys.modules if f'{one}.'.startswith(('textual.', 'mpbroker.cli.top.'))))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True, cwd=ROOT

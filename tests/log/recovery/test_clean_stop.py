@@ -25,6 +25,8 @@ from tests.support.log_node import HIGH_WATERMARKS, Node
 from tests.support.log_rig import ensure
 from tests.support.log_writer import Syncs
 
+pytestmark = pytest.mark.process
+
 IMAGES_PER_EVENT = 4
 RECOVERED_SHARE = 0.05
 FILES = (names.LOG_SUFFIX, names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX, names.TXN_INDEX_SUFFIX)
