@@ -315,7 +315,7 @@ def read_properties(directory: Path) -> dict[str, str] | None:
             f"{path} is not a meta.properties file of version 1. Restore it, "
             "or name an empty directory in log.dirs"
         )
-    check_format(directory)
+    _check_format(directory, properties)
     return properties
 
 
@@ -326,7 +326,12 @@ def _pairs(text: str) -> dict[str, str]:
 
 def check_format(directory: Path) -> None:
     """Refuse a log directory of a later version of mpbroker. Raises FatalError, OSError."""
-    found = _pairs((directory / META_PROPERTIES).read_text("utf-8", "replace")).get(FORMAT_KEY, "1")
+    _check_format(directory, _pairs((directory / META_PROPERTIES).read_text("utf-8", "replace")))
+
+
+def _check_format(directory: Path, properties: Mapping[str, str]) -> None:
+    """Refuse the format in the directory's meta.properties if it is a later one. Raises FatalError."""
+    found = properties.get(FORMAT_KEY, "1")
     if not re.fullmatch(r"[1-9][0-9]{0,8}", found):
         raise FatalError(
             f"{directory / META_PROPERTIES}: {FORMAT_KEY}={found} is not a number. Restore the file"
