@@ -83,7 +83,8 @@ run: setup ## a broker on 127.0.0.1:9092, data in ./data, metrics on 127.0.0.1:9
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # Most tests wait for processes: two at a time for each core, and one more. A file's tests stay together, and
 # files run in the order that tests/support/kinds.py gives them.
-NO_UNITS := $(addprefix --ignore=tests/,network/acceptor chaos real_clients spark)
+# tests/ops is about documents, benchmarks and builds.
+NO_UNITS := $(addprefix --ignore=tests/,network/acceptor chaos ops real_clients spark)
 BY_FILES := --dist loadfile --no-loadscope-reorder
 PARALLEL := --numprocesses $$((2 * $$(nproc) + 1)) $(BY_FILES)
 # Units wait for nothing, least of all for a disk; each process has to import all of them.

@@ -19,6 +19,7 @@ from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import by_partition, sample_records
 from tests.support.client_tools import SMALL_JVM, eventually, java_command
 from tests.support.committed_offsets import commit_offset, ends, offset_of
+from tests.support.forms import long_only
 from tests.support.kafka_directory import KafkaDirectory
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, served
@@ -105,10 +106,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
+@long_only("MirrorMaker 2 moves what a page says")
 def test_kafka_has_what_is_mirrored(kafka: Broker) -> None:
     assert offset_of(kafka, "readers", "orders") == 7
 
 
+@long_only("MirrorMaker 2 moves what a page says")
 def test_mirrormaker_moves_topics_and_groups_as_the_page_says(kafka: Broker, tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     with served(Mpbroker(tmp_path / "ours")) as target:

@@ -65,7 +65,7 @@ def test_a_kernel_that_reserves_all_that_is_mapped(
         assert [one.name for one in host.memory(config)][1:] == expected
 
 
-def test_the_runtime_directory(config: BrokerConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_runtime_directory(config: BrokerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPBROKER_RUNTIME_DIR", "/dev/shm/mpbroker-doctor-test")
     assert host.shared_memory(config, is_running=False).state == "ok"
     monkeypatch.setattr(host, "_free", lambda _path: 1 << 20)
@@ -74,7 +74,8 @@ def test_the_runtime_directory(config: BrokerConfig, monkeypatch: pytest.MonkeyP
     assert "--shm-size" in found.advice
     # A running broker has what it needs.
     assert host.shared_memory(config, is_running=True).state == "ok"
-    monkeypatch.setenv("MPBROKER_RUNTIME_DIR", str(tmp_path))
+    # Not tmp_path, which is in memory with --in-memory.
+    monkeypatch.setenv("MPBROKER_RUNTIME_DIR", str(Path(__file__).parent))
     found = host.shared_memory(config, is_running=False)
     assert (found.state, found.advice) == ("problem", "Name a directory below /run or /dev/shm")
     assert not Path("/dev/shm/mpbroker-doctor-test").exists()
