@@ -87,8 +87,8 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 NO_UNITS := $(addprefix --ignore=tests/,network/acceptor chaos ops real_clients spark)
 BY_FILES := --dist loadfile --no-loadscope-reorder
 PARALLEL := --numprocesses $$((2 * $$(nproc) + 1)) $(BY_FILES)
-# Units wait for nothing, least of all for a disk; each process has to import all of them.
-FAST := --numprocesses $$(($$(nproc) + 1)) $(BY_FILES) --hypothesis-profile=fast \
+# Units wait for little, and for no disk; each process has to import all of them.
+FAST := --numprocesses $$((2 * $$(nproc))) $(BY_FILES) --hypothesis-profile=fast \
   --in-memory -o tmp_path_retention_policy=failed
 
 test: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
