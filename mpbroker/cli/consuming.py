@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 
 class Into(NamedTuple):
-    """In which form, and where to."""
+    """Says in which form records are printed, and into which file."""
 
     template: str
     as_json: bool

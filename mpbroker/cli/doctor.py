@@ -18,7 +18,7 @@ Flags = Mapping[str, str | None]
 
 
 class Check(Protocol):
-    """One check and its finding. `state` is ok, note or problem."""
+    """Result of a check of this host, or of one of Spark's. `state` is ok, note or problem."""
 
     @property
     def name(self) -> str: ...

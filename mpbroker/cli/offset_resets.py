@@ -39,7 +39,7 @@ class Reset(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a partition has. `at_time`: its first offset from the time on, None if no record is that late."""
+    """Offsets of a partition: its ends, the committed one, and the first from a time on (None: no record)."""
 
     start: int
     end: int

@@ -13,7 +13,7 @@ from mpbroker.cli.times import parse_time
 
 
 class Ends(NamedTuple):
-    """What a partition has. `at_time`: the first offset from the place's time on, -1 if there is none."""
+    """Offsets of a partition: its ends, and the first from a place's time on (-1: there is none)."""
 
     start: int
     end: int

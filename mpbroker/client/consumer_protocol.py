@@ -1,4 +1,4 @@
-"""What members of a consumer group tell each other by way of their coordinator. Sans-I/O.
+"""Encodes what members of a consumer group tell each other through their coordinator. Sans-I/O.
 
 Subscriptions go to the leader of the group, assignments come from it. Written in version 0, which every
 version of every client reads; read whatever the version, whose additions stand behind. (Kafka:

@@ -40,7 +40,10 @@ _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 
 
 class GroupMember:
-    """One member that wants one topic. Methods raise ApiFailed, ConnectionLost and what Cluster raises."""
+    """Joins a group as one member that wants one topic.
+
+    Methods raise ApiFailed, ConnectionLost and what Cluster raises.
+    """
 
     def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
         self.assigned: list[TopicPartition] = []

@@ -1,4 +1,4 @@
-"""What the exporter serves: `/metrics`, `/readyz`, `/healthz`, and at `/` a line about each (ASGI)."""
+"""The exporter's application (ASGI): `/metrics`, `/readyz`, `/healthz`, and at `/` a line about each."""
 
 from __future__ import annotations
 

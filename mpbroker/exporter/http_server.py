@@ -94,7 +94,7 @@ class HttpServer:
 
 
 class _Connection:
-    """One client's connection: one request after the other."""
+    """Serves one client's connection, one request after the other."""
 
     def __init__(
         self, application: Application, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -1,4 +1,4 @@
-"""One check and its finding."""
+"""Checks of `mpbroker doctor`: the result of one, and how it is written."""
 
 from __future__ import annotations
 

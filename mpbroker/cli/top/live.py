@@ -25,7 +25,7 @@ _PSS: Final = "Pss:"
 
 
 class LiveBroker:
-    """One run of a broker. `control` is the client of its supervisor."""
+    """Looks at one run of a broker. `control` is the client of its supervisor."""
 
     def __init__(self, control: ControlClient) -> None:
         self.control = control

@@ -61,7 +61,7 @@ class Summary(NamedTuple):
 
 
 class Model:
-    """What is known of one broker. Before the first sample it has no rows."""
+    """Keeps the last samples of one broker, and makes rows of them: none before the first sample."""
 
     def __init__(self) -> None:
         self.sample: Sample | None = None

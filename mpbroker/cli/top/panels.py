@@ -1,4 +1,4 @@
-"""What stands above the table: the broker in a line, its numbers over time, the tabs."""
+"""Panels above the table: a line about the broker, its numbers over time, the tabs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one look at a broker has found."""
+"""Samples: the findings of one look at a broker."""
 
 from __future__ import annotations
 
