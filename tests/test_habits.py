@@ -44,7 +44,7 @@ RANKS = {
     "mpbroker.reading": 6,
     "mpbroker.writing": 6,
     "mpbroker.migration": 6,
-    "mpbroker.supervisor": 6,
+    "mpbroker.supervisor": 7,
     "mpbroker.spark": 7,
     "mpbroker.cli": 8,
     "mpbroker.testing": 9,

@@ -23,7 +23,7 @@ from mpbroker.config.topic_config import TopicConfigError, resolve, validate
 from mpbroker.coordinator.metadata.feature_levels import feature_records
 from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, build_metadata_batch, encode_record
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState, lone_partition
-from mpbroker.log.directories.directory_layout import restricted_new_files
+from mpbroker.log.directories.directory_layout import own_files, restricted_new_files
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import fsync_directory, put_id_and_epochs
 from mpbroker.log.format.leader_epochs import FIRST
@@ -34,7 +34,8 @@ from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.exchange import exchange
 from mpbroker.migration.log_dirs import LogDirs, Replicas, held, leader_epoch_in, replicas_in, strays_in
-from mpbroker.migration.metadata_log import QUORUM_STATE, has_elections, read_image
+from mpbroker.migration.metadata_log import read_image
+from mpbroker.migration.ownership import read_ownership
 from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord
 from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
@@ -45,7 +46,6 @@ BESIDE: Final = names.renamed(METADATA_TOPIC, 0, b"mpbroker-import!".hex(), name
 Both brokers leave such a directory alone.
 """
 RECORDS_PER_BATCH: Final = 1024
-OWN_FILES: Final = "mpbroker.*"
 _TIERED: Final = "remote.storage.enable"
 _EXAMPLES: Final = 3
 _MAGIC_AT, _MAGIC = 16, 2
@@ -74,7 +74,7 @@ class Import(msgspec.Struct):
 def import_(paths: Sequence[Path], *, is_dry: bool) -> Import:
     """Take over all log directories of a node. Raises CannotMove, FatalError, OSError."""
     with held(paths, is_dry=is_dry) as found:
-        if not has_elections(found.metadata):
+        if not read_ownership(found.home).is_kafkas:
             raise CannotMove(f"{found.home} is mpbroker's already: start mpbroker on it")
         image = read_image(found.metadata)
         _check_alone(image, found)
@@ -174,7 +174,7 @@ def _unread(image: ClusterImage) -> Iterator[str]:
 def _notes(image: ClusterImage, found: LogDirs, there: Replicas) -> Iterator[str]:
     for path in strays_in(image, there):
         yield f"{path}: it belongs to no topic, and a start will set it aside"
-    state = found.metadata / QUORUM_STATE
+    state = found.metadata / names.QUORUM_STATE
     leader = json.loads(state.read_text()).get("leaderId", -1) if is_there(state) else -1
     if leader not in (-1, found.node_id):
         yield (
@@ -255,6 +255,6 @@ def _write(records: Sequence[MetadataRecord], beside: Path, found: LogDirs) -> N
     ).close_cleanly()
     fsync_directory(beside)
     for home in found.paths:
-        for path in home.glob(OWN_FILES):
+        for path in own_files(home):
             path.unlink()
         fsync_directory(home)

@@ -18,10 +18,10 @@ from mpbroker.log.directories.directory_layout import (
 )
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_epochs, read_topic_id
+from mpbroker.log.format.names import METADATA_DIRECTORY
 from mpbroker.log.io.strict_stat import is_there
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
-from mpbroker.migration.metadata_log import METADATA_DIRECTORY
 from mpbroker.protocol.uuids import uuid_bytes, uuid_text
 
 Replicas = Mapping[tuple[str, int], Path]

@@ -13,19 +13,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.coordinator.metadata.durable import batches_of
-from mpbroker.log.format.names import OFFSET_DIGITS, partition_name, segment_name
+from mpbroker.log.format.names import OFFSET_DIGITS, segment_name
 from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.migration.cluster_image import ClusterImage, ClusterRecord
 from mpbroker.migration.errors import CannotMove
 from mpbroker.protocol.metadata_records import read_frame
-from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.protocol.wire import Buffer, MalformedMessage
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
 
-METADATA_DIRECTORY: Final = partition_name(METADATA_TOPIC, 0)
-QUORUM_STATE: Final = "quorum-state"
-"""The file in which Kafka's controller keeps its vote (Kafka: FileQuorumStateStore)."""
 CHECKPOINT_SUFFIX: Final = ".checkpoint"
 _EPOCH_DIGITS: Final = 10
 _CHECKPOINT = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{_EPOCH_DIGITS}}})\.checkpoint")
@@ -46,16 +42,6 @@ def snapshots_of(directory: Path) -> list[SnapshotId]:
     """List the whole snapshots in a metadata directory, the latest last. Raises OSError."""
     found = (_CHECKPOINT.fullmatch(path.name) for path in directory.iterdir())
     return sorted(SnapshotId(int(one[1]), int(one[2])) for one in found if one is not None)
-
-
-def has_elections(directory: Path) -> bool:
-    """Tell whether Kafka's controller has used the directory: ours writes no control records.
-
-    Raises CannotMove, OSError.
-    """
-    if segments_of(directory)[:1] != [0] or (directory / QUORUM_STATE).exists():
-        return True
-    return any(batch.is_control for batch in _log_batches(directory, 0))
 
 
 def read_image(directory: Path) -> ClusterImage:

@@ -22,7 +22,8 @@ from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import Voter, bootstrap, snapshot
 from mpbroker.migration.log_dirs import LogDirs, Replicas, held, leader_epoch_in, replicas_in, strays_in
-from mpbroker.migration.metadata_log import SnapshotId, has_elections, read_image
+from mpbroker.migration.metadata_log import SnapshotId, read_image
+from mpbroker.migration.ownership import read_ownership
 from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 
 BOOTSTRAP: Final = "bootstrap.checkpoint"
@@ -64,7 +65,7 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
     Raises CannotMove, FatalError, OSError.
     """
     with held(paths, is_dry=is_dry) as found:
-        if has_elections(found.metadata):
+        if read_ownership(found.home).is_kafkas:
             raise CannotMove(f"{found.home} is Apache Kafka's already: start Kafka on it")
         image = read_image(found.metadata)
         if image.unknown:

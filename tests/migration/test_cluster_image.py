@@ -11,7 +11,7 @@ from mpbroker.log.format.names import segment_name
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import RECORDS_PER_BATCH, Voter, bootstrap, snapshot
-from mpbroker.migration.metadata_log import SnapshotId, has_elections, read_image, snapshots_of
+from mpbroker.migration.metadata_log import SnapshotId, read_image, snapshots_of
 from mpbroker.protocol.messages import (
     AccessControlEntryRecord,
     ClientQuotaRecord,
@@ -134,16 +134,6 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     path.write_bytes(election(0) + election(2))
     with pytest.raises(CannotMove, match="has no records from offset 1 to 2"):
         read_image(tmp_path)
-
-
-def test_elections_are_kafkas(tmp_path: Path) -> None:
-    path = tmp_path / segment_name(0)
-    path.write_bytes(build_metadata_batch(encoded(*ALL), 1))
-    assert not has_elections(tmp_path)
-    path.write_bytes(bytes(build_metadata_batch(encoded(*ALL), 1)) + election(len(ALL)))
-    assert has_elections(tmp_path)
-    path.rename(tmp_path / segment_name(5))
-    assert has_elections(tmp_path)
 
 
 def test_the_bootstrap_file_has_the_levels(tmp_path: Path) -> None:

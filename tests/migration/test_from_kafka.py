@@ -20,7 +20,7 @@ from mpbroker.coordinator.metadata.feature_levels import FEATURE_LEVELS
 from mpbroker.coordinator.metadata.metadata_records import decode_record
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.format.names import CLEAN_SHUTDOWN, DURABLE_MARK, META_PROPERTIES, segment_name
+from mpbroker.log.format.names import CLEAN_SHUTDOWN, DURABLE_MARK, META_PROPERTIES, OWN_PREFIX, segment_name
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import BESIDE, import_
 from mpbroker.protocol.messages import (
@@ -95,6 +95,17 @@ def test_everything_is_taken_over(tmp_path: Path) -> None:
     assert (tmp_path / BESIDE / segment_name(0)).read_bytes() == theirs
     with pytest.raises(CannotMove, match="is mpbroker's already: start mpbroker on it"):
         import_([tmp_path], is_dry=False)
+
+
+def test_a_topic_may_be_called_as_our_files_are(tmp_path: Path) -> None:
+    KafkaDirectory(tmp_path, more=MORE).write()
+    (tmp_path / DURABLE_MARK).touch()
+    partition = tmp_path / f"{OWN_PREFIX}events-0"
+    partition.mkdir()
+    (partition / segment_name(0)).touch()
+    import_([tmp_path], is_dry=False)
+    assert (partition / segment_name(0)).exists()
+    assert not (tmp_path / DURABLE_MARK).exists()
 
 
 def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:

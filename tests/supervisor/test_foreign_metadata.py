@@ -21,12 +21,20 @@ from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch,
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.directory_layout import prepare_log_dirs, write_clean_shutdown
 from mpbroker.log.format.checkpoints import write_offsets
-from mpbroker.log.format.names import DURABLE_MARK, META_PROPERTIES, RECOVERY_POINTS, segment_name
+from mpbroker.log.format.names import (
+    DURABLE_MARK,
+    META_PROPERTIES,
+    METADATA_DIRECTORY,
+    OWN_PREFIX,
+    QUORUM_STATE,
+    RECOVERY_POINTS,
+    segment_name,
+)
 from mpbroker.protocol.messages import PartitionRecord, TopicRecord
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
-from mpbroker.supervisor.foreign_metadata import METADATA_DIRECTORY, QUORUM_STATE, refuse_foreign_metadata
+from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from tests.supervisor.test_serve import FAILED, refused
 from tests.support.file_trees import tree
 
@@ -195,8 +203,9 @@ def test_one_of_several_directories_of_kafka(directory: Path) -> None:
     assert list(directory.glob("mpbroker.*")) == []
     refuse_foreign_metadata([str(directory)])
     shutil.rmtree(directory / METADATA_DIRECTORY)
+    (directory / f"{OWN_PREFIX}events-0").mkdir()
     said = why_refused(directory)
-    assert f"{directory} has partitions (ours-0), but none of log.dirs has {METADATA_DIRECTORY}" in said
+    assert f"), but none of log.dirs has {METADATA_DIRECTORY}" in said
 
 
 def test_metadata_that_mpbroker_lost_are_made_anew(directory: Path) -> None:

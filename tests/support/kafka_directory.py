@@ -9,8 +9,13 @@ from pathlib import Path
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
 from mpbroker.log.directories.directory_layout import write_clean_shutdown
 from mpbroker.log.format.checkpoints import put_id_and_epochs
-from mpbroker.log.format.names import META_PROPERTIES, partition_name, segment_name
-from mpbroker.migration.metadata_log import METADATA_DIRECTORY, QUORUM_STATE
+from mpbroker.log.format.names import (
+    META_PROPERTIES,
+    METADATA_DIRECTORY,
+    QUORUM_STATE,
+    partition_name,
+    segment_name,
+)
 from mpbroker.protocol.messages import Message, PartitionRecord, TopicRecord
 from mpbroker.protocol.metadata_records import encode_metadata_record
 from mpbroker.records.builder import build_batch

@@ -40,6 +40,7 @@ from mpbroker.log.format.names import (
     LOG_STARTS,
     META_PROPERTIES,
     NOT_PARTITIONS,
+    OWN_PREFIX,
     RECOVERY_POINTS,
     SCRUB,
     NotAPartition,
@@ -431,6 +432,15 @@ def _refuse_foreign(directory: Path) -> None:
             f"log.dirs: {directory} has no {META_PROPERTIES} but is not empty (it contains {others[0]}). "
             "Name an empty directory, or restore the file"
         )
+
+
+def own_files(log_dir: Path) -> list[Path]:
+    """List the files in a log directory that mpbroker alone has. Raises OSError.
+
+    A partition's directory is none, whatever its topic is called.
+    """
+    with os.scandir(log_dir) as entries:
+        return [Path(one.path) for one in entries if one.name.startswith(OWN_PREFIX) and one.is_file()]
 
 
 def directories_in(log_dir: Path) -> Iterator[str]:

@@ -48,6 +48,11 @@ MOVED = "mpbroker.moved"
 STAYED = "mpbroker.stayed"
 # Ours: the scrubber's position and findings.
 SCRUB = "mpbroker.scrub"
+# How the names of all files begin that are ours alone; a topic may be called so, too.
+OWN_PREFIX = "mpbroker."
+
+# In the metadata's directory: the vote of Kafka's controller (Kafka: FileQuorumStateStore).
+QUORUM_STATE = "quorum-state"
 
 LONGEST_NAME = 255
 # Longest name of a partition that can move: its future replica adds a dot, 32 digits of an id, the suffix.
@@ -96,6 +101,9 @@ def is_live_partition(name: str) -> bool:
 
 def partition_name(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
+
+
+METADATA_DIRECTORY = partition_name(METADATA_TOPIC, 0)
 
 
 def parse_partition(name: str) -> PartitionName:
