@@ -18,7 +18,7 @@ from hypothesis import Phase, settings
 
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from ops.bench.brokers import Mpbroker
-from tests.support import spark_classes, spark_here
+from tests.support import preloaded, spark_classes, spark_here
 
 # A loaded machine is slow, not wrong. To explain a failure, hypothesis would trace every line once more.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
@@ -32,13 +32,21 @@ settings.load_profile("repeatable")
 # Hundreds of brokers are started, and what they leave is kept for a while. Crowds come at once: where the
 # backlog is full, the next client tries again only after a second.
 Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backlog.size=4096")
+# What is the same in each start is done once: tests of the start itself use its command.
+Mpbroker.launch = staticmethod(preloaded.launch)
 pytest_plugins = ("tests.support.forms", "tests.support.in_memory", "tests.support.kinds")
+
+
+def pytest_collection() -> None:
+    """Collecting thousands of tests leaves little garbage, and looking for it takes a tenth of the time."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
     """What there is of thousands of tests stays: no collection of garbage looks through it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar, Protocol
 
 import psutil
 
@@ -72,6 +72,39 @@ class BrokerError(Exception):
     """The broker did not start, died, or did not stop; the message ends with what it printed."""
 
 
+class Process(Protocol):
+    """A broker's process: what of `subprocess.Popen` is used."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int, /) -> None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Launch(Protocol):
+    """Starts a command whose output goes to a file, in a session of its own."""
+
+    def __call__(
+        self, command: Sequence[str], output: BinaryIO, environment: Mapping[str, str], /
+    ) -> Process: ...
+
+
+def execute(command: Sequence[str], output: BinaryIO, environment: Mapping[str, str]) -> Process:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+
+
 @dataclass
 class Broker:
     """A running broker in a directory of its own. Subclasses say how to start it."""
@@ -79,10 +112,11 @@ class Broker:
     directory: Path
     port: int = field(default_factory=free_port)
     ready_s: float = 0.0
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     stop_timeout_s: float = STOP_TIMEOUT_S
 
     name = "broker"
+    launch: ClassVar[Launch] = staticmethod(execute)
 
     @property
     def bootstrap(self) -> str:
@@ -121,14 +155,7 @@ class Broker:
         command = self.command()
         with open(self.output_path, "ab") as output:
             start = time.monotonic()
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self.environment(),
-                start_new_session=True,
-            )
+            self.process = self.launch(command, output, self.environment())
         self._wait_ready(start + START_TIMEOUT_S)
         self.ready_s = time.monotonic() - start
 

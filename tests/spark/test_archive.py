@@ -12,13 +12,13 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
-from pyiceberg.catalog import load_catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -271,8 +271,7 @@ def test_a_table_of_iceberg_is_written_once(
         table_of_ours.commit(place, [])
     assert archive(spark, table).records == 20
     assert archive(spark, table).records == 0
-    catalog = load_catalog("default", type="sql", uri=target.uri, warehouse=f"file://{target.warehouse}")
-    with closing(catalog), duckdb.connect() as database:
+    with closing(catalog_of(target)) as catalog, duckdb.connect() as database:
         database.register("records", catalog.load_table("lake.records").scan().to_arrow())
         found = database.sql('select topic, partition, "offset" from records order by all').fetchall()
     assert found == once(writers)
@@ -285,6 +284,13 @@ def add_to_table(target: IcebergTarget, start: int) -> None:
         pq.write_table(pa.table({"offset": range(start, start + 10)}), place / "part.parquet")
         table.commit(place, [Span("t", "id", 0, start, start + 10, 10)])
         table.drop(place)
+
+
+def catalog_of(target: IcebergTarget) -> Any:
+    from pyiceberg.catalog import load_catalog  # Slow to import, and every worker imports this module.
+
+    settings = {"type": "sql", "uri": target.uri, "warehouse": f"file://{target.warehouse}"}
+    return load_catalog("default", **settings)
 
 
 def other_catalog(target: IcebergTarget) -> IcebergTarget:
@@ -300,8 +306,7 @@ def moved_warehouse(target: IcebergTarget) -> IcebergTarget:
 
 
 def renamed_table(target: IcebergTarget) -> IcebergTarget:
-    settings = {"type": "sql", "uri": target.uri, "warehouse": f"file://{target.warehouse}"}
-    with closing(load_catalog("default", **settings)) as catalog:
+    with closing(catalog_of(target)) as catalog:
         catalog.rename_table(target.table, f"{target.table}_of_last_year")
     return target
 
