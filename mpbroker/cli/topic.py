@@ -103,7 +103,7 @@ def topic_delete_records(
     name: TopicName,
     before: Annotated[
         str,
-        typer.Option("--before", metavar="OFFSET|latest", help="The first that stays; latest: none does."),
+        typer.Option("--before", metavar="OFFSET|latest", help="Delete the records below it; latest: all."),
     ],
     partition: Annotated[int, typer.Option("--partition", metavar="N", help="-1: all.")] = -1,
     yes: Yes = False,

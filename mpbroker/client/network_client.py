@@ -275,6 +275,8 @@ class NetworkClient:
                 self._lost(known, self._explained(known, NotConnected(late)), now_ms)
             elif expiry_ms is not None and now_ms >= expiry_ms:
                 why = "no answer within the time given; is the broker jammed, or at its max.connections?"
+                if not connection.frames:
+                    why += " Or is it no Kafka broker?"
                 self._lost(known, ConnectionLost(f"{lost}: {why}"), now_ms, late_ms=now_ms)
             elif 0 <= idle_ms <= now_ms - connection.last_active_ms:
                 self._lost(known, ConnectionLost(f"{lost}: idle for too long"), now_ms)

@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "COMPATIBILITY.md"
 INTRODUCTION = """\
 # Compatibility
 
-mpbroker speaks the Kafka protocol as Apache Kafka 4.3 does: the same API keys, versions, error codes and
-record format. This page lists what this version serves; it is made from the code by
+mpbroker speaks the Kafka protocol of Apache Kafka 4.3: its error codes, its record format, and of its APIs
+those in the table, nearly all in the same versions. This page is made from the code by
 `python -m ops.docs.compatibility`.
 
 An API that is not in the table is not advertised, and a request for it closes the connection, as Kafka does
@@ -62,7 +62,7 @@ NOT_BUILT = (
         "set `group.protocol=classic`, most clients' default; others stop with that error",
     ),
     ("share groups, streams groups", "not advertised"),
-    ("metrics over HTTP or JMX", "`mpbroker ctl metrics --json`"),
+    ("JMX", "the same metrics over HTTP for Prometheus, or `mpbroker ctl metrics --json`"),
     (
         "Spark: continuous and real-time mode",
         "Spark does not offer them to Python sources: micro-batches, which are woken when records come",

@@ -12,8 +12,9 @@ INTRODUCTION = """\
 # Metrics
 
 Every metric has the name of Kafka's JMX bean, so that dashboards and rules that know Kafka's names need no
-translation. `mpbroker ctl metrics` prints them (`--json` for programs, `--filter` for some of them). It reads
-the broker's shared memory and asks no process: it works when the broker is jammed, and after a crash with
+translation. Prometheus gets them over HTTP ([MONITORING.md](MONITORING.md)); JMX itself is not served.
+`mpbroker ctl metrics` prints them (`--json` for programs, `--filter` for some of them). It reads the broker's
+shared memory and asks no process: it works when the broker is jammed, and after a crash with
 `--file` for as long as the file `public` of the runtime directory is there. This page is made from the code
 by `python -m ops.docs.metrics`.
 

@@ -121,8 +121,17 @@ def test_one_request_that_times_out_ends_all_of_its_connection(rig: Rig) -> None
     assert not isinstance(first.error, RequestTimedOut)
     assert str(second.error) == "here:9092 did not answer within 1 s (request.timeout.ms)"
     assert isinstance(second.error, RequestTimedOut)
-    assert "is the broker jammed, or at its max.connections?" in rig.failure()
+    assert rig.failure().endswith("is the broker jammed, or at its max.connections?")
     assert not rig.peer.is_open
+
+
+def test_who_has_never_answered_may_be_no_broker(rig: Rig) -> None:
+    # Connected: its own first request, for versions, waits.
+    rig.client.ready(rig.node)
+    rig.poll()
+    assert rig.peer.is_open
+    rig.poll(60_000)
+    assert rig.failure().endswith("is the broker jammed, or at its max.connections? Or is it no Kafka broker?")
 
 
 def test_the_time_of_a_throttle_does_not_count(rig: Rig) -> None:

@@ -301,7 +301,7 @@ class ScrubProcess:
             if str(error) != log_dir.problem:
                 log_dir.problem = str(error)
                 self.context.log.error(
-                    "%s: where the scrub is cannot be written down: %s", log_dir.path, error
+                    "%s: cannot save the scrub's progress: %s", log_dir.path, error
                 )
 
     # ---- a pass ----
