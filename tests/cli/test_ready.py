@@ -110,22 +110,43 @@ def _stopped_log_process(supervisor: int) -> int:
     return pid
 
 
-def test_the_probes_of_the_page_are_commands(tmp_path: Path) -> None:
-    """Run what docs/OPERATING.md tells operators, on another directory and other ports."""
-    page = (ROOT / "docs" / "OPERATING.md").read_text()
-    (typed,) = re.findall(r"^\$ mpbroker (ctl ready .*)$", page, re.MULTILINE)
-    (compose,) = re.findall(r"test: \[CMD, mpbroker, (.*)\]", page)
-    (pod,) = re.findall(r"args: \[(serve, .*)\]", page)
+def test_the_probes_of_the_pages_are_commands(tmp_path: Path) -> None:
+    """Run what OPERATING and CONTAINERS tell operators, on another directory and other ports."""
+    page = (ROOT / "docs" / "CONTAINERS.md").read_text()
+    (typed,) = re.findall(
+        r"^\$ mpbroker (ctl ready .*)$", (ROOT / "docs/OPERATING.md").read_text(), re.MULTILINE
+    )
+    (compose,) = re.findall(r"test: \[CMD, /opt/mpbroker/bin/mpbroker, (.*)\]", page)
     broker = Mpbroker(tmp_path / "b")
     broker.start()
     try:
         for words in (typed.split(), compose.split(", ")):
-            words = [str(broker.log_dir) if word in ("data", "/data") else word for word in words]
+            words = [str(broker.log_dir) if word in ("data", "/var/lib/mpbroker") else word for word in words]
             assert CliRunner().invoke(app, words, env={"MPBROKER_RUNTIME_DIR": None}).output == "ready\n"
     finally:
         broker.stop()
-    serve = [word.strip('"') for word in pod.split(", ")]
-    assert CliRunner().invoke(app, [*serve, "--check-config"]).exit_code == 0
     # Paths of its probes are those that are served.
     assert set(re.findall(r"path: (/\w+), port: 9644", page)) == {"/healthz", "/readyz"}
-    assert "0.0.0.0:9644" in serve
+
+
+def test_what_the_page_gives_containers_are_settings() -> None:
+    """Check it behind what the image itself has."""
+    page = (ROOT / "docs" / "CONTAINERS.md").read_text()
+    (pod,) = re.findall(r"args: \[(.*)\]", page)
+    (command,) = re.findall(r"command:\n((?: +- .*\n)+)", page)
+    (properties,) = re.findall(r"```properties\n(.*?)```", page, re.DOTALL)
+    image = [
+        "serve",
+        "--config",
+        str(ROOT / "ops/container/server.properties"),
+        "--log-dirs",
+        "/var/lib/mpbroker",
+    ]
+    for words in (
+        [word.strip('"') for word in pod.split(", ")],
+        re.findall(r"- (.*)", command),
+        [word for line in properties.splitlines() for word in ("-o", line)],
+    ):
+        checked = CliRunner().invoke(app, [*image, *words, "--check-config"])
+        assert (checked.exit_code, "no effect" in checked.output) == (0, False), checked.output
+    assert "0.0.0.0:9644" in pod

@@ -131,7 +131,9 @@ def test_who_has_never_answered_may_be_no_broker(rig: Rig) -> None:
     rig.poll()
     assert rig.peer.is_open
     rig.poll(60_000)
-    assert rig.failure().endswith("is the broker jammed, or at its max.connections? Or is it no Kafka broker?")
+    assert rig.failure().endswith(
+        "is the broker jammed, or at its max.connections? Or is it no Kafka broker?"
+    )
 
 
 def test_the_time_of_a_throttle_does_not_count(rig: Rig) -> None:

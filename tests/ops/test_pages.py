@@ -1,0 +1,211 @@
+"""Pages of the docs: links lead somewhere, commands and settings exist, messages are those of the code.
+
+Console blocks of the pages for operators are run, line by line, beside a broker.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kafka
+import pytest
+import typer
+
+from mpbroker.cli.main import app
+from mpbroker.config.broker import BROKER_KEYS
+from mpbroker.config.known import ALIASES
+from mpbroker.config.topic_config import TOPIC_KEYS
+from mpbroker.log.format.names import META_PROPERTIES
+from mpbroker.testing import Broker
+from tests.support.page_shell import Shell, pattern, shell, steps
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+
+
+# ---- links
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors that GitHub gives the headings of a page, and those that it sets itself."""
+    text = FENCED.sub("", page.read_text())
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    named = (re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings)
+    return frozenset({*named, *re.findall(r'<a id="([^"]+)">', text)})
+
+
+def dead_links(page: Path, text: str) -> list[str]:
+    found = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", text)):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert dead_links(page, page.read_text()) == []
+
+
+def test_dead_links_are_found() -> None:
+    text = "[a](nothing.md) [b](FAQ.md#nothing) [c](FAQ.md) [d](#links) [e](https://example.org/#a)"
+    assert dead_links(ROOT / "docs" / "BACKUP.md", text) == ["nothing.md", "FAQ.md#nothing", "#links"]
+
+
+# ---- commands
+
+
+def typed(text: str) -> Iterator[str]:
+    """Every call of `mpbroker` in the blocks and the code of a page."""
+    text = re.sub(r"\\\n *", "", text)
+    blocks = "".join(FENCED.findall(text)).splitlines()
+    lines = re.findall(r"^    +(.*)$", text, re.MULTILINE)
+    for code in [*blocks, *lines, *re.findall(r"`([^`\n]+)`", FENCED.sub("", text))]:
+        for part in re.split(r"\s[|&]\s|&&|;|\$\(", code.strip().removeprefix("$ ")):
+            if part.strip().startswith("mpbroker "):
+                yield part.strip()
+
+
+def words(call: str) -> list[str]:
+    try:
+        return shlex.split(call, comments=True)[1:]
+    except ValueError:  # prose with an apostrophe
+        return []
+
+
+@cache
+def whole() -> Any:
+    """The command with all below it. Typer brings its own copy of click's classes."""
+    return typer.main.get_command(app)
+
+
+def wrong_with(call: str) -> str | None:
+    """What the command's own parser knows nothing of; nothing for what is no call but prose."""
+    command, rest = whole(), words(call)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("-") and word not in ("-", "-h", "--help"):
+            known = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts)}
+            name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            if name not in known:
+                return f"{command.name} has no {name}"
+            if not known[name].is_flag and name == word and rest:
+                rest.pop(0)
+        elif hasattr(command, "commands"):
+            inner = command.commands.get(word)
+            if inner is None:
+                return f"{command.name} has no command {word}" if re.fullmatch("[a-z][a-z-]+", word) else None
+            command = inner
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_exist(page: Path) -> None:
+    found = {call: wrong for call in typed(page.read_text()) if (wrong := wrong_with(call))}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["mpbroker grup list", "mpbroker group describe x --memberss", "mpbroker ctl --log-dir data ready"],
+)
+def test_commands_that_do_not_exist_are_found(call: str) -> None:
+    assert wrong_with(call)
+    assert list(typed(f"so: `{call}`, and\n    {call} \\\n  more\n")) == [f"{call} more", call]
+
+
+# ---- settings
+
+
+def settings_of_clients() -> set[str]:
+    keys = {*kafka.KafkaProducer.DEFAULT_CONFIG, *kafka.KafkaConsumer.DEFAULT_CONFIG}
+    return {str(key).replace("_", ".") for key in keys}
+
+
+FILES = re.compile(
+    r".*\.(properties|json|service|socket|log|pem|so\.1)|mpbroker\.(journal|durable|dirs|spark.*)"
+)
+OTHERS = re.compile(
+    r"(vm|fs)\..*|partition\.metadata|mpbroker\.coordinator\.groups|log\.dir|kafka\.bootstrap\.servers"
+)
+# Of clients that kafka-python does not have.
+MORE_OF_CLIENTS = {"max.request.size", "group.protocol", "ssl.truststore.location", "ssl.ca.location"}
+
+
+@pytest.mark.parametrize("name", ["TUNING", "TROUBLESHOOTING", "CONTAINERS", "FAQ"])
+def test_settings_exist(name: str) -> None:
+    known = {*BROKER_KEYS, *ALIASES, *TOPIC_KEYS, *settings_of_clients(), *MORE_OF_CLIENTS}
+    text = FENCED.sub("", (ROOT / "docs" / f"{name}.md").read_text())
+    named = {one for one, _ in re.findall(r"`([a-z]+(?:\.[a-z_1]+)+)(=[^`]*)?`", text)}
+    unknown = {one for one in named - known if not FILES.fullmatch(one) and not OTHERS.fullmatch(one)}
+    assert unknown == set()
+
+
+# ---- messages
+
+
+@cache
+def literals() -> str:
+    """All strings of the code, a line each; what is filled in is an ellipsis."""
+    found = []
+    for path in (*(ROOT / "mpbroker").rglob("*.py"), *(ROOT / "shm").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [str(one.value) if isinstance(one, ast.Constant) else "…" for one in node.values]
+                found.append("".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    native = [path.read_text() for path in (ROOT / "mpbroker").rglob("*.pyx")]
+    system = [os.strerror(number) for number in range(1, 50)]
+    return "\n".join(re.sub(r"%[-.\d]*[sdf]", "…", one) for one in (*found, *native, *system))
+
+
+def pieces(message: str) -> list[str]:
+    parts = message.replace(META_PROPERTIES, "…").split("…")
+    return [piece for part in parts if (piece := part.strip(" :;,.()?"))]
+
+
+def test_messages_are_those_of_the_code() -> None:
+    text = (ROOT / "docs" / "TROUBLESHOOTING.md").read_text()
+    tables = "\n".join(re.findall(r"<!-- messages -->\n(.*?)<!-- end", text, re.DOTALL))
+    rows = [line.split(" | ")[0] for line in tables.splitlines() if line.startswith("| `")]
+    told = [message for row in rows for message in re.findall(r"`([^`]+)`", row)]
+    assert len(told) > 25
+    assert [piece for one in told for piece in pieces(one) if piece not in literals()] == []
+
+
+# ---- the commands, run
+
+
+def run(sh: Shell, page: str, port: str) -> None:
+    for step in steps((ROOT / "docs" / page).read_text()):
+        said = sh.run(f"{step.command}\nended=$?").replace(port, "9092")
+        printed, wanted = (re.sub(" +", " ", one) for one in (said, step.printed))
+        assert re.fullmatch(pattern(wanted), printed, re.DOTALL), f"{step}\n{printed}"
+        # What doctor says of the host is the host's affair.
+        failed = sh.run("echo $ended").strip() != "0" and not step.command.startswith("mpbroker doctor")
+        assert not failed, f"{step.command}\n{printed}"
+
+
+@pytest.mark.process
+def test_the_pages_can_be_typed_from(tmp_path: Path) -> None:
+    with Broker(log_dir=tmp_path / "data") as broker, shell(tmp_path) as sh:
+        address = broker.bootstrap_servers
+        sh.run(f"export MPBROKER_BOOTSTRAP_SERVER={address}")
+        sh.run("mpbroker topic create orders --partitions 1 && echo first | mpbroker produce orders")
+        sh.run("mpbroker consume orders --group billing -o beginning -n 1")
+        for page in ("TROUBLESHOOTING.md", "TUNING.md"):
+            run(sh, page, address.rpartition(":")[2])
