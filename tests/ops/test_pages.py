@@ -157,17 +157,21 @@ def test_settings_exist(name: str) -> None:
 # ---- messages
 
 
+def text_of(node: ast.AST) -> str:
+    """The text of a string in the code, with ellipses for what is filled in; empty for all else."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(one.value) if isinstance(one, ast.Constant) else "…" for one in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
 @cache
 def literals() -> str:
     """All strings of the code, a line each; what is filled in is an ellipsis."""
     found = []
     for path in (*(ROOT / "mpbroker").rglob("*.py"), *(ROOT / "shm").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.JoinedStr):
-                parts = [str(one.value) if isinstance(one, ast.Constant) else "…" for one in node.values]
-                found.append("".join(parts))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
+            if text := text_of(node):
+                found.append(text)
     native = [path.read_text() for path in (ROOT / "mpbroker").rglob("*.pyx")]
     system = [os.strerror(number) for number in range(1, 50)]
     return "\n".join(re.sub(r"%[-.\d]*[sdf]", "…", one) for one in (*found, *native, *system))
@@ -178,13 +182,48 @@ def pieces(message: str) -> list[str]:
     return [piece for part in parts if (piece := part.strip(" :;,.()?"))]
 
 
-def test_messages_are_those_of_the_code() -> None:
+@cache
+def quoted() -> list[list[str]]:
+    """The messages that the page quotes, each in the pieces between its ellipses."""
     text = (ROOT / "docs" / "TROUBLESHOOTING.md").read_text()
     tables = "\n".join(re.findall(r"<!-- messages -->\n(.*?)<!-- end", text, re.DOTALL))
     rows = [line.split(" | ")[0] for line in tables.splitlines() if line.startswith("| `")]
-    told = [message for row in rows for message in re.findall(r"`([^`]+)`", row)]
-    assert len(told) > 25
-    assert [piece for one in told for piece in pieces(one) if piece not in literals()] == []
+    return [pieces(message) for row in rows for message in re.findall(r"`([^`]+)`", row)]
+
+
+def test_messages_are_those_of_the_code() -> None:
+    assert len(quoted()) > 40
+    assert [piece for one in quoted() for piece in one if piece not in literals()] == []
+
+
+# What refuses a start is raised here.
+OF_A_START = (
+    *("supervisor/activation.py", "supervisor/foreign_metadata.py", "supervisor/runtime_dir.py"),
+    *("supervisor/sockets.py", "supervisor/main.py", "supervisor/tree.py", "log/manager/log_manager.py"),
+    *("log/directories/directory_layout.py", "log/directories/journal_replay.py"),
+    *("log/directories/log_directory.py", "coordinator/process.py", "../shm/region.py"),
+)
+ERRORS = ("FatalError", "BrokerStops", "RegionUnavailable", "_refusal")
+# Shorter pieces would be in any message.
+TELLING = 11
+NOT_OF_A_START = re.compile(
+    r"told to stop|.*(goes on|starting or stopping)|cannot open …|log.dirs: …\. Nothing"
+)
+
+
+def refusals() -> Iterator[str]:
+    for name in OF_A_START:
+        for node in ast.walk(ast.parse((ROOT / "mpbroker" / name).read_text())):
+            raised = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+            if isinstance(node, ast.Call) and raised in ERRORS:
+                yield from filter(None, map(text_of, node.args))
+
+
+def test_each_refusal_of_a_start_is_on_the_page() -> None:
+    told = [one for one in refusals() if not NOT_OF_A_START.match(one)]
+    assert len(told) > 30
+    telling = [piece for one in quoted() for piece in one if len(piece) >= TELLING]
+    assert [one for one in told if not any(piece in one for piece in telling)] == []
 
 
 # ---- the commands, run
