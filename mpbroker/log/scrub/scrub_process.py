@@ -300,9 +300,7 @@ class ScrubProcess:
         except OSError as error:
             if str(error) != log_dir.problem:
                 log_dir.problem = str(error)
-                self.context.log.error(
-                    "%s: cannot save the scrub's progress: %s", log_dir.path, error
-                )
+                self.context.log.error("%s: cannot save the scrub's progress: %s", log_dir.path, error)
 
     # ---- a pass ----
 
