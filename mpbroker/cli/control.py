@@ -14,11 +14,20 @@ from typing import Any
 import msgspec
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
-from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, read_pointer
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, has_broker, is_locked, read_pointer
 from shm.ownership import UntrustedPath, check_path
 
 REPLY_BYTES_MAX = 1 << 20
 TIMEOUT_SECONDS = 10.0
+
+
+def _is_copied(log_dir: Path, runtime_dir: Path) -> bool:
+    """Return whether the broker that the directory's pointer names runs, but not on this directory."""
+    try:
+        return not has_broker(log_dir) and is_locked(runtime_dir)
+    except OSError:
+        # Of another user: who may ask that broker is decided when it is asked.
+        return False
 
 
 class ControlClient:
@@ -59,7 +68,13 @@ class ControlClient:
                 f"no broker is running on {directory.absolute()} (it has no {POINTER_NAME}); "
                 "name its data directory with --log-dirs, or set MPBROKER_RUNTIME_DIR"
             )
-        return cls(Path(pointer.runtime_dir), owner=path.stat().st_uid)
+        named = Path(pointer.runtime_dir)
+        if _is_copied(directory, named):
+            raise CliError(
+                f"no broker is running on {directory.absolute()}: its {POINTER_NAME} was copied from the "
+                f"directory of another broker, which runs. Name that one with --log-dirs"
+            )
+        return cls(named, owner=path.stat().st_uid)
 
     def checked(self, name: str) -> Path:
         """Return the path of a file in the runtime directory, after a check that it is the broker's.

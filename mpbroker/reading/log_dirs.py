@@ -9,7 +9,6 @@ not locked, though its `mpbroker.json` still leads to the broker that has the or
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import time
@@ -21,9 +20,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, read_pointer
+from mpbroker.ipc.pointer import POINTER_NAME, PUBLIC_NAME, has_broker, is_locked, read_pointer
 from mpbroker.ipc.topology import LAYOUT_VERSION, PUBLIC_MAGIC
-from mpbroker.log.format.names import ALL_DIRS, LOCK, META_PROPERTIES, MOVED, STAYED
+from mpbroker.log.format.names import ALL_DIRS, META_PROPERTIES, MOVED, STAYED
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
 from shm.ownership import UntrustedPath, check_path
 from shm.region import LayoutMismatch, Region
@@ -33,7 +32,6 @@ START_PATIENCE_S: Final = 5.0
 END_PATIENCE_S: Final = 1.0
 """The processes of a killed broker may keep its locks for so long, without its region."""
 _POLL_S = 0.05
-_NO_LOCKS_THERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _FETCH_INSTEAD = "or give kafka.bootstrap.servers (with readMode auto or remote) to fetch from the broker"
 _LOG = logging.getLogger("mpbroker.spark")
 _warned: set[str] = set()
@@ -133,28 +131,6 @@ def is_of(log_dir: Path, cluster_id: str, node_id: str) -> bool:
     return identity is not None and (identity.cluster_id, identity.node_id) == (cluster_id, node_id)
 
 
-def is_locked(path: Path) -> bool:
-    """Return whether a process has locked the file or directory, in whatever container it is. Raises OSError.
-
-    The test takes a shared lock and releases it at once. A broker that starts in that moment tries again.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        # No broker starts where nothing can be locked.
-        if error.errno not in _NO_LOCKS_THERE:
-            raise
-    finally:
-        os.close(fd)
-    return False
-
-
 @dataclass(frozen=True)
 class RunningBroker:
     """The broker that has a log directory, and its public region. `inode` is that of the region's file."""
@@ -173,7 +149,7 @@ class RunningBroker:
             is_same = (self.runtime_dir / PUBLIC_NAME).stat().st_ino == self.inode
         except FileNotFoundError:
             return False
-        return is_same and is_locked(self.log_dir / LOCK) and is_locked(self.runtime_dir)
+        return is_same and has_broker(self.log_dir) and is_locked(self.runtime_dir)
 
 
 def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBroker | None:
@@ -185,13 +161,13 @@ def running_broker(log_dir: Path, patience_s: float | None = None) -> RunningBro
     begun = time.monotonic()
     while True:
         with permission_needed(log_dir):
-            if not is_locked(log_dir / LOCK):
+            if not has_broker(log_dir):
                 return None
             try:
                 return _broker_of(log_dir)
             except _NotNow as reason:
                 waits_s = reason.patience_s if patience_s is None else patience_s
-                if time.monotonic() - begun >= waits_s and is_locked(log_dir / LOCK):
+                if time.monotonic() - begun >= waits_s and has_broker(log_dir):
                     raise FilesUnavailable(str(reason)) from reason
         time.sleep(_POLL_S)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.here import Here
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
+from mpbroker.testing import Broker
 
 
 class FakeSupervisor:
@@ -347,6 +349,20 @@ def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch:
     pointer.unlink()
     with pytest.raises(CliError, match="no broker is running on"):
         ControlClient.find(str(tmp_path))
+
+
+def test_a_copy_is_not_taken_for_the_broker_that_it_was_copied_from(
+    mpbroker_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    copied = shutil.copytree(mpbroker_broker.log_dir, tmp_path / "copy")
+    assert ControlClient.find(str(mpbroker_broker.log_dir)).call("status")["pid"] == mpbroker_broker.pid
+    with pytest.raises(CliError, match="was copied from the directory of another broker, which runs"):
+        ControlClient.find(str(copied))
+    # Of one that does not run it says the same as its own directory would.
+    (copied / POINTER_NAME).write_text(json.dumps({"runtime_dir": str(tmp_path), "pid": 1, "node_id": 1}))
+    with pytest.raises(CliError, match="no broker is running"):
+        ControlClient.find(str(copied)).call("status")
 
 
 def test_a_log_directory_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

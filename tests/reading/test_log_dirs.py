@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ from mpbroker.reading import log_dirs
 from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavailable
 from mpbroker.reading.local import LocalCatalog
-from mpbroker.reading.log_dirs import is_locked, running_broker
+from mpbroker.reading.log_dirs import running_broker
 from mpbroker.reading.plan import Catalog
 from mpbroker.reading.remote import RemoteCatalog
 from tests.support.reading_queries import offsets_of, planned, query, read
@@ -271,17 +270,6 @@ def test_a_copy_of_a_directory_is_not_that_of_the_running_broker(
     fill(writer, 3)
     fake_broker.publish(writer)
     assert (read(copied), read(log_dir)) == (list(range(20)), list(range(60)))
-
-
-def test_trying_a_lock_leaves_it(tmp_path: Path) -> None:
-    lock = tmp_path / ".lock"
-    assert not is_locked(lock)
-    lock.touch()
-    assert not is_locked(lock)
-    with lock.open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        assert is_locked(lock)
-    assert not is_locked(lock)
 
 
 # ---- what forbids to read ----

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ TOPIC = "many"
 PARTITIONS = 250
 # Of the broker: fewer than its partitions have files.
 DESCRIPTORS = 600
+# struct flock: type, whence, start, length, pid.
+FLOCK = struct.Struct("hhqqi4x")
 
 
 @pytest.fixture
@@ -88,7 +91,8 @@ def test_a_status_is_given_while_it_recovers(broker: Mpbroker) -> None:
     create(broker)
     broker.kill()
     lock = os.open(broker.log_dir / LOCK, os.O_RDWR)
-    fcntl.lockf(lock, fcntl.LOCK_EX, 1, LOG)
+    # Of the descriptor, not of this process, which opens the file once more when it looks for the broker.
+    fcntl.fcntl(lock, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, LOG, 1, 0))
     starting = threading.Thread(target=broker.start)
     starting.start()
     try:

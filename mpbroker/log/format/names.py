@@ -7,6 +7,7 @@ import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mpbroker.ipc.pointer import LOCK as LOCK
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 
 LOG_SUFFIX = ".log"
@@ -36,7 +37,6 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
-LOCK = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 # Ours: what lies below the checkpointed high watermarks is on disk, as with log.flush.policy=group.
 DURABLE_MARK = "mpbroker.durable"
