@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import msgspec
+import setproctitle
 
 from mpbroker.cli.main import main
 from mpbroker.supervisor import roles
@@ -204,6 +205,8 @@ def preload() -> None:
     roles.prepare_workers()
     roles.prepare_scrubber()
     roles.prepare_cleaner()
+    # It looks for its place among arguments and environment once, as they were at the exec.
+    setproctitle.getproctitle()
     gc.freeze()
 
 
