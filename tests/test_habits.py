@@ -144,9 +144,10 @@ FOLDERS = {
     "mpbroker.handlers": ("hot_path", "requests", "calls", "fetch", "produce"),
     "mpbroker.coordinator": ("metadata", "bulletins", "runtime", "groups", "transactions"),
     "mpbroker.network": ("acceptor", "processor"),
+    "mpbroker.cli": ("text", "cluster", "records", "host", "doctor", "top", "spark"),
 }
-# Of these each part may import what lies flat in its room: the waiters of the coordinator, and the broker
-# that handlers' APIs see.
+# Of these each part may import what lies flat in its room: the waiters of the coordinator, the broker that
+# handlers' APIs see, and what all commands share.
 ABOVE_FLAT = {
     "mpbroker.handlers.api_parts": ("mpbroker.handlers.broker",),
     "mpbroker.handlers.apis": ("mpbroker.handlers.broker",),
@@ -154,6 +155,12 @@ ABOVE_FLAT = {
     "mpbroker.coordinator.runtime": ("mpbroker.coordinator.waiting",),
     "mpbroker.network.acceptor": ("mpbroker.network", "mpbroker.network.handover"),
     "mpbroker.network.processor": ("mpbroker.network", "mpbroker.network.handover"),
+    **{
+        f"mpbroker.cli.{folder}": tuple(
+            f"mpbroker.cli.{one}" for one in ("app", "errors", "flags", "control")
+        )
+        for folder in FOLDERS["mpbroker.cli"]
+    },
 }
 # struct.pack_into clears its target before it writes: a reader of shared memory would see torn words. These
 # rooms know no shared memory, they write into buffers of their own.

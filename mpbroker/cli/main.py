@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from mpbroker.cli import standard_output
 from mpbroker.cli.app import App
+from mpbroker.cli.cluster.cluster_address import Where
 from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of, needing_openssl, of_file
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
@@ -21,7 +21,7 @@ from mpbroker.cli.flags import (
     Overrides,
     TopicName,
 )
-from mpbroker.cli.where import Where
+from mpbroker.cli.text import standard_output
 from mpbroker.config.version import VERSION
 
 app = App(
@@ -34,18 +34,18 @@ app = App(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _PARTS = (
-    ("topic", "topic", "Create, list, describe, alter and delete topics."),
-    ("group", "group", "List, describe and delete consumer groups; set offsets."),
-    ("txn", "txn", "List, describe and abort transactions."),
-    ("config", "config", "Get, set and unset the settings of topics and of the broker."),
-    ("user", "user", "Add, list and delete SCRAM users."),
-    ("quota", "quota", "Set, list and delete the quotas of clients."),
-    ("acl", "acl", "List, add and remove ACLs (access control lists)."),
-    ("token", "token", "Create, list, renew and expire delegation tokens."),
-    ("log", "on_host", "Look into the files of log directories."),
-    ("ctl", "on_host", "Look at a running broker on this host, and steer it."),
-    ("spark", "spark", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
-    ("doctor", "on_host", "Say what is missing on this host, and what to do."),
+    ("topic", "cluster.topic_flags", "Create, list, describe, alter and delete topics."),
+    ("group", "cluster.group_flags", "List, describe and delete consumer groups; set offsets."),
+    ("txn", "cluster.txn_flags", "List, describe and abort transactions."),
+    ("config", "cluster.config_flags", "Get, set and unset the settings of topics and of the broker."),
+    ("user", "cluster.user_flags", "Add, list and delete SCRAM users."),
+    ("quota", "cluster.quota_flags", "Set, list and delete the quotas of clients."),
+    ("acl", "cluster.acl_flags", "List, add and remove ACLs (access control lists)."),
+    ("token", "cluster.token_flags", "Create, list, renew and expire delegation tokens."),
+    ("log", "host.log_flags", "Look into the files of log directories."),
+    ("ctl", "host.ctl_flags", "Look at a running broker on this host, and steer it."),
+    ("spark", "spark.flags", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
+    ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
 )
 for _name, _module, _help in _PARTS:
     app.add_part(_name, f"mpbroker.cli.{_module}", f"{_name}_app", _help)
@@ -107,7 +107,7 @@ def serve(
 ) -> None:
     """Run a broker until it is told to stop."""
     with needing_openssl():
-        from mpbroker.cli import serve as command
+        from mpbroker.cli.host import serve as command
 
     flags = {
         "--listeners": listeners,
@@ -138,7 +138,7 @@ def export(
 
     The broker is stopped. Name all of log.dirs. mpbroker goes on with them too, until Kafka has been started.
     """
-    from mpbroker.cli import migration
+    from mpbroker.cli.host import migration
 
     migration.export(paths, controller, is_dry=dry_run, as_json=json)
 
@@ -153,7 +153,7 @@ def import_(
 
     Name all of log.dirs, and metadata.log.dir.
     """
-    from mpbroker.cli import migration
+    from mpbroker.cli.host import migration
 
     migration.import_(paths, is_dry=dry_run, as_json=json)
 
@@ -240,8 +240,8 @@ def produce(
     command_config: CommandConfig = None,
 ) -> None:
     """Send each line of standard input as one record."""
-    from mpbroker.cli import produce as command
-    from mpbroker.cli.line_records import Format
+    from mpbroker.cli.records import produce as command
+    from mpbroker.cli.records.line_records import Format
 
     form = Format(key_separator, null, json, command.parse_headers(headers or []))
     settings = command.Settings(topic, partition, acks, compression, form)
@@ -330,12 +330,12 @@ def consume(
     They include records of open and aborted transactions, unless the isolation level is read_committed. --to
     writes the committed records of now to a file, atomically.
     """
-    from mpbroker.cli import consuming
+    from mpbroker.cli.records import consume_flags
 
-    what = consuming.What(topic, partition, count, exit_at_end, isolation_level, group)
-    place = consuming.Place(from_beginning, offset, from_time, until_time)
-    into = consuming.Into(template, json, to, overwrite, log_dirs)
-    consuming.consume(Where(bootstrap, command_config), what, place, into)
+    what = consume_flags.What(topic, partition, count, exit_at_end, isolation_level, group)
+    place = consume_flags.Place(from_beginning, offset, from_time, until_time)
+    into = consume_flags.Into(template, json, to, overwrite, log_dirs)
+    consume_flags.consume(Where(bootstrap, command_config), what, place, into)
 
 
 @app.command()
@@ -362,8 +362,8 @@ def offsets(
 
     Default: of all topics. With read_committed a partition ends before its first open transaction.
     """
-    from mpbroker.cli import offsets as command
-    from mpbroker.cli.isolation import parse_isolation
+    from mpbroker.cli.cluster import offsets as command
+    from mpbroker.cli.cluster.isolation import parse_isolation
 
     committed = bool(parse_isolation(isolation_level))
     where = Where(bootstrap, command_config)
@@ -380,7 +380,7 @@ def cluster(
     json: Json = False,
 ) -> None:
     """Print the cluster's id, controller, brokers and features."""
-    from mpbroker.cli import cluster as command
+    from mpbroker.cli.cluster import cluster as command
 
     command.show(Where(bootstrap, command_config), with_apis=api_versions, as_json=json)
 
@@ -399,7 +399,7 @@ def log_dirs(
 
     Default: of all topics. A future partition is one that moves there.
     """
-    from mpbroker.cli import log_dirs as command
+    from mpbroker.cli.cluster import log_dirs as command
 
     command.show(Where(bootstrap, command_config), topics or [], broker or [], as_json=json)
 

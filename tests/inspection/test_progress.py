@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mpbroker.cli.progress import BAR_CHARACTERS
+from mpbroker.cli.text.progress import BAR_CHARACTERS
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.topic_config import resolve
 from mpbroker.inspection.directory import open_directory

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from mpbroker.cli import migration
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.host import migration
 from mpbroker.coordinator.metadata.durable import batches_of
 from mpbroker.coordinator.metadata.feature_levels import FEATURE_LEVELS
 from mpbroker.coordinator.metadata.metadata_records import decode_record

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mpbroker.cli import migration
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.host import migration
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
 from mpbroker.log.format.checkpoints import read_epochs
 from mpbroker.log.format.names import CLEAN_SHUTDOWN, META_PROPERTIES, segment_name

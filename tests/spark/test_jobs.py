@@ -21,7 +21,8 @@ import pytest
 from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
-from mpbroker.cli import main, spark_jobs
+from mpbroker.cli import main
+from mpbroker.cli.spark import command as spark_jobs
 from mpbroker.log.format.checkpoints import write_offsets
 from mpbroker.records.builder import build_batch
 from ops.bench.brokers import Broker, Mpbroker

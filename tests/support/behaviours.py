@@ -26,7 +26,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("network/acceptor/control_plane", "network/acceptor/listeners", "network/acceptor/reload"),
         *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),
         *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
-        "cli/page",
+        *("cli/client_commands", "cli/page"),
         *("security/attack_table", "security/attacks", "security/foreign_logins", "security/identities"),
         *("security/quotas", "security/real_clients"),
         *("security/admin_listeners", "security/reload", "security/secrets", "security/security_page"),
@@ -39,7 +39,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("handlers/transaction_apis", "quotas/apis"),
     ),
     "a rule that several modules keep together": (
-        *("cli/parts", "coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
+        *("cli/records/parts", "coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
         *(
             "handlers/bounds",
             "handlers/heavy",

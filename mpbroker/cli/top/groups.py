@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.cli.client import read_config
+from mpbroker.cli.cluster.client import read_config
 from mpbroker.cli.top.samples import Groups, GroupSeen, Place
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import parse_servers

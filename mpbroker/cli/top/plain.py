@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from mpbroker.cli.output import print_json, print_table
+from mpbroker.cli.text.output import print_json, print_table
 from mpbroker.cli.top.columns import DRAWN, GROUPS, View
 from mpbroker.cli.top.model import Model, Row, arranged
 from mpbroker.cli.top.samples import Groups, Health

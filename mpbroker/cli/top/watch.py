@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.here import by_port
+from mpbroker.cli.host.local_broker import by_port
 from mpbroker.cli.top import at_rest
 from mpbroker.cli.top.at_rest import NotAtRest
 from mpbroker.cli.top.groups import GroupLooks

@@ -1,0 +1,1 @@
+"""Commands that ask a cluster, and the client that they ask with."""

@@ -1,0 +1,335 @@
+"""`mpbroker acl`: access control lists of a broker, by DescribeAcls, CreateAcls and DeleteAcls.
+
+Flags mean what those of kafka-acls.sh mean.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from mpbroker.cli.cluster.client import Client
+from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.text.confirm import confirm
+from mpbroker.cli.text.output import print_rows, say_each
+from mpbroker.client.errors import ApiFailed
+from mpbroker.config import known
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.security.acls import (
+    CLUSTER_NAME,
+    OPERATIONS,
+    WILDCARD,
+    Acl,
+    BadAcl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    check_principal,
+    kafka_word,
+)
+
+COLUMNS: Final = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
+# What --producer and --consumer stand for.
+_PRODUCER: Final = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
+_CONSUMER: Final = (Operation.READ, Operation.DESCRIBE)
+_ANY: Final = (Operation.ANY, Permission.ANY)
+_TRANSACTIONAL: Final = (Operation.WRITE, Operation.DESCRIBE)
+
+
+class Resources(NamedTuple):
+    """The resources that flags name. `is_prefix`: the names are prefixes, but for that of the cluster."""
+
+    topics: list[str] | None
+    groups: list[str] | None
+    transactional_ids: list[str] | None
+    delegation_tokens: list[str] | None
+    user_principals: list[str] | None
+    cluster: bool
+    is_prefix: bool = False
+
+    def each(self) -> list[tuple[ResourceType, str, PatternType]]:
+        """Return type, name and pattern type of each resource. Raises CliError if there is none."""
+        pattern = PatternType.PREFIXED if self.is_prefix else PatternType.LITERAL
+        named = (
+            (ResourceType.TOPIC, self.topics),
+            (ResourceType.GROUP, self.groups),
+            (ResourceType.TRANSACTIONAL_ID, self.transactional_ids),
+            (ResourceType.DELEGATION_TOKEN, self.delegation_tokens),
+            (ResourceType.USER, self.user_principals),
+        )
+        found = [(kind, name, pattern) for kind, names in named for name in names or ()]
+        if self.is_prefix and any(name == WILDCARD for _, name, _ in found):
+            raise CliError(
+                "--prefixed: * is no beginning of a name; leave out --prefixed for all", USAGE_ERROR
+            )
+        if self.cluster:
+            found.append((ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL))
+        if not found:
+            others = "--transactional-id, --delegation-token, --user-principal or --cluster"
+            raise CliError(f"say what for: --topic, --group, {others}", USAGE_ERROR)
+        return found
+
+
+class Whom(NamedTuple):
+    """Principals to allow and to deny, and the hosts that this counts for; no hosts: all."""
+
+    allowed: list[str]
+    denied: list[str]
+    hosts: list[str]
+
+    def each(self) -> list[tuple[str, str, Permission]]:
+        """Return principal, host and permission of each entry. Raises CliError for what is no principal."""
+        pairs = [(one, Permission.ALLOW) for one in self.allowed] + [
+            (one, Permission.DENY) for one in self.denied
+        ]
+        if not pairs:
+            raise CliError("say for whom: --allow-principal or --deny-principal", USAGE_ERROR)
+        for principal, _ in pairs:
+            check_is_principal(principal)
+        for host in self.hosts:
+            check_host(host)
+        return [(one, host, what) for one, what in pairs for host in self.hosts or [WILDCARD]]
+
+
+class What(NamedTuple):
+    """Operations by name, and the two sets of them that have names of their own."""
+
+    operations: list[str]
+    is_producer: bool
+    is_consumer: bool
+    is_idempotent: bool
+
+    def on(self, kind: ResourceType) -> list[Operation]:
+        """Return the operations on a resource of this type."""
+        found = [operation_of(name) for name in self.operations]
+        if self.is_producer:
+            of_producer = {ResourceType.TOPIC: _PRODUCER, ResourceType.TRANSACTIONAL_ID: _TRANSACTIONAL}
+            found += of_producer.get(kind, ())
+        if self.is_consumer:
+            of_consumer = {ResourceType.TOPIC: _CONSUMER, ResourceType.GROUP: (Operation.READ,)}
+            found += of_consumer.get(kind, ())
+        return list(dict.fromkeys(found))
+
+
+def check_is_principal(text: str) -> None:
+    """Raise CliError unless the text names a principal."""
+    try:
+        check_principal(text)
+    except BadAcl as error:
+        raise CliError(f"{text}: a principal is TYPE:NAME, as in User:ann", USAGE_ERROR) from error
+
+
+def check_host(text: str) -> None:
+    """Raise CliError for a host that no client can have: clients are known by their addresses."""
+    try:
+        if text != WILDCARD:
+            ipaddress.ip_address(text)
+    except ValueError as error:
+        raise CliError(
+            f"--host {text}: this is no IP address; names are not looked up", USAGE_ERROR
+        ) from error
+
+
+def check_sets(resources: Resources, what: What) -> None:
+    """Raise CliError if --producer or --consumer stand for less than they promise (Kafka: AclCommand)."""
+    if what.is_consumer and not (resources.topics and resources.groups):
+        raise CliError("--consumer needs --topic and --group", USAGE_ERROR)
+    if what.is_producer and not (resources.topics or resources.transactional_ids):
+        raise CliError("--producer needs --topic or --transactional-id", USAGE_ERROR)
+
+
+def operation_of(name: str) -> Operation:
+    """Return the operation that has this name in Kafka's tools. Raises CliError."""
+    words = {kafka_word(one).lower(): one for one in Operation if one > Operation.ANY}
+    found = words.get(name.lower().replace("_", ""))
+    if found is None:
+        near = known.closest(name.lower(), words)
+        those = ", ".join(kafka_word(one) for one in words.values())
+        guess = f"; did you mean {kafka_word(words[near])}?" if near else f"; there are {those}"
+        raise CliError(f"{name} is no operation{guess}", USAGE_ERROR)
+    return found
+
+
+def entries(resources: Resources, whom: Whom, what: What) -> list[Acl]:
+    """Return the entries that flags stand for. Raises CliError for those that can have no effect."""
+    check_sets(resources, what)
+    if what.is_idempotent and not resources.cluster:
+        resources = resources._replace(cluster=True)
+    made: list[Acl] = []
+    for kind, name, pattern in resources.each():
+        operations = what.on(kind)
+        if what.is_idempotent and kind == ResourceType.CLUSTER:
+            operations.append(Operation.IDEMPOTENT_WRITE)
+        if not operations:
+            raise CliError(f"say what may be done to {kafka_word(kind)} {name}: --operation", USAGE_ERROR)
+        for operation in operations:
+            if operation != Operation.ALL and operation not in OPERATIONS[kind]:
+                possible = ", ".join(map(kafka_word, (*OPERATIONS[kind], Operation.ALL)))
+                text = f"nobody can {kafka_word(operation)} a {kafka_word(kind)}; it is one of {possible}"
+                raise CliError(text, USAGE_ERROR)
+            made += [
+                Acl(kind, name, pattern, principal, host, operation, permission)
+                for principal, host, permission in whom.each()
+            ]
+    return list(dict.fromkeys(made))
+
+
+def add(where: Where, acls: list[Acl], *, dry_run: bool, as_json: bool) -> None:
+    """Add entries, or say which of them would be new."""
+    creation = m.CreateAclsRequest.AclCreation
+    with Client(where) as client:
+        if dry_run:
+            everything = m.DeleteAclsRequest.DeleteAclsFilter(
+                ResourceType.ANY, None, PatternType.ANY, None, None, *_ANY
+            )
+            there = set(_described(client, everything))
+            _say(
+                [("is there already" if acl in there else "would add", acl) for acl in acls], as_json=as_json
+            )
+            return
+        response: m.CreateAclsResponse = client.cluster.ask_any(
+            m.CreateAclsRequest([creation(*acl) for acl in acls])
+        )
+    for acl, result in zip(acls, response.results, strict=True):
+        if result.error_code:
+            raise _failed(str(acl), result.error_code, result.error_message)
+    _say([("added", acl) for acl in acls], as_json=as_json)
+
+
+def remove(
+    where: Where,
+    filters: list[m.DeleteAclsRequest.DeleteAclsFilter],
+    *,
+    dry_run: bool,
+    is_sure: bool,
+    as_json: bool,
+) -> None:
+    """Remove the entries that filters match, or say which those are. Raises CliError if there are none."""
+    if not dry_run:
+        confirm("remove the ACLs that match? --dry-run says which", is_sure=is_sure)
+    with Client(where) as client:
+        if dry_run:
+            matching = dict.fromkeys(acl for one in filters for acl in _described(client, one))
+            _say([("would remove", acl) for acl in matching], as_json=as_json)
+            _check_any(matching)
+            return
+        response: m.DeleteAclsResponse = client.cluster.ask_any(m.DeleteAclsRequest(filters))
+    removed: dict[Acl, None] = {}
+    for result in response.filter_results:
+        if result.error_code:
+            raise _failed("ACLs", result.error_code, result.error_message)
+        removed.update(dict.fromkeys(_acl(one) for one in result.matching_acls))
+    _say([("removed", acl) for acl in removed], as_json=as_json)
+    _check_any(removed)
+
+
+def _say(done: list[tuple[str, Acl]], *, as_json: bool) -> None:
+    """Print entries with what has been done to them, or would be."""
+    say_each([(f"{what}: {acl}", {"done": what, **_document(acl)}) for what, acl in done], as_json=as_json)
+
+
+def _check_any(found: Iterable[Acl]) -> None:
+    if not list(found):
+        raise CliError("no ACL matches; mpbroker acl list shows what there is")
+
+
+def filters(resources: Resources, whom: Whom, what: What) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
+    """Return filters for the entries that flags stand for; without a principal, for all about the resources.
+
+    Raises CliError if no resource is named.
+    """
+    one = m.DeleteAclsRequest.DeleteAclsFilter
+    if whom.allowed or whom.denied:
+        return [one(*acl) for acl in entries(resources, whom, what)]
+    if whom.hosts or any(what):
+        whose = "say for whom: --allow-principal or --deny-principal"
+        text = f"{whose}; without them all about a resource is removed"
+        raise CliError(text, USAGE_ERROR)
+    return [one(kind, name, pattern, None, None, *_ANY) for kind, name, pattern in resources.each()]
+
+
+def show_list(where: Where, resources: Resources, principal: str | None, *, as_json: bool) -> None:
+    """Print the entries about resources and their principal, all if neither is given. Raises CliError."""
+    if principal is not None:
+        check_is_principal(principal)
+    named = resources.each() if any(resources) else [(ResourceType.ANY, None, PatternType.ANY)]
+    one = m.DeleteAclsRequest.DeleteAclsFilter
+    with Client(where) as client:
+        found = [
+            acl
+            for kind, name, _ in named
+            for acl in _described(client, one(kind, name, PatternType.MATCH, principal, None, *_ANY))
+        ]
+    show(dict.fromkeys(found), as_json=as_json)
+
+
+def show(acls: Iterable[Acl], *, as_json: bool) -> None:
+    print_rows(list(map(_document, acls)), as_json=as_json, nothing="no ACLs")
+
+
+def _document(acl: Acl) -> dict[str, str]:
+    values = (
+        kafka_word(ResourceType(acl.resource_type)),
+        acl.resource_name,
+        kafka_word(PatternType(acl.pattern_type)),
+        acl.principal,
+        acl.host,
+        kafka_word(Operation(acl.operation)),
+        kafka_word(Permission(acl.permission)),
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _described(client: Client, asked: m.DeleteAclsRequest.DeleteAclsFilter) -> list[Acl]:
+    """Return the entries that a filter matches. Raises ApiFailed."""
+    response: m.DescribeAclsResponse = client.cluster.ask_any(
+        m.DescribeAclsRequest(
+            asked.resource_type_filter,
+            asked.resource_name_filter,
+            asked.pattern_type_filter,
+            asked.principal_filter,
+            asked.host_filter,
+            asked.operation,
+            asked.permission_type,
+        )
+    )
+    if response.error_code:
+        raise _failed("ACLs", response.error_code, response.error_message)
+    return [
+        Acl(
+            resource.resource_type,
+            resource.resource_name,
+            resource.pattern_type,
+            acl.principal,
+            acl.host,
+            acl.operation,
+            acl.permission_type,
+        )
+        for resource in response.resources
+        for acl in resource.acls
+    ]
+
+
+def _failed(what: str, code: int, message: str | None) -> CliError | ApiFailed:
+    if code == ErrorCode.SECURITY_DISABLED:
+        return CliError(
+            f"{what}: the broker has no authorizer; set authorizer.class.name and super.users there, "
+            "as docs/SECURITY.md shows"
+        )
+    return ApiFailed(what, code, message)
+
+
+def _acl(one: m.DeleteAclsResponse.DeleteAclsMatchingAcl) -> Acl:
+    return Acl(
+        one.resource_type,
+        one.resource_name,
+        one.pattern_type,
+        one.principal,
+        one.host,
+        one.operation,
+        one.permission_type,
+    )

@@ -1,0 +1,205 @@
+"""`mpbroker config`: settings of topics and brokers by DescribeConfigs and IncrementalAlterConfigs.
+
+(Kafka: ConfigCommand)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mpbroker.cli.cluster.client import Client, only
+from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.topic import parse_setting
+from mpbroker.cli.errors import USAGE_ERROR, CliError, advised
+from mpbroker.cli.text.output import print_json, print_table, say_each
+from mpbroker.client.errors import ApiFailed
+from mpbroker.config import known
+from mpbroker.config.broker import BROKER_KEYS
+from mpbroker.config.describe import ConfigSource
+from mpbroker.config.keys import ConfigType
+from mpbroker.config.topic_config import TOPIC_KEYS
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import ConfigOperation, ResourceType
+from mpbroker.protocol.printable import printable
+
+# In place of a value that brokers tell nobody.
+HIDDEN = "(hidden)"
+
+
+class Of(NamedTuple):
+    """Whose settings, as the flags say: at most one of topic, broker and defaults."""
+
+    topic: str | None = None
+    broker: int | None = None
+    defaults: bool = False
+    loggers: bool = False
+
+
+class Resource(NamedTuple):
+    """A resource that has settings. `text` names it to people, `keys` are those that it can have."""
+
+    type: ResourceType
+    name: str
+    text: str
+    keys: Collection[str]
+
+
+def settings(texts: Sequence[str]) -> dict[str, str | None]:
+    """Parse KEY=VALUE. Raises CliError, also if a key is there twice."""
+    changes: dict[str, str | None] = {}
+    for text in texts:
+        key, value = parse_setting(text, flag="")
+        if key in changes:
+            raise CliError(f"{text}: {key} is set twice", USAGE_ERROR)
+        changes[key] = value
+    return changes
+
+
+def get(where: Where, of: Of, keys: Sequence[str], *, every: bool, as_json: bool) -> None:
+    """Print settings: those of these keys, or what is set, or every one. Raises CliError."""
+    with Client(where) as client:
+        resource = _resource(client, of)
+        entries = _described(client, resource, keys)
+    if missing := [key for key in keys if key not in {entry.name for entry in entries}]:
+        guess = known.hint(missing, resource.keys)
+        raise CliError(f"{resource.text} has no setting {', '.join(missing)}{guess}", USAGE_ERROR)
+    if not keys and not every:
+        entries = [entry for entry in entries if _is_set(resource, entry)]
+    if as_json:
+        print_json([_document(entry) for entry in entries])
+    elif len(keys) == 1:
+        print(printable(_value(entries[0]) or ""))
+    elif entries:
+        rows = [(entry.name, _value(entry), _source(entry.config_source)) for entry in entries]
+        print_table(("KEY", "VALUE", "SOURCE"), rows)
+    else:
+        print(printable(f"{resource.text} has no settings of its own; --all shows those that it has got"))
+
+
+def alter(where: Where, of: Of, changes: Mapping[str, str | None], *, is_dry: bool, as_json: bool) -> None:
+    """Set settings, or unset those whose value is None; all or none. Raises CliError."""
+    one = m.IncrementalAlterConfigsRequest.AlterableConfig
+    wanted = [
+        one(key, ConfigOperation.DELETE if value is None else ConfigOperation.SET, value)
+        for key, value in changes.items()
+    ]
+    with Client(where) as client:
+        resource = _resource(client, of)
+        asked = m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource.type, resource.name, wanted)
+        response: m.IncrementalAlterConfigsResponse = _ask(
+            client, resource, m.IncrementalAlterConfigsRequest([asked], validate_only=is_dry)
+        )
+    _check(resource, changes, only(response.responses, resource.text))
+    would = "would be " if is_dry else ""
+    say_each(
+        [
+            (
+                f"{resource.text}: {key} {would}{'unset' if value is None else f'set to {value}'}",
+                {"name": key, "value": value, "dry_run": is_dry},
+            )
+            for key, value in changes.items()
+        ],
+        as_json=as_json,
+    )
+
+
+def _resource(client: Client, of: Of) -> Resource:
+    """Return the resource that the flags name. Raises CliError unless it is one."""
+    if sum((of.topic is not None, of.broker is not None, of.defaults)) > 1 or (
+        of.loggers and (of.topic is not None or of.defaults)
+    ):
+        raise CliError(
+            "--topic, --broker, --broker-defaults, --loggers: these exclude each other", USAGE_ERROR
+        )
+    if of.topic is not None:
+        return Resource(ResourceType.TOPIC, of.topic, f"topic {of.topic}", TOPIC_KEYS)
+    if of.defaults:
+        return Resource(ResourceType.BROKER, "", "all brokers", BROKER_KEYS)
+    broker = _broker(client, of.broker)
+    if of.loggers:
+        return Resource(ResourceType.BROKER_LOGGER, str(broker), f"loggers of broker {broker}", ())
+    return Resource(ResourceType.BROKER, str(broker), f"broker {broker}", BROKER_KEYS)
+
+
+def _broker(client: Client, wanted: int | None) -> int:
+    """Return the broker that is wanted, or the only one."""
+    ids = sorted(broker.node_id for broker in client.cluster.refresh(m.MetadataRequest(topics=[])).brokers)
+    if wanted is None and len(ids) == 1:
+        return ids[0]
+    if wanted not in ids:
+        known_ids = ", ".join(map(str, ids))
+        said = "say which broker" if wanted is None else f"--broker {wanted}: there is no such broker"
+        raise CliError(f"{said}; there is {known_ids}", USAGE_ERROR)
+    return wanted
+
+
+def _ask(client: Client, resource: Resource, request: m.Message) -> Any:
+    """Ask the broker whose settings they are, any broker about those of others."""
+    if resource.type == ResourceType.TOPIC or not resource.name:
+        return client.cluster.ask_any(request)
+    return client.cluster.ask(int(resource.name), request)
+
+
+def _described(
+    client: Client, resource: Resource, keys: Sequence[str]
+) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
+    """Return settings by name. Raises ApiFailed."""
+    asked = m.DescribeConfigsRequest.DescribeConfigsResource(resource.type, resource.name, list(keys) or None)
+    response: m.DescribeConfigsResponse = _ask(
+        client, resource, m.DescribeConfigsRequest([asked], include_synonyms=True, include_documentation=True)
+    )
+    result = only(response.results, resource.text)
+    if result.error_code:
+        raise _failed(resource, result.error_code, result.error_message)
+    return sorted(result.configs, key=lambda entry: entry.name)
+
+
+def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:
+    """Tell whether somebody has set it: for a topic, of its own; for a broker, in its file, too."""
+    if resource.type == ResourceType.TOPIC:
+        return entry.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG
+    return entry.config_source != ConfigSource.DEFAULT_CONFIG
+
+
+def _source(number: int) -> str:
+    """Return Kafka's name of a source; other brokers may have some that are unknown here."""
+    return ConfigSource(number).name if number in ConfigSource.__members__.values() else str(number)
+
+
+def _value(entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> str | None:
+    return HIDDEN if entry.is_sensitive else entry.value
+
+
+def _document(entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "source": _source(entry.config_source),
+        "read_only": entry.read_only,
+        "sensitive": entry.is_sensitive,
+        "type": ConfigType(entry.config_type).name
+        if entry.config_type in ConfigType.__members__.values()
+        else None,
+        "synonyms": [
+            {"name": one.name, "value": one.value, "source": _source(one.source)} for one in entry.synonyms
+        ],
+        "documentation": entry.documentation,
+    }
+
+
+def _check(
+    resource: Resource,
+    keys: Iterable[str],
+    result: m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
+) -> None:
+    if result.error_code:
+        error = _failed(resource, result.error_code, result.error_message)
+        raise advised(error, known.hint(keys, resource.keys))
+
+
+def _failed(resource: Resource, code: int, message: str | None) -> ApiFailed:
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        message = "does not exist"
+    return ApiFailed(resource.text, code, message)

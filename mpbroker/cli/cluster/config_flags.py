@@ -1,0 +1,84 @@
+"""The flags of `mpbroker config`; what its commands do is in `config`."""
+
+from typing import Annotated
+
+import typer
+
+from mpbroker.cli.app import App
+from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
+
+config_app = App(no_args_is_help=True)
+
+Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Of this topic.")]
+Broker = Annotated[
+    int | None,
+    typer.Option("--broker", metavar="ID", help="Of this broker; default, without --topic: of the only one."),
+]
+Defaults = Annotated[
+    bool, typer.Option("--broker-defaults", help="Of all brokers: what is set for the whole cluster.")
+]
+Loggers = Annotated[bool, typer.Option("--loggers", help="Levels of the broker's loggers.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Have it checked, and change nothing.")]
+
+
+@config_app.command("get")
+def config_get(
+    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY...", hidden=True)] = None,
+    topic: Topic = None,
+    broker: Broker = None,
+    broker_defaults: Defaults = False,
+    loggers: Loggers = False,
+    all_settings: Annotated[bool, typer.Option("--all", help="Those that have their default, too.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Print settings and where each value comes from.
+
+    One KEY prints its value alone; none prints what is set. --json has type, synonyms and documentation.
+    """
+    from mpbroker.cli.cluster import config as command
+
+    of = command.Of(topic, broker, broker_defaults, loggers)
+    command.get(Where(bootstrap, command_config), of, keys or [], every=all_settings, as_json=json)
+
+
+@config_app.command("set")
+def config_set(
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", hidden=True)],
+    topic: Topic = None,
+    broker: Broker = None,
+    broker_defaults: Defaults = False,
+    loggers: Loggers = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Set settings, all or none."""
+    from mpbroker.cli.cluster import config as command
+
+    of = command.Of(topic, broker, broker_defaults, loggers)
+    changes = command.settings(settings)
+    command.alter(Where(bootstrap, command_config), of, changes, is_dry=dry_run, as_json=json)
+
+
+@config_app.command("unset")
+def config_unset(
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", hidden=True)],
+    topic: Topic = None,
+    broker: Broker = None,
+    broker_defaults: Defaults = False,
+    loggers: Loggers = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Take settings back: they have their default again."""
+    from mpbroker.cli.cluster import config as command
+
+    of = command.Of(topic, broker, broker_defaults, loggers)
+    changes = dict.fromkeys(keys)
+    command.alter(Where(bootstrap, command_config), of, changes, is_dry=dry_run, as_json=json)

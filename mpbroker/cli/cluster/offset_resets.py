@@ -1,0 +1,123 @@
+"""Where the committed offsets of a group are set to, without I/O.
+
+(Kafka: ConsumerGroupCommand.resetOffsets)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.text.times import parse_duration, parse_time
+
+# A group in one of these states has no members; offsets of others are theirs to commit.
+INACTIVE = ("Empty", "Dead")
+
+
+class Flags(NamedTuple):
+    """The flags that say where to; exactly one of them is given."""
+
+    to_earliest: bool = False
+    to_latest: bool = False
+    to_current: bool = False
+    to_offset: int | None = None
+    to_datetime: str | None = None
+    by_duration: str | None = None
+    shift_by: int | None = None
+
+
+class Reset(NamedTuple):
+    """Where to. `number`: of to-offset and shift-by, and for a time its milliseconds."""
+
+    kind: str
+    number: int = 0
+
+    @property
+    def is_by_time(self) -> bool:
+        return self.kind == "to-datetime"
+
+
+class Place(NamedTuple):
+    """Offsets of a partition: its ends, the committed one, and the first from a time on (None: no record)."""
+
+    start: int
+    end: int
+    committed: int | None = None
+    at_time: int | None = None
+
+
+def parse(flags: Flags, now_ms: int) -> Reset:
+    """Return what the flags ask for. Raises CliError unless it is one thing."""
+    given = [name for name, value in flags._asdict().items() if value is not None and value is not False]
+    names = [f"--{name.replace('_', '-')}" for name in (given or Flags._fields)]
+    if len(given) != 1:
+        why = "say where to, with one of" if not given else "these exclude each other:"
+        raise CliError(f"{why} {', '.join(names)}", USAGE_ERROR)
+    if flags.to_datetime is not None:
+        return Reset("to-datetime", parse_time("--to-datetime", flags.to_datetime, now_ms))
+    if flags.by_duration is not None:
+        return Reset("to-datetime", now_ms - parse_duration("--by-duration", flags.by_duration))
+    return Reset(names[0][2:], flags.to_offset or flags.shift_by or 0)
+
+
+def target(reset: Reset, place: Place) -> tuple[int | None, str]:
+    """Return the new offset, and what is to be said of it: "" if nothing.
+
+    The offset is None if there is none to shift; it is never outside of what the partition has.
+    """
+    match reset.kind:
+        case "to-earliest":
+            return place.start, ""
+        case "to-latest":
+            return place.end, ""
+        case "to-current" if place.committed is None:
+            return place.end, "nothing is committed: set to the end"
+        case "to-current":
+            assert place.committed is not None
+            return place.committed, ""
+        case "to-datetime" if place.at_time is None:
+            return place.end, "no record is that late: set to the end"
+        case "to-datetime":
+            assert place.at_time is not None
+            return place.at_time, ""
+        case "shift-by" if place.committed is None:
+            return None, "nothing is committed that could be shifted"
+        case "shift-by":
+            assert place.committed is not None
+            return _within(place, place.committed + reset.number)
+        case _:
+            return _within(place, reset.number)
+
+
+def _within(place: Place, wanted: int) -> tuple[int, str]:
+    if wanted < place.start:
+        return place.start, f"{wanted:,} is before the log start offset: set to {place.start:,}"
+    if wanted > place.end:
+        return place.end, f"{wanted:,} is behind the log end offset: set to {place.end:,}"
+    return wanted, ""
+
+
+def parse_scope(texts: Sequence[str]) -> dict[str, list[int] | None]:
+    """Return partitions by topic from TOPIC or TOPIC:0,1; None stands for all. Raises CliError."""
+    scope: dict[str, list[int] | None] = {}
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        wanted = [number.strip() for number in numbers.split(",")] if colon else []
+        if not topic or not all(number.isdecimal() for number in wanted):
+            raise CliError(f"--topic {text}: this is not TOPIC or TOPIC:0,1,2", USAGE_ERROR)
+        before = scope.get(topic, [])
+        if not colon or before is None:
+            scope[topic] = None
+        else:
+            scope[topic] = sorted({*before, *map(int, wanted)})
+    return scope
+
+
+def within(scope: Mapping[str, list[int] | None], places: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return those places that a scope has."""
+    return [
+        (topic, partition)
+        for topic, partition in places
+        if topic in scope and (scope[topic] is None or partition in (scope[topic] or []))
+    ]

@@ -1,0 +1,140 @@
+"""The flags of `mpbroker topic`; what its commands do is in `topic` and `topic_changes`."""
+
+from typing import Annotated
+
+import typer
+
+from mpbroker.cli.app import App
+from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.flags import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    CommandConfig,
+    Json,
+    Timeout,
+    TopicName,
+    Yes,
+)
+
+topic_app = App(no_args_is_help=True)
+
+
+@topic_app.command("create")
+def topic_create(
+    name: TopicName,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", metavar="N", help="-1: the broker's default.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", metavar="N", help="-1: the broker's default.")
+    ] = -1,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Topic setting; repeatable."),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="An existing topic is fine.")
+    ] = False,
+    timeout: Timeout = 30.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Create a topic."""
+    from mpbroker.cli.cluster import topic as command
+
+    new = command.New(name, partitions, replication_factor, config or [])
+    where = Where(bootstrap, command_config)
+    command.create(where, new, timeout, if_not_exists=if_not_exists, as_json=json)
+
+
+@topic_app.command("list")
+def topic_list(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, command_config: CommandConfig = None, json: Json = False
+) -> None:
+    """List all topics."""
+    from mpbroker.cli.cluster import topic as command
+
+    command.show_list(Where(bootstrap, command_config), as_json=json)
+
+
+@topic_app.command("describe")
+def topic_describe(
+    names: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Partitions, offsets and changed settings of topics. Default: of all."""
+    from mpbroker.cli.cluster import topic as command
+
+    command.describe(Where(bootstrap, command_config), names or [], as_json=json)
+
+
+@topic_app.command("alter")
+def topic_alter(
+    name: TopicName,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set it for the topic; repeatable."),
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="KEY", help="Reset it to the broker's default; repeatable."),
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", "-p", min=1, metavar="N", help="How many in all; never fewer."),
+    ] = None,
+    timeout: Timeout = 30.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Change settings of a topic, or give it more partitions."""
+    from mpbroker.cli.cluster import topic_changes
+
+    changes = topic_changes.Changes(config or [], delete_config or [], partitions)
+    topic_changes.alter(Where(bootstrap, command_config), name, changes, timeout, as_json=json)
+
+
+@topic_app.command("delete-records")
+def topic_delete_records(
+    name: TopicName,
+    before: Annotated[
+        str,
+        typer.Option("--before", metavar="OFFSET|latest", help="Delete the records below it; latest: all."),
+    ],
+    partition: Annotated[int, typer.Option("--partition", metavar="N", help="-1: all.")] = -1,
+    yes: Yes = False,
+    timeout: Timeout = 30.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Delete the records of a topic below an offset."""
+    from mpbroker.cli.cluster import topic_changes
+
+    where = Where(bootstrap, command_config)
+    shortening = topic_changes.Shortening(name, partition, before)
+    topic_changes.delete_records(where, shortening, timeout, is_sure=yes, as_json=json)
+
+
+@topic_app.command("delete")
+def topic_delete(
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", hidden=True)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    yes: Yes = False,
+    timeout: Timeout = 30.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    command_config: CommandConfig = None,
+    json: Json = False,
+) -> None:
+    """Delete topics and all their records."""
+    from mpbroker.cli.cluster import topic as command
+
+    where = Where(bootstrap, command_config)
+    if dry_run:
+        command.show_deletion(where, names, as_json=json)
+    else:
+        command.delete(where, names, timeout, is_sure=yes, as_json=json)

@@ -1,0 +1,124 @@
+"""`mpbroker user`: SCRAM users of a broker, by DescribeUserScramCredentials and AlterUserScramCredentials.
+
+A password comes from a prompt, standard input or a file, never from the command line, which everybody on the
+host can read. It is sent salted and hashed (KIP-554).
+"""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import sys
+from pathlib import Path
+
+from mpbroker.cli.cluster.client import Client
+from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.text.confirm import confirm
+from mpbroker.cli.text.output import print_rows, say
+from mpbroker.client.errors import ApiFailed
+from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.security.scram import SALT_BYTES, TYPES, ScramType, salted_password
+
+STDIN = Path("-")
+
+
+def mechanism_of(name: str) -> ScramType:
+    if (kind := TYPES.get(name.upper())) is None:
+        raise CliError(f"'{name}' is not one of {', '.join(TYPES)}", USAGE_ERROR)
+    return kind
+
+
+def read_password(user: str, source: Path | None) -> str:
+    """Return the first line of a file or of standard input ("-"), or ask twice on a terminal.
+
+    Raises CliError.
+    """
+    if source is None:
+        if not sys.stdin.isatty():
+            raise CliError("there is no terminal to ask for the password: use --password-file", USAGE_ERROR)
+        password = getpass.getpass(f"Password for {user}: ")
+        if password != getpass.getpass("Confirm password: "):
+            raise CliError("the two passwords differ", USAGE_ERROR)
+    else:
+        try:
+            text = sys.stdin.read() if source == STDIN else source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "is not UTF-8 text"
+            raise CliError(f"--password-file {source}: {why}", USAGE_ERROR) from error
+        password = text.split("\n", 1)[0].removesuffix("\r")
+    if not password:
+        raise CliError("the password is empty", USAGE_ERROR)
+    return password
+
+
+def add(
+    where: Where, user: str, mechanism: str, iterations: int, source: Path | None, *, as_json: bool
+) -> None:
+    """Set a user's password for one mechanism, whether there is one already or not."""
+    kind = mechanism_of(mechanism)
+    password = read_password(user, source)
+    salt = secrets.token_bytes(SALT_BYTES)
+    salted = salted_password(kind, password, salt, iterations)
+    upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        user, kind, iterations, salt, salted
+    )
+    _alter(where, m.AlterUserScramCredentialsRequest(upsertions=[upsertion]))
+    document = {"user": user, "mechanism": kind.mechanism, "iterations": iterations}
+    say(f"user {user} can log in with {kind.mechanism}", document, as_json=as_json)
+
+
+def delete(where: Where, user: str, mechanism: str | None, *, is_sure: bool, as_json: bool) -> None:
+    """Remove a user's credential for one mechanism, or all of them."""
+    if mechanism is not None:
+        kinds = [int(mechanism_of(mechanism))]
+    else:
+        kinds = [number for _, number, _ in _described(where, [user])]
+    confirm(f"delete the credentials of user {user}?", is_sure=is_sure)
+    deletion = m.AlterUserScramCredentialsRequest.ScramCredentialDeletion
+    _alter(where, m.AlterUserScramCredentialsRequest([deletion(user, kind) for kind in kinds]))
+    mechanisms = [ScramType(kind).mechanism for kind in kinds]
+    document = {"user": user, "mechanisms": mechanisms}
+    say(f"deleted {', '.join(mechanisms)} of user {user}", document, as_json=as_json)
+
+
+def show_list(where: Where, *, as_json: bool) -> None:
+    """Print all users with SCRAM credentials."""
+    rows = [
+        {"user": user, "mechanism": ScramType(number).mechanism, "iterations": iterations}
+        for user, number, iterations in _described(where, None)
+    ]
+    print_rows(rows, as_json=as_json, nothing="no users")
+
+
+def _alter(where: Where, request: m.AlterUserScramCredentialsRequest) -> None:
+    with Client(where) as client:
+        response: m.AlterUserScramCredentialsResponse = client.cluster.ask_any(request)
+    for result in response.results:
+        _raise_failure(result)
+
+
+def _described(where: Where, users: list[str] | None) -> list[tuple[str, int, int]]:
+    """Return (user, mechanism, iterations) of each credential. Raises ApiFailed."""
+    name = m.DescribeUserScramCredentialsRequest.UserName
+    wanted = None if users is None else [name(user) for user in users]
+    with Client(where) as client:
+        response: m.DescribeUserScramCredentialsResponse = client.cluster.ask_any(
+            m.DescribeUserScramCredentialsRequest(wanted)
+        )
+    if response.error_code:
+        raise ApiFailed("users", response.error_code, response.error_message)
+    for result in response.results:
+        _raise_failure(result)
+    return [(r.user, one.mechanism, one.iterations) for r in response.results for one in r.credential_infos]
+
+
+def _raise_failure(
+    result: m.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    | m.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult,
+) -> None:
+    if result.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+        raise CliError(f"user {result.user}: there is no such user; see mpbroker user list")
+    if result.error_code:
+        raise ApiFailed(f"user {result.user}", result.error_code, result.error_message)

@@ -1,0 +1,1 @@
+"""`mpbroker doctor`: checks of this host, one module for each subject."""

@@ -1,0 +1,94 @@
+"""`mpbroker doctor`: things missing on this host, and advice."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from mpbroker.cli.errors import RUNTIME_ERROR
+from mpbroker.cli.text.output import counted, print_json
+
+_PIPED_COLUMNS = 10_000
+_NARROWEST = 40
+Flags = Mapping[str, str | None]
+
+
+class Check(Protocol):
+    """Result of a check of this host, or of one of Spark's. `state` is ok, note or problem."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def found(self) -> str: ...
+    @property
+    def advice(self) -> str: ...
+
+
+def host(config_file: Path | None, overrides: Sequence[str], flags: Flags, *, as_json: bool) -> None:
+    """Print the checks for a broker with these settings. The exit code is 1 if there is a problem."""
+    from mpbroker.cli.doctor import all_checks
+    from mpbroker.cli.host.serve import read_config
+
+    config = read_config(config_file, overrides, flags).config
+    found = report(all_checks.checks(config), as_json=as_json)
+    _end(found, "a broker with these settings can run here", as_json=as_json)
+
+
+def spark(log_dirs: str | None, *, as_json: bool) -> None:
+    """Print the checks for Spark. The exit code is 1 if there is a problem."""
+    from mpbroker.spark import examine
+
+    names = [name for name in (part.strip() for part in (log_dirs or "").split(",")) if name]
+    found = report(examine(names), as_json=as_json)
+    _end(found, "Spark can read topics from here", as_json=as_json)
+
+
+def _end(problems: int, otherwise: str, *, as_json: bool) -> None:
+    """Say how many problems there are, and end with 1 if there are any."""
+    if not as_json:
+        told = counted(problems, "problem") if problems else f"No problems: {otherwise}"
+        sys.stdout.write(f"{told}.\n")
+    if problems:
+        raise SystemExit(RUNTIME_ERROR)
+
+
+def report(checks: Iterable[Check], *, as_json: bool) -> int:
+    """Print each check as it is done, and return how many problems there are."""
+    if as_json:
+        done = list(checks)
+        rows = [
+            {"name": one.name, "state": one.state, "found": one.found, "advice": one.advice or None}
+            for one in done
+        ]
+        problems = sum(one.state == "problem" for one in done)
+        print_json({"problems": problems, "checks": rows})
+        return problems
+    problems = 0
+    for one in checks:
+        problems += one.state == "problem"
+        _print(one)
+    return problems
+
+
+def _print(check: Check) -> None:
+    """Print state, name and finding, and the advice below; folded on a terminal, whole lines otherwise."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED_COLUMNS
+    head = f"{check.state:<8} {check.name}: "
+    for first, text in ((head, check.found), (" " * 9 + "→ ", check.advice)):
+        if text:
+            lines = textwrap.wrap(
+                text,
+                max(columns, _NARROWEST),
+                initial_indent=first,
+                subsequent_indent=" " * 11,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,57 @@
+"""The flags of `mpbroker doctor`; what it does is in `command`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mpbroker.cli.app import App
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.flags import Json, LogDirs, Overrides
+
+doctor_app = App(invoke_without_command=True)
+
+
+@doctor_app.callback()
+def _doctor(
+    context: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.", readable=False),
+    ] = None,
+    options: Overrides = None,
+    listeners: Annotated[
+        str | None, typer.Option(metavar="NAME://HOST:PORT,…", help="Addresses to listen on.")
+    ] = None,
+    log_dirs: LogDirs = None,
+    json: Json = False,
+) -> None:
+    """Say what a broker lacks on this host, and what to do.
+
+    With the settings that serve would have. The exit code is 1 if something keeps it from running.
+    """
+    if context.invoked_subcommand is not None:
+        if json or any((config, options, listeners, log_dirs)):
+            raise CliError(f"options go behind {context.invoked_subcommand}", USAGE_ERROR)
+        return
+    from mpbroker.cli.doctor import command
+
+    flags = {"--listeners": listeners, "--log-dirs": log_dirs}
+    command.host(config, options or [], flags, as_json=json)
+
+
+@doctor_app.command("spark")
+def doctor_spark(
+    log_dirs: Annotated[
+        str | None,
+        typer.Option("--log-dirs", metavar="DIR,…", help="Can this user's Spark read the files there?"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what Spark lacks here to read topics.
+
+    The exit code is 1 if something is missing.
+    """
+    from mpbroker.cli.doctor import command
+
+    command.spark(log_dirs, as_json=json)

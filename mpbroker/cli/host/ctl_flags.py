@@ -1,0 +1,196 @@
+"""The flags of `mpbroker ctl`; what its commands do is in `ctl`, `metrics` and `ready`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from mpbroker.cli.app import App
+from mpbroker.cli.flags import Json, ListenerName, LogDirs, Port
+
+ctl_app = App(no_args_is_help=True)
+listener_app = App(no_args_is_help=True, help="Listeners of a running broker.")
+ctl_app.add_typer(listener_app, name="listener")
+
+
+@ctl_app.callback()
+def _ctl(context: typer.Context, log_dirs: LogDirs = None, port: Port = None) -> None:
+    given = {name: value for name, value in (("log_dirs", log_dirs), ("port", port)) if value is not None}
+    if given and isinstance(context.command, TyperGroup):
+        context.default_map = _defaults(context.command, given)
+
+
+def _defaults(group: TyperGroup, given: dict[str, Any]) -> dict[str, Any]:
+    """Return defaults that pass these flags to every command below that is given none of its own."""
+    return {
+        name: _defaults(command, given) if isinstance(command, TyperGroup) else given
+        for name, command in group.commands.items()
+    }
+
+
+@ctl_app.command("status")
+def ctl_status(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
+    """Processes, listeners and counters of the broker."""
+    from mpbroker.cli.host import ctl
+    from mpbroker.cli.host.local_broker import Here
+
+    ctl.status(Here(log_dirs, port), as_json=json)
+
+
+@ctl_app.command("ready")
+def ctl_ready(
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="[SECONDS]", help="Wait until it is ready; 60 if no number is given."),
+    ] = None,
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    json: Json = False,
+) -> None:
+    """Say whether recovery is over and each listener answers.
+
+    The exit code is 0 if so, and 1 if not, or if no broker runs.
+    """
+    from mpbroker.cli.host import ready
+    from mpbroker.cli.host.local_broker import Here
+
+    raise typer.Exit(ready.ready(Here(log_dirs, port), wait, as_json=json))
+
+
+@ctl_app.command("metrics")
+def ctl_metrics(
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            "-f",
+            metavar="TEXT",
+            help="Metrics or attributes with this text, or of this pattern (* and ?).",
+        ),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Sampling interval, for rates; 0: one sample.")
+    ] = 1.0,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The public region of a broker that is gone.", readable=False),
+    ] = None,
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    json: Json = False,
+) -> None:
+    """Kafka's metrics by their JMX names.
+
+    They are read from shared memory: a jammed broker has them too.
+    """
+    from mpbroker.cli.host import metrics
+    from mpbroker.cli.host.local_broker import Here
+
+    metrics.show(Here(log_dirs, port), filters or [], interval, file, as_json=json)
+
+
+@ctl_app.command("request-log")
+def ctl_request_log(
+    switch: Annotated[str | None, typer.Argument(metavar="on|off", hidden=True)] = None,
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    json: Json = False,
+) -> None:
+    """Log every request with its times, or say whether that is on.
+
+    As kafka.request.logger does at DEBUG.
+    """
+    from mpbroker.cli.host import ctl
+    from mpbroker.cli.host.local_broker import Here
+
+    ctl.request_log(Here(log_dirs, port), switch, as_json=json)
+
+
+@ctl_app.command("log-level")
+def ctl_log_level(
+    logger: Annotated[str | None, typer.Argument(metavar="LOGGER", hidden=True)] = None,
+    level: Annotated[str | None, typer.Argument(metavar="LEVEL", hidden=True)] = None,
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    json: Json = False,
+) -> None:
+    """Levels of the broker's loggers; change one until it stops.
+
+    LOGGER is root or one of the list; LEVEL is TRACE, DEBUG, INFO, WARN, ERROR, FATAL or default.
+    """
+    from mpbroker.cli.host import ctl
+    from mpbroker.cli.host.local_broker import Here
+
+    ctl.log_level(Here(log_dirs, port), logger, level, as_json=json)
+
+
+@ctl_app.command("resize")
+def ctl_resize(
+    handlers: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many handlers.")] = None,
+    processors: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many processors.")] = None,
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    json: Json = False,
+) -> None:
+    """Change the number of worker processes while the broker runs."""
+    from mpbroker.cli.host import ctl
+    from mpbroker.cli.host.local_broker import Here
+
+    ctl.resize(Here(log_dirs, port), handlers, processors, as_json=json)
+
+
+@ctl_app.command("reload")
+def ctl_reload(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
+    """Read the configuration file again.
+
+    What can change while the broker runs does so; what cannot is named.
+    """
+    from mpbroker.cli.host import ctl
+    from mpbroker.cli.host.local_broker import Here
+
+    ctl.reload(Here(log_dirs, port), as_json=json)
+
+
+@listener_app.command("add")
+def listener_add(
+    listener: Annotated[str, typer.Argument(metavar="NAME://HOST:PORT", hidden=True)],
+    protocol: Annotated[
+        str | None,
+        typer.Option(metavar="PROTOCOL", help="Its security protocol, if its name is not mapped yet."),
+    ] = None,
+    advertised: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="What its clients are told to connect to.")
+    ] = None,
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    json: Json = False,
+) -> None:
+    """Serve one more listener until the broker stops.
+
+    Or NAME://unix:/path. What is to last longer is written into the configuration.
+    """
+    from mpbroker.cli.host import ctl
+    from mpbroker.cli.host.local_broker import Here
+
+    ctl.add_listener(Here(log_dirs, port), listener, protocol, advertised, as_json=json)
+
+
+@listener_app.command("remove")
+def listener_remove(
+    name: ListenerName, log_dirs: LogDirs = None, port: Port = None, json: Json = False
+) -> None:
+    """Stop serving a listener and close its connections."""
+    from mpbroker.cli.host import ctl
+    from mpbroker.cli.host.local_broker import Here
+
+    ctl.remove_listener(Here(log_dirs, port), name, as_json=json)
+
+
+@listener_app.command("list")
+def listener_list(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
+    """Listeners, what each advertises, and what it has counted."""
+    from mpbroker.cli.host import ctl
+    from mpbroker.cli.host.local_broker import Here
+
+    ctl.list_listeners(Here(log_dirs, port), as_json=json)

@@ -1,0 +1,240 @@
+"""`mpbroker log`: prints the files of a log directory, checks whether they are whole, and repairs them."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, naming
+from mpbroker.cli.text.output import counted, log_offsets, print_json
+from mpbroker.cli.text.progress import progress_bar
+from mpbroker.inspection import dump as dumping
+from mpbroker.inspection import repair as repairing
+from mpbroker.inspection.directory import (
+    InspectedDirectory,
+    NotALogDirectory,
+    check_against_each_other,
+    is_there,
+    open_directory,
+)
+from mpbroker.inspection.findings import Finding, Severity
+from mpbroker.inspection.partition import Partition, check, log_bytes
+from mpbroker.inspection.segment import Seen
+from mpbroker.ipc.process import FatalError
+from mpbroker.protocol.printable import printable
+
+
+def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
+    """Print entries of files: a line per entry, or one JSON document per line, which names its file.
+
+    Raises CliError, OSError.
+    """
+    for path in paths:
+        if not is_there(path):
+            raise CliError(f"{path}: there is no such file or directory", USAGE_ERROR)
+        files = dumping.files_of(path)
+        if not files:
+            raise CliError(
+                f"{path} has no segments. Name a file, or the directory of a partition (<topic>-<number>)",
+                USAGE_ERROR,
+            )
+        for file in files:
+            with naming(str(file)):
+                _dump_file(file, with_records, as_json)
+
+
+def _dump_file(file: Path, with_records: bool, as_json: bool) -> None:
+    try:
+        entries = dumping.entries(file, with_records=with_records)
+        if not as_json:
+            sys.stdout.write(f"{file}\n")
+        for entry in entries:
+            if as_json:
+                sys.stdout.buffer.write(msgspec.json.encode({"file": str(file), **entry}) + b"\n")
+            else:
+                sys.stdout.write(
+                    "  " + "  ".join(f"{k}: {printable(str(v))}" for k, v in entry.items()) + "\n"
+                )
+    except dumping.Unreadable as error:
+        raise CliError(str(error)) from error
+    except dumping.NotAFile as error:
+        raise CliError(str(error), USAGE_ERROR) from error
+
+
+def verify(paths: list[Path], *, as_json: bool) -> None:
+    """Read everything and report it. The exit code is 1 if records are damaged. Raises CliError, OSError."""
+    try:
+        directories = [open_directory(path) for path in paths]
+    except NotALogDirectory as error:
+        raise CliError(
+            f"{error}. Name a directory of log.dirs, or one of a partition", USAGE_ERROR
+        ) from error
+    with _progress([p for directory in directories for p in directory.partitions]) as progress:
+        for directory in directories:
+            for partition in directory.partitions:
+                with progress(partition) as seen, naming(str(partition.path)):
+                    check(partition, seen)
+    common = check_against_each_other(directories)
+    findings = [*_all_findings(directories), *common]
+    if as_json:
+        print_json(_document(directories, findings))
+    else:
+        _print_report(directories, findings)
+    if any(one.severity is Severity.DAMAGE for one in findings):
+        raise SystemExit(RUNTIME_ERROR)
+
+
+def repair(path: Path, *, is_sure: bool) -> None:
+    """Print what would be lost, ask, and repair. Raises CliError, OSError."""
+    path = path.resolve()
+    try:
+        with repairing.locked(path):
+            plan = repairing.plan(path)
+            if not plan.cuts and plan.lowered is None:
+                sys.stdout.write(f"{path}: nothing is damaged\n")
+                return
+            _print_plan(plan)
+            if not is_sure and not _confirmed():
+                raise CliError("nothing was changed")
+            for kept in repairing.carry_out(plan):
+                sys.stdout.write(f"kept the damaged file as {kept}\n")
+    except repairing.CannotRepair as error:
+        raise CliError(str(error), USAGE_ERROR) from error
+    except FatalError as error:
+        raise CliError(str(error)) from error
+    sys.stdout.write("repaired; the next start of the broker checks it and makes its indexes anew\n")
+
+
+def _print_plan(plan: repairing.Plan) -> None:
+    for cut in plan.cuts:
+        sys.stdout.write(
+            f"{cut.segment.path}: {cut.lost_bytes:,} of {cut.segment.size:,} bytes are no batches\n"
+        )
+        for first, behind in cut.lost:
+            until = f"to {behind - 1:,}" if behind >= 0 else "and all behind it"
+            sys.stdout.write(f"  lost: offset {first:,} {until}\n")
+        if odd := len(cut.segment.odd_epochs):
+            sys.stdout.write(f"  {odd:,} batches get the leader epoch of their offsets\n")
+    if plan.lowered is not None and plan.partition.durable is not None:
+        gone = f"acknowledged offsets from {plan.lowered:,} to {plan.partition.durable - 1:,}"
+        sys.stdout.write(f"{plan.partition.path}: {gone} are lost and will be given to other records\n")
+
+
+def _confirmed() -> bool:
+    if not sys.stdin.isatty():
+        raise CliError("a repair asks before it changes anything. Say --yes to do it without", USAGE_ERROR)
+    return typer.confirm("Take this out and keep the rest?")
+
+
+def _all_findings(directories: Iterable[InspectedDirectory]) -> Iterator[Finding]:
+    for directory in directories:
+        yield from directory.findings
+        for partition in directory.partitions:
+            yield from partition.all_findings
+
+
+def _document(directories: list[InspectedDirectory], findings: list[Finding]) -> dict[str, Any]:
+    return {
+        "directories": [
+            {
+                "path": str(directory.path),
+                "is_live": directory.is_live,
+                "was_stopped_in_order": directory.is_clean,
+                "partitions": [_summary(partition) for partition in directory.partitions],
+            }
+            for directory in directories
+        ],
+        "findings": findings,
+    }
+
+
+def _summary(partition: Partition) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "segments": len(partition.segments),
+        "bytes": partition.size,
+        "batches": sum(segment.batches for segment in partition.segments),
+        "records": sum(segment.records for segment in partition.segments),
+        "start_offset": partition.start_offset,
+        "end_offset": partition.end_offset,
+    }
+
+
+def _print_report(directories: list[InspectedDirectory], findings: list[Finding]) -> None:
+    write = sys.stdout.write
+    for directory in directories:
+        state = "in use by a broker" if directory.is_live else "not in use"
+        write(f"{directory.path}: {counted(len(directory.partitions), 'partition')}, {state}\n")
+        _print_partitions(directory.partitions)
+    for one in findings:
+        write(f"{one}\n")
+    for directory in directories:
+        broker = "stop the broker and " if directory.is_live else ""
+        for partition in filter(repairing.helps, directory.partitions):
+            write(f"To keep what is whole: {broker}mpbroker log repair {partition.path}\n")
+    if directories and any(directory.is_live for directory in directories):
+        write("A broker is writing there: what is torn or derived may be its work of this moment.\n")
+    write(_VERDICTS[max((_RANK[one.severity] for one in findings), default=0)] + "\n")
+
+
+def _print_partitions(partitions: list[Partition]) -> None:
+    """Print a row per partition, and one line for those without a batch.
+
+    `__consumer_offsets` alone has dozens of these.
+    """
+    empty: Counter[str] = Counter()
+    for partition in partitions:
+        row = _summary(partition)
+        if len(partitions) > 1 and not row["batches"] and not partition.all_findings:
+            empty[partition.topic] += 1
+            continue
+        sys.stdout.write(
+            f"  {partition.path.name}: {counted(row['records'], 'record')} in "
+            f"{counted(row['batches'], 'batch', 'batches')}, {counted(row['segments'], 'segment')}, "
+            f"{row['bytes']:,} bytes, {log_offsets(row['start_offset'], row['end_offset'])}\n"
+        )
+    if empty:
+        counts = ", ".join(f"{count:,} of {topic}" for topic, count in empty.items())
+        sys.stdout.write(f"  without records: {counts}\n")
+
+
+_RANK = {Severity.NOTE: 0, Severity.DERIVED: 1, Severity.TORN: 2, Severity.DAMAGE: 3}
+_VERDICTS = (
+    "All records are whole.",
+    "All records are whole; what is derived from them is made anew at the next start.",
+    "The next start cuts off what is torn; nothing of it was acknowledged as durable.",
+    "Records are damaged: see above. Restore the files from a copy, repair them, or delete the topic.",
+)
+
+
+@contextmanager
+def _progress(partitions: list[Partition]) -> Iterator[Any]:
+    """Show how much is read of what there was at the beginning: a broker may be writing there."""
+    from rich.progress import DownloadColumn, TimeRemainingColumn
+
+    sizes = {one.path: log_bytes(one) for one in partitions}
+    with progress_bar(sum(sizes.values()), DownloadColumn(), TimeRemainingColumn()) as update:
+
+        @contextmanager
+        def reading(partition: Partition) -> Iterator[Seen]:
+            update(description=partition.path.name)
+            left = sizes[partition.path]
+
+            def seen(count: int) -> None:
+                nonlocal left
+                advance = min(count, left)
+                left -= advance
+                update(advance=advance)
+
+            yield seen
+            update(advance=left)
+
+        yield reading

@@ -1,0 +1,94 @@
+"""`mpbroker export` and `mpbroker import`: directories change hands with Apache Kafka."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError, of_file
+from mpbroker.cli.text.output import counted, print_json
+from mpbroker.ipc.process import FatalError
+from mpbroker.migration import from_kafka, to_kafka
+from mpbroker.migration.errors import CannotMove
+
+
+def export(paths: list[Path], controller: str, *, is_dry: bool, as_json: bool) -> None:
+    """Export, and print what Kafka is to be started with. Raises CliError."""
+    host, _, port = controller.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise CliError(f"--controller {controller}: write HOST:PORT", USAGE_ERROR)
+    with _refusals(paths):
+        done = to_kafka.export(paths, (host, int(port)), is_dry=is_dry)
+    if as_json:
+        print_json({"dry_run": is_dry, **_members(done)})
+        return
+    _print_counts(done, "would be exported" if is_dry else "exported")
+    _print_lines("would be written:" if is_dry else "written:", done.files)
+    _print_lines("note:", done.notes)
+    _print_lines("settings of Apache Kafka's server.properties:", done.settings)
+    if not is_dry:
+        sys.stdout.write("Start Kafka with them: kafka-server-start.sh server.properties\n")
+    _print_dry(is_dry)
+
+
+def import_(paths: list[Path], *, is_dry: bool, as_json: bool) -> None:
+    """Import, and print how mpbroker is started. Raises CliError."""
+    with _refusals(paths):
+        done = from_kafka.import_(paths, is_dry=is_dry)
+    if as_json:
+        print_json({"dry_run": is_dry, **_members(done)})
+        return
+    _print_counts(done, "would be imported" if is_dry else "imported")
+    _print_lines("not taken over:", done.left)
+    if not is_dry:
+        sys.stdout.write(f"Kafka's metadata are kept in {done.kept}\n")
+        command = [
+            "mpbroker",
+            "serve",
+            "--log-dirs",
+            ",".join(done.log_dirs),
+            "-o",
+            f"node.id={done.node_id}",
+        ]
+        sys.stdout.write(f"Start mpbroker with Kafka's server.properties (-c), or: {shlex.join(command)}\n")
+    _print_dry(is_dry)
+
+
+@contextmanager
+def _refusals(paths: list[Path]) -> Iterator[None]:
+    try:
+        yield
+    except (CannotMove, FatalError) as error:
+        raise CliError(f"{error}. Nothing was changed") from error
+    except OSError as error:
+        raise of_file(error, paths[0]) from error
+
+
+def _members(done: to_kafka.Export | from_kafka.Import) -> dict[str, object]:
+    return {name: getattr(done, name) for name in done.__struct_fields__}
+
+
+def _print_counts(done: to_kafka.Export | from_kafka.Import, what: str) -> None:
+    parts = [
+        counted(done.topics, "topic") + f" with {counted(done.partitions, 'partition')}",
+        counted(done.users, "SCRAM user"),
+        counted(done.acls, "ACL"),
+        counted(done.quotas, "quota"),
+        counted(done.tokens, "delegation token"),
+    ]
+    sys.stdout.write(f"cluster {done.cluster_id}, node {done.node_id}\n{what}: {', '.join(parts)}\n")
+
+
+def _print_lines(title: str, lines: list[str]) -> None:
+    if lines:
+        sys.stdout.write(f"{title}\n")
+        sys.stdout.writelines(f"  {line}\n" for line in lines)
+
+
+def _print_dry(is_dry: bool) -> None:
+    if is_dry:
+        sys.stdout.write("Nothing was changed.\n")

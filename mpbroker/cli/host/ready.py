@@ -1,0 +1,45 @@
+"""`mpbroker ctl ready`: whether the broker serves, for probes and scripts."""
+
+import time
+
+from mpbroker.cli.errors import RUNTIME_ERROR, CliError
+from mpbroker.cli.host.local_broker import Here
+from mpbroker.cli.text.output import print_json
+
+# Between two looks while it is waited for: soon at first, since most starts take a moment.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
+# A probe has to come to an end; the supervisor of a broker that lives answers in some milliseconds.
+ANSWER_TIMEOUT_S = 5.0
+
+
+def ready(here: Here, wait_s: float | None, *, as_json: bool) -> int:
+    """Print whether the broker is ready, and if not, why; return the exit code.
+
+    `wait_s`: how long to wait for it, also for one that has not been started yet. Without that a wrong
+    directory is a usage error. Raises CliError.
+    """
+    deadline = time.monotonic() + (wait_s or 0)
+    pause_s = FIRST_PAUSE_S
+    while problems := _problems(here, waits=wait_s is not None):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            break
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+    if as_json:
+        print_json({"ready": not problems, "problems": problems})
+    else:
+        print("ready" if not problems else "\n".join(f"not ready: {one}" for one in problems))
+    return RUNTIME_ERROR if problems else 0
+
+
+def _problems(here: Here, *, waits: bool) -> list[str]:
+    try:
+        client = here.control()
+        client.timeout_seconds = ANSWER_TIMEOUT_S
+        problems: list[str] = client.call("ready")["problems"]
+    except CliError as error:
+        if error.exit_code != RUNTIME_ERROR and not waits:
+            raise
+        return [str(error)]
+    return problems

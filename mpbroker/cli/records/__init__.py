@@ -1,0 +1,1 @@
+"""Commands that write and read records, and the formats of both."""

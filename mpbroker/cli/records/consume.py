@@ -1,0 +1,287 @@
+"""`mpbroker consume`: prints records as they come, of all partitions or of those that a group assigns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO
+
+import msgspec
+
+from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic
+from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.errors import INTERRUPTED, RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.records import json_lines
+from mpbroker.cli.records.positions import Ends, Start
+from mpbroker.cli.records.template import Part, compile_template
+from mpbroker.cli.text.interrupt import Interrupt
+from mpbroker.client.backoff import monotonic_ms
+from mpbroker.client.errors import ApiFailed
+from mpbroker.client.group_member import GroupMember, quietly_leave
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.numbers import EARLIEST, LATEST
+from mpbroker.reading.committed import AbortedRange, from_fetch
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.records.record import Record
+
+MAX_WAIT_MS = 500
+# Default of Kafka's consumer (auto.commit.interval.ms).
+COMMIT_MS = 5_000
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The flags of the command. A count of 0 has no end; `until_ms` is the time where it stops."""
+
+    topic: str
+    partition: int
+    start: Start
+    until_ms: int | None
+    count: int
+    exit_at_end: bool
+    template: str
+    as_json: bool
+    isolation: int
+    group: str | None = None
+
+
+def consume(where: Where, settings: Settings) -> None:
+    """Print records until there are enough, or until the end is reached if that was asked for."""
+    render = json_lines.render if settings.as_json else compile_template(settings.template)
+    with Client(where) as client:
+        consumer = Consumer(client, settings)
+        if settings.group is None:
+            consumer.begin(consumer.first_positions(settings.start))
+            _print_all(consumer, render, sys.stdout.buffer)
+        else:
+            _print_share(client, settings, settings.group, consumer, render)
+
+
+def _print_share(client: Client, settings: Settings, group: str, consumer: Consumer, render: Part) -> None:
+    """Print what the group assigns. What was printed is committed, whatever ends the command."""
+    member = GroupMember(client.cluster, group, settings.topic)
+    with Interrupt(client.cluster.client.wakeup) as interrupt:
+        share = Share(member, consumer, settings.start, interrupt)
+        try:
+            while not (consumer.is_done or interrupt.came):
+                share.join()
+                _print_all(consumer, render, sys.stdout.buffer, share.must_stop)
+                share.commit()
+        finally:
+            try:
+                share.commit()
+            finally:
+                quietly_leave(member)
+        if interrupt.came:
+            raise SystemExit(INTERRUPTED)
+
+
+class Share:
+    """The partitions that a group has assigned to this consumer, and their committed offsets."""
+
+    def __init__(self, member: GroupMember, consumer: Consumer, start: Start, interrupt: Interrupt) -> None:
+        self._interrupt = interrupt
+        self._member = member
+        self._consumer = consumer
+        self._start = start
+        self._committed: dict[int, int] = {}
+        self._commit_due_ms = 0.0
+
+    def join(self) -> None:
+        """Wait for this consumer's partitions; each begins where the group is, else as -o says."""
+        self._interrupt.raises = True
+        assigned = self._member.join()
+        self._interrupt.raises = False
+        indexes = [number for topic, number in assigned if topic == self._consumer.topic.name]
+        known = {number: offset for (_, number), offset in self._member.committed().items()}
+        new = [number for number in indexes if number not in known]
+        positions = {number: known[number] for number in indexes if number in known}
+        self._consumer.begin(positions | self._consumer.first_positions(self._start, new))
+        self._committed = dict(positions)
+        self._commit_due_ms = monotonic_ms() + COMMIT_MS
+
+    def must_stop(self) -> bool:
+        """Commit if it is time to; tell whether partitions are assigned anew, or Ctrl-C came."""
+        if monotonic_ms() >= self._commit_due_ms:
+            self.commit()
+        return self._interrupt.came or self._member.must_rejoin()
+
+    def commit(self) -> None:
+        """Commit the offsets of what has been printed, if there is something new."""
+        self._commit_due_ms = monotonic_ms() + COMMIT_MS
+        printed = self._consumer.printed
+        changed = {number: at for number, at in printed.items() if self._committed.get(number) != at}
+        if changed:
+            self._member.commit({(self._consumer.topic.name, number): at for number, at in changed.items()})
+            self._committed |= changed
+
+
+class Consumer:
+    """Positions in the partitions of one topic, and the loop that moves them."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._settings = settings
+        self._topic = client.topic(settings.topic)
+        self._positions: dict[int, int] = {}
+        self._stops: dict[int, int] = {}
+        self._at_end: set[int] = set()
+        self._has_begun = False
+        self._left = settings.count or None
+        # The offset behind the last record of each partition that has been printed.
+        self.printed: dict[int, int] = {}
+
+    @property
+    def topic(self) -> Topic:
+        return self._topic
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether there are enough records, or the end is reached that was asked for."""
+        wants_end = self._settings.exit_at_end or self._settings.until_ms is not None
+        at_end = self._has_begun and self._at_end >= self._positions.keys()
+        return self._left == 0 or (wants_end and at_end)
+
+    def begin(self, positions: Mapping[int, int]) -> None:
+        """Read these partitions, from these positions on."""
+        self._has_begun = True
+        self._positions = dict(positions)
+        self.printed = {}
+        self._stops = {}
+        self._at_end = set()
+        if self._settings.until_ms is not None and positions:
+            places = self._ends(list(positions), self._settings.until_ms)
+            self._stops = {number: Start("time").within(ends) for number, ends in places.items()}
+            self._at_end = {number for number, at in self._positions.items() if at >= self._stops[number]}
+
+    def first_positions(self, start: Start, indexes: list[int] | None = None) -> dict[int, int]:
+        """Return where to begin in these partitions; without them, in the one or all that the flags name."""
+        if indexes is None:
+            wanted = self._settings.partition
+            indexes = [wanted] if wanted >= 0 else [partition.index for partition in self._topic.partitions]
+        if not indexes:
+            return {}
+        return {number: start.within(ends) for number, ends in self._ends(indexes, start.time_ms).items()}
+
+    def _ends(self, indexes: list[int], time_ms: int | None) -> dict[int, Ends]:
+        client, isolation = self._client, self._settings.isolation
+        starts = client.offsets(self._topic, EARLIEST, indexes)
+        ends = client.offsets_at(self._topic, dict.fromkeys(indexes, LATEST), isolation)
+        times = {} if time_ms is None else client.offsets(self._topic, time_ms, indexes)
+        return {
+            number: Ends(starts[number], ends[number].offset, times.get(number, -1)) for number in indexes
+        }
+
+    def groups(self, must_stop: Callable[[], bool]) -> Iterator[tuple[int, list[Record]]]:
+        """Yield records with their partition, batch by batch, until it is done or must stop.
+
+        All small records of a fetch at once would fill the memory.
+        """
+        while not self.is_done and not must_stop():
+            for fetched in self._fetch():
+                for group in self._take(fetched):
+                    mine = group[: self._left]
+                    if mine:
+                        yield fetched.partition, mine
+                        self.printed[fetched.partition] = mine[-1].offset + 1
+                    if self._left is not None:
+                        self._left -= len(mine)
+                        if self._left <= 0:
+                            return
+                position = self._positions[fetched.partition]
+                self.printed[fetched.partition] = min(position, self._stops.get(fetched.partition, position))
+                if self._is_at_end(fetched):
+                    self._at_end.add(fetched.partition)
+
+    def _is_at_end(self, fetched: Fetched) -> bool:
+        position = self._positions[fetched.partition]
+        if (stop := self._stops.get(fetched.partition)) is not None:
+            return position >= stop
+        return self._settings.exit_at_end and position >= fetched.end(self._settings.isolation)
+
+    def _fetch(self) -> list[Fetched]:
+        """Fetch. After a retriable error look up the leaders and fetch again, which is harmless."""
+        return self._client.cluster.patiently(
+            self._fetch_once, timeout_ms=PATIENCE_MS, before_retry=self._look_up_leaders
+        )
+
+    def _fetch_once(self) -> list[Fetched]:
+        wanted = {
+            number: at
+            for number, at in self._positions.items()
+            if number not in self._at_end or not self._stops
+        }
+        if not wanted:
+            # A group may have more members than partitions.
+            self._client.cluster.rest(MAX_WAIT_MS)
+            return []
+        fetched = self._client.fetch(self._topic, wanted, MAX_WAIT_MS, self._settings.isolation)
+        for part in fetched:
+            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise self._out_of_range(part.partition)
+            if part.error_code == ErrorCode.CORRUPT_MESSAGE:
+                # A retry does not mend that. Kafka's consumer stops there too.
+                raise self._damaged(part.partition, "the broker cannot read it (CORRUPT_MESSAGE)")
+            if part.error_code:
+                raise ApiFailed(self._where(part.partition), part.error_code)
+        return fetched
+
+    def _look_up_leaders(self) -> None:
+        self._topic = self._client.topic(self._settings.topic)
+
+    def _out_of_range(self, partition: int) -> CliError:
+        """Make an error that names the offsets there are.
+
+        The user asked for another one, or retention has overtaken the reader.
+        """
+        (ends,) = self._ends([partition], None).values()
+        was_asked_for = self._settings.start == Start("offset", self._positions[partition])
+        return CliError(
+            f"{self._where(partition)}: no such offset, it has {ends.start} to {ends.end}; "
+            "try -o beginning, -o end or one of these",
+            USAGE_ERROR if was_asked_for else RUNTIME_ERROR,
+        )
+
+    def _take(self, fetched: Fetched) -> Iterator[list[Record]]:
+        """Yield records from the position on. A batch may begin before it, and may have none left."""
+        stop = self._stops.get(fetched.partition)
+        try:
+            aborted = from_fetch(memoryview(fetched.records), fetched.aborted)
+            for batch in iterate_batches(fetched.records):
+                position = self._positions[fetched.partition]
+                if not batch.is_control and not is_aborted(batch, aborted):
+                    records = [record for record in batch.records() if record.offset >= position]
+                    yield records if stop is None else [one for one in records if one.offset < stop]
+                self._positions[fetched.partition] = batch.last_offset + 1
+        except CorruptBatch as error:
+            raise self._damaged(fetched.partition, f"a damaged batch came back: {error}") from error
+
+    def _damaged(self, partition: int, why: str) -> CliError:
+        return CliError(
+            f"{self._where(partition)}: {why}. On its host mpbroker log verify says where; "
+            "-o OFFSET reads on behind them"
+        )
+
+    def _where(self, partition: int) -> str:
+        return f"{self._topic.name}-{partition} at offset {self._positions[partition]}"
+
+
+def is_aborted(batch: Batch, aborted: list[AbortedRange]) -> bool:
+    """Tell whether a batch belongs to an aborted transaction."""
+    return batch.is_transactional and any(
+        one.producer_id == batch.header.producer_id
+        and one.first_offset <= batch.header.base_offset <= one.last_offset
+        for one in aborted
+    )
+
+
+def _print_all(
+    consumer: Consumer, render: Part, out: BinaryIO, must_stop: Callable[[], bool] = lambda: False
+) -> None:
+    for partition, group in consumer.groups(must_stop):
+        # Write once per batch, also when Python was told not to buffer.
+        left = memoryview(b"".join([render(consumer.topic.name, partition, record) for record in group]))
+        while left:
+            # A stream without a buffer may write only a part.
+            left = left[out.write(left) :]
+        out.flush()

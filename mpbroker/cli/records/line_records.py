@@ -1,0 +1,73 @@
+"""Lines of standard input as records, without I/O: text with or without keys, or JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.records import json_lines
+from mpbroker.cli.text.escapes import unescape
+from mpbroker.records.record import Header, NewRecord
+
+
+class Format(msgspec.Struct, frozen=True):
+    """How lines are read. `null` is the text of null keys and values, `headers` are added to every record."""
+
+    key_separator: str | None = None
+    null: str | None = None
+    as_json: bool = False
+    headers: tuple[Header, ...] = ()
+
+
+class LineRecords:
+    """Makes records of lines, and counts them. Raises CliError if the format contradicts itself."""
+
+    def __init__(self, form: Format) -> None:
+        if form.as_json and (form.key_separator is not None or form.null is not None):
+            raise CliError("--json has keys and null of its own: leave -K and --null out", USAGE_ERROR)
+        self.number = 0
+        self._form = form
+        self._separator = unescape(form.key_separator) if form.key_separator else None
+        self._null = None if form.null is None else unescape(form.null)
+        self._keyed = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether lines are values as they stand, which `plain` makes records of at once."""
+        return not self._form.as_json and self._separator is None and self._null is None
+
+    def plain(self, lines: list[bytes], now_ms: int) -> list[NewRecord]:
+        """Return records whose values are these lines."""
+        self.number += len(lines)
+        headers = self._form.headers
+        return [NewRecord(line, None, now_ms, headers) for line in lines]
+
+    def parse(self, line: bytes, now_ms: int) -> tuple[NewRecord, int | None]:
+        """Return the record of a line, and the partition if the line names one. Raises CliError."""
+        self.number += 1
+        if self._form.as_json:
+            parsed = json_lines.parse(line, self.number, now_ms)
+            record = parsed.record
+            if self._form.headers:
+                record = msgspec.structs.replace(record, headers=record.headers + self._form.headers)
+            return record, parsed.partition
+        key, value = self._split(line)
+        if self._null is not None:
+            key = None if key == self._null else key
+            value = None if value == self._null else value
+        return NewRecord(value, key, now_ms, self._form.headers), None
+
+    def _split(self, line: bytes) -> tuple[bytes | None, bytes | None]:
+        if self._separator is None:
+            return None, line
+        key, found, value = line.partition(self._separator)
+        if not found:
+            return None, line
+        self._keyed += 1
+        return key, value
+
+    def warning(self) -> str:
+        """Return a warning about a separator that no line had; "" if a line had it, or there was none."""
+        if self._separator is None or not self.number or self._keyed:
+            return ""
+        return f"no line had the key separator {self._form.key_separator!r}: their records have no key"

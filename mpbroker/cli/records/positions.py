@@ -1,0 +1,68 @@
+"""Where a consumer begins and ends in each partition, without I/O.
+
+A place is written as rpk and kcat write it: beginning, end, an offset, -N for the last N, +N behind the first
+N, @TIME for the first record from a time on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.text.times import parse_time
+
+
+class Ends(NamedTuple):
+    """Offsets of a partition: its ends, and the first from a place's time on (-1: there is none)."""
+
+    start: int
+    end: int
+    at_time: int = -1
+
+
+class Start(NamedTuple):
+    """A place to begin. `number` is an offset, a distance, or a time in ms."""
+
+    kind: str
+    number: int = 0
+
+    @property
+    def time_ms(self) -> int | None:
+        """Return the time whose offset must be asked for."""
+        return self.number if self.kind == "time" else None
+
+    def within(self, ends: Ends) -> int:
+        """Return the offset of the place in a partition; one that was given, whether it is there or not."""
+        match self.kind:
+            case "beginning":
+                return ends.start
+            case "end":
+                return ends.end
+            case "last":
+                return max(ends.start, ends.end - self.number)
+            case "behind first":
+                return min(ends.end, ends.start + self.number)
+            case "time":
+                return ends.at_time if ends.at_time >= 0 else ends.end
+            case _:
+                return self.number
+
+
+BEGINNING, END = Start("beginning"), Start("end")
+
+
+def parse_start(text: str, now_ms: int) -> Start:
+    """Return the place that -o names. Raises CliError."""
+    if text in ("beginning", "earliest", "start"):
+        return BEGINNING
+    if text in ("end", "latest"):
+        return END
+    if text.startswith("@"):
+        return Start("time", parse_time("-o @", text[1:], now_ms))
+    if text.isdecimal():
+        return Start("offset", int(text))
+    if text[:1] in ("-", "+") and text[1:].isdecimal():
+        return Start("last" if text[0] == "-" else "behind first", int(text[1:]))
+    raise CliError(
+        f"-o is beginning, end, an offset, -N for the last N records, +N or @TIME, not '{text}'", USAGE_ERROR
+    )

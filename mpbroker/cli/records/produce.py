@@ -1,0 +1,330 @@
+"""`mpbroker produce`: each line of standard input becomes a record.
+
+Lines are sent as they come: whatever one read brings is one batch per partition, so that typing is sent at
+once and a file in large pieces. A thread reads a little ahead; the main thread builds batches and talks to
+the broker meanwhile. With acks=all a batch that was lost on the way is sent again and written once.
+"""
+
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic
+from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, advised
+from mpbroker.cli.records.line_records import Format, LineRecords
+from mpbroker.cli.text.interrupt import Interrupt
+from mpbroker.client.errors import ApiFailed, ClientError, without_leader
+from mpbroker.client.partitioner import partition_for
+from mpbroker.client.producer import Producer
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.records.compression import Codec
+from mpbroker.records.record import Header, NewRecord
+
+READ_BYTES = 512 << 10
+# Below max.message.bytes, which is 1 MiB by default; the producer splits what is too large.
+BATCH_BYTES_MAX = 768 << 10
+# The most that a record's lengths, deltas and attributes take, and the lengths of each header.
+RECORD_OVERHEAD_BYTES = 24
+HEADER_OVERHEAD_BYTES = 10
+# No broker takes a larger request (socket.request.max.bytes).
+LINE_BYTES_MAX = 100 << 20
+GROUPS_AHEAD = 4
+FLUSH_AFTER_INTERRUPT_MS = 10_000
+CODECS = {codec.name.lower(): codec for codec in Codec}
+ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+# Names that -X takes: those of Kafka's and librdkafka's producers for the two settings there are.
+PROPERTIES = {
+    "acks": "acks",
+    "request.required.acks": "acks",
+    "compression.type": "compression",
+    "compression.codec": "compression",
+}
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The flags of the command."""
+
+    topic: str
+    partition: int
+    acks: str
+    compression: str
+    form: Format
+
+
+def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
+    """Parse NAME=VALUE; without = the value is null, as in kcat. Raises CliError."""
+    headers: list[Header] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise CliError(f"-H {text}: this is not NAME=VALUE", USAGE_ERROR)
+        headers.append((name, value.encode() if equals else None))
+    return tuple(headers)
+
+
+def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) -> None:
+    """Send standard input until it ends. After Ctrl-C everything read so far is still written."""
+    settings = check(with_properties(settings, properties))
+    with Client(where) as client:
+        reader = Reader(sys.stdin.fileno(), client.cluster.client.wakeup)
+        reader.start()
+        if not _is_there(client, settings.topic) and not reader.has_lines():
+            reader.join()
+            return
+        lines = Lines(client, settings)
+        with Interrupt(client.cluster.client.wakeup) as interrupt:
+            _produce(lines, reader, interrupt)
+
+
+def _produce(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
+    """Send all lines. Whoever types them is told how to end, and how many records there are."""
+    is_typed = sys.stdin.isatty() and sys.stderr.isatty()
+    if is_typed:
+        _say("each line is a record; Ctrl-D ends")
+    try:
+        _send_all(lines, reader, interrupt)
+    except ClientError as error:
+        raise advised(error, f"; {_written(lines)}") from error
+    except CliError as error:
+        lines.producer.flush()
+        raise advised(error, f"; {_written(lines)}") from error
+    if warning := lines.warning():
+        _say(warning)
+    if interrupt.came:
+        raise CliError(f"interrupted; {_written(lines)}", INTERRUPTED)
+    if is_typed:
+        _say(_written(lines))
+
+
+def _send_all(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
+    while not reader.ended and not interrupt.came:
+        while lines.producer.has_room and (group := reader.take()):
+            lines.append(group)
+        if not reader.ended:
+            lines.producer.poll()
+    if reader.ended:
+        reader.join()
+    lines.producer.flush(FLUSH_AFTER_INTERRUPT_MS if interrupt.came else None)
+
+
+def with_properties(settings: Settings, properties: Sequence[str]) -> Settings:
+    """Return the settings with the changes of -X. Raises CliError."""
+    for text in properties:
+        name, _equals, value = text.partition("=")
+        if name not in PROPERTIES:
+            raise CliError(f"-X knows no {name}; it has {', '.join(PROPERTIES)}", USAGE_ERROR)
+        settings = msgspec.structs.replace(settings, **{PROPERTIES[name]: value})
+    return settings
+
+
+def check(settings: Settings) -> Settings:
+    """Return the same settings if codec and acks exist. Raises CliError."""
+    if settings.compression not in CODECS:
+        raise CliError(
+            f"compression is one of {', '.join(CODECS)}, not '{settings.compression}'", USAGE_ERROR
+        )
+    if settings.acks not in ACKS:
+        raise CliError(f"acks is one of {', '.join(ACKS)}, not '{settings.acks}'", USAGE_ERROR)
+    return settings
+
+
+def read_lines(descriptor: int, size: int = READ_BYTES) -> Iterator[list[bytes]]:
+    """Yield lines without their ends, in groups as they arrive. A last line needs no end."""
+    rest: list[bytes] = []
+    rest_bytes = 0
+    while chunk := os.read(descriptor, size):
+        *lines, last = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*rest, lines[0]])
+            rest, rest_bytes = [], 0
+            yield lines
+        rest.append(last)
+        rest_bytes += len(last)
+        if rest_bytes > LINE_BYTES_MAX:
+            raise CliError(f"a line is longer than {LINE_BYTES_MAX} bytes: no broker takes such a record")
+    if tail := b"".join(rest):
+        yield [tail]
+
+
+class Reader(threading.Thread):
+    """A thread that reads a few groups ahead: memory stays bounded and the broker is not kept waiting."""
+
+    def __init__(self, descriptor: int, wakeup: Callable[[], None]) -> None:
+        # The command must be able to end while this thread waits for a terminal.
+        super().__init__(daemon=True, name="stdin")
+        self.ended = False
+        self._descriptor = descriptor
+        self._wakeup = wakeup
+        self._groups: queue.Queue[list[bytes] | BaseException] = queue.Queue(GROUPS_AHEAD)
+        self._has_begun = threading.Event()
+        self._is_empty = False
+
+    def run(self) -> None:
+        try:
+            for group in read_lines(self._descriptor):
+                self._put(group)
+        except (OSError, CliError) as error:
+            self._put(error)
+        self._put([])
+
+    def has_lines(self) -> bool:
+        """Wait for the first line, or for an error before it."""
+        self._has_begun.wait()
+        return not self._is_empty
+
+    def take(self) -> list[bytes] | None:
+        """Return the next group if it has come. Raises the error that ended the reading."""
+        try:
+            group = self._groups.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(group, OSError):
+            raise CliError(f"cannot read standard input: {group.strerror}") from group
+        if isinstance(group, BaseException):
+            raise group
+        self.ended = not group
+        return group
+
+    def _put(self, group: list[bytes] | BaseException) -> None:
+        self._groups.put(group)
+        self._is_empty = group == [] and not self._has_begun.is_set()
+        self._has_begun.set()
+        self._wakeup()
+
+
+class Lines:
+    """The maker of a topic's batches from lines."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._settings = settings
+        self._records = LineRecords(settings.form)
+        topic = _find_topic(client, settings.topic)
+        self._topic = topic.name
+        self._partitions = len(topic.partitions)
+        if settings.partition >= self._partitions:
+            raise CliError(
+                f"topic {topic.name} has no partition {settings.partition}, only 0 to {self._partitions - 1}",
+                USAGE_ERROR,
+            )
+        # Lines without a key go to partitions that can be written.
+        self._keyless = [part.index for part in topic.partitions if part.leader >= 0] or [0]
+        self._next_group = 0
+        self.producer = Producer(
+            client.cluster,
+            acks=ACKS[settings.acks],
+            codec=CODECS[settings.compression],
+            delivery_timeout_ms=client.config.delivery_timeout_ms,
+            trouble=_say,
+        )
+
+    def append(self, lines: list[bytes]) -> None:
+        """Append one batch per partition. Raises CliError at a line that is wrong; those before it are sent.
+
+        A line goes to the partition asked for, else to its own, else to its key's, else to another one for
+        each group.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        keyless = self._keyless[self._next_group % len(self._keyless)]
+        self._next_group += 1
+        if self._records.is_plain:
+            partition = self._settings.partition if self._settings.partition >= 0 else keyless
+            self._send({partition: self._records.plain(lines, now_ms)})
+            return
+        distributed: dict[int, list[NewRecord]] = {}
+        try:
+            for line in lines:
+                partition, record = self._placed(line, keyless, now_ms)
+                distributed.setdefault(partition, []).append(record)
+        finally:
+            self._send(distributed)
+
+    def _send(self, distributed: Mapping[int, list[NewRecord]]) -> None:
+        for partition, records in distributed.items():
+            for batch in _cut(records):
+                self.producer.append(self._topic, partition, batch)
+
+    def _placed(self, line: bytes, keyless: int, now_ms: int) -> tuple[int, NewRecord]:
+        """Return the record of a line and its partition. Raises CliError."""
+        record, partition = self._records.parse(line, now_ms)
+        if self._settings.partition >= 0:
+            return self._settings.partition, record
+        if partition is None:
+            by_key = record.key is not None
+            return partition_for(record.key or b"", self._partitions) if by_key else keyless, record
+        if not 0 <= partition < self._partitions:
+            raise CliError(
+                f"line {self._records.number:,}: topic {self._topic} has no partition {partition}, only 0 to "
+                f"{self._partitions - 1}; without one it goes by its key, and -p overrides it",
+                USAGE_ERROR,
+            )
+        return partition, record
+
+    def warning(self) -> str:
+        return self._records.warning()
+
+
+def _cut(records: list[NewRecord]) -> Iterator[list[NewRecord]]:
+    """Split records into batches that brokers take by default. Short lines take more room as records."""
+    first = size = 0
+    for index, record in enumerate(records):
+        own = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+        for name, value in record.headers:
+            own += HEADER_OVERHEAD_BYTES + len(name.encode()) + len(value or b"")
+        if index > first and size + own > BATCH_BYTES_MAX:
+            yield records[first:index]
+            first, size = index, 0
+        size += own
+    yield records[first:]
+
+
+def _is_there(client: Client, name: str) -> bool:
+    """Return whether the topic need not be created. Input without a line creates none."""
+    try:
+        client.topic(name)
+    except ApiFailed as error:
+        return error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return True
+
+
+def _find_topic(client: Client, name: str) -> Topic:
+    """Return the topic; if it does not exist, have the broker create it and wait until it has leaders."""
+    topic = client.cluster.patiently(partial(_existing, client, name), timeout_ms=PATIENCE_MS)
+    if topic is None:
+        topic = client.cluster.patiently(partial(_created, client, name), timeout_ms=PATIENCE_MS)
+        count = len(topic.partitions)
+        _say(f"topic {name} did not exist; the broker created it with {count} partition(s)")
+    return topic
+
+
+def _existing(client: Client, name: str) -> Topic | None:
+    try:
+        return client.topic(name)
+    except ApiFailed as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        return None
+
+
+def _created(client: Client, name: str) -> Topic:
+    """Ask for a topic that the broker may create. Raises ApiFailed while a partition has no leader."""
+    topic = client.topic(name, auto_create=True)
+    for partition in topic.partitions:
+        if partition.leader < 0:
+            raise without_leader(topic.name, partition.index)
+    return topic
+
+
+def _say(text: str) -> None:
+    print(f"mpbroker: {text}", file=sys.stderr)
+
+
+def _written(lines: "Lines") -> str:
+    count = lines.producer.acknowledged
+    return "1 record is written" if count == 1 else f"{count:,} records are written"

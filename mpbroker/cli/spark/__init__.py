@@ -1,0 +1,1 @@
+"""`mpbroker spark`: its flags, and what its commands do."""

@@ -1,0 +1,1 @@
+"""What commands read and write as text: tables, JSON, times, progress, questions."""

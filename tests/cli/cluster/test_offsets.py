@@ -1,0 +1,98 @@
+"""`mpbroker offsets` against a broker of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from mpbroker.cli.text.times import format_time
+from mpbroker.testing import Broker
+from tests.support.own_cli import OwnCli
+
+FIRST_MS = 1_700_000_000_000
+
+
+@pytest.fixture(name="cli")
+def _cli(mpbroker_broker: Broker) -> OwnCli:
+    return OwnCli(mpbroker_broker.bootstrap_servers)
+
+
+@pytest.fixture(name="topic")
+def _topic(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> str:
+    """A topic with a record each second in partition 0, and none in partition 1."""
+    topic = mpbroker_topics(partitions=2)
+    producer = Producer({"bootstrap.servers": cli.bootstrap})
+    for number in range(10):
+        producer.produce(topic, b"x", partition=0, timestamp=FIRST_MS + 1000 * number)
+    producer.flush()
+    cli("topic", "delete-records", topic, "--before", "2", "--partition", "0", "--yes")
+    return topic
+
+
+def test_both_ends(cli: OwnCli, topic: str) -> None:
+    assert cli("offsets", topic).table == [
+        ["TOPIC", "PARTITION", "EARLIEST", "LATEST"],
+        [topic, "0", "2", "10"],
+        [topic, "1", "0", "0"],
+    ]
+    assert cli("offsets", topic, "-p", "1", "--json").json == [
+        {"topic": topic, "partition": 1, "earliest": 0, "latest": 0}
+    ]
+    assert [topic, "0", "2", "10"] in cli("offsets").table
+
+
+@pytest.mark.parametrize(
+    ("time", "offset", "second"),
+    [
+        ("earliest", 2, None),
+        ("latest", 10, None),
+        ("max-timestamp", 9, 9),
+        (str(FIRST_MS + 4500), 5, 5),
+        (format_time(FIRST_MS + 4000), 4, 4),
+        ("2222-01-01", None, None),
+    ],
+)
+def test_an_offset_at_a_time(
+    cli: OwnCli, topic: str, time: str, offset: int | None, second: int | None
+) -> None:
+    (row, _) = cli("offsets", topic, "--time", time, "--json").json
+    timestamp = -1 if second is None else FIRST_MS + 1000 * second
+    assert (row["offset"], row["timestamp"]) == (offset, timestamp)
+    (line,) = [words for words in cli("offsets", topic, "--time", time).table if words[:2] == [topic, "0"]]
+    assert line[2:] == ["-" if offset is None else str(offset), format_time(timestamp)]
+
+
+def test_committed_records_end_before_an_open_transaction(cli: OwnCli, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": cli.bootstrap, "transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    producer.flush()
+    assert cli("offsets", topic).table[1] == [topic, "0", "2", "11"]
+    assert cli("offsets", topic, "--isolation-level", "read_committed").table[1] == [topic, "0", "2", "10"]
+    producer.abort_transaction()
+
+
+def test_a_topic_that_is_not_there_hides_no_other(cli: OwnCli, topic: str) -> None:
+    said = cli("offsets", "nope", topic, code=1)
+    assert [topic, "0", "2", "10"] in said.table
+    assert said.err == "mpbroker: topic nope: does not exist (UNKNOWN_TOPIC_OR_PARTITION)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-p", "7"], "has no partition 7, only 0 to 1"),
+        (["--time", "noon"], "--time noon: this is no time"),
+        (
+            ["--isolation-level", "serializable"],
+            "--isolation-level is one of read_uncommitted, read_committed",
+        ),
+    ],
+)
+def test_wrong_calls(cli: OwnCli, topic: str, words: list[str], message: str) -> None:
+    said = cli("offsets", topic, *words, code=2)
+    assert message in said.err
+    assert said.err.count("\n") == 1

@@ -1,0 +1,261 @@
+"""`mpbroker serve` up to the moment the supervisor takes over: flags, settings, refusals."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from mpbroker.cli.errors import CliError, needing_openssl
+from mpbroker.cli.host import serve
+from mpbroker.cli.main import app, main
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.supervisor import logs
+from mpbroker.supervisor.logs import LogFormat
+from mpbroker.supervisor.reload import ReadAgain
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Typed":
+    return Typed(monkeypatch, capsys)
+
+
+class Typed:
+    """Runs the command line in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr("sys.argv", ["mpbroker", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self._capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+
+def test_flags_beat_overrides_beat_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.io.threads=3\nnum.partitions=2\nlog.dirs=/a\n")
+    flags = {
+        "--handlers": "5",
+        "--log-dirs": "/b,/c",
+        "--listeners": "PLAINTEXT://[::1]:0",
+        "--processors": None,
+    }
+    config = serve.read_config(path, ["num.partitions=4"], flags).config
+    assert (config.num_io_threads, config.num_partitions, config.log_dirs) == (5, 4, ("/b", "/c"))
+    assert str(config.listeners[0]) == "PLAINTEXT://[::1]:0"
+
+
+@pytest.mark.process
+def test_flags_are_taken_without_what_takes_long_to_import(tmp_path: Path) -> None:
+    """Pydantic would be in all processes of a broker, for texts that stay as they are."""
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=2\n")
+    code = f"""
+import sys
+from mpbroker.cli.main import app
+try:
+    app(["serve", "--check-config", "--config", {str(path)!r}, "--log-dirs", {str(tmp_path)!r},
+         "-o", "num.io.threads=3", "-o", "log.retention.ms=7"])
+except SystemExit as ended:
+    print(ended.code, *sorted({{"pydantic", "email", "rich"}} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "mpbroker: the configuration is valid\n")
+
+
+@pytest.mark.process
+def test_help_is_printed_without_what_single_commands_need() -> None:
+    """What all commands import is paid for by each call."""
+    code = """
+import sys
+from mpbroker.cli.main import run
+code = run(["--help"])
+libraries = {"asyncio", "cramjam", "logging", "msgspec", "psutil", "rich", "socket", "ssl"}
+rooms = {"client", "ipc", "log", "protocol", "records", "supervisor"}
+folders = {"cli.cluster.topic_flags", "cli.doctor", "cli.host", "cli.records", "cli.spark", "cli.top"}
+others = {"shm", "mpbroker.config.broker"}
+imported = libraries | others | {f"mpbroker.{one}" for one in rooms | folders}
+print(code, *sorted(imported & sys.modules.keys()), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage: " in done.stdout
+    assert done.stderr == "0\n"
+
+
+@pytest.mark.parametrize("check", [["--check-config"], []])
+def test_a_level_of_the_log_that_there_is_not(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch, check: list[str]
+) -> None:
+    monkeypatch.setenv("MPBROKER_LOG_LEVEL", "LOUD")
+    code, _out, err = typed("serve", *check)
+    assert (code, err) == (
+        2,
+        "mpbroker: MPBROKER_LOG_LEVEL=LOUD: the level is one of DEBUG, INFO, WARNING, ERROR\n",
+    )
+    assert logs.wanted_level({"MPBROKER_LOG_LEVEL": "debug"}) == "DEBUG"
+    assert logs.wanted_level({}) == "INFO"
+
+
+def test_check_config(typed: Typed, tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("log.cleaner.threads=2\n")
+    code, _out, err = typed("serve", "--config", str(path), "--check-config")
+    assert (code, err.splitlines()) == (
+        0,
+        [
+            f"mpbroker: warning: {path}:1: log.cleaner.threads has no effect: "
+            "one process compacts all topics",
+            "mpbroker: the configuration is valid",
+        ],
+    )
+
+
+def test_check_config_of_a_keystore_that_cannot_be_used(typed: Typed, tmp_path: Path) -> None:
+    keystore = tmp_path / "broker.pem"
+    keystore.write_text("no certificate")
+    settings = ["--listeners", "SSL://:9093", "-o", f"ssl.keystore.location={keystore}"]
+    code, _out, err = typed("serve", *settings, "--check-config")
+    assert (code, str(keystore) in err, len(err.splitlines())) == (2, True, 1), err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--handlers", "none"], "--handlers: Invalid value none for configuration num.io.threads"),
+        (["--processors", "0"], "--processors: Invalid value 0 for configuration num.network.threads"),
+        (["--listeners", "localhost"], "--listeners: 'localhost' is not a listener"),
+        (["-o", "log.workers=8"], "-o: Invalid value 8 for configuration log.workers"),
+        (["-o", "num.partitons=4"], "-o: unknown setting num.partitons; did you mean num.partitions?"),
+        (["--config", "/no/such/file"], "/no/such/file: cannot be read: No such file or directory"),
+    ],
+)
+def test_wrong_settings_are_one_line_and_exit_code_2(
+    typed: Typed, arguments: list[str], message: str
+) -> None:
+    code, _out, err = typed("serve", *arguments)
+    assert code == 2
+    assert err.startswith(f"mpbroker: {message}")
+    assert err.count("\n") == 1
+
+
+def test_wrong_flags(typed: Typed) -> None:
+    code, _out, err = typed("serve", "--no-such-flag")
+    assert code == 2
+    assert "No such option: --no-such-flag" in err
+
+
+def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(CliError, match="runs on Linux only, this is darwin"):
+        serve.serve(None, [], {}, check_only=False)
+
+
+def test_the_supervisor_gets_the_settings_and_gives_the_exit_code(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[tuple[BrokerConfig, ReadAgain | None]] = []
+
+    def run(config: BrokerConfig, read_again: ReadAgain | None, log_format: LogFormat) -> int:
+        assert log_format is LogFormat.TEXT
+        seen.append((config, read_again))
+        return 3
+
+    monkeypatch.setitem(sys.modules, "mpbroker.supervisor.main", SimpleNamespace(run=run))
+    code, _out, _err = typed("serve", "--handlers", "4")
+    config, read_again = seen[0]
+    assert (code, config.num_io_threads, read_again) == (3, 4, None)
+    file = tmp_path / "server.properties"
+    file.write_text("num.io.threads=2\nmax.connections=5\n")
+    typed("serve", "--handlers", "4", "--config", str(file))
+    file.write_text("num.io.threads=2\nmax.connections=6\n")
+    config, read_again = seen[1]
+    assert read_again is not None
+    again = read_again().config
+    assert (config.max_connections, again.max_connections, again.num_io_threads) == (5, 6, 4)
+
+
+def test_every_command_explains_itself(typed: Typed) -> None:
+    code, out, _err = typed("--help")
+    assert code == 0
+    assert all(command in out for command in ("serve", "topic", "produce", "consume", "ctl"))
+    assert typed("--version")[1].startswith("mpbroker")
+    assert app.info.name == "mpbroker"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["ctl", "--log-dirs", "A", "resize", "--handlers", "1"], "A"),
+        (["ctl", "--log-dirs", "A", "listener", "list"], "A"),
+        (["ctl", "--log-dirs", "A", "status", "--log-dirs", "B"], "B"),
+        (["ctl", "status", "--log-dirs", "B"], "B"),
+    ],
+)
+def test_log_dirs_may_stand_behind_ctl(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], asked: str
+) -> None:
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / asked).mkdir()
+    code, _out, err = typed(*arguments)
+    assert code == 1
+    assert err.startswith(f"mpbroker: no broker is running on {tmp_path / asked} ")
+
+
+def commands(group: TyperGroup, *path: str) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name)
+
+
+def test_help_fits_a_terminal_and_is_not_about_python() -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    for path in commands(group):
+        # Two columns of 80 stay free outside of tests.
+        for width in (78, 118):
+            text = CliRunner().invoke(app, [*path, "--help"], terminal_width=width).output
+            assert re.findall(r"<\w+|\[\[|…\]?\}|[{}]", text) == [], path
+            commands_of_it = text.partition("Commands:")[2]
+            assert [line for line in commands_of_it.splitlines() if line.endswith("...")] == [], path
+            assert max(map(len, text.splitlines())) <= width + 2, path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [
+        (["produce"], "produce [OPTIONS] TOPIC"),
+        (["topic", "delete"], "topic delete [OPTIONS] TOPIC..."),
+        (["quota", "set"], "quota set [OPTIONS] QUOTA=NUMBER..."),
+        (["ctl", "listener", "add"], "ctl listener add [OPTIONS] NAME://HOST:PORT"),
+    ],
+)
+def test_what_is_missing_is_shown_as_it_is_typed(typed: Typed, arguments: list[str], usage: str) -> None:
+    code, _out, err = typed(*arguments)
+    assert code == 2
+    assert err.splitlines()[0] == f"Usage: mpbroker {usage}"
+
+
+def test_a_host_without_openssl_is_told_what_to_install() -> None:
+    """A wheel takes the library of its host."""
+    missing = "libssl.so.3: cannot open shared object file: No such file or directory"
+    with (
+        pytest.raises(CliError, match=r"lacks: libssl\.so\.3: cannot .* apt-get install libssl3"),
+        needing_openssl(),
+    ):
+        raise ImportError(missing)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'x'"), needing_openssl():
+        raise ModuleNotFoundError("No module named 'x'")

@@ -1,0 +1,278 @@
+"""`mpbroker consume` and `produce` against a broker of its own: groups, isolation, times, JSON, null."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from mpbroker.client.cluster import Cluster
+from mpbroker.client.config import ClientConfig, parse_servers
+from mpbroker.protocol import messages as m
+from mpbroker.testing import Broker
+from tests.support.client_tools import eventually
+from tests.support.own_cli import OwnCli
+from tests.support.polling import PATIENCE_S
+
+ROOT = Path(__file__).parents[3]
+FIRST_MS = 1_700_000_000_000
+EVERYTHING = ("--from-beginning", "-e")
+
+
+@pytest.fixture(name="cli")
+def _cli(mpbroker_broker: Broker) -> OwnCli:
+    return OwnCli(mpbroker_broker.bootstrap_servers)
+
+
+def offsets(cli: OwnCli, group: str) -> dict[int, int]:
+    (document,) = cli("group", "describe", group, "--json").json
+    return {row["partition"]: row["committed"] for row in document["partitions"]}
+
+
+def read_json(cli: OwnCli, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in cli("consume", topic, *EVERYTHING, "--json").out.splitlines()]
+
+
+# ---- JSON and tombstones
+
+
+def test_json_goes_round(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> None:
+    topic, copy = mpbroker_topics(partitions=2), mpbroker_topics(partitions=2)
+    producer = Producer({"bootstrap.servers": cli.bootstrap})
+    for number, (key, value) in enumerate(
+        [(b"k", b"v"), (None, None), (b"\xff", b"\x80\0"), (b"", "é".encode())]
+    ):
+        headers = [("text", b"x"), ("none", None), ("bytes", b"\xfe")]
+        producer.produce(topic, value, key, number % 2, headers=headers, timestamp=FIRST_MS + number)
+    producer.flush()
+    lines = cli("consume", topic, *EVERYTHING, "--json").out.splitlines()
+    cli.produce(copy, lines, "--json")
+    copied = cli("consume", copy, *EVERYTHING, "--json").out.splitlines()
+    renamed = [line.replace(f'"topic":"{topic}"', f'"topic":"{copy}"') for line in lines]
+    assert sorted(copied) == sorted(renamed)
+    assert len(copied) == 4
+
+
+def test_a_line_of_json_that_is_wrong_is_named(cli: OwnCli, mpbroker_topic: str) -> None:
+    lines = ['{"value": "a"}', '{"value": "b"}', '{"vlaue": "c"}', '{"value": "d"}']
+    said = cli.produce(mpbroker_topic, lines, "--json", code=2)
+    assert said.err == ("mpbroker: line 3: Object contains unknown field `vlaue`; 2 records are written\n")
+    assert cli("consume", mpbroker_topic, *EVERYTHING).out == "a\nb\n"
+    said = cli.produce(mpbroker_topic, ['{"value": "a", "partition": 3}'], "--json", code=2)
+    assert f"line 1: topic {mpbroker_topic} has no partition 3, only 0 to 0" in said.err
+    cli.produce(mpbroker_topic, ['{"value": "c", "partition": 3}'], "--json", "-p", "0", "-H", "a=1")
+    last = json.loads(cli("consume", mpbroker_topic, "-o", "-1", "-e", "--json").out)
+    assert (last["value"], last["headers"]) == ("c", [["a", "1"]])
+    assert "leave -K and --null out" in cli.produce(mpbroker_topic, [], "--json", "-K", ":", code=2).err
+
+
+@pytest.mark.parametrize(("null", "marker"), [("", ""), ("NULL", "NULL"), (r"\0", "\0")])
+def test_tombstones(cli: OwnCli, mpbroker_topic: str, null: str, marker: str) -> None:
+    lines = [f"a:{marker}", "b:x", f"{marker}:y", f"a:{marker}z"]
+    cli.produce(mpbroker_topic, lines, "-K", ":", "--null", null)
+    rows = [
+        json.loads(line) for line in cli("consume", mpbroker_topic, *EVERYTHING, "--json").out.splitlines()
+    ]
+    assert [(row["key"], row["value"]) for row in rows] == [
+        ("a", None),
+        ("b", "x"),
+        (None, "y"),
+        ("a", f"{marker}z"),
+    ]
+
+
+def test_without_a_marker_nothing_is_null(cli: OwnCli, mpbroker_topic: str) -> None:
+    cli.produce(mpbroker_topic, ["", ":"], "-K", ":")
+    rows = [
+        json.loads(line) for line in cli("consume", mpbroker_topic, *EVERYTHING, "--json").out.splitlines()
+    ]
+    assert [(row["key"], row["value"]) for row in rows] == [(None, ""), ("", "")]
+
+
+# ---- isolation and times
+
+
+@pytest.fixture(name="transacted")
+def _transacted(cli: OwnCli, mpbroker_topic: str) -> Iterator[str]:
+    """A topic with committed, aborted, plain and open records, in this order."""
+    producer = Producer({"bootstrap.servers": cli.bootstrap, "transactional.id": mpbroker_topic})
+    producer.init_transactions()
+    for value, end in ((b"committed", producer.commit_transaction), (b"aborted", producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(mpbroker_topic, value)
+        producer.flush()
+        end()
+    cli.produce(mpbroker_topic, ["plain"])
+    producer.begin_transaction()
+    producer.produce(mpbroker_topic, b"open")
+    producer.flush()
+    yield mpbroker_topic
+    producer.abort_transaction()
+
+
+def test_isolation_levels(cli: OwnCli, transacted: str) -> None:
+    everything = "committed\naborted\nplain\nopen\n"
+    assert cli("consume", transacted, *EVERYTHING).out == everything
+    committed = ("--isolation-level", "read_committed")
+    assert cli("consume", transacted, *EVERYTHING, *committed).out == "committed\nplain\n"
+    # The last ones are those before the open transaction.
+    assert cli("consume", transacted, "-o", "-1", "-e", *committed).out == "plain\n"
+
+
+def test_from_a_time_until_another(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> None:
+    topic = mpbroker_topics(partitions=2)
+    producer = Producer({"bootstrap.servers": cli.bootstrap})
+    for number in range(10):
+        producer.produce(topic, b"%d" % number, partition=number % 2, timestamp=FIRST_MS + 1000 * number)
+    producer.flush()
+
+    def read(*words: str) -> list[str]:
+        return sorted(cli("consume", topic, *words).out.split())
+
+    assert read("--from-time", str(FIRST_MS + 6500), "-e") == ["7", "8", "9"]
+    assert read("-o", f"@{FIRST_MS + 8000}", "-e") == ["8", "9"]
+    assert read("--from-time", "2023-11-14T22:13:24Z", "--until-time", str(FIRST_MS + 7000)) == [
+        "4",
+        "5",
+        "6",
+    ]
+    assert read("--from-beginning", "--until-time", "2222-01-01") == [str(number) for number in range(10)]
+    assert read("--from-beginning", "--until-time", "2000-01-01") == []
+    assert read("-o", "+4", "-e") == ["8", "9"]
+
+
+# ---- groups
+
+
+def test_a_group_goes_on_where_it_was(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> None:
+    topic = group = mpbroker_topics(partitions=2)
+    for partition in ("0", "1"):
+        cli.produce(topic, [f"{partition}-{number}" for number in range(5)], "-p", partition)
+    assert cli("consume", topic, "--group", group, "-e").out == "", "a new group begins at the end"
+    cli("group", "reset-offsets", group, "--topic", topic, "--to-earliest", "--execute")
+    first = cli("consume", topic, "--group", group, "-n", "3").out.split()
+    assert sum(offsets(cli, group).values()) == 3, "what was printed is committed, and no more"
+    rest = cli("consume", topic, "--group", group, "-e").out.split()
+    assert sorted(first + rest) == sorted(f"{one}-{number}" for one in "01" for number in range(5))
+    assert offsets(cli, group) == {0: 5, 1: 5}
+    assert cli("consume", topic, "-g", f"{group}-new", *EVERYTHING).out.count("\n") == 10
+    (left,) = cli("group", "describe", group, "--json").json
+    assert (left["state"], left["members"]) == ("Empty", [])
+
+
+@contextmanager
+def running(cli: OwnCli, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "MPBROKER_BOOTSTRAP_SERVER": cli.bootstrap, "PYTHONPATH": str(ROOT)}
+    # What a shell starts in the background ignores Ctrl-C, and so would whatever these tests start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    command = [sys.executable, "-m", "mpbroker", *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        signal.signal(signal.SIGINT, before)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_ctrl_c_commits_what_was_printed_and_leaves(cli: OwnCli, mpbroker_topic: str) -> None:
+    topic = group = mpbroker_topic
+    cli.produce(topic, ["a", "b"])
+    with running(cli, "consume", topic, "--group", group, "--from-beginning") as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == [b"a\n", b"b\n"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+        assert process.communicate() == (b"", b"")
+    (left,) = cli("group", "describe", group, "--json").json
+    assert (left["state"], left["members"]) == ("Empty", [])
+    assert offsets(cli, group) == {0: 2}
+
+
+def test_partitions_are_shared_with_another_client(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> None:
+    """Our member leads the group, and gives librdkafka's its part; when that one leaves, it takes it over."""
+    topic = group = mpbroker_topics(partitions=2)
+    settings = {
+        "bootstrap.servers": cli.bootstrap,
+        "group.id": group,
+        "partition.assignment.strategy": "range",
+    }
+    with running(cli, "consume", topic, "--group", group, "--from-beginning", "-f", "%p %v\n") as process:
+        assert process.stdout is not None
+        cli.produce(topic, ["first"], "-p", "1")
+        assert process.stdout.readline() == b"1 first\n"
+        with closing(Consumer({**settings, "auto.offset.reset": "earliest"})) as other:
+            other.subscribe([topic])
+            while not other.assignment():
+                other.poll(0.1)
+            (theirs,) = [part.partition for part in other.assignment()]
+            cli.produce(topic, ["ours"], "-p", str(1 - theirs))
+            assert process.stdout.readline() == b"%d ours\n" % (1 - theirs)
+            (shared,) = cli("group", "describe", group, "--json").json
+            assert sorted(len(one["partitions"]) for one in shared["members"]) == [1, 1]
+            cli.produce(topic, ["theirs"], "-p", str(theirs))
+        assert process.stdout.readline() == b"%d theirs\n" % theirs
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+
+
+def test_a_member_that_was_forgotten_joins_again(cli: OwnCli, mpbroker_topic: str) -> None:
+    """It goes on from what was committed: records may come twice, and none is missing."""
+    topic = group = mpbroker_topic
+    with running(cli, "consume", topic, "--group", group, "--from-beginning") as process:
+        assert process.stdout is not None
+        cli.produce(topic, ["a"])
+        assert process.stdout.readline() == b"a\n"
+        (member,) = cli("group", "describe", group, "--json").json[0]["members"]
+        dismiss(cli, group, member["member"])
+        cli.produce(topic, ["b"])
+        eventually(
+            lambda: (
+                [one["member"] for one in cli("group", "describe", group, "--json").json[0]["members"]]
+                not in ([], [member["member"]])
+            ),
+            "it is a member again",
+        )
+        cli.produce(topic, ["c"])
+        printed = list(iter(process.stdout.readline, b"c\n"))
+        assert set(printed) <= {b"a\n", b"b\n"}
+        assert b"b\n" in printed
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+    assert offsets(cli, group) == {0: 3}
+
+
+def dismiss(cli: OwnCli, group: str, member: str) -> None:
+    """Take a member out of a group, as its coordinator does when its session is over."""
+    identity = m.LeaveGroupRequest.MemberIdentity(member)
+    with closing(Cluster(parse_servers(cli.bootstrap), ClientConfig())) as cluster:
+        assert cluster.ask_any(m.LeaveGroupRequest(group, member, [identity])).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--group", "g", "-p", "0"], "--group: its members share the partitions; -p cannot choose one"),
+        (["--group", "g", "-o", "5"], "--group begins where it is"),
+        (["--group", ""], "--group has no name"),
+        (["--from-beginning", "-o", "end"], "these exclude each other: --from-beginning, -o"),
+        (["--from-time", "noon"], "--from-time noon: this is no time"),
+        (["-o", "@noon"], "-o @ noon: this is no time"),
+        (["--isolation-level", "none"], "--isolation-level is one of"),
+        (["--to", "x.parquet", "--group", "g"], "--group and --until-time are for printing"),
+    ],
+)
+def test_wrong_calls(cli: OwnCli, mpbroker_topic: str, words: list[str], message: str) -> None:
+    said = cli("consume", mpbroker_topic, *words, code=2)
+    assert message in said.err
+    assert said.err.count("\n") == 1

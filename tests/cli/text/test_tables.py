@@ -1,0 +1,77 @@
+"""Tables in the width of a terminal."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpbroker.cli.text.tables import cells_of, fold, heading, layout
+
+BOLD = ("<", ">")
+HEADINGS = ("TOPIC", "LOG-END-OFFSET", "CLIENT-ID")
+ROWS = [("orders", "12", "c" * 30), ("o", "1234567", "d")]
+
+
+def test_a_table_that_fits() -> None:
+    assert layout(HEADINGS, ROWS, right={1}, width=None) == [
+        "TOPIC   LOG-END-OFFSET  CLIENT-ID",
+        "orders              12  cccccccccccccccccccccccccccccc",
+        "o              1234567  d",
+    ]
+
+
+def test_gaps_go_first() -> None:
+    assert layout(HEADINGS, ROWS, right={1}, width=52)[0] == "TOPIC  LOG-END-OFFSET CLIENT-ID"
+
+
+def test_headings_are_emphasised() -> None:
+    table = layout(HEADINGS, ROWS, right={1}, width=None, emphasis=BOLD)
+    assert table[0] == "<TOPIC   LOG-END-OFFSET  CLIENT-ID>"
+    assert layout(HEADINGS, ROWS, right={1}, width=9, emphasis=BOLD)[0] == "<TOPIC>           orders"
+
+
+def test_long_texts_are_folded_and_headings_are_not() -> None:
+    assert layout(HEADINGS, ROWS, right={1}, width=40) == [
+        "TOPIC  LOG-END-OFFSET CLIENT-ID",
+        "orders             12 cccccccccccccccccc",
+        "                      cccccccccccc",
+        "o             1234567 d",
+    ]
+
+
+def test_what_fits_in_no_way_is_a_list() -> None:
+    assert layout(HEADINGS, ROWS, right={1}, width=20) == [
+        "TOPIC           orders",
+        "LOG-END-OFFSET  12",
+        f"CLIENT-ID       {'c' * 30}",
+        "",
+        "TOPIC           o",
+        "LOG-END-OFFSET  1234567",
+        "CLIENT-ID       d",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("end_offset", "END-OFFSET"), ("LAG", "LAG"), ("first time", "FIRST-TIME")]
+)
+def test_headings(name: str, expected: str) -> None:
+    assert heading(name) == expected
+
+
+TEXTS = st.text(st.sampled_from("ab日é"), max_size=20)
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, st.integers(0, 9999).map(str)), max_size=4), st.integers(1, 120))
+def test_nothing_is_lost_and_tables_fit(rows: list[tuple[str, str, str]], width: int) -> None:
+    lines = layout(("A", "B", "C"), rows, right={2}, width=width)
+    told = "".join("".join(lines).split())
+    for row in rows:
+        assert all(told.count(letter) >= "".join(row).count(letter) for letter in "日é")
+    if lines and lines[0].split() == ["A", "B", "C"]:
+        assert max(map(cells_of, lines)) <= width
+
+
+@given(TEXTS, st.integers(1, 12))
+def test_folding(text: str, width: int) -> None:
+    pieces = fold(text, width)
+    assert "".join(pieces) == text
+    assert all(cells_of(piece) <= max(width, 2) for piece in pieces)

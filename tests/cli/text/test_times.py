@@ -1,0 +1,50 @@
+"""Times and durations of flags."""
+
+import pytest
+
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.text.times import format_time, parse_duration, parse_time
+
+NOON_MS = 1_769_860_800_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-31T12:00:00", NOON_MS),
+        ("2026-01-31T12:00:00.250Z", NOON_MS + 250),
+        ("2026-01-31T13:00:00+01:00", NOON_MS),
+        ("2026-01-31", NOON_MS - 12 * 3_600_000),
+        (str(NOON_MS), NOON_MS),
+        ("-2h", 7_200_000 * 4),
+    ],
+)
+def test_times(text: str, expected: int) -> None:
+    assert parse_time("--from", text, 7_200_000 * 5) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("250ms", 250), ("90s", 90_000), ("7d", 604_800_000), ("PT1H30M", 5_400_000), ("P1DT0.5S", 86_400_500)],
+)
+def test_durations(text: str, expected: int) -> None:
+    assert parse_duration("--by", text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "1", "-1h", "P1M", "1w", "PT1.5H"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(CliError, match="this is no duration; write"):
+        parse_duration("--by", text)
+
+
+@pytest.mark.parametrize("text", ["", "noon", "-", "2026-13-01", "12:00"])
+def test_no_times(text: str) -> None:
+    with pytest.raises(CliError, match=r"--from .*: this is no") as caught:
+        parse_time("--from", text, 0)
+    assert caught.value.exit_code == 2
+
+
+def test_times_are_read_as_they_are_written() -> None:
+    assert format_time(NOON_MS + 7) == "2026-01-31T12:00:00.007Z"
+    assert parse_time("--from", format_time(NOON_MS + 7), 0) == NOON_MS + 7
+    assert format_time(-1) == "-"
