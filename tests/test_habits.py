@@ -77,9 +77,8 @@ NARROW = {
         "mpbroker.coordinator.groups.records",
         "mpbroker.coordinator.runtime.field_reader",
     ),
-    "mpbroker.testing": (
-        *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "client", "supervisor")),
-        *("mpbroker.cli.control", "mpbroker.cli.errors"),
+    "mpbroker.testing": tuple(
+        f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "client", "supervisor")
     ),
     "mpbroker.reading": (
         "shm",
@@ -156,9 +155,7 @@ ABOVE_FLAT = {
     "mpbroker.network.acceptor": ("mpbroker.network", "mpbroker.network.handover"),
     "mpbroker.network.processor": ("mpbroker.network", "mpbroker.network.handover"),
     **{
-        f"mpbroker.cli.{folder}": tuple(
-            f"mpbroker.cli.{one}" for one in ("app", "errors", "flags", "control")
-        )
+        f"mpbroker.cli.{folder}": tuple(f"mpbroker.cli.{one}" for one in ("app", "errors", "flags"))
         for folder in FOLDERS["mpbroker.cli"]
     },
 }

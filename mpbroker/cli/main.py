@@ -464,10 +464,11 @@ def _exit_code(call: Callable[[], object]) -> int:
             standard_output.give_up()
         return _say(str(of_file(error)), RUNTIME_ERROR)
     except Exception as error:
-        # A command that has met a ClientError has imported its module; all others need none of it.
+        # A command that has met one of these has imported its module; all others need none of them.
         from mpbroker.client.errors import ClientError
+        from mpbroker.ipc.control_client import ControlError
 
-        if not isinstance(error, ClientError):
+        if not isinstance(error, ClientError | ControlError):
             raise
         return _say(str(error), exit_code_of(error))
     return 0

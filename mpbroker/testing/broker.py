@@ -322,13 +322,12 @@ class Broker:
 
     def control(self, command: str, **arguments: object) -> dict[str, object]:
         """Have the supervisor do a command of `mpbroker ctl`; return its answer. Raises BrokerFailed."""
-        from mpbroker.cli.control import ControlClient
-        from mpbroker.cli.errors import CliError
+        from mpbroker.ipc.control_client import ControlClient, ControlError
 
         assert self._memory is not None, "it runs"
         try:
             return ControlClient(self._memory, STOP_TIMEOUT_S).call(command, **arguments)
-        except CliError as error:
+        except ControlError as error:
             raise BrokerFailed(f"{command}: {error}\n{self.log_tail()}") from error
 
     # ---- processes and directories

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpbroker.cli.errors import CliError
+from mpbroker.ipc.control_client import ControlError
 from tests.chaos import leaks
 from tests.chaos.crowd import Crowd
 from tests.chaos.history import violations
@@ -50,7 +50,7 @@ def holds(broker: Configured) -> bool:
     """Return True if a reload gives the wanted settings. One that was cut short is done again."""
     try:
         return control(broker).call("reload")["changed"] == []
-    except CliError:
+    except ControlError:
         return False
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.cli.control import ControlClient
+from mpbroker.ipc.control_client import ControlClient
 from ops.bench import frames
 from ops.bench.brokers import Mpbroker
 from tests.chaos.leaks import held

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.handlers.requests.request_log import HIDDEN, as_json
+from mpbroker.ipc.control_client import ControlClient
 from mpbroker.network.processor.request_log import Ended, line
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey

@@ -13,10 +13,10 @@ import uuid
 import psutil
 import pytest
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import metrics
 from mpbroker.cli.host.local_broker import Here
+from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.meters import ApiHistogram
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics.snapshot import Distribution

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from mpbroker.cli.control import ControlClient
+from mpbroker.ipc.control_client import ControlClient
 from ops.bench import frames
 from ops.bench.brokers import running
 from tests.network import fuzz

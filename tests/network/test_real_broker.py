@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.ipc import topology
+from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
 from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Mpbroker

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import psutil
 import pytest
 
-from mpbroker.cli.control import ControlClient
-from mpbroker.cli.errors import CliError
+from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import AlterUserScramCredentialsRequest, MetadataRequest
 from mpbroker.security.scram import ScramType, salted_password
@@ -121,9 +120,9 @@ def test_a_listener_with_sasl_and_tls_comes_and_goes(broker: PlainBroker) -> Non
 
 def test_a_listener_without_keys_is_refused_by_name(broker: PlainBroker) -> None:
     refused = r"listener BARE \(SSL\) has no certificate: set listener\.name\.bare\.ssl\.keystore\.location"
-    with pytest.raises(CliError, match=refused):
+    with pytest.raises(ControlError, match=refused):
         broker.add(f"BARE://{HOST}:0")
-    with pytest.raises(CliError, match=r"listener NEW has no SASL mechanism|listener NEW enables GSSAPI"):
+    with pytest.raises(ControlError, match=r"listener NEW has no SASL mechanism|listener NEW enables GSSAPI"):
         broker.add(f"NEW://{HOST}:0", protocol="SASL_PLAINTEXT")
 
 

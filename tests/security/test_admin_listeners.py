@@ -26,10 +26,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from mpbroker.cli.control import ControlClient
-from mpbroker.cli.errors import CliError
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.requests.permissions import ADMINISTRATION
+from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import REQUESTS
 from ops.bench.brokers import HOST, free_port
@@ -321,7 +320,7 @@ def test_roles_change_while_the_broker_runs(broker: Confined) -> None:
         for wrong in ("NOWHERE", "SASL,NOWHERE"):
             broker.properties.write_text(first + f"admin.listener.names={wrong}\n")
             with pytest.raises(
-                CliError, match="has NOWHERE: there is no such listener; there are BOTH, CONTROL, LOCAL"
+                ControlError, match="has NOWHERE: there is no such listener; there are BOTH, CONTROL, LOCAL"
             ):
                 broker.control("reload")
         assert (may_administer(client), may_administer(local)) == (False, True)
@@ -334,7 +333,7 @@ def test_roles_change_while_the_broker_runs(broker: Confined) -> None:
         )
         broker.control("reload")
         assert (may_administer(client), may_administer(local)) == (True, True)
-        with pytest.raises(CliError, match="listener SASL cannot be removed: the configuration gives it"):
+        with pytest.raises(ControlError, match="listener SASL cannot be removed: the configuration gives it"):
             broker.control("listener-remove", listener="SASL")
         broker.properties.write_text(broker.properties.read_text().replace("=SASL,OPEN", "=SASL"))
         broker.control("reload")

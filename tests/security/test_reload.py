@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from mpbroker.cli.control import ControlClient
-from mpbroker.cli.errors import CliError
+from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest
 from ops.bench.brokers import HOST
@@ -109,7 +108,7 @@ def test_a_setting_of_one_listener_is_its_own(broker: SecureBroker) -> None:
 )
 def test_what_cannot_be_used_changes_nothing(broker: SecureBroker, old: str, new: str, said: str) -> None:
     before = shown_certificate(broker, "TLS")
-    with pytest.raises(CliError, match="nothing changes: ") as refused:
+    with pytest.raises(ControlError, match="nothing changes: ") as refused:
         reload(broker, (old, new), (PLAIN_PASSWORD, NEW_PASSWORD))
     assert said in str(refused.value)
     assert shown_certificate(broker, "TLS") == before

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.cli.control import ControlClient
+from mpbroker.ipc.control_client import ControlClient
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.messages import MetadataRequest, ProduceRequest
 from mpbroker.records.builder import build_batch

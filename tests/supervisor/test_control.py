@@ -16,9 +16,8 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from mpbroker.cli.control import ControlClient
-from mpbroker.cli.errors import CliError
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.format.damage import Damage, FileIdentity
 from mpbroker.supervisor import scrubbing
@@ -51,7 +50,7 @@ def asked(control: ControlSocket, directory: Path, watched: dict[int, Callable[[
     def ask() -> None:
         try:
             told.append(str(ControlClient(directory, timeout_seconds=10).call("status")))
-        except CliError as refused:
+        except ControlError as refused:
             told.append(str(refused))
 
     asking = threading.Thread(target=ask)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
-from mpbroker.cli.errors import CliError
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.control_client import ControlError
 from mpbroker.supervisor import reload
 from ops.bench import frames
 from ops.bench.brokers import ROOT, Mpbroker
@@ -235,7 +235,7 @@ def test_what_has_changed_is_what_the_broker_does(broker: Configured) -> None:
 )
 def test_a_file_with_a_mistake_changes_nothing(broker: Configured, text: str, said: str) -> None:
     before, told = pids(broker), described(broker)
-    with pytest.raises(CliError, match="nothing changes: ") as refused:
+    with pytest.raises(ControlError, match="nothing changes: ") as refused:
         broker.reload(FIRST + text if "num.io" not in text else text)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -245,7 +245,7 @@ def test_a_file_with_a_mistake_changes_nothing(broker: Configured, text: str, sa
     assert pids(broker) == before
     assert described(broker) == told
     broker.file.unlink()
-    with pytest.raises(CliError, match="cannot be read"):
+    with pytest.raises(ControlError, match="cannot be read"):
         control(broker).call("reload")
     assert broker.reload(FIRST)["changed"] == []
     stop_cleanly(broker)
@@ -319,7 +319,7 @@ def test_who_dies_meanwhile_comes_back_with_the_new_settings(broker: Configured)
     def reload() -> None:
         try:
             broker.reload(SECOND)
-        except CliError as error:
+        except ControlError as error:
             told.append(str(error))
 
     reloading = threading.Thread(target=reload)

@@ -20,9 +20,8 @@ import psutil
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from mpbroker.cli.control import ControlClient
-from mpbroker.cli.errors import CliError
 from mpbroker.config.version import VERSION
+from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.supervisor.main import SAME_STOP_S
 from ops.bench import frames
 from ops.bench.brokers import HOST, MPBROKER_COMMAND, Broker, Mpbroker, free_port
@@ -403,7 +402,7 @@ def test_handlers_are_resized_by_signal_and_by_command(broker: Mpbroker) -> None
 
     def is_taken() -> bool:
         """Not while the step before goes on: the one less has gone before all have heard of it."""
-        with contextlib.suppress(CliError):
+        with contextlib.suppress(ControlError):
             answers.append(control(broker).call("resize", handlers=before * 2, processors=2))
         return bool(answers)
 

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from mpbroker.cli.errors import CliError
+from mpbroker.ipc.control_client import ControlError
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import ProduceRequest
@@ -227,7 +227,7 @@ def test_plain_connections_feel_nothing_of_handlers_that_come_and_go(broker: Mpb
     ],
 )
 def test_a_step_that_is_too_large_is_refused(broker: Mpbroker, arguments: dict[str, int], said: str) -> None:
-    with pytest.raises(CliError, match=said):
+    with pytest.raises(ControlError, match=said):
         control(broker).call("resize", **arguments)
     assert len(names(broker, "handler")) == 2
 
@@ -262,7 +262,7 @@ def test_a_slow_client_holds_up_the_handler_that_leaves_and_nobody_else(broker: 
     )
     resizing.start()
     eventually(lambda: "resizing handlers from 2 to 1" in broker.output(), "it begins")
-    with pytest.raises(CliError, match="goes on already"):
+    with pytest.raises(ControlError, match="goes on already"):
         control(broker).call("resize", handlers=2)
     create_topic(broker.bootstrap, "meanwhile", 1)
     assert answers == []

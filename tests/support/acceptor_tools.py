@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.ipc import topology
+from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from ops.bench import frames

@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from mpbroker.cli.control import ControlClient
+from mpbroker.ipc.control_client import ControlClient
 from ops.bench.brokers import Mpbroker
 from tests.support.polling import PATIENCE_S
 

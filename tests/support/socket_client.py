@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from mpbroker.cli.control import ControlClient
+from mpbroker.ipc.control_client import ControlClient
 from mpbroker.protocol.headers import RequestHeader, decode_response_frame, encode_request_frame
 from mpbroker.protocol.messages import Message
 from ops.bench.brokers import Mpbroker

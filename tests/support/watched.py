@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from mpbroker.cli.control import ControlClient
+from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.topology import (
     COORDINATOR,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from mpbroker.cli.control import ControlClient
+from mpbroker.ipc.control_client import ControlClient
 from ops.bench.brokers import Mpbroker
 from tests.support.polling import PATIENCE_S
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.doctor import addresses, disks, host
 from mpbroker.cli.doctor.check import NOTE, OK, Check
 from mpbroker.cli.errors import CliError
+from mpbroker.cli.host.local_broker import by_log_dirs
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.control_client import ControlError
 
 _ONLY_SPARK = "only Spark needs it; mpbroker doctor spark has all that Spark needs"
 
@@ -32,8 +33,8 @@ def checks(config: BrokerConfig) -> Iterator[Check]:
 def _running(config: BrokerConfig) -> tuple[str, ...] | None:
     """Return the listeners of the broker that runs on the log directories; None if none does."""
     try:
-        status = ControlClient.find(",".join(config.log_dirs)).call("status")
-    except CliError:
+        status = by_log_dirs(",".join(config.log_dirs)).call("status")
+    except (CliError, ControlError):
         return None
     return tuple(status.get("listeners", ()))
 

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.cli.control import ControlClient
-from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.ipc.pointer import CONTROL_NAME
+import msgspec
+
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.ipc.control_client import ControlClient, ControlError
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, has_broker, is_locked, read_pointer
 
 # Where runtime directories are: of brokers that users start, and of services.
 PLACES = ("/dev/shm/*", "/dev/shm/mpbroker-*/*", "/run/*", "/run/user/*/*")
@@ -32,10 +34,52 @@ class Here(NamedTuple):
     def control(self) -> ControlClient:
         """Return a client of the broker's supervisor. Raises CliError if it is not found."""
         if self.port is None:
-            return ControlClient.find(self.log_dirs)
+            return by_log_dirs(self.log_dirs)
         if self.log_dirs is not None:
             raise CliError("--port and --log-dirs exclude each other: both name the broker", USAGE_ERROR)
         return by_port(self.port)
+
+
+def by_log_dirs(log_dirs: str | None) -> ControlClient:
+    """Return a client of the broker that the environment names, else of the first log directory's.
+
+    `log_dirs` is what --log-dirs says; None: ./data. Raises CliError.
+    """
+    if runtime_dir := os.environ.get("MPBROKER_RUNTIME_DIR"):
+        return ControlClient(Path(runtime_dir))
+    directory = Path((log_dirs or "data").split(",")[0].strip())
+    path = directory / POINTER_NAME
+    try:
+        pointer = read_pointer(directory)
+    except NotADirectoryError as error:
+        raise _no_directory(directory, log_dirs, "is not a directory") from error
+    except OSError as error:
+        raise CliError(f"{path} cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise CliError(f"{path} is damaged ({error}); set MPBROKER_RUNTIME_DIR instead") from error
+    if pointer is None and not directory.is_dir():
+        raise _no_directory(directory, log_dirs, "is not there")
+    if pointer is None:
+        raise CliError(
+            f"no broker is running on {directory.absolute()} (it has no {POINTER_NAME}); "
+            "name its data directory with --log-dirs, or set MPBROKER_RUNTIME_DIR"
+        )
+    named = Path(pointer.runtime_dir)
+    if _is_copied(directory, named):
+        raise CliError(
+            f"no broker is running on {directory.absolute()}: its {POINTER_NAME} was copied from the "
+            f"directory of another broker, which runs. Name that one with --log-dirs"
+        )
+    return ControlClient(named, owner=path.stat().st_uid)
+
+
+def _is_copied(log_dir: Path, runtime_dir: Path) -> bool:
+    """Return whether the broker that the directory's pointer names runs, but not on this directory."""
+    try:
+        return not has_broker(log_dir) and is_locked(runtime_dir)
+    except OSError:
+        # Of another user: who may ask that broker is decided when it is asked.
+        return False
 
 
 def by_port(port: int) -> ControlClient:
@@ -51,7 +95,7 @@ def by_port(port: int) -> ControlClient:
         client = ControlClient(directory, PATIENCE_SECONDS, owner=owner)
         try:
             listeners = client.call("listeners")["listeners"]
-        except CliError:
+        except ControlError:
             continue
         if port in {port_of(one["listener"]) for one in listeners}:
             return ControlClient(directory, owner=owner)
@@ -90,3 +134,13 @@ def _runtime_dirs() -> Iterator[Path]:
     for pattern in PLACES:
         for path in sorted(Path("/").glob(f"{pattern.removeprefix('/')}/{CONTROL_NAME}")):
             yield path.parent
+
+
+def _no_directory(directory: Path, log_dirs: str | None, why: str) -> CliError:
+    """Make an error about a directory: a wrong --log-dirs is a usage error, a missing default is not."""
+    given = "--log-dirs: " if log_dirs else "no broker is running here: "
+    return CliError(
+        f"{given}{directory.absolute()} {why}; name the broker's data directory with --log-dirs, or set "
+        "MPBROKER_RUNTIME_DIR",
+        USAGE_ERROR if log_dirs else RUNTIME_ERROR,
+    )

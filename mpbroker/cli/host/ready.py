@@ -2,9 +2,10 @@
 
 import time
 
-from mpbroker.cli.errors import RUNTIME_ERROR, CliError
+from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of
 from mpbroker.cli.host.local_broker import Here
 from mpbroker.cli.text.output import print_json
+from mpbroker.ipc.control_client import ControlError
 
 # Between two looks while it is waited for: soon at first, since most starts take a moment.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
@@ -38,8 +39,8 @@ def _problems(here: Here, *, waits: bool) -> list[str]:
         client = here.control()
         client.timeout_seconds = ANSWER_TIMEOUT_S
         problems: list[str] = client.call("ready")["problems"]
-    except CliError as error:
-        if error.exit_code != RUNTIME_ERROR and not waits:
+    except (CliError, ControlError) as error:
+        if exit_code_of(error) != RUNTIME_ERROR and not waits:
             raise
         return [str(error)]
     return problems

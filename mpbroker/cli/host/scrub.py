@@ -6,9 +6,9 @@ import sys
 import time
 from typing import Any
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.host.local_broker import Here
 from mpbroker.cli.text.output import print_json
+from mpbroker.ipc.control_client import ControlClient
 
 # Time for counting the segments of all partitions.
 COUNTS_WITHIN_SECONDS = 5.0

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import psutil
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, ProcessSeen, Sample
+from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.snapshot import Snapshot
@@ -35,11 +35,11 @@ class LiveBroker:
         self._broker = BrokerSeen(Health.UNKNOWN)
 
     def look(self) -> Sample:
-        """Take a sample. Raises CliError if neither supervisor nor living shared memory can be reached."""
+        """Take a sample. Raises ControlError if neither supervisor nor living shared memory is reached."""
         taken_ns = time.monotonic_ns()
         try:
             status = self.control.call("status")
-        except CliError as error:
+        except ControlError as error:
             if self._public is None or not self._public.owner_is_alive():
                 raise
             return self._sample(taken_ns, self._silent(str(error)), self._processes)

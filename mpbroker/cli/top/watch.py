@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.host.local_broker import by_port
+from mpbroker.cli.host.local_broker import by_log_dirs, by_port
 from mpbroker.cli.top import at_rest
 from mpbroker.cli.top.at_rest import NotAtRest
 from mpbroker.cli.top.groups import GroupLooks
 from mpbroker.cli.top.live import LiveBroker
 from mpbroker.cli.top.samples import BrokerSeen, Groups, Health, Sample
+from mpbroker.ipc.control_client import ControlClient, ControlError
 
 AT_REST_EVERY_S: Final = 5.0
 """Directories at rest change seldom, and reading them costs more than shared memory."""
@@ -44,7 +44,7 @@ class Watch:
         """Take the first sample. Raises CliError: a broker that was never there is a wrong call."""
         try:
             return self._look_alive()
-        except CliError as error:
+        except (CliError, ControlError) as error:
             try:
                 return self._look_at_rest()
             except (NotAtRest, CliError):
@@ -54,7 +54,7 @@ class Watch:
         """Take a sample. What cannot be reached is said in the sample."""
         try:
             return self._look_alive()
-        except CliError as error:
+        except (CliError, ControlError) as error:
             problem = str(error)
         self._live = None
         try:
@@ -79,7 +79,7 @@ class Watch:
         wanted = self._wanted
         if wanted.bootstrap is not None and wanted.log_dirs is None and not self._log_dirs:
             return by_port(port_of(wanted.bootstrap))
-        return ControlClient.find(",".join(self._log_dirs) or None)
+        return by_log_dirs(",".join(self._log_dirs) or None)
 
     def _look_at_rest(self) -> Sample:
         now_s = time.monotonic()

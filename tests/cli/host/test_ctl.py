@@ -1,52 +1,16 @@
 """ctl speaks with a supervisor's socket: one message there, one back, and every way that can fail."""
 
 import json
-import os
-import shutil
-import socket
-import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from mpbroker.cli.control import ControlClient
 from mpbroker.cli.errors import CliError
-from mpbroker.cli.host import ctl, metrics, scrub
+from mpbroker.cli.host import ctl, scrub
 from mpbroker.cli.host.local_broker import Here
-from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
-from mpbroker.testing import Broker
-
-
-class FakeSupervisor:
-    """Answers every request with the next reply; b"" closes without an answer."""
-
-    def __init__(self, runtime_dir: Path) -> None:
-        self.requests: list[dict[str, object]] = []
-        self.replies: list[bytes] = []
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        directory = os.open(runtime_dir, os.O_PATH)
-        self._listener.bind(f"/proc/self/fd/{directory}/{CONTROL_NAME}")
-        os.close(directory)
-        self._listener.listen()
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _address = self._listener.accept()
-            except OSError:  # closed: the test is over
-                return
-            with connection:
-                self.requests.append(json.loads(connection.recv(65536)))
-                if reply := self.replies.pop(0):
-                    connection.send(reply)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+from tests.support.fake_supervisor import FakeSupervisor
 
 
 @pytest.fixture
@@ -63,17 +27,6 @@ def supervisor(runtime_dir: Path) -> Iterator[FakeSupervisor]:
     fake = FakeSupervisor(runtime_dir)
     yield fake
     fake.close()
-
-
-def test_a_socket_that_another_user_can_replace(supervisor: FakeSupervisor, runtime_dir: Path) -> None:
-    """Such a user would answer in the broker's place."""
-    (runtime_dir / "public").touch()
-    runtime_dir.chmod(0o777)
-    with pytest.raises(CliError, match=r"may not be the broker's: .*/run can be written by all users"):
-        ctl.status(Here(), as_json=True)
-    with pytest.raises(CliError, match="public may not be the broker's"):
-        metrics.show(Here(), [], 0, None, as_json=True)
-    assert supervisor.requests == []
 
 
 def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,79 +256,3 @@ def test_resize_to_nothing_is_a_wrong_call() -> None:
     with pytest.raises(CliError, match="nothing to resize") as raised:
         ctl.resize(Here(), None, None, as_json=False)
     assert raised.value.exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("reply", "message"),
-    [
-        (b'{"error": "33 handlers are too many; at most 32"}', "33 handlers are too many; at most 32"),
-        (b"", "closed the connection without an answer"),
-        (b"hello", "something else than JSON"),
-        (b"[1]", "something else than JSON"),
-    ],
-)
-def test_replies_that_are_none(supervisor: FakeSupervisor, reply: bytes, message: str) -> None:
-    supervisor.replies = [reply]
-    with pytest.raises(CliError, match=message):
-        ctl.status(Here(), as_json=False)
-
-
-def test_a_supervisor_that_does_not_answer(runtime_dir: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        directory = os.open(runtime_dir, os.O_PATH)
-        listener.bind(f"/proc/self/fd/{directory}/{CONTROL_NAME}")
-        os.close(directory)
-        listener.listen()
-        with pytest.raises(CliError, match=r"has not answered within 0\.05 s"):
-            ControlClient(runtime_dir, timeout_seconds=0.05).call("status")
-
-
-def test_nobody_is_there(runtime_dir: Path) -> None:
-    with pytest.raises(CliError, match="no broker is running"):
-        ctl.status(Here(), as_json=False)
-    FakeSupervisor(runtime_dir).close()
-    with pytest.raises(CliError, match="no broker is running"):
-        ctl.status(Here(), as_json=False)
-
-
-def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
-    pointer = tmp_path / POINTER_NAME
-    pointer.write_text(json.dumps({"runtime_dir": str(tmp_path / "run"), "pid": 1, "node_id": 1}))
-    assert ControlClient.find(f"{tmp_path},/other").path == tmp_path / "run" / CONTROL_NAME
-    pointer.write_text("{")
-    with pytest.raises(CliError, match="is damaged"):
-        ControlClient.find(str(tmp_path))
-    pointer.unlink()
-    with pytest.raises(CliError, match="no broker is running on"):
-        ControlClient.find(str(tmp_path))
-
-
-def test_a_copy_is_not_taken_for_the_broker_that_it_was_copied_from(
-    mpbroker_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
-    copied = shutil.copytree(mpbroker_broker.log_dir, tmp_path / "copy")
-    assert ControlClient.find(str(mpbroker_broker.log_dir)).call("status")["pid"] == mpbroker_broker.pid
-    with pytest.raises(CliError, match="was copied from the directory of another broker, which runs"):
-        ControlClient.find(str(copied))
-    # Of one that does not run it says the same as its own directory would.
-    (copied / POINTER_NAME).write_text(json.dumps({"runtime_dir": str(tmp_path), "pid": 1, "node_id": 1}))
-    with pytest.raises(CliError, match="no broker is running"):
-        ControlClient.find(str(copied)).call("status")
-
-
-def test_a_log_directory_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path is what is wrong: whether a broker runs nobody has looked."""
-    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    for name, why in (("nope", "is not there"), ("file", "is not a directory")):
-        for command in (ctl.status, partial(scrub.scrub, only_status=True)):
-            with pytest.raises(CliError) as raised:
-                command(Here(name), as_json=False)
-            assert str(raised.value).startswith(f"--log-dirs: {tmp_path / name} {why}; name the broker's")
-            assert raised.value.exit_code == 2
-    with pytest.raises(CliError, match=f"no broker is running here: {tmp_path}/data is not there") as raised:
-        ctl.status(Here(), as_json=False)
-    assert raised.value.exit_code == 1

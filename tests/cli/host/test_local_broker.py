@@ -1,15 +1,21 @@
-"""`mpbroker ctl --port`: the broker that listens there, and no other's."""
+"""The broker on this host that flags name: by its port or its log directory, and no other's."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mpbroker.cli.errors import CliError
-from mpbroker.cli.host.local_broker import Here, by_port, listening_owners, port_of
+from mpbroker.cli.host import ctl, scrub
+from mpbroker.cli.host.local_broker import Here, by_log_dirs, by_port, listening_owners, port_of
+from mpbroker.ipc.control_client import ControlError
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
 from mpbroker.testing import Broker
 from tests.support.own_cli import OwnCli
 
@@ -59,3 +65,46 @@ def test_ports_of_listeners(listener: str, port: int | None) -> None:
 def test_one_way_to_name_a_broker() -> None:
     with pytest.raises(CliError, match="--port and --log-dirs exclude each other"):
         Here("data", 9092).control()
+
+
+def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    pointer = tmp_path / POINTER_NAME
+    pointer.write_text(json.dumps({"runtime_dir": str(tmp_path / "run"), "pid": 1, "node_id": 1}))
+    assert by_log_dirs(f"{tmp_path},/other").path == tmp_path / "run" / CONTROL_NAME
+    pointer.write_text("{")
+    with pytest.raises(CliError, match="is damaged"):
+        by_log_dirs(str(tmp_path))
+    pointer.unlink()
+    with pytest.raises(CliError, match="no broker is running on"):
+        by_log_dirs(str(tmp_path))
+
+
+def test_a_copy_is_not_taken_for_the_broker_that_it_was_copied_from(
+    mpbroker_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    copied = shutil.copytree(mpbroker_broker.log_dir, tmp_path / "copy")
+    assert by_log_dirs(str(mpbroker_broker.log_dir)).call("status")["pid"] == mpbroker_broker.pid
+    with pytest.raises(CliError, match="was copied from the directory of another broker, which runs"):
+        by_log_dirs(str(copied))
+    # Of one that does not run it says the same as its own directory would.
+    (copied / POINTER_NAME).write_text(json.dumps({"runtime_dir": str(tmp_path), "pid": 1, "node_id": 1}))
+    with pytest.raises(ControlError, match="no broker is running"):
+        by_log_dirs(str(copied)).call("status")
+
+
+def test_a_log_directory_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path is what is wrong: whether a broker runs nobody has looked."""
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for name, why in (("nope", "is not there"), ("file", "is not a directory")):
+        for command in (ctl.status, partial(scrub.scrub, only_status=True)):
+            with pytest.raises(CliError) as raised:
+                command(Here(name), as_json=False)
+            assert str(raised.value).startswith(f"--log-dirs: {tmp_path / name} {why}; name the broker's")
+            assert raised.value.exit_code == 2
+    with pytest.raises(CliError, match=f"no broker is running here: {tmp_path}/data is not there") as raised:
+        ctl.status(Here(), as_json=False)
+    assert raised.value.exit_code == 1

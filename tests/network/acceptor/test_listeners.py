@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpbroker.cli.errors import CliError
+from mpbroker.ipc.control_client import ControlError
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import catalogue, snapshot
 from ops.bench import frames
@@ -318,7 +318,7 @@ REFUSED = [
 def test_what_cannot_be_added_or_removed(start: Start) -> None:
     broker = start()
     for command, arguments, why in REFUSED:
-        with pytest.raises(CliError, match=why):
+        with pytest.raises(ControlError, match=why):
             control(broker).call(command, **arguments)
     with connect(broker) as client:
         assert is_answered(client)
@@ -334,7 +334,7 @@ def test_a_listener_with_a_role_of_its_own_stays(start: Start) -> None:
         *options(control_plane_listener_name="CONTROL", inter_broker_listener_name="INTERNAL"),
     )
     for name in names[1:]:
-        with pytest.raises(CliError, match=f"listener {name} cannot be removed: the configuration"):
+        with pytest.raises(ControlError, match=f"listener {name} cannot be removed: the configuration"):
             control(broker).call("listener-remove", listener=name)
         with connect(broker, port_of(broker, name)) as client:
             assert is_answered(client)

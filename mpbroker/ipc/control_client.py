@@ -1,0 +1,96 @@
+"""A client of a running broker's supervisor: one JSON message each way, over its own Unix socket.
+
+The socket is `control.sock` in the runtime directory, of type SOCK_SEQPACKET, so that a message is a
+message. The supervisor answers also when every other process is jammed.
+"""
+
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mpbroker.ipc.pointer import CONTROL_NAME
+from shm.ownership import UntrustedPath, check_path
+
+REPLY_BYTES_MAX = 1 << 20
+TIMEOUT_SECONDS = 10.0
+
+
+class ControlError(Exception):
+    """The supervisor cannot be asked, or has refused what it was asked: a line that says what and why."""
+
+
+class ControlClient:
+    """A client of one broker's supervisor. Each request is a connection of its own, so none can go stale.
+
+    `owner`: the uid of the broker; None: that of the runtime directory, which was named.
+    """
+
+    def __init__(
+        self, runtime_dir: Path, timeout_seconds: float = TIMEOUT_SECONDS, *, owner: int | None = None
+    ) -> None:
+        self.path = runtime_dir / CONTROL_NAME
+        self._owner = owner
+        self.timeout_seconds = timeout_seconds
+
+    def checked(self, name: str) -> Path:
+        """Return the path of a file in the runtime directory, after a check that it is the broker's.
+
+        Raises ControlError: another user could have put it there.
+        """
+        path = self.path.with_name(name)
+        try:
+            check_path(path, self.path.parent.stat().st_uid if self._owner is None else self._owner)
+        except UntrustedPath as error:
+            raise ControlError(f"{path} may not be the broker's: {error}") from error
+        except OSError:
+            pass  # its user reports what is missing
+        return path
+
+    def call(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Send a command and return the supervisor's reply. Raises ControlError."""
+        self.checked(CONTROL_NAME)
+        request = msgspec.json.encode({"command": command, **arguments})
+        try:
+            packet = self._exchange(request)
+        except TimeoutError as error:
+            raise ControlError(
+                f"the supervisor at {self.path} has not answered within {self.timeout_seconds:g} s"
+            ) from error
+        except OSError as error:
+            raise self._explain(error) from error
+        if not packet:
+            raise ControlError(f"the supervisor at {self.path} closed the connection without an answer")
+        try:
+            reply: dict[str, Any] = msgspec.json.decode(packet, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise ControlError(
+                f"the supervisor at {self.path} answered something else than JSON: {error}"
+            ) from error
+        if "error" in reply:
+            raise ControlError(str(reply["error"]))
+        return reply
+
+    def _exchange(self, request: bytes) -> bytes:
+        # An address has room for 107 bytes of path; a path through the directory's descriptor always fits.
+        directory = os.open(self.path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.settimeout(self.timeout_seconds)
+                connection.connect(f"/proc/self/fd/{directory}/{self.path.name}")
+                connection.send(request)
+                return connection.recv(REPLY_BYTES_MAX)
+        finally:
+            os.close(directory)
+
+    def _explain(self, error: OSError) -> ControlError:
+        if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR):
+            return ControlError(
+                f"no broker is running: nobody listens on {self.path}; start one with mpbroker serve"
+            )
+        if error.errno == errno.EACCES:
+            return ControlError(f"{self.path} is not yours to use; run this as the broker's user")
+        return ControlError(f"{self.path}: {error.strerror}")
