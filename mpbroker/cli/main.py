@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of, needing_openssl, of_file
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
@@ -184,9 +184,9 @@ def top(
     It is live; of a stopped broker it shows what the directories have.
     """
     from mpbroker.cli.top import command
-    from mpbroker.cli.top.watch import Wanted
+    from mpbroker.cli.top.watch import BrokerFlags
 
-    command.run(Wanted(log_dirs, bootstrap, command_config), interval, view, once=once, as_json=json)
+    command.run(BrokerFlags(log_dirs, bootstrap, command_config), interval, view, once=once, as_json=json)
 
 
 @app.command()
@@ -245,7 +245,7 @@ def produce(
 
     form = Format(key_separator, null, json, command.parse_headers(headers or []))
     settings = command.Settings(topic, partition, acks, compression, form)
-    command.produce(Where(bootstrap, command_config), settings, properties or [])
+    command.produce(ClusterAddress(bootstrap, command_config), settings, properties or [])
 
 
 StartPlace = Annotated[
@@ -332,10 +332,10 @@ def consume(
     """
     from mpbroker.cli.records import consume_flags
 
-    what = consume_flags.What(topic, partition, count, exit_at_end, isolation_level, group)
-    place = consume_flags.Place(from_beginning, offset, from_time, until_time)
-    into = consume_flags.Into(template, json, to, overwrite, log_dirs)
-    consume_flags.consume(Where(bootstrap, command_config), what, place, into)
+    what = consume_flags.ConsumeFlags(topic, partition, count, exit_at_end, isolation_level, group)
+    place = consume_flags.StartFlags(from_beginning, offset, from_time, until_time)
+    into = consume_flags.OutputFlags(template, json, to, overwrite, log_dirs)
+    consume_flags.consume(ClusterAddress(bootstrap, command_config), what, place, into)
 
 
 @app.command()
@@ -366,7 +366,7 @@ def offsets(
     from mpbroker.cli.cluster.isolation import parse_isolation
 
     committed = bool(parse_isolation(isolation_level))
-    where = Where(bootstrap, command_config)
+    where = ClusterAddress(bootstrap, command_config)
     command.show(where, topics or [], partition or [], at, committed=committed, as_json=json)
 
 
@@ -382,7 +382,7 @@ def cluster(
     """Print the cluster's id, controller, brokers and features."""
     from mpbroker.cli.cluster import cluster as command
 
-    command.show(Where(bootstrap, command_config), with_apis=api_versions, as_json=json)
+    command.show(ClusterAddress(bootstrap, command_config), with_apis=api_versions, as_json=json)
 
 
 @app.command("log-dirs")
@@ -401,7 +401,7 @@ def log_dirs(
     """
     from mpbroker.cli.cluster import log_dirs as command
 
-    command.show(Where(bootstrap, command_config), topics or [], broker or [], as_json=json)
+    command.show(ClusterAddress(bootstrap, command_config), topics or [], broker or [], as_json=json)
 
 
 @app.command()

@@ -26,7 +26,7 @@ from mpbroker.testing.errors import BrokerFailed
 
 if TYPE_CHECKING:
     from mpbroker.testing.faults import Fault
-    from mpbroker.testing.topics import Where
+    from mpbroker.testing.topics import BrokerAddress
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -240,10 +240,10 @@ class Broker:
         delete(self._where, list(names), missing_ok=missing_ok)
 
     @property
-    def _where(self) -> Where:
-        from mpbroker.testing.topics import Where
+    def _where(self) -> BrokerAddress:
+        from mpbroker.testing.topics import BrokerAddress
 
-        return Where(self.bootstrap_servers, self.client)
+        return BrokerAddress(self.bootstrap_servers, self.client)
 
     @contextlib.contextmanager
     def topic(

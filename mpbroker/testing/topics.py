@@ -17,14 +17,14 @@ TIMEOUT_MS = 30_000
 CLIENT_ID = "mpbroker-testing"
 
 
-class Where(NamedTuple):
+class BrokerAddress(NamedTuple):
     """The address of a broker, and the properties of a client that may connect there."""
 
     servers: str
     client: Mapping[str, str]
 
 
-def create(where: Where, name: str, partitions: int, config: Mapping[str, str]) -> None:
+def create(where: BrokerAddress, name: str, partitions: int, config: Mapping[str, str]) -> None:
     """Create a topic. Raises BrokerFailed."""
     wanted = m.CreateTopicsRequest.CreatableTopic(
         name=name,
@@ -37,7 +37,7 @@ def create(where: Where, name: str, partitions: int, config: Mapping[str, str]) 
         _check(f"create topic {name}", result.error_code, result.error_message)
 
 
-def delete(where: Where, names: list[str], *, missing_ok: bool) -> None:
+def delete(where: BrokerAddress, names: list[str], *, missing_ok: bool) -> None:
     """Delete topics. Raises BrokerFailed."""
     states = [m.DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
     request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=TIMEOUT_MS)
@@ -46,7 +46,7 @@ def delete(where: Where, names: list[str], *, missing_ok: bool) -> None:
             _check(f"delete topic {result.name}", result.error_code, result.error_message)
 
 
-def _ask(where: Where, request: m.Message) -> Any:
+def _ask(where: BrokerAddress, request: m.Message) -> Any:
     try:
         config, unknown = from_properties(where.client, ClientConfig(client_id=CLIENT_ID))
         if unknown:

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, Producer
 from mpbroker.cli.top import theme
 from mpbroker.cli.top.app import TopApp
 from mpbroker.cli.top.columns import GROUPS, PARTITIONS, VIEWS, View
-from mpbroker.cli.top.watch import Wanted, Watch
+from mpbroker.cli.top.watch import BrokerFlags, Watch
 from mpbroker.testing import Broker
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -110,7 +110,7 @@ def loaded() -> Iterator[Broker]:
 
 async def pictures(broker: Broker, wanted: list[tuple[Path, tuple[int, int], str, View]]) -> None:
     """Write a picture for each (file, size, theme, view)."""
-    where = Wanted(log_dirs=str(broker.log_dir))
+    where = BrokerFlags(log_dirs=str(broker.log_dir))
     for size in dict.fromkeys(size for _, size, _, _ in wanted):
         watch = Watch(where)
         app = TopApp(watch, where, watch.first(), interval_s=INTERVAL_S, view=GROUPS)

@@ -15,7 +15,7 @@ import pytest
 
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import metrics
-from mpbroker.cli.host.local_broker import Here
+from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.meters import ApiHistogram
 from mpbroker.ipc.pointer import PUBLIC_NAME
@@ -474,7 +474,7 @@ def test_log_directories_and_logs(client: Client, meter: Meter, topic: str) -> N
 def test_the_command_for_people(broker: Mpbroker, capsys: pytest.CaptureFixture[str]) -> None:
     """A name on a line of its own, its attributes below; a filter finds attributes too."""
     file = broker.runtime_dir / PUBLIC_NAME
-    metrics.show(Here(), ["TotalProduceRequestsPerSec", "MeanRate"], 0.0, file, as_json=False)
+    metrics.show(LocalBroker(), ["TotalProduceRequestsPerSec", "MeanRate"], 0.0, file, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     at = lines.index(f"{TOPICS}TotalProduceRequestsPerSec")
     assert [line.split()[0] for line in lines[at + 1 : at + 3]] == ["Count", "MeanRate"]
@@ -483,5 +483,5 @@ def test_the_command_for_people(broker: Mpbroker, capsys: pytest.CaptureFixture[
     assert others[0].startswith("  MeanRate ")
     assert others[1].startswith("kafka.")
     with pytest.raises(CliError, match="no metric's name contains 'zzzz'"):
-        metrics.show(Here(), ["zzzz"], 0.0, file, as_json=False)
+        metrics.show(LocalBroker(), ["zzzz"], 0.0, file, as_json=False)
     assert capsys.readouterr().out == ""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_rows, say_each
@@ -74,7 +74,7 @@ class Resources(NamedTuple):
         return found
 
 
-class Whom(NamedTuple):
+class Principals(NamedTuple):
     """Principals to allow and to deny, and the hosts that this counts for; no hosts: all."""
 
     allowed: list[str]
@@ -95,7 +95,7 @@ class Whom(NamedTuple):
         return [(one, host, what) for one, what in pairs for host in self.hosts or [WILDCARD]]
 
 
-class What(NamedTuple):
+class AclOperations(NamedTuple):
     """Operations by name, and the two sets of them that have names of their own."""
 
     operations: list[str]
@@ -134,7 +134,7 @@ def check_host(text: str) -> None:
         ) from error
 
 
-def check_sets(resources: Resources, what: What) -> None:
+def check_sets(resources: Resources, what: AclOperations) -> None:
     """Raise CliError if --producer or --consumer stand for less than they promise (Kafka: AclCommand)."""
     if what.is_consumer and not (resources.topics and resources.groups):
         raise CliError("--consumer needs --topic and --group", USAGE_ERROR)
@@ -154,7 +154,7 @@ def operation_of(name: str) -> Operation:
     return found
 
 
-def entries(resources: Resources, whom: Whom, what: What) -> list[Acl]:
+def entries(resources: Resources, whom: Principals, what: AclOperations) -> list[Acl]:
     """Return the entries that flags stand for. Raises CliError for those that can have no effect."""
     check_sets(resources, what)
     if what.is_idempotent and not resources.cluster:
@@ -178,7 +178,7 @@ def entries(resources: Resources, whom: Whom, what: What) -> list[Acl]:
     return list(dict.fromkeys(made))
 
 
-def add(where: Where, acls: list[Acl], *, dry_run: bool, as_json: bool) -> None:
+def add(where: ClusterAddress, acls: list[Acl], *, dry_run: bool, as_json: bool) -> None:
     """Add entries, or say which of them would be new."""
     creation = m.CreateAclsRequest.AclCreation
     with Client(where) as client:
@@ -201,7 +201,7 @@ def add(where: Where, acls: list[Acl], *, dry_run: bool, as_json: bool) -> None:
 
 
 def remove(
-    where: Where,
+    where: ClusterAddress,
     filters: list[m.DeleteAclsRequest.DeleteAclsFilter],
     *,
     dry_run: bool,
@@ -237,7 +237,9 @@ def _check_any(found: Iterable[Acl]) -> None:
         raise CliError("no ACL matches; mpbroker acl list shows what there is")
 
 
-def filters(resources: Resources, whom: Whom, what: What) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
+def filters(
+    resources: Resources, whom: Principals, what: AclOperations
+) -> list[m.DeleteAclsRequest.DeleteAclsFilter]:
     """Return filters for the entries that flags stand for; without a principal, for all about the resources.
 
     Raises CliError if no resource is named.
@@ -252,7 +254,7 @@ def filters(resources: Resources, whom: Whom, what: What) -> list[m.DeleteAclsRe
     return [one(kind, name, pattern, None, None, *_ANY) for kind, name, pattern in resources.each()]
 
 
-def show_list(where: Where, resources: Resources, principal: str | None, *, as_json: bool) -> None:
+def show_list(where: ClusterAddress, resources: Resources, principal: str | None, *, as_json: bool) -> None:
     """Print the entries about resources and their principal, all if neither is given. Raises CliError."""
     if principal is not None:
         check_is_principal(principal)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json, Yes
 
 acl_app = App(no_args_is_help=True)
@@ -85,10 +85,10 @@ def acl_add(
         command.Resources(
             topic, group, transactional_id, delegation_token, user_principal, cluster, prefixed
         ),
-        command.Whom(allow_principal or [], deny_principal or [], host or []),
-        command.What(operation or [], producer, consumer, idempotent),
+        command.Principals(allow_principal or [], deny_principal or [], host or []),
+        command.AclOperations(operation or [], producer, consumer, idempotent),
     )
-    command.add(Where(bootstrap, command_config), made, dry_run=dry_run, as_json=json)
+    command.add(ClusterAddress(bootstrap, command_config), made, dry_run=dry_run, as_json=json)
 
 
 @acl_app.command("remove")
@@ -123,10 +123,10 @@ def acl_remove(
         command.Resources(
             topic, group, transactional_id, delegation_token, user_principal, cluster, prefixed
         ),
-        command.Whom(allow_principal or [], deny_principal or [], host or []),
-        command.What(operation or [], producer, consumer, idempotent),
+        command.Principals(allow_principal or [], deny_principal or [], host or []),
+        command.AclOperations(operation or [], producer, consumer, idempotent),
     )
-    where = Where(bootstrap, command_config)
+    where = ClusterAddress(bootstrap, command_config)
     command.remove(where, found, dry_run=dry_run, is_sure=yes, as_json=json)
 
 
@@ -152,4 +152,4 @@ def acl_list(
     from mpbroker.cli.cluster import acl as command
 
     resources = command.Resources(topic, group, transactional_id, delegation_token, user_principal, cluster)
-    command.show_list(Where(bootstrap, command_config), resources, principal, as_json=json)
+    command.show_list(ClusterAddress(bootstrap, command_config), resources, principal, as_json=json)

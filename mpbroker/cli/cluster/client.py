@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.client.cluster import Cluster
@@ -101,7 +101,7 @@ def read_config(path: Path | None) -> ClientConfig:
 class Client:
     """A client of one cluster. Use it as a context manager; it connects at the first request."""
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: ClusterAddress) -> None:
         self.config = read_config(where.command_config)
         self.cluster = Cluster(parse_servers(where.bootstrap), self.config, ADVICE)
 

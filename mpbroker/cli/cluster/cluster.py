@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.text.output import print_groups, print_json, print_table
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.versions import SOFTWARE_NAME, SOFTWARE_VERSION
@@ -16,7 +16,7 @@ from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 
 
-def show(where: Where, *, with_apis: bool, as_json: bool) -> None:
+def show(where: ClusterAddress, *, with_apis: bool, as_json: bool) -> None:
     """Print what a cluster is; `with_apis` adds the versions of each API that each broker speaks."""
     with Client(where) as client:
         about: m.DescribeClusterResponse = client.cluster.ask_any(m.DescribeClusterRequest())

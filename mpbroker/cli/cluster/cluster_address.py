@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Where(NamedTuple):
+class ClusterAddress(NamedTuple):
     """A cluster's address and the file with the client's settings."""
 
     bootstrap: str

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpbroker.cli.cluster.client import Client, only
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, advised
 from mpbroker.cli.text.output import print_json, print_table, say_each
@@ -28,7 +28,7 @@ from mpbroker.protocol.printable import printable
 HIDDEN = "(hidden)"
 
 
-class Of(NamedTuple):
+class ConfigTarget(NamedTuple):
     """Whose settings, as the flags say: at most one of topic, broker and defaults."""
 
     topic: str | None = None
@@ -57,10 +57,12 @@ def settings(texts: Sequence[str]) -> dict[str, str | None]:
     return changes
 
 
-def get(where: Where, of: Of, keys: Sequence[str], *, every: bool, as_json: bool) -> None:
+def get(
+    where: ClusterAddress, target: ConfigTarget, keys: Sequence[str], *, every: bool, as_json: bool
+) -> None:
     """Print settings: those of these keys, or what is set, or every one. Raises CliError."""
     with Client(where) as client:
-        resource = _resource(client, of)
+        resource = _resource(client, target)
         entries = _described(client, resource, keys)
     if missing := [key for key in keys if key not in {entry.name for entry in entries}]:
         guess = known.hint(missing, resource.keys)
@@ -78,7 +80,14 @@ def get(where: Where, of: Of, keys: Sequence[str], *, every: bool, as_json: bool
         print(printable(f"{resource.text} has no settings of its own; --all shows those that it has got"))
 
 
-def alter(where: Where, of: Of, changes: Mapping[str, str | None], *, is_dry: bool, as_json: bool) -> None:
+def alter(
+    where: ClusterAddress,
+    target: ConfigTarget,
+    changes: Mapping[str, str | None],
+    *,
+    is_dry: bool,
+    as_json: bool,
+) -> None:
     """Set settings, or unset those whose value is None; all or none. Raises CliError."""
     one = m.IncrementalAlterConfigsRequest.AlterableConfig
     wanted = [
@@ -86,7 +95,7 @@ def alter(where: Where, of: Of, changes: Mapping[str, str | None], *, is_dry: bo
         for key, value in changes.items()
     ]
     with Client(where) as client:
-        resource = _resource(client, of)
+        resource = _resource(client, target)
         asked = m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource.type, resource.name, wanted)
         response: m.IncrementalAlterConfigsResponse = _ask(
             client, resource, m.IncrementalAlterConfigsRequest([asked], validate_only=is_dry)
@@ -105,20 +114,20 @@ def alter(where: Where, of: Of, changes: Mapping[str, str | None], *, is_dry: bo
     )
 
 
-def _resource(client: Client, of: Of) -> Resource:
+def _resource(client: Client, target: ConfigTarget) -> Resource:
     """Return the resource that the flags name. Raises CliError unless it is one."""
-    if sum((of.topic is not None, of.broker is not None, of.defaults)) > 1 or (
-        of.loggers and (of.topic is not None or of.defaults)
+    if sum((target.topic is not None, target.broker is not None, target.defaults)) > 1 or (
+        target.loggers and (target.topic is not None or target.defaults)
     ):
         raise CliError(
             "--topic, --broker, --broker-defaults, --loggers: these exclude each other", USAGE_ERROR
         )
-    if of.topic is not None:
-        return Resource(ResourceType.TOPIC, of.topic, f"topic {of.topic}", TOPIC_KEYS)
-    if of.defaults:
+    if target.topic is not None:
+        return Resource(ResourceType.TOPIC, target.topic, f"topic {target.topic}", TOPIC_KEYS)
+    if target.defaults:
         return Resource(ResourceType.BROKER, "", "all brokers", BROKER_KEYS)
-    broker = _broker(client, of.broker)
-    if of.loggers:
+    broker = _broker(client, target.broker)
+    if target.loggers:
         return Resource(ResourceType.BROKER_LOGGER, str(broker), f"loggers of broker {broker}", ())
     return Resource(ResourceType.BROKER, str(broker), f"broker {broker}", BROKER_KEYS)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
 
 config_app = App(no_args_is_help=True)
@@ -40,8 +40,10 @@ def config_get(
     """
     from mpbroker.cli.cluster import config as command
 
-    of = command.Of(topic, broker, broker_defaults, loggers)
-    command.get(Where(bootstrap, command_config), of, keys or [], every=all_settings, as_json=json)
+    target = command.ConfigTarget(topic, broker, broker_defaults, loggers)
+    command.get(
+        ClusterAddress(bootstrap, command_config), target, keys or [], every=all_settings, as_json=json
+    )
 
 
 @config_app.command("set")
@@ -59,9 +61,9 @@ def config_set(
     """Set settings, all or none."""
     from mpbroker.cli.cluster import config as command
 
-    of = command.Of(topic, broker, broker_defaults, loggers)
+    target = command.ConfigTarget(topic, broker, broker_defaults, loggers)
     changes = command.settings(settings)
-    command.alter(Where(bootstrap, command_config), of, changes, is_dry=dry_run, as_json=json)
+    command.alter(ClusterAddress(bootstrap, command_config), target, changes, is_dry=dry_run, as_json=json)
 
 
 @config_app.command("unset")
@@ -79,6 +81,6 @@ def config_unset(
     """Take settings back: they have their default again."""
     from mpbroker.cli.cluster import config as command
 
-    of = command.Of(topic, broker, broker_defaults, loggers)
+    target = command.ConfigTarget(topic, broker, broker_defaults, loggers)
     changes = dict.fromkeys(keys)
-    command.alter(Where(bootstrap, command_config), of, changes, is_dry=dry_run, as_json=json)
+    command.alter(ClusterAddress(bootstrap, command_config), target, changes, is_dry=dry_run, as_json=json)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mpbroker.cli.cluster import group_requests
 from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.group_requests import Group, Member
 from mpbroker.cli.errors import raise_all
 from mpbroker.cli.text.confirm import confirm
@@ -31,7 +31,9 @@ PARTITIONS = {
 MEMBERS = ("CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
 
 
-def show_list(where: Where, states: Collection[str], types: Collection[str], *, as_json: bool) -> None:
+def show_list(
+    where: ClusterAddress, states: Collection[str], types: Collection[str], *, as_json: bool
+) -> None:
     """Print the groups of all brokers; with `states` or `types` only those, whatever their case."""
     with Client(where) as client:
         listed = group_requests.list_groups(client)
@@ -52,7 +54,7 @@ def _is_among(name: str, wanted: Collection[str]) -> bool:
     return not wanted or name.lower() in {one.lower() for one in wanted}
 
 
-def describe(where: Where, names: Sequence[str], *, with_members: bool, as_json: bool) -> None:
+def describe(where: ClusterAddress, names: Sequence[str], *, with_members: bool, as_json: bool) -> None:
     """Print groups with their lag in each partition, or with their members; all groups if none is named.
 
     JSON has both. A group that cannot be described does not hide the others.
@@ -99,7 +101,7 @@ def _row_of_member(member: dict[str, Any]) -> list[Any]:
     return [*who, len(member["partitions"]), assignment or None]
 
 
-def delete(where: Where, names: Sequence[str], *, is_sure: bool, as_json: bool) -> None:
+def delete(where: ClusterAddress, names: Sequence[str], *, is_sure: bool, as_json: bool) -> None:
     """Delete groups without members, and their offsets. A failure does not keep the others from deletion."""
     confirm(f"delete {', '.join(names)} and all committed offsets?", is_sure=is_sure)
     failed: list[Exception] = []

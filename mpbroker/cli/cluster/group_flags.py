@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -41,7 +41,7 @@ def group_list(
     """List all groups."""
     from mpbroker.cli.cluster import group as command
 
-    command.show_list(Where(bootstrap, command_config), state or [], kind or [], as_json=json)
+    command.show_list(ClusterAddress(bootstrap, command_config), state or [], kind or [], as_json=json)
 
 
 @group_app.command("describe")
@@ -57,7 +57,9 @@ def group_describe(
     """Committed offsets, lag and members of groups. Default: of all."""
     from mpbroker.cli.cluster import group as command
 
-    command.describe(Where(bootstrap, command_config), names or [], with_members=members, as_json=json)
+    command.describe(
+        ClusterAddress(bootstrap, command_config), names or [], with_members=members, as_json=json
+    )
 
 
 @group_app.command("delete")
@@ -71,7 +73,7 @@ def group_delete(
     """Delete groups without members, and their offsets."""
     from mpbroker.cli.cluster import group as command
 
-    command.delete(Where(bootstrap, command_config), names, is_sure=yes, as_json=json)
+    command.delete(ClusterAddress(bootstrap, command_config), names, is_sure=yes, as_json=json)
 
 
 @group_app.command("reset-offsets")
@@ -121,7 +123,7 @@ def group_reset_offsets(
     )
     wanted = offset_resets.parse(flags, time.time_ns() // 1_000_000)
     scope = group_offsets.Scope(topic or [], all_topics=all_topics)
-    where = Where(bootstrap, command_config)
+    where = ClusterAddress(bootstrap, command_config)
     group_offsets.reset(where, names, scope, wanted, execute=execute, as_json=json)
 
 
@@ -139,4 +141,4 @@ def group_delete_offsets(
     from mpbroker.cli.cluster import group_offsets
 
     scope = group_offsets.Scope(topic or [], all_topics=all_topics)
-    group_offsets.delete(Where(bootstrap, command_config), name, scope, is_sure=yes, as_json=json)
+    group_offsets.delete(ClusterAddress(bootstrap, command_config), name, scope, is_sure=yes, as_json=json)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mpbroker.cli.cluster import group_requests
 from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.offset_resets import INACTIVE, Place, Reset, parse_scope, target, within
 from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
 from mpbroker.cli.text.confirm import confirm
@@ -58,7 +58,7 @@ class Scope:
 
 
 def reset(
-    where: Where, names: Sequence[str], scope: Scope, wanted: Reset, *, execute: bool, as_json: bool
+    where: ClusterAddress, names: Sequence[str], scope: Scope, wanted: Reset, *, execute: bool, as_json: bool
 ) -> None:
     """Set offsets of groups, or print what would be set. A group that is refused does not hide the others."""
     failed: list[Exception] = []
@@ -147,7 +147,7 @@ def _explained(name: str, error: ApiFailed) -> Exception:
     return error
 
 
-def delete(where: Where, name: str, scope: Scope, *, is_sure: bool, as_json: bool) -> None:
+def delete(where: ClusterAddress, name: str, scope: Scope, *, is_sure: bool, as_json: bool) -> None:
     """Delete committed offsets of a group. Raises CliError if it has none of these topics."""
     with Client(where) as client:
         group_requests.describe(client, name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.output import print_json, print_table
 from mpbroker.client.errors import ApiFailed
@@ -14,7 +14,7 @@ from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode, error_code
 
 
-def show(where: Where, topics: Sequence[str], brokers: Sequence[int], *, as_json: bool) -> None:
+def show(where: ClusterAddress, topics: Sequence[str], brokers: Sequence[int], *, as_json: bool) -> None:
     """Print directories with their partitions, of these topics and brokers or of all."""
     with Client(where) as client:
         wanted = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpbroker.cli.cluster.client import Client, Found, Topic
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
 from mpbroker.cli.text.output import print_rows
@@ -24,7 +24,7 @@ def parse_at(text: str, now_ms: int) -> int:
 
 
 def show(
-    where: Where,
+    where: ClusterAddress,
     names: Sequence[str],
     partitions: Sequence[int],
     at: str | None,

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError, advised
 from mpbroker.cli.text.output import print_json, print_table, say
 from mpbroker.client.errors import ApiFailed
@@ -19,7 +19,7 @@ from mpbroker.quotas.entities import OF_ADDRESSES, OF_CLIENTS
 TYPES = ("user", "client-id", "ip")
 
 
-class Whom(NamedTuple):
+class QuotaEntity(NamedTuple):
     """The owner of a quota. `defaults`: types that stand for all clients without a quota of their own."""
 
     user: str | None
@@ -43,7 +43,7 @@ class Whom(NamedTuple):
         return pairs
 
 
-def set_quotas(where: Where, whom: Whom, settings: list[str], *, as_json: bool) -> None:
+def set_quotas(where: ClusterAddress, whom: QuotaEntity, settings: list[str], *, as_json: bool) -> None:
     """Set quotas. `settings` are KEY=NUMBER."""
     wanted = dict(_parsed(setting) for setting in settings)
     _alter(where, whom, wanted)
@@ -51,7 +51,7 @@ def set_quotas(where: Where, whom: Whom, settings: list[str], *, as_json: bool) 
     say(f"{_text(whom.entity())}: {', '.join(settings)}", document, as_json=as_json)
 
 
-def delete_quotas(where: Where, whom: Whom, keys: list[str], *, as_json: bool) -> None:
+def delete_quotas(where: ClusterAddress, whom: QuotaEntity, keys: list[str], *, as_json: bool) -> None:
     with Client(where) as client:
         present = next((quotas for entity, quotas in _described(client) if entity == dict(whom.entity())), {})
     if missing := [key for key in keys if key not in present]:
@@ -62,7 +62,7 @@ def delete_quotas(where: Where, whom: Whom, keys: list[str], *, as_json: bool) -
     say(f"{_text(whom.entity())}: deleted {', '.join(keys)}", document, as_json=as_json)
 
 
-def show_list(where: Where, *, as_json: bool) -> None:
+def show_list(where: ClusterAddress, *, as_json: bool) -> None:
     """Print all quotas that are set."""
     with Client(where) as client:
         found = _described(client)
@@ -102,7 +102,7 @@ def _parsed(setting: str) -> tuple[str, float]:
         raise CliError(f"{setting}: this is not KEY=NUMBER", USAGE_ERROR) from None
 
 
-def _alter(where: Where, whom: Whom, changes: dict[str, float] | dict[str, None]) -> None:
+def _alter(where: ClusterAddress, whom: QuotaEntity, changes: dict[str, float] | dict[str, None]) -> None:
     entity = [AlterClientQuotasRequest.EntityData(kind, name) for kind, name in whom.entity()]
     ops = [
         AlterClientQuotasRequest.OpData(key, 0.0 if value is None else value, value is None)
@@ -118,7 +118,7 @@ def _alter(where: Where, whom: Whom, changes: dict[str, float] | dict[str, None]
         raise advised(failed, _advice(whom, list(changes)))
 
 
-def _advice(whom: Whom, keys: list[str]) -> str:
+def _advice(whom: QuotaEntity, keys: list[str]) -> str:
     """Return the end of a sentence if one of the keys is no quota of this owner."""
     is_address = any(kind == "ip" for kind, _name in whom.entity())
     theirs = OF_ADDRESSES if is_address else OF_CLIENTS

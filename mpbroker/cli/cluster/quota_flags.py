@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Address,
@@ -41,8 +41,8 @@ def quota_set(
     """
     from mpbroker.cli.cluster import quota as command
 
-    whom = command.Whom(user, client_id, ip, default or [])
-    command.set_quotas(Where(bootstrap, command_config), whom, quotas, as_json=json)
+    whom = command.QuotaEntity(user, client_id, ip, default or [])
+    command.set_quotas(ClusterAddress(bootstrap, command_config), whom, quotas, as_json=json)
 
 
 @quota_app.command("list")
@@ -52,7 +52,7 @@ def quota_list(
     """All quotas that are set."""
     from mpbroker.cli.cluster import quota as command
 
-    command.show_list(Where(bootstrap, command_config), as_json=json)
+    command.show_list(ClusterAddress(bootstrap, command_config), as_json=json)
 
 
 @quota_app.command("delete")
@@ -69,5 +69,5 @@ def quota_delete(
     """Take a limit away."""
     from mpbroker.cli.cluster import quota as command
 
-    whom = command.Whom(user, client_id, ip, default or [])
-    command.delete_quotas(Where(bootstrap, command_config), whom, quotas, as_json=json)
+    whom = command.QuotaEntity(user, client_id, ip, default or [])
+    command.delete_quotas(ClusterAddress(bootstrap, command_config), whom, quotas, as_json=json)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.output import print_json, print_rows, say
 from mpbroker.client.errors import ApiFailed
@@ -48,7 +48,7 @@ def principal(text: str, flag: str) -> tuple[str, str]:
 
 
 def create(
-    where: Where, owner: str | None, renewers: list[str], lifetime_ms: int | None, *, as_json: bool
+    where: ClusterAddress, owner: str | None, renewers: list[str], lifetime_ms: int | None, *, as_json: bool
 ) -> None:
     """Create a token and print it."""
     owner_type, owner_name = principal(owner, OWNER) if owner is not None else ("", "")
@@ -81,7 +81,7 @@ def create(
     )
 
 
-def show_list(where: Where, owners: list[str] | None, *, as_json: bool) -> None:
+def show_list(where: ClusterAddress, owners: list[str] | None, *, as_json: bool) -> None:
     """Print tokens, but not their HMACs."""
     rows = [
         {
@@ -98,7 +98,7 @@ def show_list(where: Where, owners: list[str] | None, *, as_json: bool) -> None:
     print_rows(rows, as_json=as_json, nothing="no tokens")
 
 
-def renew(where: Where, token_id: str, period_ms: int | None, *, as_json: bool) -> None:
+def renew(where: ClusterAddress, token_id: str, period_ms: int | None, *, as_json: bool) -> None:
     """Move a token's expiry."""
     mac = _hmac_of(where, token_id)
     request = m.RenewDelegationTokenRequest(mac, BROKERS_MS if period_ms is None else period_ms)
@@ -109,7 +109,7 @@ def renew(where: Where, token_id: str, period_ms: int | None, *, as_json: bool) 
     say(f"token {token_id} expires {expires}", {"token_id": token_id, "expires": expires}, as_json=as_json)
 
 
-def expire(where: Where, token_id: str, period_ms: int | None, *, as_json: bool) -> None:
+def expire(where: ClusterAddress, token_id: str, period_ms: int | None, *, as_json: bool) -> None:
     """Remove a token, or have it expire later."""
     mac = _hmac_of(where, token_id)
     request = m.ExpireDelegationTokenRequest(mac, NOW_MS if period_ms is None else period_ms)
@@ -122,7 +122,7 @@ def expire(where: Where, token_id: str, period_ms: int | None, *, as_json: bool)
 
 
 def _described(
-    where: Where, owners: list[str] | None
+    where: ClusterAddress, owners: list[str] | None
 ) -> list[m.DescribeDelegationTokenResponse.DescribedDelegationToken]:
     owner = m.DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
     named = None if owners is None else [owner(*principal(one, OWNER)) for one in owners]
@@ -134,7 +134,7 @@ def _described(
     return found.tokens
 
 
-def _hmac_of(where: Where, token_id: str) -> bytes:
+def _hmac_of(where: ClusterAddress, token_id: str) -> bytes:
     """Return the HMAC of a token that this user may see. Raises CliError if there is none."""
     for token in _described(where, None):
         if token.token_id == token_id:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
 
 token_app = App(no_args_is_help=True)
@@ -43,7 +43,7 @@ def token_create(
     """Create a token and print it, with the HMAC that is its password."""
     from mpbroker.cli.cluster import token as command
 
-    where = Where(bootstrap, command_config)
+    where = ClusterAddress(bootstrap, command_config)
     command.create(where, owner, renewer or [], max_life_time_period, as_json=json)
 
 
@@ -64,7 +64,7 @@ def token_list(
     """List the tokens that you may see, without their HMACs."""
     from mpbroker.cli.cluster import token as command
 
-    command.show_list(Where(bootstrap, command_config), owner, as_json=json)
+    command.show_list(ClusterAddress(bootstrap, command_config), owner, as_json=json)
 
 
 @token_app.command("renew")
@@ -87,7 +87,7 @@ def token_renew(
     """Let a token live longer."""
     from mpbroker.cli.cluster import token as command
 
-    command.renew(Where(bootstrap, command_config), token_id, renew_time_period, as_json=json)
+    command.renew(ClusterAddress(bootstrap, command_config), token_id, renew_time_period, as_json=json)
 
 
 @token_app.command("expire")
@@ -106,4 +106,4 @@ def token_expire(
     """Remove a token, or have it expire soon."""
     from mpbroker.cli.cluster import token as command
 
-    command.expire(Where(bootstrap, command_config), token_id, expiry_time_period, as_json=json)
+    command.expire(ClusterAddress(bootstrap, command_config), token_id, expiry_time_period, as_json=json)

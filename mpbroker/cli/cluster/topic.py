@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from mpbroker.cli.cluster.client import Client, Topic
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError, advised, raise_all
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_json, print_rows, print_table, say, say_each
@@ -15,7 +15,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import EARLIEST, LATEST
 
 
-class New(NamedTuple):
+class NewTopic(NamedTuple):
     """A topic to create. Numbers of -1 stand for the broker's defaults, `settings` are KEY=VALUE."""
 
     name: str
@@ -24,7 +24,9 @@ class New(NamedTuple):
     settings: list[str]
 
 
-def create(where: Where, new: New, timeout_s: float, *, if_not_exists: bool, as_json: bool) -> None:
+def create(
+    where: ClusterAddress, new: NewTopic, timeout_s: float, *, if_not_exists: bool, as_json: bool
+) -> None:
     """Create one topic and print what it got. Raises CliError."""
     configs = dict(parse_setting(setting) for setting in new.settings)
     with Client(where) as client:
@@ -56,7 +58,7 @@ def parse_setting(text: str, flag: str = "-c ") -> tuple[str, str]:
     return key, value
 
 
-def show_list(where: Where, *, as_json: bool) -> None:
+def show_list(where: ClusterAddress, *, as_json: bool) -> None:
     """Print all topics the broker shows, internal ones marked."""
     with Client(where) as client:
         topics = client.topics()
@@ -72,7 +74,7 @@ def show_list(where: Where, *, as_json: bool) -> None:
     print_rows(rows, as_json=as_json, nothing="no topics")
 
 
-def describe(where: Where, names: list[str], *, as_json: bool) -> None:
+def describe(where: ClusterAddress, names: list[str], *, as_json: bool) -> None:
     """Print partitions with their offsets, and the settings a topic has of its own.
 
     A topic that cannot be described does not hide the others.
@@ -102,7 +104,7 @@ def _print(documents: list[dict[str, Any]]) -> None:
         print_table(list(rows[0]), [list(row.values()) for row in rows], title=title)
 
 
-def show_deletion(where: Where, names: list[str], *, as_json: bool) -> None:
+def show_deletion(where: ClusterAddress, names: list[str], *, as_json: bool) -> None:
     """Print what `delete` would delete. Raises ApiFailed if a topic does not exist."""
     done = []
     with Client(where) as client:
@@ -117,7 +119,9 @@ def show_deletion(where: Where, names: list[str], *, as_json: bool) -> None:
     say_each(done, as_json=as_json)
 
 
-def delete(where: Where, names: list[str], timeout_s: float, *, is_sure: bool, as_json: bool) -> None:
+def delete(
+    where: ClusterAddress, names: list[str], timeout_s: float, *, is_sure: bool, as_json: bool
+) -> None:
     """Delete topics. A failure does not keep the others from deletion. Raises CliError."""
     confirm(f"delete {', '.join(names)} with all records?", is_sure=is_sure)
     with Client(where) as client:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpbroker.cli.cluster.client import Client, Topic, by_leader, only
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, advised, raise_all
 from mpbroker.cli.text.confirm import confirm
@@ -38,7 +38,7 @@ class Shortening(NamedTuple):
     before: str
 
 
-def alter(where: Where, name: str, changes: Changes, timeout_s: float, *, as_json: bool) -> None:
+def alter(where: ClusterAddress, name: str, changes: Changes, timeout_s: float, *, as_json: bool) -> None:
     """Alter the settings at once, all or none, and then the partitions. Raises CliError."""
     settings = dict(parse_setting(setting) for setting in changes.settings)
     if both := settings.keys() & set(changes.deleted):
@@ -97,7 +97,7 @@ def _check(name: str, code: int, message: str | None) -> None:
 
 
 def delete_records(
-    where: Where, wanted: Shortening, timeout_s: float, *, is_sure: bool, as_json: bool
+    where: ClusterAddress, wanted: Shortening, timeout_s: float, *, is_sure: bool, as_json: bool
 ) -> None:
     """Delete records. A refusal of one partition does not keep the others from deletion. Raises CliError."""
     if wanted.before != "latest" and not wanted.before.isdecimal():

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -43,8 +43,8 @@ def topic_create(
     """Create a topic."""
     from mpbroker.cli.cluster import topic as command
 
-    new = command.New(name, partitions, replication_factor, config or [])
-    where = Where(bootstrap, command_config)
+    new = command.NewTopic(name, partitions, replication_factor, config or [])
+    where = ClusterAddress(bootstrap, command_config)
     command.create(where, new, timeout, if_not_exists=if_not_exists, as_json=json)
 
 
@@ -55,7 +55,7 @@ def topic_list(
     """List all topics."""
     from mpbroker.cli.cluster import topic as command
 
-    command.show_list(Where(bootstrap, command_config), as_json=json)
+    command.show_list(ClusterAddress(bootstrap, command_config), as_json=json)
 
 
 @topic_app.command("describe")
@@ -68,7 +68,7 @@ def topic_describe(
     """Partitions, offsets and changed settings of topics. Default: of all."""
     from mpbroker.cli.cluster import topic as command
 
-    command.describe(Where(bootstrap, command_config), names or [], as_json=json)
+    command.describe(ClusterAddress(bootstrap, command_config), names or [], as_json=json)
 
 
 @topic_app.command("alter")
@@ -95,7 +95,7 @@ def topic_alter(
     from mpbroker.cli.cluster import topic_changes
 
     changes = topic_changes.Changes(config or [], delete_config or [], partitions)
-    topic_changes.alter(Where(bootstrap, command_config), name, changes, timeout, as_json=json)
+    topic_changes.alter(ClusterAddress(bootstrap, command_config), name, changes, timeout, as_json=json)
 
 
 @topic_app.command("delete-records")
@@ -115,7 +115,7 @@ def topic_delete_records(
     """Delete the records of a topic below an offset."""
     from mpbroker.cli.cluster import topic_changes
 
-    where = Where(bootstrap, command_config)
+    where = ClusterAddress(bootstrap, command_config)
     shortening = topic_changes.Shortening(name, partition, before)
     topic_changes.delete_records(where, shortening, timeout, is_sure=yes, as_json=json)
 
@@ -133,7 +133,7 @@ def topic_delete(
     """Delete topics and all their records."""
     from mpbroker.cli.cluster import topic as command
 
-    where = Where(bootstrap, command_config)
+    where = ClusterAddress(bootstrap, command_config)
     if dry_run:
         command.show_deletion(where, names, as_json=json)
     else:

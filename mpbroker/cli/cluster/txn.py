@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic, by_leader, only
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import raise_all
 from mpbroker.cli.text.output import print_groups, print_json, print_rows
 from mpbroker.cli.text.times import format_time, parse_duration
@@ -67,7 +67,7 @@ def _list(
     return response.transaction_states
 
 
-def show_list(where: Where, request: m.ListTransactionsRequest, *, as_json: bool) -> None:
+def show_list(where: ClusterAddress, request: m.ListTransactionsRequest, *, as_json: bool) -> None:
     """Print the transactional ids of all coordinators."""
     with Client(where) as client:
         rows = [one._asdict() for one in list_transactions(client, request)]
@@ -88,7 +88,7 @@ def _describe(client: Client, name: str) -> tuple[int, State]:
     return node, state
 
 
-def describe(where: Where, names: Sequence[str], *, as_json: bool) -> None:
+def describe(where: ClusterAddress, names: Sequence[str], *, as_json: bool) -> None:
     """Print the states of transactional ids, of all if none is named.
 
     One that is not there hides no other.
@@ -138,7 +138,7 @@ def _for_people(one: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe_producers(where: Where, name: str, partitions: Sequence[int], *, as_json: bool) -> None:
+def describe_producers(where: ClusterAddress, name: str, partitions: Sequence[int], *, as_json: bool) -> None:
     """Print the producers that partitions of a topic remember. Raises ApiFailed."""
     with Client(where) as client:
         topic = client.topic(name)
@@ -183,7 +183,7 @@ def _row_of_producer(topic: str, partition: int, producer: Producer) -> dict[str
     }
 
 
-def find_hanging(where: Where, names: Sequence[str], timeout: str, *, as_json: bool) -> None:
+def find_hanging(where: ClusterAddress, names: Sequence[str], timeout: str, *, as_json: bool) -> None:
     """Print open transactions that are older than any may be and that no coordinator knows."""
     limit_ms = parse_duration("--max-transaction-timeout", timeout) + PATIENCE_WITH_COORDINATORS_MS
     before_ms = time.time_ns() // 1_000_000 - limit_ms

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mpbroker.cli.cluster import txn
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic, only
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import say
@@ -51,7 +51,7 @@ def check(transactional_id: str | None, hanging: Hanging) -> None:
 
 
 def abort(
-    where: Where, transactional_id: str | None, hanging: Hanging, *, is_sure: bool, as_json: bool
+    where: ClusterAddress, transactional_id: str | None, hanging: Hanging, *, is_sure: bool, as_json: bool
 ) -> None:
     """Abort a transaction. Raises CliError if there is none, ApiFailed."""
     check(transactional_id, hanging)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json, TopicName, Yes
 
 txn_app = App(no_args_is_help=True)
@@ -43,7 +43,7 @@ def txn_list(
     from mpbroker.cli.cluster import txn as command
 
     filters = command.filters(state or [], producer_id or [], duration, pattern)
-    command.show_list(Where(bootstrap, command_config), filters, as_json=json)
+    command.show_list(ClusterAddress(bootstrap, command_config), filters, as_json=json)
 
 
 @txn_app.command("describe")
@@ -59,7 +59,7 @@ def txn_describe(
     """
     from mpbroker.cli.cluster import txn as command
 
-    command.describe(Where(bootstrap, command_config), names or [], as_json=json)
+    command.describe(ClusterAddress(bootstrap, command_config), names or [], as_json=json)
 
 
 @txn_app.command("describe-producers")
@@ -73,7 +73,9 @@ def txn_describe_producers(
     """The producers that partitions remember."""
     from mpbroker.cli.cluster import txn as command
 
-    command.describe_producers(Where(bootstrap, command_config), topic, partition or [], as_json=json)
+    command.describe_producers(
+        ClusterAddress(bootstrap, command_config), topic, partition or [], as_json=json
+    )
 
 
 @txn_app.command("find-hanging")
@@ -95,7 +97,7 @@ def txn_find_hanging(
     """
     from mpbroker.cli.cluster import txn as command
 
-    command.find_hanging(Where(bootstrap, command_config), topics or [], timeout, as_json=json)
+    command.find_hanging(ClusterAddress(bootstrap, command_config), topics or [], timeout, as_json=json)
 
 
 @txn_app.command("abort")
@@ -139,5 +141,5 @@ def txn_abort(
     hanging = txn_aborts.Hanging(
         topic, partition, start_offset, producer_id, producer_epoch, coordinator_epoch
     )
-    where = Where(bootstrap, command_config)
+    where = ClusterAddress(bootstrap, command_config)
     txn_aborts.abort(where, transactional_id, hanging, is_sure=yes, as_json=json)

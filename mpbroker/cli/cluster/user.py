@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from mpbroker.cli.cluster.client import Client
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_rows, say
@@ -54,7 +54,7 @@ def read_password(user: str, source: Path | None) -> str:
 
 
 def add(
-    where: Where, user: str, mechanism: str, iterations: int, source: Path | None, *, as_json: bool
+    where: ClusterAddress, user: str, mechanism: str, iterations: int, source: Path | None, *, as_json: bool
 ) -> None:
     """Set a user's password for one mechanism, whether there is one already or not."""
     kind = mechanism_of(mechanism)
@@ -69,7 +69,7 @@ def add(
     say(f"user {user} can log in with {kind.mechanism}", document, as_json=as_json)
 
 
-def delete(where: Where, user: str, mechanism: str | None, *, is_sure: bool, as_json: bool) -> None:
+def delete(where: ClusterAddress, user: str, mechanism: str | None, *, is_sure: bool, as_json: bool) -> None:
     """Remove a user's credential for one mechanism, or all of them."""
     if mechanism is not None:
         kinds = [int(mechanism_of(mechanism))]
@@ -83,7 +83,7 @@ def delete(where: Where, user: str, mechanism: str | None, *, is_sure: bool, as_
     say(f"deleted {', '.join(mechanisms)} of user {user}", document, as_json=as_json)
 
 
-def show_list(where: Where, *, as_json: bool) -> None:
+def show_list(where: ClusterAddress, *, as_json: bool) -> None:
     """Print all users with SCRAM credentials."""
     rows = [
         {"user": user, "mechanism": ScramType(number).mechanism, "iterations": iterations}
@@ -92,14 +92,14 @@ def show_list(where: Where, *, as_json: bool) -> None:
     print_rows(rows, as_json=as_json, nothing="no users")
 
 
-def _alter(where: Where, request: m.AlterUserScramCredentialsRequest) -> None:
+def _alter(where: ClusterAddress, request: m.AlterUserScramCredentialsRequest) -> None:
     with Client(where) as client:
         response: m.AlterUserScramCredentialsResponse = client.cluster.ask_any(request)
     for result in response.results:
         _raise_failure(result)
 
 
-def _described(where: Where, users: list[str] | None) -> list[tuple[str, int, int]]:
+def _described(where: ClusterAddress, users: list[str] | None) -> list[tuple[str, int, int]]:
     """Return (user, mechanism, iterations) of each credential. Raises ApiFailed."""
     name = m.DescribeUserScramCredentialsRequest.UserName
     wanted = None if users is None else [name(user) for user in users]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -42,7 +42,7 @@ def user_add(
     """Set a user's password; it is asked for if no file has it."""
     from mpbroker.cli.cluster import user as command
 
-    where = Where(bootstrap, command_config)
+    where = ClusterAddress(bootstrap, command_config)
     command.add(where, name, mechanism, iterations, password_file, as_json=json)
 
 
@@ -53,7 +53,7 @@ def user_list(
     """List users and their mechanisms."""
     from mpbroker.cli.cluster import user as command
 
-    command.show_list(Where(bootstrap, command_config), as_json=json)
+    command.show_list(ClusterAddress(bootstrap, command_config), as_json=json)
 
 
 @user_app.command("delete")
@@ -70,4 +70,4 @@ def user_delete(
     """Delete a user's credentials."""
     from mpbroker.cli.cluster import user as command
 
-    command.delete(Where(bootstrap, command_config), name, mechanism, is_sure=yes, as_json=json)
+    command.delete(ClusterAddress(bootstrap, command_config), name, mechanism, is_sure=yes, as_json=json)

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.host.local_broker import Here
+from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import print_document, print_groups, print_json
 from mpbroker.protocol.printable import printable
 
@@ -14,7 +14,7 @@ RESIZE_TIMEOUT_SECONDS = 120.0
 RELOAD_TIMEOUT_SECONDS = 300.0
 
 
-def status(here: Here, *, as_json: bool) -> None:
+def status(here: LocalBroker, *, as_json: bool) -> None:
     """Print the supervisor's report of itself and its processes."""
     reply = here.control().call("status")
     errors: list[str] = []
@@ -36,7 +36,7 @@ def status(here: Here, *, as_json: bool) -> None:
         print("\n" + "\n".join(errors))
 
 
-def request_log(here: Here, switch: str | None, *, as_json: bool) -> None:
+def request_log(here: LocalBroker, switch: str | None, *, as_json: bool) -> None:
     """Turn the log of requests on or off, or print its state. Raises CliError."""
     if switch not in (None, "on", "off"):
         raise CliError(f"the request log is on or off, not {switch!r}", USAGE_ERROR)
@@ -48,7 +48,7 @@ def request_log(here: Here, switch: str | None, *, as_json: bool) -> None:
         print(f"the request log is {'on' if reply['request_log'] else 'off'}")
 
 
-def log_level(here: Here, logger: str | None, level: str | None, *, as_json: bool) -> None:
+def log_level(here: LocalBroker, logger: str | None, level: str | None, *, as_json: bool) -> None:
     """Print the levels of all loggers, or set that of one; "default" is the one at start. Raises CliError."""
     if logger is not None and level is None:
         raise CliError(f"which level shall {logger} have? Say a level, or default", USAGE_ERROR)
@@ -64,7 +64,7 @@ def log_level(here: Here, logger: str | None, level: str | None, *, as_json: boo
         print(f"{name} {now}")
 
 
-def resize(here: Here, handlers: int | None, processors: int | None, *, as_json: bool) -> None:
+def resize(here: LocalBroker, handlers: int | None, processors: int | None, *, as_json: bool) -> None:
     """Ask for other numbers of workers; None keeps a number. Raises CliError."""
     wanted = {"handlers": handlers, "processors": processors}
     given = {name: number for name, number in wanted.items() if number is not None}
@@ -75,7 +75,7 @@ def resize(here: Here, handlers: int | None, processors: int | None, *, as_json:
     _show(supervisor.call("resize", **given), as_json=as_json)
 
 
-def reload(here: Here, *, as_json: bool) -> None:
+def reload(here: LocalBroker, *, as_json: bool) -> None:
     """Have the configuration file read again. Return when everything that can change has changed."""
     supervisor = here.control()
     supervisor.timeout_seconds = RELOAD_TIMEOUT_SECONDS
@@ -91,7 +91,7 @@ def reload(here: Here, *, as_json: bool) -> None:
 
 
 def add_listener(
-    here: Here, listener: str, protocol: str | None, advertised: str | None, *, as_json: bool
+    here: LocalBroker, listener: str, protocol: str | None, advertised: str | None, *, as_json: bool
 ) -> None:
     """Begin to serve one more listener. Return when it accepts."""
     wanted = {"listener": listener, "protocol": protocol, "advertised": advertised}
@@ -99,13 +99,13 @@ def add_listener(
     _show_listener("added", here.control().call("listener-add", **given), as_json=as_json)
 
 
-def remove_listener(here: Here, name: str, *, as_json: bool) -> None:
+def remove_listener(here: LocalBroker, name: str, *, as_json: bool) -> None:
     """Remove a listener and close its connections."""
     reply = here.control().call("listener-remove", listener=name)
     _show_listener("removed", reply, as_json=as_json)
 
 
-def list_listeners(here: Here, *, as_json: bool) -> None:
+def list_listeners(here: LocalBroker, *, as_json: bool) -> None:
     """Print where the broker listens, and the addresses advertised to clients."""
     reply = here.control().call("listeners")
     if as_json:

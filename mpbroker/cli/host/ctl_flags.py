@@ -33,9 +33,9 @@ def _defaults(group: TyperGroup, given: dict[str, Any]) -> dict[str, Any]:
 def ctl_status(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
     """Processes, listeners and counters of the broker."""
     from mpbroker.cli.host import ctl
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.status(Here(log_dirs, port), as_json=json)
+    ctl.status(LocalBroker(log_dirs, port), as_json=json)
 
 
 @ctl_app.command("ready")
@@ -53,9 +53,9 @@ def ctl_ready(
     The exit code is 0 if so, and 1 if not, or if no broker runs.
     """
     from mpbroker.cli.host import ready
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    raise typer.Exit(ready.ready(Here(log_dirs, port), wait, as_json=json))
+    raise typer.Exit(ready.ready(LocalBroker(log_dirs, port), wait, as_json=json))
 
 
 @ctl_app.command("metrics")
@@ -85,9 +85,9 @@ def ctl_metrics(
     They are read from shared memory: a jammed broker has them too.
     """
     from mpbroker.cli.host import metrics
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    metrics.show(Here(log_dirs, port), filters or [], interval, file, as_json=json)
+    metrics.show(LocalBroker(log_dirs, port), filters or [], interval, file, as_json=json)
 
 
 @ctl_app.command("request-log")
@@ -102,9 +102,9 @@ def ctl_request_log(
     As kafka.request.logger does at DEBUG.
     """
     from mpbroker.cli.host import ctl
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.request_log(Here(log_dirs, port), switch, as_json=json)
+    ctl.request_log(LocalBroker(log_dirs, port), switch, as_json=json)
 
 
 @ctl_app.command("log-level")
@@ -120,9 +120,9 @@ def ctl_log_level(
     LOGGER is root or one of the list; LEVEL is TRACE, DEBUG, INFO, WARN, ERROR, FATAL or default.
     """
     from mpbroker.cli.host import ctl
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.log_level(Here(log_dirs, port), logger, level, as_json=json)
+    ctl.log_level(LocalBroker(log_dirs, port), logger, level, as_json=json)
 
 
 @ctl_app.command("resize")
@@ -135,9 +135,9 @@ def ctl_resize(
 ) -> None:
     """Change the number of worker processes while the broker runs."""
     from mpbroker.cli.host import ctl
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.resize(Here(log_dirs, port), handlers, processors, as_json=json)
+    ctl.resize(LocalBroker(log_dirs, port), handlers, processors, as_json=json)
 
 
 @ctl_app.command("reload")
@@ -147,9 +147,9 @@ def ctl_reload(log_dirs: LogDirs = None, port: Port = None, json: Json = False) 
     What can change while the broker runs does so; what cannot is named.
     """
     from mpbroker.cli.host import ctl
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.reload(Here(log_dirs, port), as_json=json)
+    ctl.reload(LocalBroker(log_dirs, port), as_json=json)
 
 
 @listener_app.command("add")
@@ -171,9 +171,9 @@ def listener_add(
     Or NAME://unix:/path. What is to last longer is written into the configuration.
     """
     from mpbroker.cli.host import ctl
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.add_listener(Here(log_dirs, port), listener, protocol, advertised, as_json=json)
+    ctl.add_listener(LocalBroker(log_dirs, port), listener, protocol, advertised, as_json=json)
 
 
 @listener_app.command("remove")
@@ -182,15 +182,15 @@ def listener_remove(
 ) -> None:
     """Stop serving a listener and close its connections."""
     from mpbroker.cli.host import ctl
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.remove_listener(Here(log_dirs, port), name, as_json=json)
+    ctl.remove_listener(LocalBroker(log_dirs, port), name, as_json=json)
 
 
 @listener_app.command("list")
 def listener_list(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
     """Listeners, what each advertises, and what it has counted."""
     from mpbroker.cli.host import ctl
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.list_listeners(Here(log_dirs, port), as_json=json)
+    ctl.list_listeners(LocalBroker(log_dirs, port), as_json=json)

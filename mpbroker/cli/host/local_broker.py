@@ -25,7 +25,7 @@ ROOT = 0
 PATIENCE_SECONDS = 2.0
 
 
-class Here(NamedTuple):
+class LocalBroker(NamedTuple):
     """The flags that name a broker on this host; none of them: the data directory is ./data."""
 
     log_dirs: str | None = None

@@ -82,6 +82,6 @@ def log_scrub(
     Says what the scrubber does and what it has found.
     """
     from mpbroker.cli.host import scrub
-    from mpbroker.cli.host.local_broker import Here
+    from mpbroker.cli.host.local_broker import LocalBroker
 
-    scrub.scrub(Here(log_dirs, port), only_status=status, as_json=json)
+    scrub.scrub(LocalBroker(log_dirs, port), only_status=status, as_json=json)

@@ -8,14 +8,16 @@ import time
 from pathlib import Path
 
 from mpbroker.cli.errors import CliError
-from mpbroker.cli.host.local_broker import Here
+from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import print_groups, print_json
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import catalogue, snapshot
 from shm.region import LayoutMismatch, Region, RegionUnavailable
 
 
-def show(here: Here, patterns: list[str], interval_s: float, file: Path | None, *, as_json: bool) -> None:
+def show(
+    here: LocalBroker, patterns: list[str], interval_s: float, file: Path | None, *, as_json: bool
+) -> None:
     public = _attach(file.resolve() if file else here.control().checked(PUBLIC_NAME))
     before = None
     if interval_s > 0 and public.owner_is_alive():

@@ -3,7 +3,7 @@
 import time
 
 from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of
-from mpbroker.cli.host.local_broker import Here
+from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import print_json
 from mpbroker.ipc.control_client import ControlError
 
@@ -13,7 +13,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 ANSWER_TIMEOUT_S = 5.0
 
 
-def ready(here: Here, wait_s: float | None, *, as_json: bool) -> int:
+def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
     """Print whether the broker is ready, and if not, why; return the exit code.
 
     `wait_s`: how long to wait for it, also for one that has not been started yet. Without that a wrong
@@ -34,7 +34,7 @@ def ready(here: Here, wait_s: float | None, *, as_json: bool) -> int:
     return RUNTIME_ERROR if problems else 0
 
 
-def _problems(here: Here, *, waits: bool) -> list[str]:
+def _problems(here: LocalBroker, *, waits: bool) -> list[str]:
     try:
         client = here.control()
         client.timeout_seconds = ANSWER_TIMEOUT_S

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from mpbroker.cli.host.local_broker import Here
+from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import print_json
 from mpbroker.ipc.control_client import ControlClient
 
@@ -15,7 +15,7 @@ COUNTS_WITHIN_SECONDS = 5.0
 PAUSE_SECONDS = 0.05
 
 
-def scrub(here: Here, *, only_status: bool, as_json: bool) -> None:
+def scrub(here: LocalBroker, *, only_status: bool, as_json: bool) -> None:
     """Begin a scrub, unless one is running or only the status is wanted, and print the status."""
     broker = here.control()
     reply = broker.call("scrub")

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import msgspec
 
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import INTERRUPTED, RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.records import json_lines
 from mpbroker.cli.records.positions import Ends, Start
@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True):
     group: str | None = None
 
 
-def consume(where: Where, settings: Settings) -> None:
+def consume(where: ClusterAddress, settings: Settings) -> None:
     """Print records until there are enough, or until the end is reached if that was asked for."""
     render = json_lines.render if settings.as_json else compile_template(settings.template)
     with Client(where) as client:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.isolation import parse_isolation
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.records.positions import BEGINNING, END, Start, parse_start
@@ -15,7 +15,7 @@ from mpbroker.cli.text.times import parse_time
 TEMPLATE = "%v\\n"
 
 
-class What(NamedTuple):
+class ConsumeFlags(NamedTuple):
     """Which records, and how many."""
 
     topic: str
@@ -26,7 +26,7 @@ class What(NamedTuple):
     group: str | None
 
 
-class Place(NamedTuple):
+class StartFlags(NamedTuple):
     """Where to begin and to stop."""
 
     from_beginning: bool
@@ -50,7 +50,7 @@ class Place(NamedTuple):
         return None if self.offset is None else parse_start(self.offset, now_ms)
 
 
-class Into(NamedTuple):
+class OutputFlags(NamedTuple):
     """Says in which form records are printed, and into which file."""
 
     template: str
@@ -60,7 +60,7 @@ class Into(NamedTuple):
     log_dirs: str | None
 
 
-def consume(where: Where, what: What, place: Place, into: Into) -> None:
+def consume(where: ClusterAddress, what: ConsumeFlags, place: StartFlags, into: OutputFlags) -> None:
     """Print records, or write them to a file. Raises CliError."""
     now_ms = time.time_ns() // 1_000_000
     start = place.start(now_ms)
@@ -90,7 +90,7 @@ def consume(where: Where, what: What, place: Place, into: Into) -> None:
     command.consume(where, settings)
 
 
-def _check_group(what: What, start: Start | None) -> None:
+def _check_group(what: ConsumeFlags, start: Start | None) -> None:
     if not what.group:
         raise CliError("--group has no name", USAGE_ERROR)
     if what.partition >= 0:
@@ -103,7 +103,9 @@ def _check_group(what: What, start: Start | None) -> None:
         )
 
 
-def _write(where: Where, what: What, place: Place, into: Into, start: Start) -> None:
+def _write(
+    where: ClusterAddress, what: ConsumeFlags, place: StartFlags, into: OutputFlags, start: Start
+) -> None:
     from mpbroker.cli.records import to_file
 
     assert into.to is not None

@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, advised
 from mpbroker.cli.records.line_records import Format, LineRecords
 from mpbroker.cli.text.interrupt import Interrupt
@@ -69,7 +69,7 @@ def parse_headers(texts: Sequence[str]) -> tuple[Header, ...]:
     return tuple(headers)
 
 
-def produce(where: Where, settings: Settings, properties: Sequence[str] = ()) -> None:
+def produce(where: ClusterAddress, settings: Settings, properties: Sequence[str] = ()) -> None:
     """Send standard input until it ends. After Ctrl-C everything read so far is still written."""
     settings = check(with_properties(settings, properties))
     with Client(where) as client:

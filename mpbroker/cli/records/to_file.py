@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.records.positions import Ends, Start
 from mpbroker.cli.text.output import counted
@@ -46,7 +46,7 @@ class Range(NamedTuple):
     end: int
 
 
-def write(where: Where, settings: Settings) -> None:
+def write(where: ClusterAddress, settings: Settings) -> None:
     """Write the committed records between the offsets, none that come later, and print what was written."""
     _check_target(settings)
     try:
@@ -93,7 +93,7 @@ def _is_there(path: Path) -> CliError:
     return CliError(f"{path} is there already; --overwrite replaces it", USAGE_ERROR)
 
 
-def _options(where: Where, settings: Settings) -> dict[str, str]:
+def _options(where: ClusterAddress, settings: Settings) -> dict[str, str]:
     """Return options by the names of the Spark source, among them the properties of --command-config."""
     given = {"includeHeaders": "true", "kafka.bootstrap.servers": where.bootstrap}
     if settings.log_dirs is not None:

@@ -21,7 +21,7 @@ from mpbroker.cli.top.panels import Cards, Headline, Tabs
 from mpbroker.cli.top.samples import Groups, Health, Sample
 from mpbroker.cli.top.table import Table
 from mpbroker.cli.top.text import text_of
-from mpbroker.cli.top.watch import Wanted, Watch
+from mpbroker.cli.top.watch import BrokerFlags, Watch
 from mpbroker.protocol.printable import printable
 
 TALL_LINES: Final = 34
@@ -97,7 +97,13 @@ class TopApp(App[None]):
     ]
 
     def __init__(
-        self, watch: Watch, wanted: Wanted, first: Sample, *, interval_s: float = 1.0, view: View = PROCESSES
+        self,
+        watch: Watch,
+        wanted: BrokerFlags,
+        first: Sample,
+        *,
+        interval_s: float = 1.0,
+        view: View = PROCESSES,
     ) -> None:
         super().__init__()
         self.register_theme(theme.DARK)

@@ -7,12 +7,12 @@ from importlib.util import find_spec
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.top.columns import GROUPS, VIEWS, View
-from mpbroker.cli.top.watch import Wanted, Watch
+from mpbroker.cli.top.watch import BrokerFlags, Watch
 
 _INSTALL = "pip install 'mpbroker[console]', in a clone pip install '.[console]'"
 
 
-def run(wanted: Wanted, interval_s: float, view: str | None, *, once: bool, as_json: bool) -> None:
+def run(wanted: BrokerFlags, interval_s: float, view: str | None, *, once: bool, as_json: bool) -> None:
     """Show the broker. Raises CliError."""
     chosen = _view(view)
     if once or as_json:

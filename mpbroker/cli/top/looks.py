@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mpbroker.cli.top.samples import BrokerSeen, Groups, Health, Sample
-from mpbroker.cli.top.watch import GroupWatch, Wanted, Watch
+from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
 
 GROUPS_EVERY_S: Final = 2.0
 """Groups are asked for over the network, and lag is no number that changes its meaning within a second."""
@@ -25,7 +25,7 @@ class Looks:
     def __init__(
         self,
         watch: Watch,
-        wanted: Wanted,
+        wanted: BrokerFlags,
         interval_s: float,
         seen: Callable[[Sample], object],
         groups_seen: Callable[[Groups], object],

@@ -11,11 +11,11 @@ from mpbroker.cli.top.columns import DRAWN, GROUPS, View
 from mpbroker.cli.top.model import Model, Row, arranged
 from mpbroker.cli.top.samples import Groups, Health
 from mpbroker.cli.top.text import duration, text_of
-from mpbroker.cli.top.watch import GroupWatch, Wanted, Watch
+from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
 from mpbroker.protocol.printable import printable
 
 
-def seen_once(wanted: Wanted, interval_s: float, *, with_groups: bool) -> Model:
+def seen_once(wanted: BrokerFlags, interval_s: float, *, with_groups: bool) -> Model:
     """Look twice, so that there are rates; at directories at rest once. Raises CliError, ConfigError."""
     watch, model = Watch(wanted), Model()
     first = watch.first()
@@ -28,7 +28,7 @@ def seen_once(wanted: Wanted, interval_s: float, *, with_groups: bool) -> Model:
     return model
 
 
-def _groups(watch: Watch, wanted: Wanted, model: Model) -> Groups:
+def _groups(watch: Watch, wanted: BrokerFlags, model: Model) -> Groups:
     at_rest = watch.groups_at_rest()
     if at_rest is not None:
         return at_rest

@@ -22,7 +22,7 @@ AT_REST_EVERY_S: Final = 5.0
 """Directories at rest change seldom, and reading them costs more than shared memory."""
 
 
-class Wanted(NamedTuple):
+class BrokerFlags(NamedTuple):
     """Which broker to watch: as the flags of `mpbroker top` say."""
 
     log_dirs: str | None = None
@@ -33,7 +33,7 @@ class Wanted(NamedTuple):
 class Watch:
     """Looks at one broker again and again. Its methods are called by one thread."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: BrokerFlags) -> None:
         self._wanted = wanted
         self._live: LiveBroker | None = None
         # Once they are known, a broker that was found by its port is found again without it.
@@ -93,7 +93,7 @@ class Watch:
 class GroupWatch:
     """Looks at the groups of a running broker; reconnects when its address changes."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: BrokerFlags) -> None:
         self._wanted = wanted
         self._address = ""
         self._looks: GroupLooks | None = None

@@ -9,7 +9,7 @@ import pytest
 
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import ctl, scrub
-from mpbroker.cli.host.local_broker import Here
+from mpbroker.cli.host.local_broker import LocalBroker
 from tests.support.fake_supervisor import FakeSupervisor
 
 
@@ -35,9 +35,9 @@ def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, capsys: pytest
         "processes": [{"name": "handler 0", "pid": 12}, {"name": "log", "cpu": 0.5}],
     }
     supervisor.replies = [msgspec.json.encode(status)] * 2
-    ctl.status(Here(), as_json=True)
+    ctl.status(LocalBroker(), as_json=True)
     assert json.loads(capsys.readouterr().out) == status
-    ctl.status(Here(), as_json=False)
+    ctl.status(LocalBroker(), as_json=False)
     table = capsys.readouterr().out
     assert all(word in table for word in ("cluster_id", "abc", "processes", "handler 0", "12", "0.5", "-"))
     assert supervisor.requests == [{"command": "status"}] * 2
@@ -48,9 +48,9 @@ def test_status_says_what_is_offline_if_something_is(
 ) -> None:
     well, ill = {"offline_partitions": 0}, {"offline_partitions": 2}
     supervisor.replies = [msgspec.json.encode(status) for status in (well, ill)]
-    ctl.status(Here(), as_json=False)
+    ctl.status(LocalBroker(), as_json=False)
     assert capsys.readouterr().out.split()[:3] == ["offline_partitions", "0", "processes"]
-    ctl.status(Here(), as_json=False)
+    ctl.status(LocalBroker(), as_json=False)
     partitions = capsys.readouterr().out.splitlines()[0]
     assert partitions.split(maxsplit=1)[1].startswith("2, see the broker's log")
 
@@ -58,9 +58,9 @@ def test_status_says_what_is_offline_if_something_is(
 def test_log_levels(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
     reply = {"loggers": {"mpbroker.log": "DEBUG", "root": "INFO"}}
     supervisor.replies = [msgspec.json.encode(reply)] * 4
-    ctl.log_level(Here(), None, None, as_json=False)
-    ctl.log_level(Here(), "mpbroker.log", "debug", as_json=False)
-    ctl.log_level(Here(), "root", "default", as_json=True)
+    ctl.log_level(LocalBroker(), None, None, as_json=False)
+    ctl.log_level(LocalBroker(), "mpbroker.log", "debug", as_json=False)
+    ctl.log_level(LocalBroker(), "root", "default", as_json=True)
     said = capsys.readouterr().out
     *lines, document = said.split("\n", 3)
     assert lines == ["mpbroker.log DEBUG", "root INFO", "mpbroker.log DEBUG"]
@@ -71,7 +71,7 @@ def test_log_levels(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[st
         {"command": "log-level", "logger": "root", "level": ""},
     ]
     with pytest.raises(CliError, match="which level shall root have"):
-        ctl.log_level(Here(), "root", None, as_json=False)
+        ctl.log_level(LocalBroker(), "root", None, as_json=False)
 
 
 def test_what_is_going_on_with_the_log_in_a_line() -> None:
@@ -118,14 +118,14 @@ def test_errors_stand_below_the_table_and_do_not_widen_it(
     ]
     status = {"version": "0.1.0", "pid": 7, "up_s": 90061.5, "processes": processes}
     supervisor.replies = [msgspec.json.encode(status)] * 2
-    ctl.status(Here(), as_json=False)
+    ctl.status(LocalBroker(), as_json=False)
     table, errors = capsys.readouterr().out.split("\n\n")[-2:]
     assert max(map(len, table.splitlines())) < 40
     assert errors.splitlines() == [
         f"last error of log: {why}",
         "last error of handler 1: log.dirs: /data is gone",
     ]
-    ctl.status(Here(), as_json=True)
+    ctl.status(LocalBroker(), as_json=True)
     assert json.loads(capsys.readouterr().out) == status
 
 
@@ -134,7 +134,7 @@ def test_status_says_which_broker_it_is(
 ) -> None:
     status = {"version": "0.1.0", "pid": 7, "up_s": 90061.5, "processes": []}
     supervisor.replies = [msgspec.json.encode(status)]
-    ctl.status(Here(), as_json=False)
+    ctl.status(LocalBroker(), as_json=False)
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert lines[:3] == [["version", "0.1.0"], ["pid", "7"], ["up", "1 day, 1:01:01"]]
 
@@ -153,7 +153,7 @@ def test_a_scrub_says_that_it_has_begun_and_how_much_there_is(
     begun, goes_on = {"running": True}, {"running": True, "pass_total_bytes": 70_000}
     replies = [SCRUB | NEVER, SCRUB | NEVER | begun, SCRUB | NEVER | begun, SCRUB | NEVER | goes_on]
     supervisor.replies = [msgspec.json.encode(reply) for reply in replies]
-    scrub.scrub(Here(), only_status=False, as_json=False)
+    scrub.scrub(LocalBroker(), only_status=False, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "scrub begun: 0 of 70,000 bytes",
         SEALED,
@@ -171,12 +171,12 @@ def test_a_scrub_that_goes_on_or_rests(
     replies = [goes_on, goes_on, SCRUB | ONCE, SCRUB | NEVER, SCRUB | ONCE]
     supervisor.replies = [msgspec.json.encode(reply) for reply in replies]
     for only_status, said in ((False, "scrubbing: 1,000 of 70,000 bytes"), (True, "not scrubbing now")):
-        scrub.scrub(Here(), only_status=only_status, as_json=False)
+        scrub.scrub(LocalBroker(), only_status=only_status, as_json=False)
         first, second, third, _ = capsys.readouterr().out.splitlines()
         assert (first, second) == (said, SEALED)
         assert third.startswith("data: last complete scrub: 19")
         assert third.endswith(", 1,500 batches, 70,000 bytes")
-    scrub.scrub(Here(), only_status=False, as_json=False)
+    scrub.scrub(LocalBroker(), only_status=False, as_json=False)
     assert capsys.readouterr().out.startswith("scrub done: there was little to read\n")
 
 
@@ -187,7 +187,7 @@ def test_listeners_fit_a_terminal(
     listener = {"listener": "PLAINTEXT://broker-1.example:9092", "protocol": "PLAINTEXT", "refused_per_ip": 0}
     other = {"listener": "SSL://broker-1.example:9093", "protocol": "SSL", "refused_per_ip": 3}
     supervisor.replies = [msgspec.json.encode({"listeners": [listener, other]})] * 2
-    ctl.list_listeners(Here(), as_json=False)
+    ctl.list_listeners(LocalBroker(), as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "PLAINTEXT://broker-1.example:9092",
         "  protocol        PLAINTEXT",
@@ -196,7 +196,7 @@ def test_listeners_fit_a_terminal(
         "  protocol        SSL",
         "  refused_per_ip  3",
     ]
-    ctl.list_listeners(Here(), as_json=True)
+    ctl.list_listeners(LocalBroker(), as_json=True)
     assert json.loads(capsys.readouterr().out) == {"listeners": [listener, other]}
 
 
@@ -205,7 +205,7 @@ def test_piped_tables_have_no_blanks_at_the_end(
 ) -> None:
     processes = [{"name": "log", "state": "recovering"}, {"name": "handler", "state": "ok"}]
     supervisor.replies = [msgspec.json.encode({"node_id": 1, "processes": processes})]
-    ctl.status(Here(), as_json=False)
+    ctl.status(LocalBroker(), as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert "handler  ok" in lines
     assert lines == [line.rstrip() for line in lines]
@@ -213,7 +213,7 @@ def test_piped_tables_have_no_blanks_at_the_end(
 
 def test_resize_sends_what_was_given(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
     supervisor.replies = [b'{"handlers": 4}']
-    ctl.resize(Here(), 4, None, as_json=False)
+    ctl.resize(LocalBroker(), 4, None, as_json=False)
     assert supervisor.requests == [{"command": "resize", "handlers": 4}]
     assert "handlers" in capsys.readouterr().out
 
@@ -226,24 +226,24 @@ def test_reload_says_what_changed(supervisor: FakeSupervisor, capsys: pytest.Cap
         "warnings": ["node.id cannot change while the broker runs: restart the broker"],
     }
     supervisor.replies = [msgspec.json.encode(reply), msgspec.json.encode({name: [] for name in reply})]
-    ctl.reload(Here(), as_json=False)
+    ctl.reload(LocalBroker(), as_json=False)
     assert supervisor.requests == [{"command": "reload"}]
     assert capsys.readouterr().out.splitlines() == [
         "warning: node.id cannot change while the broker runs: restart the broker",
         "changed max.connections, num.partitions",
         "replaced handler 0, handler 1",
     ]
-    ctl.reload(Here(), as_json=False)
+    ctl.reload(LocalBroker(), as_json=False)
     assert capsys.readouterr().out == "the configuration is as it was\n"
 
 
 def test_what_was_done_is_said(supervisor: FakeSupervisor, capsys: pytest.CaptureFixture[str]) -> None:
     guests = b'{"listener": "GUESTS://127.0.0.1:9192"}'
     supervisor.replies = [guests, guests, b'{"request_log": true}', b'{"request_log": false}']
-    ctl.add_listener(Here(), "GUESTS://127.0.0.1:9192", "PLAINTEXT", None, as_json=False)
-    ctl.remove_listener(Here(), "GUESTS", as_json=False)
-    ctl.request_log(Here(), "on", as_json=False)
-    ctl.request_log(Here(), None, as_json=False)
+    ctl.add_listener(LocalBroker(), "GUESTS://127.0.0.1:9192", "PLAINTEXT", None, as_json=False)
+    ctl.remove_listener(LocalBroker(), "GUESTS", as_json=False)
+    ctl.request_log(LocalBroker(), "on", as_json=False)
+    ctl.request_log(LocalBroker(), None, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "added listener GUESTS://127.0.0.1:9192",
         "removed listener GUESTS://127.0.0.1:9192",
@@ -254,5 +254,5 @@ def test_what_was_done_is_said(supervisor: FakeSupervisor, capsys: pytest.Captur
 
 def test_resize_to_nothing_is_a_wrong_call() -> None:
     with pytest.raises(CliError, match="nothing to resize") as raised:
-        ctl.resize(Here(), None, None, as_json=False)
+        ctl.resize(LocalBroker(), None, None, as_json=False)
     assert raised.value.exit_code == 2

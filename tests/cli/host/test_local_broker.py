@@ -13,7 +13,7 @@ import pytest
 
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import ctl, scrub
-from mpbroker.cli.host.local_broker import Here, by_log_dirs, by_port, listening_owners, port_of
+from mpbroker.cli.host.local_broker import LocalBroker, by_log_dirs, by_port, listening_owners, port_of
 from mpbroker.ipc.control_client import ControlError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
 from mpbroker.testing import Broker
@@ -64,7 +64,7 @@ def test_ports_of_listeners(listener: str, port: int | None) -> None:
 
 def test_one_way_to_name_a_broker() -> None:
     with pytest.raises(CliError, match="--port and --log-dirs exclude each other"):
-        Here("data", 9092).control()
+        LocalBroker("data", 9092).control()
 
 
 def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +102,9 @@ def test_a_log_directory_that_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
     for name, why in (("nope", "is not there"), ("file", "is not a directory")):
         for command in (ctl.status, partial(scrub.scrub, only_status=True)):
             with pytest.raises(CliError) as raised:
-                command(Here(name), as_json=False)
+                command(LocalBroker(name), as_json=False)
             assert str(raised.value).startswith(f"--log-dirs: {tmp_path / name} {why}; name the broker's")
             assert raised.value.exit_code == 2
     with pytest.raises(CliError, match=f"no broker is running here: {tmp_path}/data is not there") as raised:
-        ctl.status(Here(), as_json=False)
+        ctl.status(LocalBroker(), as_json=False)
     assert raised.value.exit_code == 1

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.host import ready
-from mpbroker.cli.host.local_broker import Here
+from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.main import app
 from ops.bench.brokers import HOST, ROOT, Mpbroker, free_port
 from tests.support.polling import PATIENCE_S, until
@@ -60,9 +60,9 @@ def test_a_wrong_directory_is_a_usage_error_unless_it_may_come(
     monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
     nothing = str(tmp_path / "nothing")
     with pytest.raises(CliError) as raised:
-        ready.ready(Here(nothing), None, as_json=False)
+        ready.ready(LocalBroker(nothing), None, as_json=False)
     assert raised.value.exit_code == USAGE_ERROR
-    assert ready.ready(Here(nothing), 0, as_json=False) == 1
+    assert ready.ready(LocalBroker(nothing), 0, as_json=False) == 1
 
 
 def test_while_it_recovers_it_lives_and_says_why_it_is_not_ready(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import mpbroker
-from mpbroker.cli.cluster.cluster_address import Where
+from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.records import to_file
 from mpbroker.cli.records.positions import parse_start
@@ -126,29 +126,29 @@ def settings(log_dir: Path, to: Path, offset: str = "beginning") -> to_file.Sett
 
 def test_an_offset_that_is_not_there_is_told(log_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(CliError, match="t-1 at offset 2: no such offset, it has 5 to 25"):
-        to_file.write(Where(NOWHERE), settings(log_dir, tmp_path / "t.parquet", "2"))
+        to_file.write(ClusterAddress(NOWHERE), settings(log_dir, tmp_path / "t.parquet", "2"))
     with pytest.raises(CliError, match="there is no directory"):
-        to_file.write(Where(NOWHERE), settings(log_dir, tmp_path / "nowhere/t.parquet"))
+        to_file.write(ClusterAddress(NOWHERE), settings(log_dir, tmp_path / "nowhere/t.parquet"))
 
 
 def test_nothing_is_left_of_a_file_that_could_not_be_written_whole(
     log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = tmp_path / "t.parquet"
-    to_file.write(Where(NOWHERE), settings(log_dir, to))
+    to_file.write(ClusterAddress(NOWHERE), settings(log_dir, to))
     before = to.read_bytes()
     segment = next((log_dir / "t-1").glob("*.log"))
     damaged = bytearray(segment.read_bytes())
     damaged[100] ^= 1
     segment.write_bytes(damaged)
     with pytest.raises(CliError, match="is damaged"):
-        to_file.write(Where(NOWHERE), settings(log_dir, to)._replace(is_overwritten=True))
+        to_file.write(ClusterAddress(NOWHERE), settings(log_dir, to)._replace(is_overwritten=True))
     assert to.read_bytes() == before
     assert left_over(tmp_path) == []
     # Somebody else makes the file while this one is being written.
     monkeypatch.setattr(to_file, "_check_target", lambda _settings: None)
     with pytest.raises(CliError, match="is there already"):
-        to_file.write(Where(NOWHERE), settings(log_dir, to)._replace(partition=0))
+        to_file.write(ClusterAddress(NOWHERE), settings(log_dir, to)._replace(partition=0))
     assert to.read_bytes() == before
     assert left_over(tmp_path) == []
 

@@ -16,7 +16,7 @@ from mpbroker.cli.top.columns import GROUPS, MEMORY, PARTITIONS, PROCESSES, REQU
 from mpbroker.cli.top.panels import Cards, Headline, Tabs
 from mpbroker.cli.top.samples import Health
 from mpbroker.cli.top.table import Table
-from mpbroker.cli.top.watch import Wanted, Watch
+from mpbroker.cli.top.watch import BrokerFlags, Watch
 from mpbroker.testing import Broker
 from tests.support.filled_broker import RECORDS, fill
 from tests.support.polling import PATIENCE_S
@@ -73,7 +73,7 @@ def on_terminal(
     view: View = PROCESSES,
 ) -> None:
     async def run() -> None:
-        wanted = Wanted(log_dirs=str(broker.log_dir))
+        wanted = BrokerFlags(log_dirs=str(broker.log_dir))
         watch = Watch(wanted)
         app = TopApp(watch, wanted, watch.first(), interval_s=INTERVAL_S, view=view)
         async with app.run_test(size=size) as pilot:

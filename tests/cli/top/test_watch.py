@@ -12,14 +12,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.top import at_rest
 from mpbroker.cli.top.samples import Health, PartitionSeen, Sample
-from mpbroker.cli.top.watch import GroupWatch, Wanted, Watch, port_of, reachable
+from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch, port_of, reachable
 from mpbroker.testing import Broker
 from tests.support.filled_broker import COMMITTED, RECORDS, commit
 from tests.support.polling import until
 
 
-def wanted(broker: Broker) -> Wanted:
-    return Wanted(log_dirs=str(broker.log_dir))
+def wanted(broker: Broker) -> BrokerFlags:
+    return BrokerFlags(log_dirs=str(broker.log_dir))
 
 
 def partition(sample: Sample, number: int) -> PartitionSeen:
@@ -46,7 +46,7 @@ def test_a_running_broker_is_seen_as_a_whole(filled_broker: Broker) -> None:
 
 
 def test_a_broker_is_found_by_its_port_and_found_again(filled_broker: Broker) -> None:
-    watch = Watch(Wanted(bootstrap=filled_broker.bootstrap_servers))
+    watch = Watch(BrokerFlags(bootstrap=filled_broker.bootstrap_servers))
     assert watch.first().broker.pid == filled_broker.pid
     filled_broker.stop(keep=True)
     assert watch.look().broker.health is Health.STOPPED
@@ -125,9 +125,9 @@ def test_a_process_that_dies_is_seen_with_its_successor(filled_broker: Broker) -
 
 def test_a_directory_that_is_none_is_a_wrong_call(tmp_path: Path) -> None:
     with pytest.raises(CliError, match="no broker is running on"):
-        Watch(Wanted(log_dirs=str(tmp_path))).first()
+        Watch(BrokerFlags(log_dirs=str(tmp_path))).first()
     with pytest.raises(CliError, match="is not there") as error:
-        Watch(Wanted(log_dirs=str(tmp_path / "none"))).first()
+        Watch(BrokerFlags(log_dirs=str(tmp_path / "none"))).first()
     assert error.value.exit_code == USAGE_ERROR
 
 
