@@ -29,8 +29,8 @@ class Family:
     """
 
     name: str
-    kind: str
-    meaning: str
+    type: str
+    help: str
 
 
 def labels_text(labels: Iterable[tuple[str, str]]) -> str:
@@ -92,7 +92,7 @@ class Page(Collector):
         name = family.name
         found = [f"{name}{labels} {value}\n" for labels, value in samples]
         if found:
-            self._lines += (f"# HELP {name} {family.meaning}\n# TYPE {name} {family.kind}\n", *found)
+            self._lines += (f"# HELP {name} {family.help}\n# TYPE {name} {family.type}\n", *found)
 
     def collect(self) -> Iterator[Metric]:
         return iter(self._metrics.values())
@@ -109,6 +109,6 @@ class Page(Collector):
         found = self._metrics.get(family.name)
         if found is None:
             # prometheus_client puts the suffix of a counter behind its name by itself.
-            name = family.name.removesuffix("_total") if family.kind == "counter" else family.name
-            found = self._metrics[family.name] = Metric(name, family.meaning, family.kind)
+            name = family.name.removesuffix("_total") if family.type == "counter" else family.name
+            found = self._metrics[family.name] = Metric(name, family.help, family.type)
         return found

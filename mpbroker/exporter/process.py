@@ -14,8 +14,8 @@ from functools import partial
 
 from mpbroker.exporter.app import App
 from mpbroker.exporter.http_server import HttpServer
-from mpbroker.exporter.scrape import Scraper
-from mpbroker.ipc import readiness
+from mpbroker.exporter.metrics_page import MetricsPage
+from mpbroker.ipc import health
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
 
 NICENESS = 5
@@ -37,12 +37,12 @@ class ExporterProcess:
 
     def __init__(self, context: ProcessContext, sock: socket.socket) -> None:
         self.context = context
-        self.scraper = Scraper(context)
+        self.metrics = MetricsPage(context)
         memory = context.memory
         app = App(
-            self.scraper.page,
-            partial(readiness.problems, context.config, memory),
-            partial(readiness.silent, context.config, memory),
+            self.metrics.fresh,
+            partial(health.reasons_not_ready, context.config, memory),
+            partial(health.unresponsive_processes, context.config, memory),
         )
         self.server = HttpServer(app, sock)
 
@@ -64,7 +64,7 @@ class ExporterProcess:
                 context.bell.drain()
                 rung.clear()
         await self.server.stop(STOP_GRACE_S)
-        self.scraper.close()
+        self.metrics.close()
 
     def obey(self) -> None:
         fence = self.context.pending_fence()

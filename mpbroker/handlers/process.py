@@ -20,7 +20,7 @@ from mpbroker.handlers.hot_path.turn import ANY_PROCESSOR, HandlerTurn
 from mpbroker.handlers.produce.produce_order import ProduceOrder
 from mpbroker.handlers.requests.exchange import Exchange
 from mpbroker.handlers.requests.faults import Faults
-from mpbroker.handlers.requests.limits import LOOKED_INTO_BYTES
+from mpbroker.handlers.requests.limits import UNCOUNTED_BODY_BYTES
 from mpbroker.handlers.wiring import make_broker, session_slots
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.counters import Counter
@@ -146,7 +146,7 @@ class Handler:
         config = self.context.config
         self.turn.fetch_bytes_max = config.fetch_max_bytes
         # Shorter bodies need no look into them before they are passed on.
-        self.turn.forwarded_bytes_max = min(LOOKED_INTO_BYTES, surely_small(config.message_max_bytes))
+        self.turn.forwarded_bytes_max = min(UNCOUNTED_BODY_BYTES, surely_small(config.message_max_bytes))
 
     def _choose_leaving(self) -> None:
         """Have the turn leave every request to Python if somebody here has to see all of them."""

@@ -48,7 +48,7 @@ from mpbroker.log.manager.log_manager import LogManager
 from mpbroker.log.manager.measuring import Measuring
 from mpbroker.log.manager.refusals import RefusedProduces, room_advice
 from mpbroker.log.manager.size_metrics import SizeMetrics
-from mpbroker.log.manager.topic_jobs import TopicJobs
+from mpbroker.log.manager.topic_work import TopicWork
 from mpbroker.log.partition.active_producers import tell_producers
 from mpbroker.log.partition.producer_snapshots import snapshotting
 from mpbroker.log.recovery.scheduler import RecoveryScheduler
@@ -136,7 +136,7 @@ class LogProcess:
         )
         self.rings: dict[int, list[Ring]] = {}
         self._fence_tails: list[int] | None = None
-        self.topics = TopicJobs(self.manager, self._send_answer)
+        self.topics = TopicWork(self.manager, self._send_answer)
         # Generators that wait for the I/O thread or give way to appends, each with the call to answer (None:
         # no caller).
         self._chores: list[tuple[Call | None, _Steps]] = []

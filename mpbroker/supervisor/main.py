@@ -19,7 +19,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.limits import resolved_overrides
 from mpbroker.config.listeners import parse_http_listener
 from mpbroker.config.protocols import uses_tls
-from mpbroker.ipc import readiness, settings, titles, topology
+from mpbroker.ipc import health, settings, titles, topology
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
@@ -564,7 +564,7 @@ class Supervisor:
         """
         if self.signals:
             raise StopAsked
-        if self.notifier.is_ping_due() and not readiness.silent(self.config, self.memory):
+        if self.notifier.is_ping_due() and not health.unresponsive_processes(self.config, self.memory):
             self.notifier.ping()
 
     def _stop(self) -> None:
@@ -593,7 +593,7 @@ class Supervisor:
                 self.listeners.describe(),
             )
         if command.command == "ready":
-            problems = readiness.problems(self.config, self.memory)
+            problems = health.reasons_not_ready(self.config, self.memory)
             return {"ready": not problems, "problems": problems}
         if command.command == "listeners":
             return {"listeners": self.listeners.describe()}

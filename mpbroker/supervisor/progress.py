@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.health import recoveries_under_way
 from mpbroker.ipc.progress import Progress
-from mpbroker.ipc.readiness import going_on
 from mpbroker.ipc.topology import SharedMemory
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def rows(config: BrokerConfig, memory: SharedMemory) -> list[dict[str, Any]]:
             "bytes_left": one.bytes_left,
             "seconds_left": round(one.seconds_left, 1) if one.seconds_left is not None else None,
         }
-        for one in going_on(config, memory)
+        for one in recoveries_under_way(config, memory)
     ]
 
 
@@ -55,7 +55,7 @@ class Teller:
         now = time.monotonic()
         if now < self._next_s:
             return
-        going = going_on(self._config, self._memory)
+        going = recoveries_under_way(self._config, self._memory)
         if sys.stderr.isatty():
             self._next_s = now + DRAW_EVERY_S
             self._draw(going)

@@ -1,8 +1,8 @@
 """The process that `Broker` starts: a supervisor as of `mpbroker serve`, owned by the process of a test.
 
-It reads an `Order` from standard input, since others on the host can read a command line. It makes its own
-directories, and when its owner has gone, however that ended, the broker stops and removes them. So there is
-no moment at which a death leaves them.
+It reads a `ServeRequest` from standard input, since others on the host can read a command line. It makes its
+own directories, and when its owner has gone, however that ended, the broker stops and removes them. So there
+is no moment at which a death leaves them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ EXIT_MISCONFIGURED = 2
 EXIT_WITHOUT_OWNER = 3
 
 
-class Order(msgspec.Struct):
-    """An order to serve. `owner` is the pid of our parent. `own_directories` are made, unless an earlier
+class ServeRequest(msgspec.Struct):
+    """A request to serve. `owner` is the pid of our parent. `own_directories` are made, unless an earlier
     start has left them, and removed when the owner has gone.
     """
 
@@ -35,32 +35,32 @@ class Order(msgspec.Struct):
 
 
 def main() -> None:
-    """Serve what standard input orders; exit with the status of the broker."""
+    """Serve what standard input asks for; exit with the status of the broker."""
     told = sys.stdin.buffer.read()
     if not told:
         sys.exit(EXIT_WITHOUT_OWNER)
-    order = msgspec.json.decode(told, type=Order)
+    request = msgspec.json.decode(told, type=ServeRequest)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     owner_fd = -1
     # The pid may be somebody else's by now, unless it is still that of our parent.
     with contextlib.suppress(ProcessLookupError):
-        owner_fd = os.pidfd_open(order.owner)
-    if owner_fd < 0 or os.getppid() != order.owner:
-        _remove(order)
+        owner_fd = os.pidfd_open(request.owner)
+    if owner_fd < 0 or os.getppid() != request.owner:
+        _remove(request)
         sys.exit(EXIT_WITHOUT_OWNER)
     try:
-        for directory in order.own_directories:
+        for directory in request.own_directories:
             Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
-        sys.exit(_serve(order, owner_fd))
+        sys.exit(_serve(request, owner_fd))
     finally:
         if _has_ended(owner_fd):
-            _remove(order)
+            _remove(request)
 
 
-def _serve(order: Order, owner_fd: int) -> int:
-    flags = [Flag(f"settings[{key!r}]", key, value) for key, value in order.settings.items()]
+def _serve(request: ServeRequest, owner_fd: int) -> int:
+    flags = [Flag(f"settings[{key!r}]", key, value) for key, value in request.settings.items()]
     try:
         loaded = load(flags=flags)
     except ConfigError as error:
@@ -82,6 +82,6 @@ def _has_ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _remove(order: Order) -> None:
-    for directory in order.own_directories:
+def _remove(request: ServeRequest) -> None:
+    for directory in request.own_directories:
         shutil.rmtree(directory, ignore_errors=True)

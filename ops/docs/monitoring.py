@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from mpbroker.exporter import own_metrics, partitions
+from mpbroker.exporter import mpbroker_metrics, partition_metrics
 from mpbroker.exporter.exposition import Family
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ _ALERT = re.compile(
 
 
 def _metrics(families: Iterable[Family]) -> str:
-    rows = [f"| `{one.name}` | {one.kind} | {one.meaning} |" for one in families]
+    rows = [f"| `{one.name}` | {one.type} | {one.help} |" for one in families]
     return "\n".join(["| metric | type | what it says |", "|---|---|---|", *rows])
 
 
@@ -34,8 +34,8 @@ def _alerts() -> str:
 def tables() -> dict[str, str]:
     """Return the tables by the name in the comment that stands before each."""
     return {
-        "ours": _metrics(own_metrics.declared()),
-        "partitions": _metrics(partitions.FAMILIES),
+        "ours": _metrics(mpbroker_metrics.declared()),
+        "partitions": _metrics(partition_metrics.FAMILIES),
         "alerts": _alerts(),
     }
 

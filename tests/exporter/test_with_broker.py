@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mpbroker.exporter import own_metrics, partitions
+from mpbroker.exporter import mpbroker_metrics, partition_metrics
 from mpbroker.testing import Broker
 from tests.exporter.conftest import Answer, Http
 from tests.support import client_tools
@@ -105,7 +105,7 @@ def test_all_families_that_are_documented_are_there(broker: Broker, http: Http) 
     consumer.subscribe([topic])
     assert consumer.poll(PATIENCE_S) is not None
     consumer.commit(asynchronous=False)
-    wanted = {one.name for one in (*own_metrics.declared(), *partitions.FAMILIES)}
+    wanted = {one.name for one in (*mpbroker_metrics.declared(), *partition_metrics.FAMILIES)}
     # Sizes are measured twice a minute, and when the broker starts.
     late = {"kafka_log_log_size", "kafka_log_log_numlogsegments"}
 

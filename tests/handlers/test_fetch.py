@@ -221,7 +221,7 @@ def test_stopping_answers_who_waits(log: Logged) -> None:
 @pytest.fixture(name="long")
 def _long(log: Logged, monkeypatch: pytest.MonkeyPatch) -> Logged:
     """Have each fetch count as long, with one partition to a piece."""
-    monkeypatch.setattr(k01_fetch, "LOOKED_UP_AT_ONCE", 1)
+    monkeypatch.setattr(k01_fetch, "LOOKUPS_PER_PIECE", 1)
     return log
 
 

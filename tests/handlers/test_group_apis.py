@@ -11,7 +11,7 @@ from mpbroker.handlers.api_parts import offset_commits
 from mpbroker.handlers.apis import all_apis, k09_offset_fetch
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
 from mpbroker.handlers.requests import exchange
-from mpbroker.handlers.requests.limits import FEW_MAX, NAMED_MAX
+from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.ipc.calls import Abandon, Acknowledged, Failed, ForwardedRequest, MalformedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR, processor
@@ -259,7 +259,7 @@ def test_groups_that_did_not_fit_into_an_answer_are_asked_for_again(ready: Rig) 
 
 AskedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
 AskedTopic = OffsetFetchRequest.OffsetFetchRequestTopics
-TOO_MANY = NAMED_MAX + 1
+TOO_MANY = GROUP_IDS_MAX + 1
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ TOO_MANY = NAMED_MAX + 1
                 "g",
                 [
                     OffsetDeleteRequest.OffsetDeleteRequestTopic(
-                        "t", [OffsetDeleteRequest.OffsetDeleteRequestPartition(0)] * NAMED_MAX
+                        "t", [OffsetDeleteRequest.OffsetDeleteRequestPartition(0)] * GROUP_IDS_MAX
                     )
                 ],
             ),
@@ -469,8 +469,8 @@ def test_a_request_is_passed_on_as_it_came_and_not_read(ready: Rig, monkeypatch:
 def test_tagged_fields_that_nobody_knows_are_not_passed_on_without_end(ready: Rig) -> None:
     """Stepping over millions of tagged fields would keep the coordinator from everybody's heartbeats."""
     frame = request_frame(ApiKey.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"))
-    tags = b"".join(uvarint(tag) + b"\0" for tag in range(FEW_MAX + 1))
-    frame = frame[:-1] + uvarint(FEW_MAX + 1) + tags
+    tags = b"".join(uvarint(tag) + b"\0" for tag in range(SMALL_REQUEST_ELEMENTS_MAX + 1))
+    frame = frame[:-1] + uvarint(SMALL_REQUEST_ELEMENTS_MAX + 1) + tags
     ready.processor.send((len(frame) - 4).to_bytes(4) + frame[4:])
     ready.turn()
     assert [reply.kind for reply in ready.processor.replies()] == [SlotKind.CLOSE]

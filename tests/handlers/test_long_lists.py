@@ -7,7 +7,7 @@ import pytest
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.requests import exchange as handlers_exchange
 from mpbroker.handlers.requests import metadata as handlers_metadata
-from mpbroker.handlers.requests.limits import NAMED_MAX
+from mpbroker.handlers.requests.limits import GROUP_IDS_MAX
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.protocol import topic_names
 from mpbroker.protocol.messages import (
@@ -76,7 +76,7 @@ def test_names_that_are_not_there_are_not_compared_with_all_that_are(
 def test_others_are_served_while_many_settings_are_described(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers_exchange, "SEARCHED_AT_ONCE", 1)
+    monkeypatch.setattr(handlers_exchange, "SEARCHES_PER_PIECE", 1)
     resource = DescribeConfigsRequest.DescribeConfigsResource
     named = [resource(2, name) for name in ("t", "none", "t", "u", "t")]
     ready.processor.send(request_frame(CONFIGS, 4, DescribeConfigsRequest(named)))
@@ -112,7 +112,7 @@ def test_more_than_any_broker_has_closes_the_connection(
 ) -> None:
     """Check the limit, which protects the one coordinator that serves all clients."""
     request = REQUESTS[key]()
-    setattr(request, field, [entry] * (NAMED_MAX + 1))
+    setattr(request, field, [entry] * (GROUP_IDS_MAX + 1))
     ready.processor.send(request_frame(key, all_apis()[key].latest, request))
     ready.turn()
     while ready.handler.has_heavy():

@@ -11,7 +11,7 @@ from kio.serial import entity_reader
 
 from mpbroker.handlers.apis import all_apis
 from mpbroker.handlers.calls.forwarding import NAMES_AT_ONCE
-from mpbroker.handlers.requests.limits import NAMED_MAX
+from mpbroker.handlers.requests.limits import GROUP_IDS_MAX
 from mpbroker.ipc.calls import Abandon, Failed, ForwardedRequest
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.topology import COORDINATOR
@@ -237,14 +237,14 @@ def committing(topics: int, partitions: int) -> Message:
     [
         (
             ApiKey.ADD_PARTITIONS_TO_TXN,
-            lambda: AddPartitionsToTxnRequest("tx", 9, 1, [Partitions("t", [0] * NAMED_MAX)]),
+            lambda: AddPartitionsToTxnRequest("tx", 9, 1, [Partitions("t", [0] * GROUP_IDS_MAX)]),
         ),
-        (ApiKey.TXN_OFFSET_COMMIT, lambda: committing(NAMED_MAX + 1, 0)),
+        (ApiKey.TXN_OFFSET_COMMIT, lambda: committing(GROUP_IDS_MAX + 1, 0)),
         (
             ApiKey.DESCRIBE_TRANSACTIONS,
-            lambda: DescribeTransactionsRequest([str(i) for i in range(NAMED_MAX + 1)]),
+            lambda: DescribeTransactionsRequest([str(i) for i in range(GROUP_IDS_MAX + 1)]),
         ),
-        (ApiKey.LIST_TRANSACTIONS, lambda: ListTransactionsRequest([], [0] * (NAMED_MAX + 1))),
+        (ApiKey.LIST_TRANSACTIONS, lambda: ListTransactionsRequest([], [0] * (GROUP_IDS_MAX + 1))),
     ],
 )
 def test_more_than_any_broker_has_closes_the_connection(

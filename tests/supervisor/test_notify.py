@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.ipc import readiness
+from mpbroker.ipc import health
 from mpbroker.supervisor import notify
 from mpbroker.supervisor.main import Supervisor
 from mpbroker.supervisor.notify import Notifier
@@ -175,7 +175,7 @@ def test_no_ping_while_a_process_stands_still(monkeypatch: pytest.MonkeyPatch) -
     supervisor.notifier, supervisor.signals = notifier, 0
     supervisor.config = supervisor.memory = None  # type: ignore[assignment]
     silent = ["log 0 has not moved for 400 s"]
-    monkeypatch.setattr(readiness, "silent", lambda _config, _memory: silent)
+    monkeypatch.setattr(health, "unresponsive_processes", lambda _config, _memory: silent)
     supervisor._while_running()
     assert pinged == []
     silent.clear()

@@ -14,7 +14,7 @@ from mpbroker.handlers.api_parts import broker_loggers
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.broker import ApiExchange
 from mpbroker.handlers.requests import permissions
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE
+from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import Need
 from mpbroker.ipc.calls import AlteredResources, AlterSettings, ConfigAlteration, ConfigChange
 from mpbroker.protocol.errors import ApiError, ErrorCode
@@ -95,7 +95,7 @@ def alter(
     outcomes: list[Outcome | None] = []
     alterations = []
     for done, resource in enumerate(resources, start=1):
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
         try:
             if times[resource.resource_type, resource.resource_name] > 1:

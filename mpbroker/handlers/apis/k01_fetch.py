@@ -33,7 +33,7 @@ from mpbroker.handlers.fetch.fetch_sessions import (
 from mpbroker.handlers.fetch.partition_readers import READ_COMMITTED, bound_of
 from mpbroker.handlers.produce.topic_meters import partition_fetched
 from mpbroker.handlers.requests.answers import FileSlice
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE
+from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.parked_memory import PARTITION_BYTES, REQUEST_BYTES
 from mpbroker.handlers.requests.permissions import READ_TOPIC
@@ -136,7 +136,7 @@ class Fetch:
         self.cold_bytes = self.cold_files = 0
         self.cold_since_ms: int | None = None
         # A long fetch is looked at in pieces; when somebody wants a look meanwhile, there is another one.
-        self.is_long = len(context.interests) >= LOOKED_UP_AT_ONCE
+        self.is_long = len(context.interests) >= LOOKUPS_PER_PIECE
         self._is_looking = self._look_is_wanted = False
 
     # ---- what the purgatory calls ----
@@ -198,7 +198,7 @@ class Fetch:
         """Find the table slots of all partitions that exist."""
         found = []
         for done, interest in enumerate(self.context.interests, start=1):
-            if self.exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            if self.exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
                 yield
             topic = self._topic(interest)
             if isinstance(topic, Topic) and interest.wanted.partition in topic.partitions:
@@ -273,7 +273,7 @@ class Fetch:
         unknown = yield from self._unknown()
         self.cold_bytes = self.cold_files = 0
         for i, interest in enumerate(self.context.interests):
-            if i and self.exchange.has_had_its_share(i, LOOKED_UP_AT_ONCE):
+            if i and self.exchange.has_had_its_share(i, LOOKUPS_PER_PIECE):
                 yield
             budget = self.limit - total if files < MOST_FILES else 0
             read = self._read(self._topic(interest), interest.wanted, budget, total == 0)
@@ -313,7 +313,7 @@ class Fetch:
         if self.unknown is None:
             found = []
             for i, interest in enumerate(self.context.interests):
-                if i and self.exchange.has_had_its_share(i, LOOKED_UP_AT_ONCE):
+                if i and self.exchange.has_had_its_share(i, LOOKUPS_PER_PIECE):
                     yield
                 topic = self._topic(interest)
                 is_known = isinstance(topic, Topic) and interest.wanted.partition in topic.partitions
@@ -345,7 +345,7 @@ class Fetch:
     def _count(self, answers: list[Answer], *, sent: bool) -> Generator[None]:
         meters = self.exchange.broker.meters
         for i, (interest, answer) in enumerate(zip(self.context.interests, answers, strict=True)):
-            if i and self.exchange.has_had_its_share(i, LOOKED_UP_AT_ONCE):
+            if i and self.exchange.has_had_its_share(i, LOOKUPS_PER_PIECE):
                 yield
             topic = self._topic(interest)
             if isinstance(topic, Topic):
@@ -496,7 +496,7 @@ def each_once(
     for done, topic in enumerate(topics, start=1):
         partitions = found.setdefault((topic.topic, topic.topic_id), {})
         partitions.update((wanted.partition, wanted) for wanted in topic.partitions)
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
     return [FetchRequest.FetchTopic(*key, list(each.values())) for key, each in found.items()]
 

@@ -14,7 +14,7 @@ from mpbroker.handlers.api_parts.acl_operations import cluster_operations, opera
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE, TOPICS_MAX
+from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE, TOPICS_MAX
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC
 from mpbroker.ipc.calls import CreatedTopics, CreateTopic, CreateTopics
@@ -117,7 +117,7 @@ def missing(exchange: ApiExchange) -> Generator[None, None, list[str]]:
             and exchange.broker.authorization.allows(exchange, DESCRIBE_TOPIC, name, is_told=False)
         ):
             found.append(name)
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
     return found
 
@@ -150,7 +150,7 @@ def described(exchange: ApiExchange) -> Generator[None, None, list[TopicAnswer]]
         else:
             continue
         done += 1 + len(topics[-1].partitions)
-        if done >= LOOKED_UP_AT_ONCE:
+        if done >= LOOKUPS_PER_PIECE:
             done, exchange.takes_long = 0, True
             yield
     return topics

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from mpbroker.handlers.api_parts.allowed_topics import name_of
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE, NAMED_MAX
+from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TOPIC
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode, error_code
@@ -125,17 +125,17 @@ def each_once(exchange: ApiExchange) -> Generator[None, None, list[AskedGroup]]:
                 indexes = dict.fromkeys(topic.partition_indexes)
                 named.setdefault((topic.name, topic.topic_id), {}).update(indexes)
                 done += 1
-                if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+                if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
                     yield
         done += 1
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
     found = []
     last = {group.group_id: group for group in groups}
     for done, (group, named) in enumerate(zip(last.values(), topics.values(), strict=True), start=1):
         whole = None if named is None else [AskedTopic(*key, [*indexes]) for key, indexes in named.items()]
         found.append(copy_of(group, whole))
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
     return found
 
@@ -231,7 +231,7 @@ class Refused:
                 self.groups.append(visible)
             else:
                 self._denied.add(group.group_id)
-            if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
                 yield
 
     def add_to(self, response: OffsetFetchResponse) -> OffsetFetchResponse:
@@ -255,7 +255,7 @@ class Refused:
         return name is None or allows(self._exchange, DESCRIBE_TOPIC, name, is_told=False)
 
 
-@api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed, elements_max=NAMED_MAX)
+@api(ApiKey.OFFSET_FETCH, 1, 10, name="OffsetFetch", failed=failed, elements_max=GROUP_IDS_MAX)
 def handle(exchange: ApiExchange) -> Generator[None, None, OffsetFetchResponse | None]:
     """The committed offsets of groups."""
     request = exchange.body

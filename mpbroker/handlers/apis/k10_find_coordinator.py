@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE, NAMED_MAX
+from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP, DESCRIBE_TRANSACTION, Need
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -49,7 +49,7 @@ def found(exchange: ApiExchange, need: Need) -> Generator[None, None, FindCoordi
             if exchange.allows(need, key)
             else refused_key(key, need.denied, need.denied.message)
         )
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
     return FindCoordinatorResponse(coordinators=coordinators)
 
@@ -72,7 +72,7 @@ def failed(exchange: ApiExchange, code: ErrorCode) -> FindCoordinatorResponse:
     return refused(exchange, code, code.message)
 
 
-@api(ApiKey.FIND_COORDINATOR, 0, 6, name="FindCoordinator", failed=failed, elements_max=NAMED_MAX)
+@api(ApiKey.FIND_COORDINATOR, 0, 6, name="FindCoordinator", failed=failed, elements_max=GROUP_IDS_MAX)
 def handle(
     exchange: ApiExchange,
 ) -> FindCoordinatorResponse | Generator[None, None, FindCoordinatorResponse]:

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from mpbroker.handlers.api_parts.acl_operations import NOT_ASKED, operations
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE, NAMED_MAX
+from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import DESCRIBE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -36,12 +36,12 @@ def shaped(
     for done, group in enumerate(groups if is_asked else (), start=1):
         may = operations(exchange, ResourceType.GROUP, group.group_id, is_asked)
         group.authorized_operations = NOT_ASKED if group.error_code else may
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
     return DescribeGroupsResponse(groups=groups + refused(denied, DESCRIBE_GROUP.denied))
 
 
-@api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed, elements_max=NAMED_MAX)
+@api(ApiKey.DESCRIBE_GROUPS, 0, 6, name="DescribeGroups", failed=failed, elements_max=GROUP_IDS_MAX)
 def handle(exchange: ApiExchange) -> Generator[None, None, DescribeGroupsResponse | None]:
     """State, members and assignment of classic groups."""
     allowed, denied = yield from exchange.split(DESCRIBE_GROUP, exchange.body.groups, str)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from mpbroker.handlers.api_parts.visible_lists import list_visible
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import FEW_MAX
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_CLUSTER, DESCRIBE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 
 
-@api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", is_forwarded=True, elements_max=FEW_MAX)
+@api(ApiKey.LIST_GROUPS, 0, 5, name="ListGroups", is_forwarded=True, elements_max=SMALL_REQUEST_ELEMENTS_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Lists groups, by state or type."""
     if exchange.broker.authorization.allows_cluster(exchange, DESCRIBE_CLUSTER, is_told=False):

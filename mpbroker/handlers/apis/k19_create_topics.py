@@ -17,7 +17,7 @@ from mpbroker.config.describe import describe_topic
 from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_coordinator
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE, TOPICS_MAX
+from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE, TOPICS_MAX
 from mpbroker.handlers.requests.permissions import CREATE_CLUSTER, CREATE_TOPIC, DESCRIBE_TOPIC_CONFIGS
 from mpbroker.ipc.calls import CreatedTopic, CreatedTopics, CreateTopic, CreateTopics
 from mpbroker.protocol.api_keys import ApiKey
@@ -160,7 +160,7 @@ def handle(exchange: ApiExchange) -> Generator[None, None, CreateTopicsResponse 
     asked: list[CreateTopic] = []
     may_create_all = exchange.broker.authorization.allows_cluster(exchange, CREATE_CLUSTER, is_told=False)
     for done, wanted in enumerate(exchange.body.topics, start=1):
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
         if not may_create_all and not exchange.allows(CREATE_TOPIC, wanted.name):
             code = CREATE_TOPIC.denied

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE
+from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.metadata import Topic
 from mpbroker.handlers.requests.permissions import DELETE_TOPIC
 from mpbroker.ipc import calls
@@ -77,7 +77,7 @@ def each_once(exchange: ApiExchange) -> Generator[None]:
     named: list[DeleteRecordsRequest.DeleteRecordsTopic] = exchange.body.topics
     topics: dict[str, dict[int, Wanted]] = {}
     for done, topic in enumerate(named, start=1):
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
         topics.setdefault(topic.name, {}).update((one.partition_index, one) for one in topic.partitions)
     named[:] = (
@@ -98,7 +98,7 @@ def handle(exchange: ApiExchange) -> Generator[None, None, DeleteRecordsResponse
         may = exchange.allows(DELETE_TOPIC, named.name)
         for one in named.partitions:
             done += 1
-            if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
                 yield
             found = checked(exchange, topic, one) if may else DELETE_TOPIC.denied
             if isinstance(found, ErrorCode):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import FEW_MAX
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.handlers.requests.permissions import IDEMPOTENT_WRITE
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -48,7 +48,7 @@ def taken(exchange: ApiExchange, found: int | None) -> None:
     name="InitProducerId",
     failed=failed,
     is_forwarded=True,
-    elements_max=FEW_MAX,
+    elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
 def handle(exchange: ApiExchange) -> InitProducerIdResponse | None:
     """The id of an idempotent producer; id and epoch of a transactional one."""

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import FEW_MAX
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
-@api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, name="AddOffsetsToTxn", is_forwarded=True, elements_max=FEW_MAX)
+@api(
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    0,
+    4,
+    name="AddOffsetsToTxn",
+    is_forwarded=True,
+    elements_max=SMALL_REQUEST_ELEMENTS_MAX,
+)
 def handle(exchange: ApiExchange) -> None:
     """Makes the offsets of a group part of a transaction."""
     exchange.broker.forwarding.pass_on(exchange)

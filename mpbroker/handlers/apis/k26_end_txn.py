@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import FEW_MAX
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.protocol.api_keys import ApiKey
 
 
-@api(ApiKey.END_TXN, 0, 5, name="EndTxn", is_forwarded=True, elements_max=FEW_MAX)
+@api(ApiKey.END_TXN, 0, 5, name="EndTxn", is_forwarded=True, elements_max=SMALL_REQUEST_ELEMENTS_MAX)
 def handle(exchange: ApiExchange) -> None:
     """Commits or aborts a transaction, durably before it answers."""
     exchange.broker.forwarding.pass_on(exchange)

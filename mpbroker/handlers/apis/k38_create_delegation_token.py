@@ -13,7 +13,7 @@ from mpbroker.handlers.api_parts.coordinator_questions import Unanswered, ask_co
 from mpbroker.handlers.api_parts.token_requests import NO_TIME_MS, may_ask_for_tokens
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import FEW_MAX
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.handlers.requests.permissions import CREATE_TOKENS
 from mpbroker.ipc.calls import CreatedToken, CreateToken
 from mpbroker.ipc.session import PRINCIPAL_BYTES_MAX
@@ -94,7 +94,7 @@ def created(exchange: ApiExchange, answer: CreatedToken | Unanswered) -> None:
     3,
     name="CreateDelegationToken",
     failed=failed,
-    elements_max=FEW_MAX,
+    elements_max=SMALL_REQUEST_ELEMENTS_MAX,
 )
 def handle(exchange: ApiExchange) -> Response | None:
     """Makes a token for logging in as its owner."""

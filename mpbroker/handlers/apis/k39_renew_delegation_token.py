@@ -8,7 +8,7 @@ from __future__ import annotations
 from mpbroker.handlers.api_parts.token_requests import NO_TIME_MS, change_token
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import FEW_MAX
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.ipc.calls import ChangeToken
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -20,7 +20,14 @@ def failed(_exchange: ApiExchange, code: ErrorCode) -> Response:
     return Response(code, NO_TIME_MS)
 
 
-@api(ApiKey.RENEW_DELEGATION_TOKEN, 1, 2, name="RenewDelegationToken", failed=failed, elements_max=FEW_MAX)
+@api(
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    1,
+    2,
+    name="RenewDelegationToken",
+    failed=failed,
+    elements_max=SMALL_REQUEST_ELEMENTS_MAX,
+)
 def handle(exchange: ApiExchange) -> Message | None:
     """Lets a token live longer."""
     body = exchange.body

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import NAMED_MAX
+from mpbroker.handlers.requests.limits import GROUP_IDS_MAX
 from mpbroker.handlers.requests.permissions import DELETE_GROUP
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -24,7 +24,7 @@ def refused(names: list[str], code: ErrorCode) -> list[DeleteGroupsResponse.Dele
     return [DeleteGroupsResponse.DeletableGroupResult(name, code) for name in dict.fromkeys(names)]
 
 
-@api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed, elements_max=NAMED_MAX)
+@api(ApiKey.DELETE_GROUPS, 0, 2, name="DeleteGroups", failed=failed, elements_max=GROUP_IDS_MAX)
 def handle(exchange: ApiExchange) -> Generator[None, None, DeleteGroupsResponse | None]:
     """Deletes groups without members, and their offsets."""
     allowed, denied = yield from exchange.split(DELETE_GROUP, exchange.body.groups_names, str)

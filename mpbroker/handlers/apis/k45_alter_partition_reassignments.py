@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE
+from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse
@@ -64,7 +64,7 @@ def handle(exchange: ApiExchange) -> Generator[None, None, AlterPartitionReassig
             result = Result(one.partition_index, *outcome(exchange, topic.name, one))
             responses[-1].partitions.append(result)
             done += 1
-            if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
                 yield
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=body.allow_replication_factor_change,

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.log_questions import ask_owners
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE
+from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import READ_TOPIC
 from mpbroker.ipc import calls
 from mpbroker.ipc.calls import PartitionProducers, Producers, TellProducers
@@ -78,7 +78,7 @@ def handle(exchange: ApiExchange) -> Generator[None, None, DescribeProducersResp
     for of_topic in response.topics:
         topic = exchange.broker.metadata.by_name.get(of_topic.name)
         done += 1
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
         if not exchange.allows(READ_TOPIC, of_topic.name):
             for result in of_topic.partitions:
@@ -86,7 +86,7 @@ def handle(exchange: ApiExchange) -> Generator[None, None, DescribeProducersResp
             continue
         for result in of_topic.partitions:
             done += 1
-            if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+            if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
                 yield
             found = (
                 exchange.broker.partition(topic, result.partition_index)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import LOOKED_UP_AT_ONCE, NAMED_MAX
+from mpbroker.handlers.requests.limits import GROUP_IDS_MAX, LOOKUPS_PER_PIECE
 from mpbroker.handlers.requests.permissions import DESCRIBE_TOPIC, DESCRIBE_TRANSACTION
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
@@ -34,12 +34,14 @@ def visible(
     allows = exchange.broker.authorization.allows
     for done, state in enumerate(states, start=1):
         state.topics = [t for t in state.topics if allows(exchange, DESCRIBE_TOPIC, t.topic, is_told=False)]
-        if exchange.has_had_its_share(done, LOOKED_UP_AT_ONCE):
+        if exchange.has_had_its_share(done, LOOKUPS_PER_PIECE):
             yield
     return DescribeTransactionsResponse(transaction_states=states + denials)
 
 
-@api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, name="DescribeTransactions", failed=failed, elements_max=NAMED_MAX)
+@api(
+    ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, name="DescribeTransactions", failed=failed, elements_max=GROUP_IDS_MAX
+)
 def handle(exchange: ApiExchange) -> Generator[None, None, DescribeTransactionsResponse | None]:
     """Producer, state and partitions of transactional ids."""
     allowed, denied = yield from exchange.split(DESCRIBE_TRANSACTION, exchange.body.transactional_ids, str)

@@ -9,12 +9,19 @@ from __future__ import annotations
 from mpbroker.handlers.api_parts.visible_lists import list_visible
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.broker import ApiExchange
-from mpbroker.handlers.requests.limits import FEW_MAX
+from mpbroker.handlers.requests.limits import SMALL_REQUEST_ELEMENTS_MAX
 from mpbroker.handlers.requests.permissions import DESCRIBE_TRANSACTION
 from mpbroker.protocol.api_keys import ApiKey
 
 
-@api(ApiKey.LIST_TRANSACTIONS, 0, 2, name="ListTransactions", is_forwarded=True, elements_max=FEW_MAX)
+@api(
+    ApiKey.LIST_TRANSACTIONS,
+    0,
+    2,
+    name="ListTransactions",
+    is_forwarded=True,
+    elements_max=SMALL_REQUEST_ELEMENTS_MAX,
+)
 def handle(exchange: ApiExchange) -> None:
     """Lists transactional ids, by state, producer, duration or pattern."""
     if not exchange.broker.authorization.is_on:

@@ -21,10 +21,10 @@ from mpbroker.handlers.requests.limits import (
     DECODED_AT_ONCE,
     ENCODED_AT_ONCE,
     KEPT_BYTES,
-    LOOKED_INTO_BYTES,
-    LOOKED_UP_AT_ONCE,
+    LOOKUPS_PER_PIECE,
     RESPONSE_BYTES_MAX,
-    SEARCHED_AT_ONCE,
+    SEARCHES_PER_PIECE,
+    UNCOUNTED_BODY_BYTES,
 )
 from mpbroker.handlers.requests.permissions import ADMINISTRATION, Need
 from mpbroker.handlers.requests.request_log import describe
@@ -240,7 +240,7 @@ class Exchange:
         assert self._frame is not None
         try:
             self.client_id = client_id_of(self._frame)
-            if self.body_bytes > LOOKED_INTO_BYTES:
+            if self.body_bytes > UNCOUNTED_BODY_BYTES:
                 key, at, most = self.slot.api_key, self.slot.body, self.api.elements_max
                 self.elements = count_elements(key, self.version, self._frame, at, most)
                 if self._names_too_many():
@@ -408,7 +408,7 @@ class Exchange:
 
         `at_once` is how many are done without a pause; as a rule those that may need a disk read.
         """
-        if done % (SEARCHED_AT_ONCE if at_once is None else at_once):
+        if done % (SEARCHES_PER_PIECE if at_once is None else at_once):
             return False
         self.takes_long = True
         return True
@@ -426,7 +426,7 @@ class Exchange:
             name = name_of(one)
             may = name is None or self.allows(need, name)
             (allowed if may else denied).append(one)
-            if self.has_had_its_share(looked_up, LOOKED_UP_AT_ONCE):
+            if self.has_had_its_share(looked_up, LOOKUPS_PER_PIECE):
                 yield
         return allowed, denied
 

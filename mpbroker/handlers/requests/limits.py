@@ -9,15 +9,16 @@ PARTITIONS_MAX = 40_000
 # Requests about topics alone.
 TOPICS_MAX = 20_000
 # Requests about groups or transactional ids: an administrator's client asks for all of them at once.
-NAMED_MAX = 50_000
+GROUP_IDS_MAX = 50_000
 # Requests by which administrators change much at once, and those that describe users.
 # (Kafka: QuorumController.MAX_RECORDS_PER_USER_OP)
 CHANGES_MAX = 10_000
-# Requests about the members of one group, and those without a long list.
+# Requests about the members of one group.
 MEMBERS_MAX = 10_000
-FEW_MAX = 1_000
-# Shorter bodies are not looked into: each element takes at least a byte.
-LOOKED_INTO_BYTES = 1_000
+# Requests without a long list.
+SMALL_REQUEST_ELEMENTS_MAX = 1_000
+# The elements of shorter bodies are not counted: each takes at least a byte, so they cannot be too many.
+UNCOUNTED_BODY_BYTES = 1_000
 # A request that waits keeps so much of what its client has sent.
 KEPT_BYTES = 4_096
 # A request with more elements is decoded in pieces, between other work.
@@ -28,6 +29,6 @@ ENCODED_AT_ONCE = 2_000
 RESPONSE_BYTES_MAX = 32 << 20
 
 # Items that may need a disk read, or have a long answer, done before the handler looks at its other work.
-SEARCHED_AT_ONCE = 32
+SEARCHES_PER_PIECE = 32
 # Items that need a few look-ups each: some milliseconds.
-LOOKED_UP_AT_ONCE = 1_000
+LOOKUPS_PER_PIECE = 1_000

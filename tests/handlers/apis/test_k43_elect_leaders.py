@@ -77,7 +77,7 @@ def test_an_election_of_a_kind_that_is_not_known(ready: Rig) -> None:
 def test_others_are_served_while_many_partitions_are_looked_at(
     ready: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers_exchange, "SEARCHED_AT_ONCE", 1)
+    monkeypatch.setattr(handlers_exchange, "SEARCHES_PER_PIECE", 1)
     ready.processor.send(request_frame(ELECT, 2, ElectLeadersRequest(PREFERRED, None)))
     ready.turn()
     assert ready.handler.has_heavy()

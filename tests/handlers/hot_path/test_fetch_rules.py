@@ -340,7 +340,7 @@ def test_others_are_served_while_many_partitions_are_searched(
     log.rig.processor.send(frame)
     log.rig.turn()
     expected = log.rig.answer(key, 4)
-    monkeypatch.setattr(exchange, "SEARCHED_AT_ONCE", 1)
+    monkeypatch.setattr(exchange, "SEARCHES_PER_PIECE", 1)
     log.rig.processor.send(frame, connection=1)
     log.rig.turn()
     served = 0

@@ -1,4 +1,4 @@
-"""Making the page of metrics: one look at the counters, at /proc and at what groups have committed.
+"""The page of metrics for Prometheus: one look at the counters, at /proc and at what groups have committed.
 
 Whoever asks while a page is being made, or shortly after, gets that page: asking often must not take a
 processor away from clients.
@@ -11,11 +11,11 @@ import logging
 import time
 from typing import Final
 
-from mpbroker.exporter import jmx_names, own_metrics, partitions
+from mpbroker.exporter import kafka_metrics, mpbroker_metrics, partition_metrics
 from mpbroker.exporter.committed_offsets import CommittedOffsets
 from mpbroker.exporter.exposition import Page
 from mpbroker.exporter.processes import ProcessLooker
-from mpbroker.ipc import readiness, topology
+from mpbroker.ipc import health, topology
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.families import View
@@ -35,7 +35,7 @@ PIECE_S: Final = 0.02
 log = logging.getLogger("mpbroker.exporter")
 
 
-class Scraper:
+class MetricsPage:
     """The maker of pages for one broker."""
 
     def __init__(self, context: ProcessContext) -> None:
@@ -50,7 +50,7 @@ class Scraper:
         self._fresh_until = 0.0
         self._took_s = 0.0
 
-    async def page(self) -> bytes | None:
+    async def fresh(self) -> bytes | None:
         """Return a page that is fresh enough; None if it cannot be made, and then the log says why."""
         if time.monotonic() < self._fresh_until:
             return self._page
@@ -102,19 +102,21 @@ class Scraper:
         pids, roles = self._memory.words("pids"), self._memory.words("roles")
         incarnations = {role: roles.load(role) for role in range(topology.PROCESSES)}
         alive = {role: pid for role in range(topology.PROCESSES) if (pid := pids.load(role))}
-        own_metrics.write_broker(
-            now, ready=not readiness.problems(config, self._memory), scrape_s=self._took_s, page=page
+        mpbroker_metrics.write_broker(
+            now, ready=not health.reasons_not_ready(config, self._memory), scrape_s=self._took_s, page=page
         )
-        own_metrics.write_processes(now, incarnations, self._looker.look(alive), page)
-        own_metrics.write_rings(self._memory, incarnations, page)
-        own_metrics.write_work(now, page)
-        own_metrics.write_recovery(readiness.going_on(config, self._memory), config.log_dirs, page)
+        mpbroker_metrics.write_processes(now, incarnations, self._looker.look(alive), page)
+        mpbroker_metrics.write_rings(self._memory, incarnations, page)
+        mpbroker_metrics.write_work(now, page)
+        mpbroker_metrics.write_recovery(
+            health.recoveries_under_way(config, self._memory), config.log_dirs, page
+        )
         self._context.counters.beat()
-        jmx_names.write(View(now, self._earlier(now)), page)
+        kafka_metrics.write(View(now, self._earlier(now)), page)
         self._context.counters.beat()
-        partitions.write_topics(now.logs, config.node_id, page)
-        left_out = partitions.write_groups(self._committed.groups, now.logs, page)
-        own_metrics.write_offsets(self._committed, left_out, page)
+        partition_metrics.write_topics(now.logs, config.node_id, page)
+        left_out = partition_metrics.write_groups(self._committed.groups, now.logs, page)
+        mpbroker_metrics.write_offsets(self._committed, left_out, page)
         return page.text()
 
     def _earlier(self, now: Snapshot) -> Snapshot | None:

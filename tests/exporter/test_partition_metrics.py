@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mpbroker.exporter import partitions
+from mpbroker.exporter import partition_metrics
 from mpbroker.exporter.committed_offsets import GroupSeen
 from mpbroker.exporter.exposition import Page
 from mpbroker.metrics.snapshot import LogSeen
@@ -25,7 +25,7 @@ def samples(page: Page) -> dict[tuple[str, ...], float]:
 
 def test_a_partition_that_is_offline_has_no_leader() -> None:
     page = Page()
-    partitions.write_topics([seen("t", 0, 10), seen("t", 1, 20, usable=False)], 7, page)
+    partition_metrics.write_topics([seen("t", 0, 10), seen("t", 1, 20, usable=False)], 7, page)
     found = samples(page)
     assert found["kafka_topic_partitions", "t"] == 2
     assert found["kafka_topic_partition_current_offset", "0", "t"] == 10
@@ -40,7 +40,7 @@ def test_a_partition_that_is_offline_has_no_leader() -> None:
 
 def test_the_metadata_of_the_broker_are_no_topic() -> None:
     page = Page()
-    partitions.write_topics([seen("__cluster_metadata", 0, 10)], 1, page)
+    partition_metrics.write_topics([seen("__cluster_metadata", 0, 10)], 1, page)
     assert samples(page) == {("kafka_brokers",): 1}
 
 
@@ -50,7 +50,7 @@ def test_lag_is_what_a_group_has_yet_to_read() -> None:
         "g": GroupSeen({("t", 0): 4, ("t", 1): 20, ("gone", 0): 5}, members=2),
         'odd "one"\n': GroupSeen({("t", 0): 99}),
     }
-    partitions.write_groups(groups, [seen("t", 0, 10), seen("t", 1, 20)], page)
+    partition_metrics.write_groups(groups, [seen("t", 0, 10), seen("t", 1, 20)], page)
     found = samples(page)
     assert found["kafka_consumergroup_lag", "g", "0", "t"] == 6
     assert found["kafka_consumergroup_lag", "g", "1", "t"] == 0
@@ -66,14 +66,14 @@ def test_lag_is_what_a_group_has_yet_to_read() -> None:
 def test_a_page_has_room_for_so_many_offsets_and_says_how_many_it_lacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partitions, "MOST_GROUP_OFFSETS", 3)
+    monkeypatch.setattr(partition_metrics, "MOST_GROUP_OFFSETS", 3)
     page = Page()
     groups = {f"g{number}": GroupSeen({("t", 0): 1, ("t", 1): 1}) for number in range(4)}
-    assert partitions.write_groups(groups, [seen("t", 0, 10), seen("t", 1, 20)], page) == 5
+    assert partition_metrics.write_groups(groups, [seen("t", 0, 10), seen("t", 1, 20)], page) == 5
     assert sum(key[0] == "kafka_consumergroup_lag" for key in samples(page)) == 3
 
 
 def test_a_group_whose_name_is_no_text_breaks_no_page() -> None:
     page = Page()
-    partitions.write_groups({"\udc80": GroupSeen({("t", 0): 1})}, [seen("t", 0, 10)], page)
+    partition_metrics.write_groups({"\udc80": GroupSeen({("t", 0): 1})}, [seen("t", 0, 10)], page)
     assert samples(page)["kafka_consumergroup_lag", "?", "0", "t"] == 9

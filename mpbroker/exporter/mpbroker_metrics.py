@@ -296,9 +296,9 @@ def write_work(now: Snapshot, page: Page) -> None:
     page.add(SCRUB_LEFT, max(now.get(SCRUBBER, whole) - now.get(SCRUBBER, done), 0))
 
 
-def write_recovery(going_on: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:
+def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:
     """Write what recovery has yet to do; 0 where it is over."""
-    left = {one.log_dir: one for one in going_on}
+    left = {one.log_dir: one for one in under_way}
     for number, path in enumerate(log_dirs):
         # A path may be no UTF-8; as DirSizes has it.
         labels = {"log_dir": os.fsencode(path).decode(errors="backslashreplace")}

@@ -1,9 +1,9 @@
-"""Topics that are being opened, and topics that are being removed, a time slice at a time.
+"""The work on topics that are being opened or removed, a piece at a time.
 
-A topic may have thousands of partitions, and a client may name a thousand topics. So the log worker does
-either kind for a moment, topic by topic in the order of the calls, and appends before it goes on. The two
-kinds take turns: nobody who deletes a topic waits until a large one is made. A topic whose name another one
-still has, which is being removed, waits for that alone (`LogManager`).
+A topic may have thousands of partitions, and a client may name a thousand topics. The log worker therefore
+works on them for a moment, in the order of the calls, and appends before it goes on. Openings and removals
+take turns, so that nobody who deletes a topic waits until a large one is made. A topic may wait for another
+one of the same name that is still being removed; it waits for nothing else (`LogManager`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from mpbroker.protocol.errors import ErrorCode
 _log = logging.getLogger("mpbroker.log")
 
 # Steps towards an answer, and the call to answer (None: no caller).
-_Job: TypeAlias = tuple[Call | None, Generator[None, None, calls.Message]]
+_Work: TypeAlias = tuple[Call | None, Generator[None, None, calls.Message]]
 
 
-class TopicJobs:
-    """`answer` sends an answer to a call."""
+class TopicWork:
+    """The openings and removals of topics that are under way. `answer` sends the answer to a call."""
 
     def __init__(self, manager: LogManager, answer: Callable[[Call, calls.Message], None]) -> None:
         self._manager = manager
         self._answer = answer
         # The first topic comes first.
-        self._opening: deque[_Job] = deque()
-        self._removing: deque[_Job] = deque()
+        self._opening: deque[_Work] = deque()
+        self._removing: deque[_Work] = deque()
         self._awaiting = 0
 
     def __bool__(self) -> bool:
@@ -62,7 +62,7 @@ class TopicJobs:
         self._opening.append((call, steps))
 
     def advance(self) -> bool:
-        """Work for a time slice on the first topic of each kind. Return whether there was something to do."""
+        """Do a piece of work on the first topic of each kind. Return whether there was something to do."""
         self._awaiting = 0
         had_work = bool(self)
         self._advance(self._opening, "opened")
@@ -70,14 +70,17 @@ class TopicJobs:
         return had_work
 
     def advance_removals(self) -> None:
-        """Work for a time slice on the first removal."""
+        """Do a piece of work on the first removal."""
         self._advance(self._removing, "removed")
 
-    def _advance(self, jobs: deque[_Job], done: str) -> None:
-        """A step that takes some syncs is the last, since producers wait for the round after it."""
-        if not jobs:
+    def _advance(self, waiting: deque[_Work], done: str) -> None:
+        """Take steps of the first topic until its time is over, or until one waits for the I/O thread.
+
+        Producers wait for the round that comes after these steps.
+        """
+        if not waiting:
             return
-        call, steps = jobs[0]
+        call, steps = waiting[0]
         leave_at = time.monotonic() + self._manager.recovery_scheduler.stay_s
         io_thread = self._manager.io_thread
         answer: calls.Message
@@ -93,7 +96,7 @@ class TopicJobs:
         except OSError as error:
             _log.error("a topic cannot be %s: %s", done, error)
             answer = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-        jobs.popleft()
+        waiting.popleft()
         self._manager.say("running")
         if call is not None:
             self._answer(call, answer)
@@ -106,13 +109,13 @@ class TopicJobs:
         self._removing = deque(
             (None if call is None or call.owner == role else call, steps) for call, steps in self._removing
         )
-        self._stop_opening([job for job in self._opening if job[0] is None or job[0].owner != role])
+        self._stop_opening([work for work in self._opening if work[0] is None or work[0].owner != role])
 
     def stop_opening(self) -> None:
         """Drop the topics that are to be opened, before a stop."""
         self._stop_opening([])
 
-    def _stop_opening(self, left: Iterable[_Job]) -> None:
+    def _stop_opening(self, left: Iterable[_Work]) -> None:
         """Open nothing but what is `left`. Go on with removals that were in the way of the others."""
         self._opening = deque(left)
         unfinished = self._manager.removal.unfinished()

@@ -25,19 +25,19 @@ SUPERVISOR_SILENT_S = 30.0
 HANG_TIMEOUTS = 12
 
 
-def going_on(config: BrokerConfig, memory: SharedMemory) -> list[Progress]:
+def recoveries_under_way(config: BrokerConfig, memory: SharedMemory) -> list[Progress]:
     """Return the progress of each log directory that is still being recovered."""
     words = memory.words("recovery")
     rows = [read_progress(words, config.log_workers, number) for number in range(len(config.log_dirs))]
     return [row for row in rows if row.goes_on]
 
 
-def problems(config: BrokerConfig, memory: SharedMemory) -> list[str]:
+def reasons_not_ready(config: BrokerConfig, memory: SharedMemory) -> list[str]:
     """Return why the broker is not ready, none if it is."""
     found = [
         f"recovering {config.log_dirs[one.log_dir]}: {one.partitions_left} partitions and "
         f"{one.bytes_left} bytes left"
-        for one in going_on(config, memory)
+        for one in recoveries_under_way(config, memory)
     ]
     for needed, why in _needed(config):
         if not any(_serves(memory, role) for role in needed):
@@ -51,7 +51,7 @@ def problems(config: BrokerConfig, memory: SharedMemory) -> list[str]:
     return found
 
 
-def silent(config: BrokerConfig, memory: SharedMemory) -> list[str]:
+def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[str]:
     """Return the processes that do not move any more, none if the broker lives.
 
     One that starts or recovers may be silent: the supervisor judges that. One that waits for its disk may be,

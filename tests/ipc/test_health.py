@@ -9,7 +9,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
-from mpbroker.ipc import readiness
+from mpbroker.ipc import health
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import Order, ProcessContext, State
 from mpbroker.ipc.progress import Progress, write_progress
@@ -55,8 +55,8 @@ def tree(memory: SharedMemory) -> Tree:
 
 
 def test_one_process_of_each_kind_is_enough(tree: Tree) -> None:
-    assert readiness.problems(CONFIG, tree.memory) == []
-    assert readiness.silent(CONFIG, tree.memory) == []
+    assert health.reasons_not_ready(CONFIG, tree.memory) == []
+    assert health.unresponsive_processes(CONFIG, tree.memory) == []
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,15 @@ def test_one_process_of_each_kind_is_enough(tree: Tree) -> None:
 )
 def test_a_role_that_does_not_serve_is_named(tree: Tree, role: int, why: str, words: str, word: int) -> None:
     tree.memory.words(words).store(role, word)
-    assert readiness.problems(CONFIG, tree.memory) == [why]
+    assert health.reasons_not_ready(CONFIG, tree.memory) == [why]
 
 
 def test_a_recovery_is_told_with_what_is_left(tree: Tree) -> None:
     words = tree.memory.words("recovery")
     write_progress(words, 0, Progress(0, True, 5, 2, 100, 30, 1.0))
-    assert readiness.problems(CONFIG, tree.memory) == ["recovering /data: 3 partitions and 70 bytes left"]
+    assert health.reasons_not_ready(CONFIG, tree.memory) == [
+        "recovering /data: 3 partitions and 70 bytes left"
+    ]
 
 
 def test_each_listener_has_to_accept(memory: SharedMemory) -> None:
@@ -89,10 +91,10 @@ def test_each_listener_has_to_accept(memory: SharedMemory) -> None:
     inside = Listener("IN", "PLAINTEXT", "127.0.0.1", 1)
     config = BrokerConfig(listeners=(*CONFIG.listeners, inside), log_dirs=("/data",))
     tree.accept(0)
-    assert readiness.problems(config, memory) == ["listener IN://127.0.0.1:1 does not accept yet"]
+    assert health.reasons_not_ready(config, memory) == ["listener IN://127.0.0.1:1 does not accept yet"]
     # One that was removed while the broker ran is missed by nobody.
     memory.listener_counts(1).set(ListenerCount.STATE, ListenerState.REMOVED)
-    assert readiness.problems(config, memory) == []
+    assert health.reasons_not_ready(config, memory) == []
 
 
 def test_a_control_plane_has_processes_of_its_own(tree: Tree) -> None:
@@ -100,13 +102,13 @@ def test_a_control_plane_has_processes_of_its_own(tree: Tree) -> None:
     listeners = (*CONFIG.listeners, inside)
     config = BrokerConfig(listeners=listeners, log_dirs=("/data",), control_plane_listener_name="IN")
     tree.accept(1)
-    assert readiness.problems(config, tree.memory) == [
+    assert health.reasons_not_ready(config, tree.memory) == [
         "the control-plane acceptor does not serve",
         "no processor serves behind the control-plane acceptor",
         "no handler serves behind the control-plane acceptor",
     ]
     tree.serve(CONTROL_ACCEPTOR, CONTROL_PROCESSOR, CONTROL_HANDLER)
-    assert readiness.problems(config, tree.memory) == []
+    assert health.reasons_not_ready(config, tree.memory) == []
 
 
 def test_who_has_never_moved_is_silent_unless_it_starts_or_waits_for_its_disk(
@@ -115,12 +117,14 @@ def test_who_has_never_moved_is_silent_unless_it_starts_or_waits_for_its_disk(
     silent = handler(4)
     tree.serve(silent)
     tree.memory.counters(silent).clear()
-    assert [one.partition(" has")[0] for one in readiness.silent(CONFIG, tree.memory)] == ["handler 4"]
-    monkeypatch.setattr(readiness, "look_at", lambda _pid: ("D", 0))
-    assert readiness.silent(CONFIG, tree.memory) == []
+    assert [one.partition(" has")[0] for one in health.unresponsive_processes(CONFIG, tree.memory)] == [
+        "handler 4"
+    ]
+    monkeypatch.setattr(health, "look_at", lambda _pid: ("D", 0))
+    assert health.unresponsive_processes(CONFIG, tree.memory) == []
     monkeypatch.undo()
     tree.memory.words("states").store(silent, State.STARTING)
-    assert readiness.silent(CONFIG, tree.memory) == []
+    assert health.unresponsive_processes(CONFIG, tree.memory) == []
 
 
 def test_a_process_that_has_just_become_ready_is_not_silent(tree: Tree) -> None:
@@ -128,4 +132,4 @@ def test_a_process_that_has_just_become_ready_is_not_silent(tree: Tree) -> None:
     context.counters.restart()
     tree.memory.words("roles").store(SCRUBBER, 1)
     context.ready()
-    assert readiness.silent(CONFIG, tree.memory) == []
+    assert health.unresponsive_processes(CONFIG, tree.memory) == []

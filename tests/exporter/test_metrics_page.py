@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.exporter import scrape
+from mpbroker.exporter import metrics_page
 from mpbroker.exporter.app import App
 from mpbroker.exporter.http_server import Message
-from mpbroker.exporter.scrape import Scraper
+from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import EXPORTER, SharedMemory
 from mpbroker.metrics import snapshot
@@ -22,8 +22,8 @@ from shm.region import Region
 
 
 @pytest.fixture
-def scraper(memory: SharedMemory, tmp_path: Path) -> Iterator[Scraper]:
-    made = Scraper(ProcessContext(EXPORTER, memory, BrokerConfig(log_dirs=(str(tmp_path),))))
+def metrics(memory: SharedMemory, tmp_path: Path) -> Iterator[MetricsPage]:
+    made = MetricsPage(ProcessContext(EXPORTER, memory, BrokerConfig(log_dirs=(str(tmp_path),))))
     yield made
     made.close()
 
@@ -41,15 +41,15 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Region]:
     return found
 
 
-def test_a_broker_that_has_counted_nothing_has_a_page(scraper: Scraper) -> None:
-    page = asyncio.run(scraper.page())
+def test_a_broker_that_has_counted_nothing_has_a_page(metrics: MetricsPage) -> None:
+    page = asyncio.run(metrics.fresh())
     assert page is not None
     assert b"mpbroker_ready 0.0\n" in page
 
 
-def test_whoever_asks_at_once_gets_the_same_page(scraper: Scraper, looks: list[Region]) -> None:
+def test_whoever_asks_at_once_gets_the_same_page(metrics: MetricsPage, looks: list[Region]) -> None:
     async def ask() -> list[bytes | None]:
-        return await asyncio.gather(*(scraper.page() for _ in range(10)))
+        return await asyncio.gather(*(metrics.fresh() for _ in range(10)))
 
     pages = asyncio.run(ask())
     assert len(looks) == 1
@@ -57,25 +57,25 @@ def test_whoever_asks_at_once_gets_the_same_page(scraper: Scraper, looks: list[R
 
 
 def test_a_page_is_given_out_while_it_is_fresh(
-    scraper: Scraper, looks: list[Region], monkeypatch: pytest.MonkeyPatch
+    metrics: MetricsPage, looks: list[Region], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask_twice() -> None:
-        await scraper.page()
-        await scraper.page()
+        await metrics.fresh()
+        await metrics.fresh()
 
-    monkeypatch.setattr(scrape, "FRESH_FACTOR", 1e9)
+    monkeypatch.setattr(metrics_page, "FRESH_FACTOR", 1e9)
     asyncio.run(ask_twice())
     assert len(looks) == 1
-    scraper._fresh_until = 0.0
-    monkeypatch.setattr(scrape, "FRESH_FACTOR", 0.0)
+    metrics._fresh_until = 0.0
+    monkeypatch.setattr(metrics_page, "FRESH_FACTOR", 0.0)
     asyncio.run(ask_twice())
     assert len(looks) == 3
 
 
-def test_who_goes_away_takes_no_page_from_others(scraper: Scraper, looks: list[Region]) -> None:
+def test_who_goes_away_takes_no_page_from_others(metrics: MetricsPage, looks: list[Region]) -> None:
     async def ask() -> bytes | None:
-        first = asyncio.create_task(scraper.page())
-        second = asyncio.create_task(scraper.page())
+        first = asyncio.create_task(metrics.fresh())
+        second = asyncio.create_task(metrics.fresh())
         await asyncio.sleep(0)
         first.cancel()
         return await second
@@ -85,7 +85,7 @@ def test_who_goes_away_takes_no_page_from_others(scraper: Scraper, looks: list[R
 
 
 def test_a_page_that_cannot_be_made_is_a_503_and_one_line(
-    scraper: Scraper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(_public: Region) -> Snapshot:
         raise RuntimeError("no page")
@@ -101,7 +101,7 @@ def test_a_page_that_cannot_be_made_is_a_503_and_one_line(
         raise AssertionError("nothing is read")
 
     async def ask() -> None:
-        app = App(scraper.page, list, list)
+        app = App(metrics.fresh, list, list)
         for _ in range(3):
             await app({"type": "http", "path": "/metrics", "method": "GET", "headers": []}, receive, send)
 

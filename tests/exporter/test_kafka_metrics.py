@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.exporter.exposition import Page
-from mpbroker.exporter.jmx_names import _write_bean
+from mpbroker.exporter.kafka_metrics import _write_bean
 from mpbroker.metrics.families import Bean
 
 HISTOGRAM = {"Count": 4.0, "Mean": 2.5, "Max": 9.0, "Min": 1.0, "StdDev": 1.0}
