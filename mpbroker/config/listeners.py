@@ -15,6 +15,9 @@ from mpbroker.config.protocols import PROTOCOLS
 DEFAULT_PROTOCOL_MAP = {protocol: protocol for protocol in PROTOCOLS}
 META_ADDRESSES = ("0.0.0.0",)
 WILDCARDS = ("", "0.0.0.0", "::")
+# Where this host reaches each of them.
+LOOPBACKS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}
+PORT_MAX = 65535
 # The number of listeners that a broker may serve in its life.
 MAX_LISTENERS = 256
 # sockaddr_un.sun_path, with the zero at its end (unix(7)).
@@ -85,6 +88,38 @@ def parse_http_listener(text: str) -> Listener | None:
     return _parse_one(f"HTTP://{text}", {"HTTP": "PLAINTEXT"})
 
 
+def parse_host_port(text: str) -> tuple[str, int]:
+    """Parse HOST:PORT, IPv6 addresses in brackets; the host may be empty. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > PORT_MAX:
+        raise ValueError(f"'{text}' is not HOST:PORT")
+    return host, int(port)
+
+
+def port_of(listener: str) -> int | None:
+    """Return the port of NAME://HOST:PORT; None of a Unix socket."""
+    try:
+        return parse_host_port(listener.partition("://")[2])[1]
+    except ValueError:
+        return None
+
+
+def reachable(address: str) -> str:
+    """Return where clients on this host reach a listener's HOST:PORT, which may stand for all addresses.
+
+    A socket path stays as it is.
+    """
+    try:
+        host, port = parse_host_port(address)
+    except ValueError:
+        return address
+    return f"{LOOPBACKS[host]}:{port}" if host in LOOPBACKS else address
+
+
 def check_all(listeners: tuple[Listener, ...], *, unique_ports: bool = True) -> None:
     """Check that listeners can be served together. Raises ValueError, which names those that cannot."""
     names = [listener.name for listener in listeners]
@@ -124,8 +159,8 @@ def _parse_one(entry: str, protocols: dict[str, str]) -> Listener:
             raise ValueError(f"'{entry}': a socket's path has at most {PATH_BYTES_MAX} bytes")
         return Listener(name, protocols[name], "", 0, unix["path"])
     port = int(match["port"])
-    if port > 65535:
-        raise ValueError(f"'{entry}' has port {port}; ports end at 65535")
+    if port > PORT_MAX:
+        raise ValueError(f"'{entry}' has port {port}; ports end at {PORT_MAX}")
     if match["ipv6"] and not _is_address(match["ipv6"], 6):
         raise ValueError(f"'{entry}': '{match['ipv6']}' is not an IPv6 address")
     return Listener(name, protocols[name], match["ipv6"] or match["host"] or "", port)

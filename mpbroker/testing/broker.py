@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from mpbroker.config.listeners import reachable
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing.errors import BrokerFailed
 
@@ -186,7 +187,7 @@ class Broker:
         """Return the address of each listener by name, as `host:port` or `unix:/path`."""
         if not self._bound:
             raise BrokerFailed("the broker has no ports yet: start it, or use it in a with statement")
-        return {name: _reachable(at) for name, at in self._bound.items()}
+        return {name: reachable(at) for name, at in self._bound.items()}
 
     @property
     def log_dir(self) -> Path:
@@ -436,13 +437,6 @@ class Broker:
                 shutil.rmtree(directory, ignore_errors=True)
         self._directory = self._memory = None
         self._bound = {}
-
-
-def _reachable(address: str) -> str:
-    """Return where a client of this host reaches a listener, which may be one on all addresses."""
-    host, _, port = address.rpartition(":")
-    loopback = {"": HOST, "0.0.0.0": HOST, "[::]": "[::1]"}
-    return f"{loopback[host]}:{port}" if host in loopback else address
 
 
 def _text(value: object) -> str:

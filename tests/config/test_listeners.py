@@ -5,8 +5,11 @@ import pytest
 from mpbroker.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     Listener,
+    parse_host_port,
     parse_listeners,
     parse_protocol_map,
+    port_of,
+    reachable,
 )
 
 
@@ -78,3 +81,66 @@ def test_a_unix_domain_socket() -> None:
         parse_listeners("A://unix:/x,B://unix:/x", {"A": "PLAINTEXT", "B": "PLAINTEXT"})
     with pytest.raises(ValueError, match="at most 107 bytes"):
         parse_listeners(f"A://unix:/{'x' * 107}", {"A": "PLAINTEXT"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost:9092", ("localhost", 9092)),
+        ("[::1]:7", ("::1", 7)),
+        (":9092", ("", 9092)),
+        ("h:65535", ("h", 65535)),
+    ],
+)
+def test_a_host_and_its_port(text: str, expected: tuple[str, int]) -> None:
+    assert parse_host_port(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "localhost",
+        "[::1]",
+        "::1:7",
+        "h:",
+        "h:x",
+        "h:65536",
+        "h:-1",
+        "h:\N{SUPERSCRIPT TWO}",
+        "unix:/run/a:7",
+    ],
+)
+def test_no_host_with_a_port(text: str) -> None:
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
+        parse_host_port(text)
+
+
+@pytest.mark.parametrize(
+    ("listener", "port"),
+    [
+        ("A://127.0.0.1:9092", 9092),
+        ("A://[::1]:7", 7),
+        ("A://:9092", 9092),
+        ("A://unix:/run/k.sock", None),
+        ("A://unix:/run/k:7", None),
+    ],
+)
+def test_ports_of_listeners(listener: str, port: int | None) -> None:
+    assert port_of(listener) == port
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("0.0.0.0:9092", "127.0.0.1:9092"),
+        ("[::]:9092", "[::1]:9092"),
+        (":9092", "127.0.0.1:9092"),
+        ("[::1]:9092", "[::1]:9092"),
+        ("kafka:9092", "kafka:9092"),
+        ("unix:/run/b:1/s", "unix:/run/b:1/s"),
+        ("unix:/run/b:1", "unix:/run/b:1"),
+    ],
+)
+def test_listeners_on_all_addresses_are_reached_on_this_host(address: str, expected: str) -> None:
+    assert reachable(address) == expected

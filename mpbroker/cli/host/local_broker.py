@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.config.listeners import port_of
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, has_broker, is_locked, read_pointer
 
@@ -103,12 +104,6 @@ def by_port(port: int) -> ControlClient:
         f"no broker that you may ask listens on port {port}: run this as its user, name its data directory "
         "with --log-dirs, or set MPBROKER_RUNTIME_DIR"
     )
-
-
-def port_of(listener: str) -> int | None:
-    """Return the port of NAME://HOST:PORT; None of a Unix socket."""
-    _, _, port = listener.rpartition(":")
-    return int(port) if port.isdecimal() else None
 
 
 def listening_owners(port: int, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> set[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError, of_file
 from mpbroker.cli.text.output import counted, print_json
+from mpbroker.config.listeners import parse_host_port
 from mpbroker.ipc.process import FatalError
 from mpbroker.migration import from_kafka, to_kafka
 from mpbroker.migration.errors import CannotMove
@@ -17,12 +18,8 @@ from mpbroker.migration.errors import CannotMove
 
 def export(paths: list[Path], controller: str, *, is_dry: bool, as_json: bool) -> None:
     """Export, and print what Kafka is to be started with. Raises CliError."""
-    host, _, port = controller.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise CliError(f"--controller {controller}: write HOST:PORT", USAGE_ERROR)
     with _refusals(paths):
-        done = to_kafka.export(paths, (host, int(port)), is_dry=is_dry)
+        done = to_kafka.export(paths, _controller(controller), is_dry=is_dry)
     if as_json:
         print_json({"dry_run": is_dry, **_members(done)})
         return
@@ -33,6 +30,16 @@ def export(paths: list[Path], controller: str, *, is_dry: bool, as_json: bool) -
     if not is_dry:
         sys.stdout.write("Start Kafka with them: kafka-server-start.sh server.properties\n")
     _print_dry(is_dry)
+
+
+def _controller(text: str) -> tuple[str, int]:
+    try:
+        host, port = parse_host_port(text)
+    except ValueError:
+        host, port = "", 0
+    if not host or not port:
+        raise CliError(f"--controller {text}: write HOST:PORT", USAGE_ERROR)
+    return host, port
 
 
 def import_(paths: list[Path], *, is_dry: bool, as_json: bool) -> None:

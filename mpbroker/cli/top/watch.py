@@ -16,6 +16,7 @@ from mpbroker.cli.top.at_rest import NotAtRest
 from mpbroker.cli.top.groups import GroupLooks
 from mpbroker.cli.top.live import LiveBroker
 from mpbroker.cli.top.samples import BrokerSeen, Groups, Health, Sample
+from mpbroker.config.listeners import parse_host_port, reachable
 from mpbroker.ipc.control_client import ControlClient, ControlError
 
 AT_REST_EVERY_S: Final = 5.0
@@ -78,7 +79,7 @@ class Watch:
     def _find(self) -> ControlClient:
         wanted = self._wanted
         if wanted.bootstrap is not None and wanted.log_dirs is None and not self._log_dirs:
-            return by_port(port_of(wanted.bootstrap))
+            return by_port(_port_of(wanted.bootstrap))
         return by_log_dirs(",".join(self._log_dirs) or None)
 
     def _look_at_rest(self) -> Sample:
@@ -115,17 +116,11 @@ class GroupWatch:
             self._looks = None
 
 
-def port_of(bootstrap: str) -> int:
-    """Return the port of HOST:PORT. Raises CliError."""
-    port = bootstrap.split(",")[0].rpartition(":")[2]
-    if not port.isdecimal():
-        raise CliError(f"-b {bootstrap!r} has no port: write HOST:PORT, or name --log-dirs", USAGE_ERROR)
-    return int(port)
-
-
-def reachable(address: str) -> str:
-    """Return where this host reaches a listener: one on all addresses is reached on the loopback."""
-    host, colon, port = address.rpartition(":")
-    if address.startswith("unix:") or not colon:
-        return address
-    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]", "") else address
+def _port_of(bootstrap: str) -> int:
+    """Return the port of the first of HOST:PORT,…. Raises CliError."""
+    try:
+        return parse_host_port(bootstrap.split(",")[0])[1]
+    except ValueError as error:
+        raise CliError(
+            f"-b {bootstrap!r} has no port: write HOST:PORT, or name --log-dirs", USAGE_ERROR
+        ) from error

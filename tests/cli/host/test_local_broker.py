@@ -13,7 +13,7 @@ import pytest
 
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import ctl, scrub
-from mpbroker.cli.host.local_broker import LocalBroker, by_log_dirs, by_port, listening_owners, port_of
+from mpbroker.cli.host.local_broker import LocalBroker, by_log_dirs, by_port, listening_owners
 from mpbroker.ipc.control_client import ControlError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME
 from mpbroker.testing import Broker
@@ -53,13 +53,6 @@ def test_sockets_of_both_families(tmp_path: Path) -> None:
         + row.format(port=9093, state="0A", uid=9)
     )
     assert listening_owners(9092, (str(table), str(tmp_path / "tcp6"))) == {7}
-
-
-@pytest.mark.parametrize(
-    ("listener", "port"), [("A://127.0.0.1:9092", 9092), ("A://[::1]:7", 7), ("A://unix:/run/k.sock", None)]
-)
-def test_ports_of_listeners(listener: str, port: int | None) -> None:
-    assert port_of(listener) == port
 
 
 def test_one_way_to_name_a_broker() -> None:
