@@ -42,7 +42,7 @@ def exit_code_of(error: Exception) -> int:
     return USAGE_ERROR if isinstance(error, ConfigError) else RUNTIME_ERROR
 
 
-def advised(error: Exception, advice: str) -> CliError:
+def with_advice(error: Exception, advice: str) -> CliError:
     """Make an error with the same text and exit code, and what to do behind it."""
     return CliError(f"{error}{advice}", exit_code_of(error))
 
@@ -57,7 +57,7 @@ def raise_all(failed: Sequence[Exception]) -> None:
 
 
 @contextmanager
-def naming(what: str) -> Iterator[None]:
+def file_named(what: str) -> Iterator[None]:
     """Add a file's name to errors of reads and writes, which have none."""
     try:
         yield
@@ -68,7 +68,7 @@ def naming(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def needing_openssl() -> Iterator[None]:
+def explaining_openssl() -> Iterator[None]:
     """Say what to install where a wheel finds no OpenSSL: it takes the host's. Raises CliError."""
     try:
         yield
@@ -81,7 +81,7 @@ def needing_openssl() -> Iterator[None]:
         ) from error
 
 
-def of_file(error: OSError, otherwise: object = "") -> CliError:
+def file_error(error: OSError, otherwise: object = "") -> CliError:
     """Make an error that names the file, what is wrong with it, and what to do.
 
     `otherwise`: the file, if the error names none.

@@ -39,6 +39,7 @@ Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for the broker.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; only terminals are asked.")]
 LogDirs = Annotated[
     str | None,
@@ -47,6 +48,10 @@ LogDirs = Annotated[
 Port = Annotated[
     int | None,
     typer.Option("--port", min=1, max=65535, metavar="N", help="The broker that listens on this port."),
+]
+ServerProperties = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.", readable=False),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("-o", metavar="KEY=VALUE", help="Set any key of the file; repeatable.")

@@ -10,15 +10,17 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of, needing_openssl, of_file
+from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of, explaining_openssl, file_error
 from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     CommandConfig,
+    DryRun,
     IsolationLevel,
     Json,
     LogDirs,
     Overrides,
+    ServerProperties,
     TopicName,
 )
 from mpbroker.cli.text import standard_output
@@ -68,10 +70,7 @@ def _root(
 
 @app.command()
 def serve(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.", readable=False),
-    ] = None,
+    config: ServerProperties = None,
     options: Overrides = None,
     listeners: Annotated[
         str | None,
@@ -106,7 +105,7 @@ def serve(
     ] = False,
 ) -> None:
     """Run a broker until it is told to stop."""
-    with needing_openssl():
+    with explaining_openssl():
         from mpbroker.cli.host import serve as command
 
     flags = {
@@ -131,7 +130,7 @@ def export(
         str,
         typer.Option(metavar="HOST:PORT", help="Where Kafka's controller is to listen."),
     ] = "localhost:9093",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Turn a broker's directories into Apache Kafka's.
@@ -146,7 +145,7 @@ def export(
 @app.command("import")
 def import_(
     paths: LogDirectories,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Take over the directories of a stopped Apache Kafka 4 node.
@@ -462,7 +461,7 @@ def _exit_code(call: Callable[[], object]) -> int:
             raise
         if error.filename == standard_output.NAME:
             standard_output.give_up()
-        return _say(str(of_file(error)), RUNTIME_ERROR)
+        return _say(str(file_error(error)), RUNTIME_ERROR)
     except Exception as error:
         # A command that has met one of these has imported its module; all others need none of them.
         from mpbroker.client.errors import ClientError

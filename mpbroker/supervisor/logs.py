@@ -38,7 +38,9 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-class _Prefix(logging.Filter):
+class _ProcessName(logging.Filter):
+    """Gives each record the name of its process, which formats use."""
+
     def filter(self, record: logging.LogRecord) -> bool:
         record.process_name = _name
         return True
@@ -49,7 +51,7 @@ def written(text: str) -> str:
     return shortened(printable(shortened(text, MESSAGE_LENGTH_MAX)), MESSAGE_LENGTH_MAX)
 
 
-class _Text(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     """Writes each record in one line. The lines of its traceback follow, indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
@@ -62,7 +64,7 @@ class _Text(logging.Formatter):
         return "\n".join(f"  {written(line)}" for line in lines)
 
 
-class _Json(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     """Writes each record as one line with one JSON object in ASCII, its traceback included."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -80,7 +82,7 @@ class _Json(logging.Formatter):
         return json.dumps(fields)
 
 
-class _WithPriority(logging.Formatter):
+class _JournalFormatter(logging.Formatter):
     """Puts journald's priority before each line that another formatter makes of a record."""
 
     def __init__(self, lines: logging.Formatter) -> None:
@@ -135,17 +137,17 @@ def is_journal(environment: Mapping[str, str], fd: int) -> bool:
 def formatter(log_format: LogFormat, *, to_journal: bool) -> logging.Formatter:
     lines: logging.Formatter
     if log_format is LogFormat.JSON:
-        lines = _Json()
+        lines = _JsonFormatter()
     else:
         time = "" if to_journal else "%(asctime)s "
-        lines = _Text(f"{time}%(levelname)s [%(process_name)s] %(message)s")
-    return _WithPriority(lines) if to_journal else lines
+        lines = _TextFormatter(f"{time}%(levelname)s [%(process_name)s] %(message)s")
+    return _JournalFormatter(lines) if to_journal else lines
 
 
 def handler(log_format: LogFormat) -> logging.Handler:
     """Make what writes records to stderr, in the form that its reader takes."""
     out = logging.StreamHandler(sys.stderr)
-    out.addFilter(_Prefix())
+    out.addFilter(_ProcessName())
     out.setFormatter(formatter(log_format, to_journal=is_journal(os.environ, 2)))
     return out
 
@@ -158,7 +160,7 @@ def configure(level: str = "INFO", log_format: LogFormat = LogFormat.TEXT) -> No
     root.propagate = False
 
 
-class _Live(logging.Logger):
+class _FollowingLogger(logging.Logger):
     """A logger that heeds the levels set by clients at once, in all processes (ipc.log_levels)."""
 
     words: ClassVar[Words]
@@ -179,9 +181,9 @@ def follow(words: Words) -> None:
 
     Modules hold their loggers already, so the loggers' class is replaced.
     """
-    _Live.words = words
+    _FollowingLogger.words = words
     for name in LOGGERS:
-        logging.getLogger(name).__class__ = _Live
+        logging.getLogger(name).__class__ = _FollowingLogger
 
 
 def set_process_name(name: str) -> None:

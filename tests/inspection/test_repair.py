@@ -121,7 +121,7 @@ def test_what_it_refuses(directory: Path, tmp_path_factory: pytest.TempPathFacto
     assert "nothing is damaged" in run(directory, "--yes").output
     damage(segments(directory)[0], 100)
     whole = segments(directory)[0].read_bytes()
-    assert "Say --yes" in str(run(directory).exception)
+    assert "say --yes" in str(run(directory).exception)
     with open(lock_log_dirs(BrokerConfig(log_dirs=(str(directory),)))[0]):
         assert "a broker has" in str(run(directory, "--yes").exception)
     elsewhere = tmp_path_factory.mktemp("elsewhere")

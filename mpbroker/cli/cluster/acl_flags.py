@@ -6,7 +6,7 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json, Yes
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, DryRun, Json, Yes
 
 acl_app = App(no_args_is_help=True)
 
@@ -54,7 +54,6 @@ Consumer = Annotated[
     bool, typer.Option("--consumer", help="Read and Describe of topics, Read of groups; needs both.")
 ]
 Idempotent = Annotated[bool, typer.Option("--idempotent", help="IdempotentWrite of the cluster.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")]
 
 
 @acl_app.command("add")

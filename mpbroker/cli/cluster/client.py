@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
+from mpbroker.cli.cluster.command_config import read_entries
 from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, from_properties, known_names, parse_servers
 from mpbroker.client.errors import ApiFailed, ConfigError, InvalidReceive, without_leader
 from mpbroker.config import known
-from mpbroker.config.properties import PropertiesError, parse
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import ResourceType
@@ -80,12 +80,7 @@ class Fetched(msgspec.Struct, frozen=True):
 def read_config(path: Path | None) -> ClientConfig:
     """Read the settings of --command-config, which Kafka's tools understand too. Raises ConfigError."""
     base = ClientConfig(client_id="mpbroker-cli")
-    if path is None:
-        return base
-    try:
-        entries = parse(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, PropertiesError) as error:
-        raise ConfigError(f"--command-config {path}: {getattr(error, 'strerror', None) or error}") from error
+    entries = read_entries(path)
     lines = {entry.key: entry.line for entry in entries}
     try:
         config, unknown = from_properties({entry.key: entry.value for entry in entries}, base)

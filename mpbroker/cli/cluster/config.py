@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mpbroker.cli.cluster.client import Client, only
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
-from mpbroker.cli.errors import USAGE_ERROR, CliError, advised
+from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.text.output import print_json, print_table, say_each
 from mpbroker.client.errors import ApiFailed
 from mpbroker.config import known
@@ -205,7 +205,7 @@ def _check(
 ) -> None:
     if result.error_code:
         error = _failed(resource, result.error_code, result.error_message)
-        raise advised(error, known.hint(keys, resource.keys))
+        raise with_advice(error, known.hint(keys, resource.keys))
 
 
 def _failed(resource: Resource, code: int, message: str | None) -> ApiFailed:

@@ -6,7 +6,7 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
+from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, DryRun, Json
 
 config_app = App(no_args_is_help=True)
 
@@ -19,7 +19,6 @@ Defaults = Annotated[
     bool, typer.Option("--broker-defaults", help="Of all brokers: what is set for the whole cluster.")
 ]
 Loggers = Annotated[bool, typer.Option("--loggers", help="Levels of the broker's loggers.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Have it checked, and change nothing.")]
 
 
 @config_app.command("get")

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from mpbroker.cli.cluster.client import Client
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import USAGE_ERROR, CliError, advised
+from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.text.output import print_json, print_table, say
 from mpbroker.client.errors import ApiFailed
 from mpbroker.config import known
@@ -115,7 +115,7 @@ def _alter(where: ClusterAddress, whom: QuotaEntity, changes: dict[str, float] |
     (result,) = response.entries
     if result.error_code:
         failed = ApiFailed(_text(whom.entity()), result.error_code, result.error_message)
-        raise advised(failed, _advice(whom, list(changes)))
+        raise with_advice(failed, _advice(whom, list(changes)))
 
 
 def _advice(whom: QuotaEntity, keys: list[str]) -> str:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from mpbroker.cli.cluster.client import Client, Topic
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import USAGE_ERROR, CliError, advised, raise_all
+from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all, with_advice
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_json, print_rows, print_table, say, say_each
 from mpbroker.client.errors import ApiFailed
@@ -40,9 +40,9 @@ def create(
                 return
             if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:
                 clamp = "mpbroker.replication.factor.clamp=true"
-                raise advised(error, f"; use 1, or start the broker with {clamp}") from error
+                raise with_advice(error, f"; use 1, or start the broker with {clamp}") from error
             if error.code is ErrorCode.INVALID_CONFIG:
-                raise advised(error, known.hint(configs, TOPIC_KEYS)) from error
+                raise with_advice(error, known.hint(configs, TOPIC_KEYS)) from error
             raise
     document = {"name": new.name, "created": True, "partitions": got, "replicas": replicas}
     say(f"created topic {new.name} with {got} partition(s), {replicas} replica(s)", document, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mpbroker.cli.cluster.client import Client, Topic, by_leader, only
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
-from mpbroker.cli.errors import USAGE_ERROR, CliError, advised, raise_all
+from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all, with_advice
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import say, say_each
 from mpbroker.client.errors import ApiFailed
@@ -75,7 +75,7 @@ def _alter_settings(client: Client, name: str, settings: dict[str, str], deleted
     result = only(response.responses, f"topic {name}")
     if result.error_code == ErrorCode.INVALID_CONFIG:
         error = ApiFailed(f"topic {name}", result.error_code, result.error_message)
-        raise advised(error, known.hint([*settings, *deleted], TOPIC_KEYS))
+        raise with_advice(error, known.hint([*settings, *deleted], TOPIC_KEYS))
     _check(name, result.error_code, result.error_message)
 
 

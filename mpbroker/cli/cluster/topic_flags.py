@@ -10,6 +10,7 @@ from mpbroker.cli.flags import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     CommandConfig,
+    DryRun,
     Json,
     Timeout,
     TopicName,
@@ -17,6 +18,10 @@ from mpbroker.cli.flags import (
 )
 
 topic_app = App(no_args_is_help=True)
+TopicSettings = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="KEY=VALUE", help="Topic setting; repeatable."),
+]
 
 
 @topic_app.command("create")
@@ -28,10 +33,7 @@ def topic_create(
     replication_factor: Annotated[
         int, typer.Option("--replication-factor", "-r", metavar="N", help="-1: the broker's default.")
     ] = -1,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Topic setting; repeatable."),
-    ] = None,
+    config: TopicSettings = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="An existing topic is fine.")
     ] = False,
@@ -74,10 +76,7 @@ def topic_describe(
 @topic_app.command("alter")
 def topic_alter(
     name: TopicName,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set it for the topic; repeatable."),
-    ] = None,
+    config: TopicSettings = None,
     delete_config: Annotated[
         list[str] | None,
         typer.Option("--delete-config", metavar="KEY", help="Reset it to the broker's default; repeatable."),
@@ -123,7 +122,7 @@ def topic_delete_records(
 @topic_app.command("delete")
 def topic_delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...", hidden=True)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     timeout: Timeout = 30.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

@@ -1,13 +1,12 @@
 """The flags of `mpbroker doctor`; what it does is in `command`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.flags import Json, LogDirs, Overrides
+from mpbroker.cli.flags import Json, LogDirs, Overrides, ServerProperties
 
 doctor_app = App(invoke_without_command=True)
 
@@ -15,10 +14,7 @@ doctor_app = App(invoke_without_command=True)
 @doctor_app.callback()
 def _doctor(
     context: typer.Context,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="A server.properties file.", readable=False),
-    ] = None,
+    config: ServerProperties = None,
     options: Overrides = None,
     listeners: Annotated[
         str | None, typer.Option(metavar="NAME://HOST:PORT,…", help="Addresses to listen on.")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import typer
 
-from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, naming
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, file_named
+from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import counted, log_offsets, print_json
 from mpbroker.cli.text.progress import progress_bar
 from mpbroker.inspection import dump as dumping
@@ -46,7 +46,7 @@ def dump(paths: list[Path], *, with_records: bool, as_json: bool) -> None:
                 USAGE_ERROR,
             )
         for file in files:
-            with naming(str(file)):
+            with file_named(str(file)):
                 _dump_file(file, with_records, as_json)
 
 
@@ -79,7 +79,7 @@ def verify(paths: list[Path], *, as_json: bool) -> None:
     with _progress([p for directory in directories for p in directory.partitions]) as progress:
         for directory in directories:
             for partition in directory.partitions:
-                with progress(partition) as seen, naming(str(partition.path)):
+                with progress(partition) as seen, file_named(str(partition.path)):
                     check(partition, seen)
     common = check_against_each_other(directories)
     findings = [*_all_findings(directories), *common]
@@ -101,8 +101,7 @@ def repair(path: Path, *, is_sure: bool) -> None:
                 sys.stdout.write(f"{path}: nothing is damaged\n")
                 return
             _print_plan(plan)
-            if not is_sure and not _confirmed():
-                raise CliError("nothing was changed")
+            confirm("take this out and keep the rest?", is_sure=is_sure, scripts_need_yes=True)
             for kept in repairing.carry_out(plan):
                 sys.stdout.write(f"kept the damaged file as {kept}\n")
     except repairing.CannotRepair as error:
@@ -125,12 +124,6 @@ def _print_plan(plan: repairing.Plan) -> None:
     if plan.lowered is not None and plan.partition.durable is not None:
         gone = f"acknowledged offsets from {plan.lowered:,} to {plan.partition.durable - 1:,}"
         sys.stdout.write(f"{plan.partition.path}: {gone} are lost and will be given to other records\n")
-
-
-def _confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise CliError("a repair asks before it changes anything. Say --yes to do it without", USAGE_ERROR)
-    return typer.confirm("Take this out and keep the rest?")
 
 
 def _all_findings(directories: Iterable[InspectedDirectory]) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.flags import Json, LogDirs, Port
+from mpbroker.cli.flags import DryRun, Json, LogDirs, Port
 
 log_app = App(no_args_is_help=True)
 
@@ -43,7 +43,7 @@ def log_verify(
 @log_app.command("repair")
 def log_repair(
     path: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; scripts have to say it.")] = False,
 ) -> None:
     """Take damaged batches out of the partition in DIR.
 
@@ -57,7 +57,7 @@ def log_repair(
 @log_app.command("recover")
 def log_recover(
     paths: Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Do to a stopped broker's directories what its next start would.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mpbroker.cli.errors import USAGE_ERROR, CliError, of_file
+from mpbroker.cli.errors import USAGE_ERROR, CliError, file_error
 from mpbroker.cli.text.output import counted, print_json
 from mpbroker.config.listeners import parse_host_port
 from mpbroker.ipc.process import FatalError
@@ -72,7 +72,7 @@ def _refusals(paths: list[Path]) -> Iterator[None]:
     except (CannotMove, FatalError) as error:
         raise CliError(f"{error}. Nothing was changed") from error
     except OSError as error:
-        raise of_file(error, paths[0]) from error
+        raise file_error(error, paths[0]) from error
 
 
 def _members(done: to_kafka.Export | from_kafka.Import) -> dict[str, object]:

@@ -10,9 +10,9 @@ import msgspec
 
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
+from mpbroker.cli.cluster.positions import Ends, Start
 from mpbroker.cli.errors import INTERRUPTED, RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.records import json_lines
-from mpbroker.cli.records.positions import Ends, Start
 from mpbroker.cli.records.template import Part, compile_template
 from mpbroker.cli.text.interrupt import Interrupt
 from mpbroker.client.backoff import monotonic_ms

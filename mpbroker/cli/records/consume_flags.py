@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.isolation import parse_isolation
+from mpbroker.cli.cluster.positions import BEGINNING, END, Start, parse_start
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.records.positions import BEGINNING, END, Start, parse_start
 from mpbroker.cli.text.times import parse_time
 
 TEMPLATE = "%v\\n"

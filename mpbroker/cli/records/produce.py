@@ -17,7 +17,7 @@ import msgspec
 
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, advised
+from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.records.line_records import Format, LineRecords
 from mpbroker.cli.text.interrupt import Interrupt
 from mpbroker.client.errors import ApiFailed, ClientError, without_leader
@@ -91,10 +91,10 @@ def _produce(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
     try:
         _send_all(lines, reader, interrupt)
     except ClientError as error:
-        raise advised(error, f"; {_written(lines)}") from error
+        raise with_advice(error, f"; {_written(lines)}") from error
     except CliError as error:
         lines.producer.flush()
-        raise advised(error, f"; {_written(lines)}") from error
+        raise with_advice(error, f"; {_written(lines)}") from error
     if warning := lines.warning():
         _say(warning)
     if interrupt.came:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
+from mpbroker.cli.cluster.command_config import read_entries
+from mpbroker.cli.cluster.positions import Ends, Start
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.records.positions import Ends, Start
 from mpbroker.cli.text.output import counted
 from mpbroker.cli.text.progress import progress_bar
-from mpbroker.config.properties import PropertiesError, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -102,15 +102,8 @@ def _options(where: ClusterAddress, settings: Settings) -> dict[str, str]:
         given["subscribe"] = settings.topic
     else:
         given["assign"] = _json({settings.topic: [settings.partition]})
-    path = where.command_config
-    if path is not None:
-        try:
-            entries = parse(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, PropertiesError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise CliError(f"--command-config {path}: {reason}", USAGE_ERROR) from error
-        given.update({f"kafka.{entry.key}": entry.value for entry in entries})
-    return given
+    entries = read_entries(where.command_config)
+    return given | {f"kafka.{entry.key}": entry.value for entry in entries}
 
 
 def _ranges(given: Mapping[str, str], settings: Settings) -> dict[int, Range]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, naming
+from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, file_named
 from mpbroker.cli.text.output import counted, print_json, print_table
 from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
 
@@ -153,7 +153,7 @@ def audit(source: Source, master: str | None, *, with_keys: bool, svg: Path | No
     with running("audit", master) as (spark, notice):
         found = jobs.audit(spark, source, notice, keys=with_keys)
     if svg is not None:
-        with naming(str(svg)):
+        with file_named(str(svg)):
             svg.write_text(jobs.draw(found), encoding="utf-8")
     if as_json:
         print_json(found.document())

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from mpbroker.cli.errors import naming
+from mpbroker.cli.errors import file_named
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -22,17 +22,17 @@ class _Buffered(io.BufferedWriter):
     """
 
     def write(self, data: ReadableBuffer, /) -> int:
-        with naming(NAME):
+        with file_named(NAME):
             return super().write(data)
 
     def flush(self) -> None:
-        with naming(NAME):
+        with file_named(NAME):
             super().flush()
 
 
 class _Unbuffered(io.FileIO):
     def write(self, data: ReadableBuffer, /) -> int:
-        with naming(NAME):
+        with file_named(NAME):
             return super().write(data)
 
 

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from mpbroker.cli.errors import CliError, needing_openssl
+from mpbroker.cli.errors import CliError, explaining_openssl
 from mpbroker.cli.host import serve
 from mpbroker.cli.main import app, main
 from mpbroker.config.broker import BrokerConfig
@@ -254,8 +254,8 @@ def test_a_host_without_openssl_is_told_what_to_install() -> None:
     missing = "libssl.so.3: cannot open shared object file: No such file or directory"
     with (
         pytest.raises(CliError, match=r"lacks: libssl\.so\.3: cannot .* apt-get install libssl3"),
-        needing_openssl(),
+        explaining_openssl(),
     ):
         raise ImportError(missing)
-    with pytest.raises(ModuleNotFoundError, match="No module named 'x'"), needing_openssl():
+    with pytest.raises(ModuleNotFoundError, match="No module named 'x'"), explaining_openssl():
         raise ModuleNotFoundError("No module named 'x'")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mpbroker.cli.records.positions import Ends, parse_start
+from mpbroker.cli.cluster.positions import Ends, parse_start
 from mpbroker.cli.records.produce import read_lines
 from mpbroker.cli.records.template import compile_template
 from mpbroker.cli.text.escapes import unescape

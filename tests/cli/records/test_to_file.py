@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import mpbroker
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
+from mpbroker.cli.cluster.positions import parse_start
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.records import to_file
-from mpbroker.cli.records.positions import parse_start
 from mpbroker.reading.columns import SCHEMA
 from ops.bench.brokers import Broker
 from tests.support.polling import PATIENCE_S
