@@ -26,12 +26,3 @@ def failed(name: str, error: Exception, state: str = PROBLEM) -> Check:
     """Make a finding of an error. Its first sentence says what is wrong, the rest what to do."""
     found, _, advice = str(error).partition(". ")
     return Check(name, state, found, advice)
-
-
-def size_text(count: float) -> str:
-    """Write bytes as people compare them with settings: 64 MiB."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if count < 1024 or unit == "TiB":
-            break
-        count /= 1024
-    return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from mpbroker.cli.doctor.check import NOTE, OK, PROBLEM, Check, failed, size_text
+from mpbroker.cli.doctor.check import NOTE, OK, PROBLEM, Check, failed
+from mpbroker.cli.text.sizes import binary_size
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
@@ -100,9 +101,9 @@ def room(path: Path, there: Path, config: BrokerConfig, *, is_running: bool) -> 
     free, total = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
     journals = config.log_journal_bytes * config.log_workers if config.log_flush_policy == "group" else 0
     needed = 0 if is_running else journals + config.log_reserve_bytes
-    found = f"{size_text(free)} of {size_text(total)} free"
+    found = f"{binary_size(free)} of {binary_size(total)} free"
     if free < needed:
-        advice = f"free {size_text(needed)} for the journal and the reserve of {path}"
+        advice = f"free {binary_size(needed)} for the journal and the reserve of {path}"
         return Check("disk space", PROBLEM, found, advice)
     if total and free < total * LITTLE_ROOM:
         advice = (

@@ -13,7 +13,8 @@ from typing import Final
 
 import psutil
 
-from mpbroker.cli.doctor.check import NOTE, OK, PROBLEM, Check, failed, size_text
+from mpbroker.cli.doctor.check import NOTE, OK, PROBLEM, Check, failed
+from mpbroker.cli.text.sizes import binary_size
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.topology import public_blocks
@@ -66,10 +67,13 @@ def memory(config: BrokerConfig) -> Iterator[Check]:
     """Check that requests under way have room, and that memory may be mapped without being reserved."""
     wanted = buffers.request_bytes(config)
     there, limit = psutil.virtual_memory().available, _cgroup_limit()
-    name, found = "memory", f"{size_text(there)} available; requests under way take up to {size_text(wanted)}"
+    name, found = (
+        "memory",
+        f"{binary_size(there)} available; requests under way take up to {binary_size(wanted)}",
+    )
     advice = "set queued.max.request.bytes to less"
     if limit is not None and wanted > limit * 0.8:
-        found += f", and this control group may have {size_text(limit)}"
+        found += f", and this control group may have {binary_size(limit)}"
         yield Check(
             name, PROBLEM, found, f"{advice}, or give the group more: the kernel kills what exceeds it"
         )
@@ -109,10 +113,10 @@ def shared_memory(config: BrokerConfig, *, is_running: bool) -> Check:
     # What is sparse grows with topics and clients; half of it again is more than most have.
     blocks = public_blocks(buffers.sizes(config).partition_slots)
     needed = sum(block.size for block in blocks if not block.sparse) * 3 // 2
-    found = f"{directory} on {file_system_of(directory)}, {size_text(_free(there))} free"
+    found = f"{directory} on {file_system_of(directory)}, {binary_size(_free(there))} free"
     if not is_running and _free(there) < needed:
         advice = f"mount -o remount,size=1G {there}; with Docker --shm-size=1g"
-        return Check(name, PROBLEM, f"{found}, {size_text(needed)} wanted", advice)
+        return Check(name, PROBLEM, f"{found}, {binary_size(needed)} wanted", advice)
     return Check(name, OK, found)
 
 

@@ -9,10 +9,11 @@ from textual import events
 from textual.message import Message
 from textual.widget import Widget
 
+from mpbroker.cli.text.sizes import decimal_size
 from mpbroker.cli.top.columns import VIEWS, View
 from mpbroker.cli.top.model import Model
 from mpbroker.cli.top.samples import Health, Sample
-from mpbroker.cli.top.text import NOTHING, byte_text, columns_of, duration, short
+from mpbroker.cli.top.text import NOTHING, columns_of, duration, short
 
 CARD_CELLS_MIN = 18
 CARD_GAP = 2
@@ -52,11 +53,11 @@ def cards(model: Model) -> list[Card]:
 
 
 def _rate(value: float | None) -> str:
-    return NOTHING if value is None else f"{byte_text(value)}/s"
+    return NOTHING if value is None else f"{decimal_size(value)}/s"
 
 
 def _bytes(value: float | None) -> str:
-    return NOTHING if value is None else byte_text(value)
+    return NOTHING if value is None else decimal_size(value)
 
 
 def _ms(value: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from mpbroker.cli.text.sizes import decimal_size, scaled
 from mpbroker.cli.top.columns import Kind
 from mpbroker.protocol.printable import printable
 
@@ -13,7 +14,6 @@ BAR_CELLS: Final = 10
 TREND_CELLS: Final = 12
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 _LEFT_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
-_UNITS: Final = ("", "k", "M", "G", "T", "P")
 _RIGHT: Final = frozenset(Kind) - {Kind.TEXT, Kind.STATE, Kind.BAR, Kind.TREND}
 
 
@@ -37,9 +37,9 @@ def text_of(value: Any, kind: Kind) -> str:
 
 def _of_number(value: float, kind: Kind) -> str:
     if kind is Kind.BYTES:
-        return byte_text(value)
+        return decimal_size(value)
     if kind is Kind.BYTE_RATE:
-        return f"{byte_text(value)}/s"
+        return f"{decimal_size(value)}/s"
     if kind is Kind.NUMBER:
         return str(int(value))
     if kind is Kind.PERCENT:
@@ -55,22 +55,6 @@ def short(value: float) -> str:
         return f"{value:.2f}" if abs(value) < 1 else f"{value:.1f}"
     number, unit = scaled(value)
     return f"{number:.0f}{unit}" if not unit or number >= 99.95 else f"{number:.1f}{unit}"
-
-
-def byte_text(value: float) -> str:
-    """Write bytes in units of a thousand, as disks and networks count: 870 B, 1.2 MB."""
-    number, unit = scaled(value)
-    digits = 0 if not unit or number >= 99.95 else 1
-    return f"{number:.{digits}f} {unit}B"
-
-
-def scaled(value: float) -> tuple[float, str]:
-    """Return the value in the largest unit in which it is at least 1, as it will be after rounding."""
-    unit = 0
-    while abs(value) >= 999.5 and unit < len(_UNITS) - 1:
-        value /= 1000
-        unit += 1
-    return value, _UNITS[unit]
 
 
 def duration(seconds: float) -> str:

@@ -1,0 +1,36 @@
+"""Sizes as text for people.
+
+Reports give bytes exactly (`1,234 bytes`). Where there is no room for that, a size that is compared with
+settings is in binary units, and one that is watched is in decimal units, as disks and networks count.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_DECIMAL: Final = ("", "k", "M", "G", "T", "P")
+
+
+def binary_size(count: float) -> str:
+    """Write bytes as people compare them with settings: 64 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+
+
+def decimal_size(value: float) -> str:
+    """Write bytes in units of a thousand, as disks and networks count: 870 B, 1.2 MB."""
+    number, unit = scaled(value)
+    digits = 0 if not unit or number >= 99.95 else 1
+    return f"{number:.{digits}f} {unit}B"
+
+
+def scaled(value: float) -> tuple[float, str]:
+    """Return the value in the largest unit in which it is at least 1, as it will be after rounding."""
+    unit = 0
+    while abs(value) >= 999.5 and unit < len(_DECIMAL) - 1:
+        value /= 1000
+        unit += 1
+    return value, _DECIMAL[unit]
