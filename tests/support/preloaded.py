@@ -199,7 +199,7 @@ def become(start: Start, output: int) -> NoReturn:
 def preload() -> None:
     """Import what a supervisor imports before it forks."""
     gc.disable()
-    for name in ("cli.serve", "supervisor.main"):
+    for name in ("cli.host.serve", "supervisor.main"):
         import_module(f"mpbroker.{name}")
     roles.prepare_coordinator()
     roles.prepare_workers()
