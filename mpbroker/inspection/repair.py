@@ -81,6 +81,11 @@ class Plan:
     cuts: list[Cut] = field(default_factory=list)
     lowered: int | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing to repair."""
+        return not self.cuts and self.lowered is None
+
 
 @contextmanager
 def locked(partition: Path) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,31 @@ def test_one_damaged_batch_is_all_that_goes(directory: Path, place: int) -> None
     assert opened(directory).state.log_end == END
     (kept,) = (directory / "t-0").glob("*.damaged")
     assert kept.read_bytes() == whole
+
+
+def test_what_a_repair_says_to_programs(directory: Path) -> None:
+    sound = json.loads(run(directory, "--yes", "--json").stdout)
+    path = str(directory / "t-0")
+    assert sound == {"path": path, "repaired": False, "segments": [], "lowered": None, "kept": []}
+    first, last = segments(directory)[0], segments(directory)[-1]
+    size = first.stat().st_size
+    batches = [batch.header for batch in iterate_batches(first.read_bytes())]
+    damage(first, batches[0].position + 100)
+    with last.open("r+b") as file:
+        file.truncate(last.stat().st_size - 10)
+    done = json.loads(run(directory, "--yes", "--json").stdout)
+    assert (done["path"], done["repaired"]) == (path, True)
+    cut, end = done["segments"]
+    assert cut == {
+        "file": str(first),
+        "bytes": size,
+        "lost_bytes": batches[0].length,
+        "corrected_epochs": 0,
+        "lost": [{"first": 0, "last": RECORDS - 1}],
+    }
+    assert end["lost"] == [{"first": END - RECORDS, "last": None}]
+    assert done["lowered"] == {"from": END, "to": END - RECORDS}
+    assert sorted(done["kept"]) == sorted(map(str, (directory / "t-0").glob("*.damaged")))
 
 
 def test_a_lost_end_lowers_what_was_durable(directory: Path) -> None:

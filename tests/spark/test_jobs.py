@@ -184,6 +184,12 @@ def test_the_commands_of_archive_and_replay(
     lake = str(tmp_path / "lake")
     assert here("archive", topic, "-b", broker.bootstrap, "--to", lake) == 0
     assert "2,000 records of 1 topic archived in 1 run" in capsys.readouterr().err
+    assert here("archive", topic, "-b", broker.bootstrap, "--to", lake, "--compact", "--json") == 0
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
+    assert (summary.pop("seconds") > 0, summary.pop("compacted")["records"]) == (True, RECORDS)
+    assert summary == {"records": 0, "topics": [], "runs": 0, "target": f"{lake}/data"}
+    assert "archived" not in said.err
     back = ["replay", lake, "-b", broker.bootstrap, "--to-topic", "again"]
     assert here(*back, "--keep-partitions", "--name", "a/b") == 1
     assert "a name is of letters, digits" in capsys.readouterr().err
@@ -191,8 +197,12 @@ def test_the_commands_of_archive_and_replay(
     assert here(*back, "--keep-partitions") == 1
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("mpbroker: ")]
     assert line.endswith("Invalid partition given with record: 1 is not in the range [0...1) of topic again")
+    assert here(*back, "--name", "by-key", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary.pop("seconds") > 0
+    assert summary == {"records": RECORDS, "steps": 1, "bootstrap_servers": broker.bootstrap}
     assert here(*back, "--name", "by-key") == 0
-    assert "2,000 records written to" in capsys.readouterr().err
+    assert "0 records written to" in capsys.readouterr().err
     assert len(records(broker, "again")) >= RECORDS
     assert here("replay", str(tmp_path), "-b", broker.bootstrap) == 1
     assert "is no archive. Name what mpbroker spark archive was given as --to" in capsys.readouterr().err

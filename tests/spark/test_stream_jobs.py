@@ -114,7 +114,9 @@ def test_a_mirror_goes_on_until_it_is_told_to_stop(
     assert numbers(broker, mirror.copy) == in_turns(2 * RECORDS)
 
 
-def test_sessions(here: Here, spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_sessions(
+    here: Here, spark: SparkSession, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two customers, a pause that is long enough for one of them, and an event that lets the others end."""
     make_topic(broker, "clicks")
     minute = 60_000
@@ -134,7 +136,12 @@ def test_sessions(here: Here, spark: SparkSession, broker: Broker, tmp_path: Pat
     assert sorted(map(tuple, rows.collect())) == [
         (key, AT + began * minute, AT + ended * minute, events) for key, began, ended, events in wanted
     ]
-    assert here(*job, "--checkpoint", str(tmp_path / "topic"), "--to-topic", "visits") == 0
+    capsys.readouterr()
+    topic = str(tmp_path / "topic")
+    assert here(*job, "--checkpoint", topic, "--to-topic", "visits", "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary.pop("seconds") > 0
+    assert summary == {"records": 9, "stopped_by": None, "checkpoint": topic}
     documents = [json.loads(message.value() or b"") for message in records(broker, "visits")]
     assert sorted((one["key"], one["events"]) for one in documents) == [("a", 2), ("a", 3), ("b", 3)]
 

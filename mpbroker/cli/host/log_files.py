@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -91,39 +91,76 @@ def verify(paths: list[Path], *, as_json: bool) -> None:
         raise SystemExit(RUNTIME_ERROR)
 
 
-def repair(path: Path, *, is_sure: bool) -> None:
+def repair(path: Path, *, is_sure: bool, as_json: bool) -> None:
     """Print what would be lost, ask, and repair. Raises CliError, OSError."""
     path = path.resolve()
     try:
         with repairing.locked(path):
             plan = repairing.plan(path)
-            if not plan.cuts and plan.lowered is None:
-                sys.stdout.write(f"{path}: nothing is damaged\n")
-                return
-            _print_plan(plan)
-            confirm("take this out and keep the rest?", is_sure=is_sure, scripts_need_yes=True)
-            for kept in repairing.carry_out(plan):
-                sys.stdout.write(f"kept the damaged file as {kept}\n")
+            kept = _carried_out(plan, is_sure=is_sure, as_json=as_json)
     except repairing.CannotRepair as error:
         raise CliError(str(error), USAGE_ERROR) from error
     except FatalError as error:
         raise CliError(str(error)) from error
-    sys.stdout.write("repaired; the next start of the broker checks it and makes its indexes anew\n")
+    if as_json:
+        print_json(_repair_document(plan, kept))
+    elif plan.is_empty:
+        sys.stdout.write(f"{path}: nothing is damaged\n")
+    else:
+        sys.stdout.writelines(f"kept the damaged file as {one}\n" for one in kept)
+        sys.stdout.write("repaired; the next start of the broker checks it and makes its indexes anew\n")
 
 
-def _print_plan(plan: repairing.Plan) -> None:
+def _carried_out(plan: repairing.Plan, *, is_sure: bool, as_json: bool) -> list[Path]:
+    """Tell the plan to whoever decides, and carry it out; return the damaged files that are kept.
+
+    Raises CliError.
+    """
+    if plan.is_empty:
+        return []
+    if not as_json:
+        _print_plan(plan, sys.stdout)
+    elif not is_sure:
+        _print_plan(plan, sys.stderr)
+    confirm("take this out and keep the rest?", is_sure=is_sure, scripts_need_yes=True)
+    return list(repairing.carry_out(plan))
+
+
+def _repair_document(plan: repairing.Plan, kept: list[Path]) -> dict[str, Any]:
+    """Return what was repaired. Offsets `first` to `last` are lost; `last` is null where nobody knows it."""
+    durable = plan.partition.durable
+    return {
+        "path": str(plan.partition.path),
+        "repaired": not plan.is_empty,
+        "segments": [
+            {
+                "file": str(cut.segment.path),
+                "bytes": cut.segment.size,
+                "lost_bytes": cut.lost_bytes,
+                "lost": [
+                    {"first": first, "last": behind - 1 if behind >= 0 else None}
+                    for first, behind in cut.lost
+                ],
+                "corrected_epochs": len(cut.segment.odd_epochs),
+            }
+            for cut in plan.cuts
+        ],
+        "lowered": None if plan.lowered is None else {"from": durable, "to": plan.lowered},
+        "kept": [str(one) for one in kept],
+    }
+
+
+def _print_plan(plan: repairing.Plan, to: TextIO) -> None:
     for cut in plan.cuts:
-        sys.stdout.write(
-            f"{cut.segment.path}: {cut.lost_bytes:,} of {cut.segment.size:,} bytes are no batches\n"
-        )
+        to.write(f"{cut.segment.path}: {cut.lost_bytes:,} of {cut.segment.size:,} bytes are no batches\n")
         for first, behind in cut.lost:
             until = f"to {behind - 1:,}" if behind >= 0 else "and all behind it"
-            sys.stdout.write(f"  lost: offset {first:,} {until}\n")
+            to.write(f"  lost: offset {first:,} {until}\n")
         if odd := len(cut.segment.odd_epochs):
-            sys.stdout.write(f"  {odd:,} batches get the leader epoch of their offsets\n")
+            to.write(f"  {odd:,} batches get the leader epoch of their offsets\n")
     if plan.lowered is not None and plan.partition.durable is not None:
         gone = f"acknowledged offsets from {plan.lowered:,} to {plan.partition.durable - 1:,}"
-        sys.stdout.write(f"{plan.partition.path}: {gone} are lost and will be given to other records\n")
+        to.write(f"{plan.partition.path}: {gone} are lost and will be given to other records\n")
 
 
 def _all_findings(directories: Iterable[InspectedDirectory]) -> Iterator[Finding]:

@@ -44,6 +44,7 @@ def log_verify(
 def log_repair(
     path: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; scripts have to say it.")] = False,
+    json: Json = False,
 ) -> None:
     """Take damaged batches out of the partition in DIR.
 
@@ -51,7 +52,7 @@ def log_repair(
     """
     from mpbroker.cli.host import log_files
 
-    log_files.repair(path, is_sure=yes)
+    log_files.repair(path, is_sure=yes, as_json=json)
 
 
 @log_app.command("recover")

@@ -7,12 +7,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, file_named
 from mpbroker.cli.text.output import counted, print_json, print_table
@@ -37,6 +37,7 @@ class Archive:
     partition_by: str
     records_per_run: int
     compact_mb: int | None
+    as_json: bool
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Replay:
     keep_partitions: bool
     exactly_once: bool
     extra: list[str] | None
+    as_json: bool
 
 
 def source(
@@ -125,12 +127,20 @@ def archive(wanted: Archive, master: str | None) -> None:
         raise CliError(str(error), USAGE_ERROR) from error
     settings = jobs.ArchiveSettings(wanted.source, wanted.target, columns, wanted.records_per_run)
     began = time.monotonic()
-    with running("archive", master) as (spark, notice):
+    with running("archive", master, as_json=wanted.as_json) as (spark, notice):
         done = jobs.archive(spark, settings, notice)
         topics = f" of {counted(len(done.topics), 'topic')}" if done.topics else ""
+        where = _shown(wanted.target)
         notice.end(
             f"{counted(done.records, 'record')}{topics} archived in {counted(done.runs, 'run')}, "
-            f"{_rate(done.records, began)}; readers find them in {_shown(wanted.target)}"
+            f"{_rate(done.records, began)}; readers find them in {where}",
+            {
+                **_measured(done.records, began),
+                "topics": sorted(done.topics),
+                "runs": done.runs,
+                "target": where,
+                "compacted": None,
+            },
         )
         if wanted.compact_mb is not None and isinstance(wanted.target, Path):
             made = jobs.compact(spark, wanted.target, wanted.compact_mb << 20, notice)
@@ -138,7 +148,8 @@ def archive(wanted: Archive, master: str | None) -> None:
                 f"{counted(made.files_before, 'file')} of {counted(made.runs, 'run')} compacted to "
                 f"{counted(made.files_after, 'file')}"
                 if made.runs
-                else "nothing to compact"
+                else "nothing to compact",
+                {"compacted": asdict(made)},
             )
 
 
@@ -176,11 +187,12 @@ def replay(wanted: Replay, master: str | None) -> None:
         exactly_once=wanted.exactly_once,
     )
     began = time.monotonic()
-    with running("replay", master) as (spark, notice):
+    with running("replay", master, as_json=wanted.as_json) as (spark, notice):
         done = jobs.replay(spark, settings, notice)
         notice.end(
             f"{counted(done.records, 'record')} written to {wanted.bootstrap} in "
-            f"{counted(done.steps, 'step')}, {_rate(done.records, began)}"
+            f"{counted(done.steps, 'step')}, {_rate(done.records, began)}",
+            {**_measured(done.records, began), "steps": done.steps, "bootstrap_servers": wanted.bootstrap},
         )
 
 
@@ -191,6 +203,7 @@ class Stream:
     checkpoint: Path
     once: bool
     every_s: float
+    as_json: bool
 
 
 def mirror(
@@ -216,7 +229,7 @@ def mirror(
         once=stream.once,
         every_s=stream.every_s,
     )
-    with running("mirror", master, looks=True) as (spark, notice):
+    with running("mirror", master, looks=True, as_json=stream.as_json) as (spark, notice):
         _until_told(lambda: jobs.mirror(spark, settings, notice), notice, stream, f"mirrored to {to}")
 
 
@@ -235,7 +248,7 @@ def sessions(
     settings = jobs.SessionSettings(
         *(source, stream.checkpoint, target, options, gap, lateness), once=stream.once, every_s=stream.every_s
     )
-    with running("sessions", master, looks=True) as (spark, notice):
+    with running("sessions", master, looks=True, as_json=stream.as_json) as (spark, notice):
         _until_told(lambda: jobs.sessions(spark, settings, notice), notice, stream, "read")
 
 
@@ -269,7 +282,12 @@ def _until_told(start: Callable[[], Running], notice: Terminal, stream: Stream, 
     how = f"stopped by {signal.Signals(notice.told[0]).name}: " if notice.told else ""
     notice.end(
         f"{how}{counted(running_query.records, 'record')} {done}, {_rate(running_query.records, began)}; the "
-        f"same command goes on from {stream.checkpoint}"
+        f"same command goes on from {stream.checkpoint}",
+        {
+            **_measured(running_query.records, began),
+            "stopped_by": signal.Signals(notice.told[0]).name if notice.told else None,
+            "checkpoint": str(stream.checkpoint),
+        },
     )
 
 
@@ -330,13 +348,24 @@ def _rate(records: int, began: float) -> str:
     return f"{records / max(time.monotonic() - began, 0.001):,.0f} records/s"
 
 
+def _measured(records: int, began: float) -> dict[str, Any]:
+    """Return what the summary of every job has for programs."""
+    return {"records": records, "seconds": time.monotonic() - began}
+
+
 # ---- around every job
 
 
 class Terminal:
-    """A job's notice on standard error: a line that moves on a terminal, and lines that stay."""
+    """A job's notice on standard error: a line that moves on a terminal, and lines that stay.
 
-    def __init__(self, show: Callable[..., None] | None, name: str) -> None:
+    `document` gathers the summary for programs; None: its lines are printed for people.
+    """
+
+    def __init__(
+        self, show: Callable[..., None] | None, name: str, document: dict[str, Any] | None = None
+    ) -> None:
+        self._document = document
         self._show = show
         self._name = name
         self._stream = sys.stderr
@@ -354,14 +383,21 @@ class Terminal:
         text = f"{self._name}: {done:,} records, {_rate(done, self._began)}{left}"
         self._show(completed=done, total=total, description=text)
 
-    def end(self, text: str) -> None:
-        """Print a line of the summary."""
-        print(text, file=self._stream)
+    def end(self, text: str, document: Mapping[str, Any]) -> None:
+        """Print a line of the summary, or take its members."""
+        if self._document is None:
+            print(text, file=self._stream)
+        else:
+            self._document |= document
 
 
 @contextmanager
-def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[tuple[SparkSession, Terminal]]:
+def running(
+    name: str, master: str | None, *, looks: bool = False, as_json: bool = False
+) -> Iterator[tuple[SparkSession, Terminal]]:
     """Open a session for one job and stop it at the end. Raises CliError: one sentence for any failure.
+
+    With `as_json` the summary is printed at the end: what a job that fails has done before, too.
 
     A signal cancels what Spark does, unless the job `looks` itself whether it was told to stop. The handler
     raises nothing: that would cut a call of the JVM, and the next call would get its answer. The second
@@ -375,6 +411,7 @@ def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[t
     from mpbroker.spark.jobs import JobError, sentence_of
 
     told: list[int] = []
+    document: dict[str, Any] | None = {} if as_json else None
     stderr, nobody = sys.stderr, open(os.devnull, "w")  # noqa: SIM115 (threads use it to the end)
     over = threading.Event()
 
@@ -405,7 +442,7 @@ def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[t
             signal.signal(number, tell)
         try:
             with progress_bar(1) as show:
-                notice = Terminal(show, name)
+                notice = Terminal(show, name, document)
                 notice.told = told
                 yield spark, notice
         finally:
@@ -428,6 +465,8 @@ def running(name: str, master: str | None, *, looks: bool = False) -> Iterator[t
         sys.stderr = stderr
         for number, handler in before.items():
             signal.signal(number, handler)
+        if document:
+            print_json(document)
 
 
 def _stopped(told: list[int]) -> CliError:

@@ -91,6 +91,7 @@ def spark_archive(
     ] = 20_000_000,
     fail_on_data_loss: Loss = True,
     option: Extra = None,
+    json: Json = False,
     master: Master = None,
 ) -> None:
     """Write what is new as Parquet, each record once.
@@ -102,7 +103,9 @@ def spark_archive(
 
     source = command.source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
     target = command.target(form, to, catalog, table, compacts=compact)
-    wanted = command.Archive(source, target, partition_by, records_per_run, file_mb if compact else None)
+    wanted = command.Archive(
+        source, target, partition_by, records_per_run, file_mb if compact else None, json
+    )
     command.archive(wanted, master)
 
 
@@ -135,6 +138,7 @@ def spark_replay(
         list[str] | None,
         typer.Option("--option", metavar="KEY=VALUE", help="Any option of the sink; repeatable."),
     ] = None,
+    json: Json = False,
     master: Master = None,
 ) -> None:
     """Write an archive back into topics.
@@ -144,7 +148,9 @@ def spark_replay(
     """
     from mpbroker.cli.spark import command as command
 
-    wanted = command.Replay(archive, bootstrap, topics, to_topic, name, keep_partitions, exactly_once, option)
+    wanted = command.Replay(
+        archive, bootstrap, topics, to_topic, name, keep_partitions, exactly_once, option, json
+    )
     command.replay(wanted, master)
 
 
@@ -196,6 +202,7 @@ def spark_mirror(
     fail_on_data_loss: Loss = True,
     option: Extra = None,
     sink_option: SinkOption = None,
+    json: Json = False,
     master: Master = None,
 ) -> None:
     """Copy topics to another cluster as they grow.
@@ -206,7 +213,7 @@ def spark_mirror(
     from mpbroker.cli.spark import command as command
 
     source = command.source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
-    how = command.Stream(checkpoint, once, every_s)
+    how = command.Stream(checkpoint, once, every_s, json)
     command.mirror(
         *(source, to, how, name, prefix, sink_option, master),
         keep_partitions=keep_partitions,
@@ -239,6 +246,7 @@ def spark_sessions(
     fail_on_data_loss: Loss = True,
     option: Extra = None,
     sink_option: SinkOption = None,
+    json: Json = False,
     master: Master = None,
 ) -> None:
     """Find the sessions of each key, an example of state.
@@ -251,7 +259,7 @@ def spark_sessions(
     source = command.source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
     target, options = command.sessions_target(to, to_topic, bootstrap, sink_option)
     command.sessions(
-        *(source, target, options, command.Stream(checkpoint, once, every_s), gap, lateness, master)
+        *(source, target, options, command.Stream(checkpoint, once, every_s, json), gap, lateness, master)
     )
 
 
