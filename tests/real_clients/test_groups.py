@@ -324,7 +324,7 @@ RESETS = (
 )
 
 
-def test_our_resets_are_those_of_kafkas_tool(broker: Broker, new_topic: TopicMaker) -> None:
+def test_our_resets_are_those_of_kafkas_tool(broker: Broker, new_topic: TopicMaker, tmp_path: Path) -> None:
     topic = group = new_topic(2)
     write(broker, topic, 20, partitions=2)
     with member(broker, group, topic) as consumer:
@@ -338,6 +338,15 @@ def test_our_resets_are_those_of_kafkas_tool(broker: Broker, new_topic: TopicMak
         theirs = {tuple(line.split()[-3:]) for line in printed.splitlines() if line.startswith(group)}
         ours = json.loads(own(broker, "reset-offsets", group, "--topic", topic, *flags, "--json").stdout)
         assert {(topic, str(row["partition"]), str(row["new_offset"])) for row in ours} == theirs, flags
+    # It reads what we export, and we read what it exports.
+    file = tmp_path / "offsets.csv"
+    file.write_text(own(broker, "reset-offsets", group, "--all-topics", "--shift-by", "2", "--export").stdout)
+    exported = kafka_tool(GROUPS, *kafkas, "--reset-offsets", "--from-file", str(file), "--export")
+    # It quotes whatever is long.
+    assert sorted(exported.replace('"', "").split()) == [f"{topic},0,5", f"{topic},1,7"]
+    file.write_text(exported)
+    ours = json.loads(own(broker, "reset-offsets", group, "--from-file", str(file), "--json").stdout)
+    assert [row["new_offset"] for row in ours] == [5, 7]
     own(broker, "reset-offsets", group, "--topic", f"{topic}:1", "--to-offset", "2", "--execute")
     described = kafka_tool(GROUPS, *kafkas, "--describe")
     rows = [line.split()[1:4] for line in described.splitlines() if line.startswith(group)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,6 +12,7 @@ import msgspec
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.command_config import read_entries
 from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from mpbroker.cli.cluster.positions import Ends
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import ClientConfig, from_properties, known_names, parse_servers
@@ -19,7 +20,7 @@ from mpbroker.client.errors import ApiFailed, ConfigError, InvalidReceive, witho
 from mpbroker.config import known
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import ResourceType
+from mpbroker.protocol.numbers import EARLIEST, LATEST, ResourceType
 from mpbroker.protocol.topic_names import problem_with
 from mpbroker.protocol.wire import Buffer
 
@@ -207,6 +208,23 @@ class Client:
                     raise ApiFailed(f"offsets of {topic.name}-{result.partition_index}", result.error_code)
                 found[result.partition_index] = Found(result.offset, result.timestamp)
         return found
+
+    def ends(
+        self,
+        topic: Topic,
+        partitions: Sequence[int],
+        time_ms: int | None = None,
+        isolation: int = READ_UNCOMMITTED,
+    ) -> dict[int, Ends]:
+        """Return where partitions begin and end, and their first offset from a time on. Raises ApiFailed."""
+        starts = self.offsets(topic, EARLIEST, partitions)
+        ends = self.offsets_at(topic, dict.fromkeys(partitions, LATEST), isolation)
+        times = {} if time_ms is None else self.offsets(topic, time_ms, partitions)
+        return {
+            number: Ends(starts[number], ends[number].offset, at if at >= 0 else None)
+            for number in partitions
+            for at in (times.get(number, -1),)
+        }
 
     def fetch(
         self, topic: Topic, positions: Mapping[int, int], max_wait_ms: int, isolation: int = READ_UNCOMMITTED

@@ -1,5 +1,6 @@
 """The flags of `mpbroker group`; what its commands do is in `group` and `group_offsets`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -78,7 +79,10 @@ def group_delete(
 
 @group_app.command("reset-offsets")
 def group_reset_offsets(
-    names: GroupNames,
+    names: Annotated[list[str] | None, typer.Argument(metavar="GROUP...", hidden=True)] = None,
+    all_groups: Annotated[
+        bool, typer.Option("--all-groups", help="All groups that there are, instead of GROUP...")
+    ] = False,
     topic: Topics = None,
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="All that the group has committed offsets of.")
@@ -102,9 +106,22 @@ def group_reset_offsets(
     shift_by: Annotated[
         int | None, typer.Option("--shift-by", metavar="N", help="Forward by N; back with -N.")
     ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-file",
+            metavar="FILE",
+            help="As lines of topic,partition,offset or group,topic,partition,offset say.",
+            readable=False,
+        ),
+    ] = None,
+    export: Annotated[
+        bool, typer.Option("--export", help="Print the new offsets as such lines instead of a table.")
+    ] = False,
     execute: Annotated[
         bool, typer.Option("--execute", help="Set them; without this flag they are only printed.")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print them: the default.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,
     json: Json = False,
@@ -119,12 +136,12 @@ def group_reset_offsets(
     from mpbroker.cli.cluster import group_offsets, offset_resets
 
     flags = offset_resets.Flags(
-        to_earliest, to_latest, to_current, to_offset, to_datetime, by_duration, shift_by
+        to_earliest, to_latest, to_current, to_offset, to_datetime, by_duration, shift_by, from_file
     )
-    wanted = offset_resets.parse(flags, time.time_ns() // 1_000_000)
-    scope = group_offsets.Scope(topic or [], all_topics=all_topics)
+    wanted = group_offsets.wanted(flags, names or [], topic or [], time.time_ns() // 1_000_000, all_topics)
+    how = group_offsets.How(export, execute, dry_run, json)
     where = ClusterAddress(bootstrap, command_config)
-    group_offsets.reset(where, names, scope, wanted, execute=execute, as_json=json)
+    group_offsets.reset(where, names or [], wanted, how, all_groups=all_groups)
 
 
 @group_app.command("delete-offsets")

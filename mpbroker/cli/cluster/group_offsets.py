@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from mpbroker.cli.cluster import group_requests
+from mpbroker.cli.cluster import group_requests, offset_plans
 from mpbroker.cli.cluster.client import Client
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.cluster.offset_resets import INACTIVE, Place, Reset, parse_scope, target, within
+from mpbroker.cli.cluster.offset_plans import Plan
+from mpbroker.cli.cluster.offset_resets import INACTIVE, Flags, Reset, parse, parse_scope, target, within
 from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
 from mpbroker.cli.text.confirm import confirm
 from mpbroker.cli.text.output import print_json, print_table, say_each
-from mpbroker.client.consumer_protocol import TopicPartition
+from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, TopicPartition
 from mpbroker.client.errors import ApiFailed
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.protocol.printable import printable
 
 # Headings of kafka-consumer-groups.sh, and the names in --json.
@@ -43,83 +43,157 @@ class Scope:
 
     def of_topics(self, client: Client, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Return all that are named, whether an offset is committed or not."""
-        if self.named is None:
-            return sorted(committed)
-        places = []
-        for name, numbers in self.named.items():
-            topic = client.topic(name)
-            there = [partition.index for partition in topic.partitions]
-            if strange := [number for number in numbers or [] if number not in there]:
-                raise CliError(
-                    f"topic {name} has no partition {strange[0]}, only 0 to {len(there) - 1}", USAGE_ERROR
-                )
-            places += [(name, number) for number in (there if numbers is None else numbers)]
-        return places
+        return sorted(committed) if self.named is None else _there(client, self.named)
 
 
-def reset(
-    where: ClusterAddress, names: Sequence[str], scope: Scope, wanted: Reset, *, execute: bool, as_json: bool
-) -> None:
+def _there(client: Client, named: Mapping[str, list[int] | None]) -> list[TopicPartition]:
+    """Return partitions that are named; None stands for all of a topic. Raises CliError, ApiFailed."""
+    places = []
+    for name, numbers in named.items():
+        topic = client.topic(name)
+        there = [partition.index for partition in topic.partitions]
+        if strange := [number for number in numbers or [] if number not in there]:
+            raise CliError(
+                f"topic {name} has no partition {strange[0]}, only 0 to {len(there) - 1}", USAGE_ERROR
+            )
+        places += [(name, number) for number in (there if numbers is None else numbers)]
+    return places
+
+
+class Wanted(NamedTuple):
+    """Where offsets are to be set: everywhere in `scope` in one way, or as `plan` says, that of `file`."""
+
+    reset: Reset
+    scope: Scope | None = None
+    plan: Plan | None = None
+    file: str = ""
+
+    def resets(
+        self, client: Client, group: str, committed: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Reset]:
+        """Return where each partition of a group is to be set. Raises CliError, ApiFailed."""
+        if self.scope is not None:
+            return dict.fromkeys(self.scope.of_topics(client, committed), self.reset)
+        offsets = (self.plan or {}).get(group, {})
+        named: dict[str, list[int] | None] = {
+            topic: sorted(number for one, number in offsets if one == topic) for topic, _ in sorted(offsets)
+        }
+        return {place: Reset("to-offset", offsets[place]) for place in _there(client, named)}
+
+    def nothing(self, group: str) -> CliError:
+        """Say that nothing is known of a group that was named."""
+        if self.scope is None:
+            return CliError(f"{self.file} has no offsets of group {group}", USAGE_ERROR)
+        return CliError(f"group {group} has no committed offsets: name topics with --topic")
+
+
+def wanted(
+    flags: Flags, groups: Sequence[str], topics: Sequence[str], now_ms: int, all_topics: bool
+) -> Wanted:
+    """Return what the flags ask for. Raises CliError."""
+    reset = parse(flags, now_ms)
+    if flags.from_file is None:
+        return Wanted(reset, Scope(topics, all_topics=all_topics))
+    if topics or all_topics:
+        raise CliError("--from-file names topics itself: leave out --topic and --all-topics", USAGE_ERROR)
+    file = str(flags.from_file)
+    try:
+        text = flags.from_file.read_text("utf-8-sig")
+    except OSError as error:
+        raise CliError(f"--from-file {file}: {error.strerror}", USAGE_ERROR) from error
+    except UnicodeDecodeError as error:
+        raise CliError(f"--from-file {file}: this is no text in UTF-8", USAGE_ERROR) from error
+    return Wanted(reset, plan=offset_plans.parse(text, file, groups), file=file)
+
+
+class How(NamedTuple):
+    """What is done with the new offsets. Raises CliError if that is not one thing (`check`)."""
+
+    export: bool
+    execute: bool
+    dry_run: bool
+    as_json: bool
+
+    def check(self, groups: Sequence[str], *, all_groups: bool) -> None:
+        if bool(groups) == all_groups:
+            raise CliError("say of which groups: name them, or --all-groups", USAGE_ERROR)
+        for one, other, is_both in (
+            ("--execute", "--dry-run", self.execute and self.dry_run),
+            ("--export", "--json", self.export and self.as_json),
+        ):
+            if is_both:
+                raise CliError(f"these exclude each other: {one}, {other}", USAGE_ERROR)
+
+
+def reset(where: ClusterAddress, names: Sequence[str], wanted: Wanted, how: How, *, all_groups: bool) -> None:
     """Set offsets of groups, or print what would be set. A group that is refused does not hide the others."""
+    how.check(names, all_groups=all_groups)
     failed: list[Exception] = []
     rows: list[dict[str, Any]] = []
     with Client(where) as client:
+        if all_groups:
+            names = _of_consumers(client)
+        for strange in sorted((wanted.plan or {}).keys() - set(names)):
+            _say(f"{wanted.file}: group {strange} is left out: it is not named, or not there")
         for name in names:
             try:
-                offsets = _planned(client, name, scope, wanted, rows)
-                if execute and offsets:
+                offsets = _planned(client, name, wanted, rows)
+                if offsets is None and not all_groups:
+                    raise wanted.nothing(name)
+                if how.execute and offsets:
                     failed += [
                         _explained(name, error) for error in group_requests.commit(client, name, offsets)
                     ]
             except (ApiFailed, CliError) as error:
                 failed.append(error)
-    if as_json:
+    if how.as_json:
         print_json(rows)
+    elif how.export:
+        entries = ((one["group"], one["topic"], one["partition"], one["new_offset"]) for one in rows)
+        sys.stdout.write(offset_plans.text_of(entries, with_groups=len(names) != 1 or all_groups))
     elif rows:
         print_table(list(COLUMNS), [[row[key] for key in COLUMNS.values()] for row in rows])
-    if not execute and rows:
+    if not how.execute and rows:
         _say("nothing was set: this is what --execute would do")
     raise_all(failed)
 
 
+def _of_consumers(client: Client) -> list[str]:
+    """Return all groups that have offsets of consumers; those of Connect's workers have none."""
+    return [
+        one.group_id
+        for one in group_requests.list_groups(client)
+        if one.protocol_type in ("", PROTOCOL_TYPE)
+        and one.group_type.lower() in ("", group_requests.CLASSIC, group_requests.CONSUMER)
+    ]
+
+
 def _planned(
-    client: Client, name: str, scope: Scope, wanted: Reset, rows: list[dict[str, Any]]
-) -> dict[TopicPartition, int]:
-    """Return the new offsets of a group, and add a row for each. Raises CliError for an active group."""
+    client: Client, name: str, wanted: Wanted, rows: list[dict[str, Any]]
+) -> dict[TopicPartition, int] | None:
+    """Return the new offsets of a group, and add a row for each; None if nothing is known of it.
+
+    Raises CliError for an active group.
+    """
     _check_inactive(client, name)
     committed = group_requests.committed(client, name)
-    places = scope.of_topics(client, committed)
-    if not places:
-        raise CliError(f"group {name} has no committed offsets: name topics with --topic")
+    resets = wanted.resets(client, name, committed)
+    if not resets:
+        return None
     offsets = {}
-    for place, known in _known(client, places, committed, wanted).items():
-        offset, said = target(wanted, known)
-        if said:
-            _say(f"group {name}, {place[0]}-{place[1]}: {said}")
-        if offset is not None:
-            offsets[place] = offset
-            rows.append(dict(zip(COLUMNS.values(), (name, *place, known.committed, offset), strict=True)))
+    for topic_name in dict.fromkeys(topic for topic, _ in resets):
+        numbers = [number for topic, number in resets if topic == topic_name]
+        found = client.ends(client.topic(topic_name), numbers, wanted.reset.time_ms)
+        for number, ends in found.items():
+            place = topic_name, number
+            offset, said = target(resets[place], ends, committed.get(place))
+            if said:
+                _say(f"group {name}, {topic_name}-{number}: {said}")
+            if offset is not None:
+                offsets[place] = offset
+                cells = (name, *place, committed.get(place), offset)
+                rows.append(dict(zip(COLUMNS.values(), cells, strict=True)))
     return offsets
-
-
-def _known(
-    client: Client, places: list[TopicPartition], committed: Mapping[TopicPartition, int], wanted: Reset
-) -> dict[TopicPartition, Place]:
-    found = {}
-    for name in dict.fromkeys(topic for topic, _ in places):
-        topic = client.topic(name)
-        numbers = [number for one, number in places if one == name]
-        starts, ends = client.offsets(topic, EARLIEST, numbers), client.offsets(topic, LATEST, numbers)
-        times = client.offsets(topic, wanted.number, numbers) if wanted.is_by_time else {}
-        for number in numbers:
-            at_time = times.get(number, -1)
-            found[name, number] = Place(
-                starts[number],
-                ends[number],
-                committed.get((name, number)),
-                at_time if at_time >= 0 else None,
-            )
-    return found
 
 
 def _check_inactive(client: Client, name: str) -> None:

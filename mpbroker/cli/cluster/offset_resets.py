@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from mpbroker.cli.cluster.positions import Ends
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.times import parse_duration, parse_time
 
@@ -25,6 +27,7 @@ class Flags(NamedTuple):
     to_datetime: str | None = None
     by_duration: str | None = None
     shift_by: int | None = None
+    from_file: Path | None = None
 
 
 class Reset(NamedTuple):
@@ -34,17 +37,9 @@ class Reset(NamedTuple):
     number: int = 0
 
     @property
-    def is_by_time(self) -> bool:
-        return self.kind == "to-datetime"
-
-
-class Place(NamedTuple):
-    """Offsets of a partition: its ends, the committed one, and the first from a time on (None: no record)."""
-
-    start: int
-    end: int
-    committed: int | None = None
-    at_time: int | None = None
+    def time_ms(self) -> int | None:
+        """Return the time whose offset must be asked for."""
+        return self.number if self.kind == "to-datetime" else None
 
 
 def parse(flags: Flags, now_ms: int) -> Reset:
@@ -61,40 +56,38 @@ def parse(flags: Flags, now_ms: int) -> Reset:
     return Reset(names[0][2:], flags.to_offset or flags.shift_by or 0)
 
 
-def target(reset: Reset, place: Place) -> tuple[int | None, str]:
-    """Return the new offset, and what is to be said of it: "" if nothing.
+def target(reset: Reset, ends: Ends, committed: int | None) -> tuple[int | None, str]:
+    """Return the new offset of a partition, and what is to be said of it: "" if nothing.
 
     The offset is None if there is none to shift; it is never outside of what the partition has.
     """
     match reset.kind:
         case "to-earliest":
-            return place.start, ""
+            return ends.start, ""
         case "to-latest":
-            return place.end, ""
-        case "to-current" if place.committed is None:
-            return place.end, "nothing is committed: set to the end"
+            return ends.end, ""
+        case "to-current" if committed is None:
+            return ends.end, "nothing is committed: set to the end"
         case "to-current":
-            assert place.committed is not None
-            return place.committed, ""
-        case "to-datetime" if place.at_time is None:
-            return place.end, "no record is that late: set to the end"
+            return committed, ""
+        case "to-datetime" if ends.at_time is None:
+            return ends.end, "no record is that late: set to the end"
         case "to-datetime":
-            assert place.at_time is not None
-            return place.at_time, ""
-        case "shift-by" if place.committed is None:
+            return ends.at_time, ""
+        case "shift-by" if committed is None:
             return None, "nothing is committed that could be shifted"
         case "shift-by":
-            assert place.committed is not None
-            return _within(place, place.committed + reset.number)
+            assert committed is not None
+            return _within(ends, committed + reset.number)
         case _:
-            return _within(place, reset.number)
+            return _within(ends, reset.number)
 
 
-def _within(place: Place, wanted: int) -> tuple[int, str]:
-    if wanted < place.start:
-        return place.start, f"{wanted:,} is before the log start offset: set to {place.start:,}"
-    if wanted > place.end:
-        return place.end, f"{wanted:,} is behind the log end offset: set to {place.end:,}"
+def _within(ends: Ends, wanted: int) -> tuple[int, str]:
+    if wanted < ends.start:
+        return ends.start, f"{wanted:,} is before the log start offset: set to {ends.start:,}"
+    if wanted > ends.end:
+        return ends.end, f"{wanted:,} is behind the log end offset: set to {ends.end:,}"
     return wanted, ""
 
 

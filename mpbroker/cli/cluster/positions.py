@@ -13,11 +13,11 @@ from mpbroker.cli.text.times import parse_time
 
 
 class Ends(NamedTuple):
-    """Offsets of a partition: its ends, and the first from a place's time on (-1: there is none)."""
+    """Offsets of a partition: its ends, and the first from a time on that was asked for (None: no record)."""
 
     start: int
     end: int
-    at_time: int = -1
+    at_time: int | None = None
 
 
 class Start(NamedTuple):
@@ -43,7 +43,7 @@ class Start(NamedTuple):
             case "behind first":
                 return min(ends.end, ends.start + self.number)
             case "time":
-                return ends.at_time if ends.at_time >= 0 else ends.end
+                return ends.end if ends.at_time is None else ends.at_time
             case _:
                 return self.number
 

@@ -19,7 +19,6 @@ from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.group_member import GroupMember, quietly_leave
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import EARLIEST, LATEST
 from mpbroker.reading.committed import AbortedRange, from_fetch
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
@@ -164,13 +163,7 @@ class Consumer:
         return {number: start.within(ends) for number, ends in self._ends(indexes, start.time_ms).items()}
 
     def _ends(self, indexes: list[int], time_ms: int | None) -> dict[int, Ends]:
-        client, isolation = self._client, self._settings.isolation
-        starts = client.offsets(self._topic, EARLIEST, indexes)
-        ends = client.offsets_at(self._topic, dict.fromkeys(indexes, LATEST), isolation)
-        times = {} if time_ms is None else client.offsets(self._topic, time_ms, indexes)
-        return {
-            number: Ends(starts[number], ends[number].offset, times.get(number, -1)) for number in indexes
-        }
+        return self._client.ends(self._topic, indexes, time_ms, self._settings.isolation)
 
     def groups(self, must_stop: Callable[[], bool]) -> Iterator[tuple[int, list[Record]]]:
         """Yield records with their partition, batch by batch, until it is done or must stop.

@@ -404,11 +404,9 @@ def running(
     signal ends this process at once.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
 
     from mpbroker.cli.text.progress import progress_bar
-    from mpbroker.spark import SparkSetupError, session
-    from mpbroker.spark.jobs import JobError, sentence_of
+    from mpbroker.spark import session
 
     told: list[int] = []
     document: dict[str, Any] | None = {} if as_json else None
@@ -435,23 +433,43 @@ def running(
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        spark = session(f"mpbroker {name}", master, quiet=True)
-        spark.sparkContext.setLogLevel("OFF")
-        # Install the handlers after the session, which has a handler of its own for one of the signals.
-        for number in before:
-            signal.signal(number, tell)
-        try:
-            with progress_bar(1) as show:
-                notice = Terminal(show, name, document)
-                notice.told = told
-                yield spark, notice
-        finally:
+        with _in_a_sentence(told):
+            spark = session(f"mpbroker {name}", master, quiet=True)
+            spark.sparkContext.setLogLevel("OFF")
+            # Install the handlers after the session, which has a handler of its own for one of the signals.
             for number in before:
-                signal.signal(number, signal.SIG_IGN)
-            over.set()
-            if canceller.is_alive():
-                canceller.join()
-            spark.stop()
+                signal.signal(number, tell)
+            try:
+                with progress_bar(1) as show:
+                    notice = Terminal(show, name, document)
+                    notice.told = told
+                    yield spark, notice
+            finally:
+                for number in before:
+                    signal.signal(number, signal.SIG_IGN)
+                over.set()
+                if canceller.is_alive():
+                    canceller.join()
+                spark.stop()
+    finally:
+        sys.stderr = stderr
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if document:
+            print_json(document)
+
+
+@contextmanager
+def _in_a_sentence(told: list[int]) -> Iterator[None]:
+    """Raise what a job fails with as CliError. `told`: signals that came."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from mpbroker.spark import SparkSetupError
+    from mpbroker.spark.jobs import JobError, sentence_of
+
+    try:
+        yield
     except KeyboardInterrupt as error:
         raise _stopped(told or [signal.SIGINT]) from error
     except SparkSetupError as error:
@@ -461,12 +479,6 @@ def running(
     except (JobError, DataLoss, CorruptLog, SourceUnavailable, PySparkException, Py4JError, OSError) as error:
         # A cancelled Spark raises an error that is not the cause.
         raise _stopped(told) if told else CliError(sentence_of(error)) from error
-    finally:
-        sys.stderr = stderr
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if document:
-            print_json(document)
 
 
 def _stopped(told: list[int]) -> CliError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -130,6 +131,85 @@ def test_some_partitions_or_all_topics_of_groups_are_reset(cli: OwnCli, topic: s
     assert offsets(cli, one) == offsets(cli, other) == {0: 1, 1: 1}
 
 
+def test_offsets_are_exported_and_set_from_a_file(cli: OwnCli, topic: str, tmp_path: Path) -> None:
+    one, other = f'{topic}-"one", quoted', f"{topic}-other"
+    commit(cli, one, TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 2))
+    commit(cli, other, TopicPartition(topic, 1, 1))
+    reset = ["group", "reset-offsets"]
+    mine, both = tmp_path / "one.csv", tmp_path / "both.csv"
+    exported = cli(*reset, one, "--all-topics", "--to-current", "--export")
+    assert exported.out == f"{topic},0,3\n{topic},1,2\n"
+    mine.write_text(exported.out)
+    exported = cli(*reset, one, other, "--all-topics", "--to-current", "--export")
+    quoted = '"' + one.replace('"', '""') + '"'
+    assert exported.out == f"{quoted},{topic},0,3\n{quoted},{topic},1,2\n{other},{topic},1,1\n"
+    both.write_text("\ufeff" + exported.out.replace("\n", "\r\n") + "\r\n")
+    cli(*reset, one, other, "--all-topics", "--to-earliest", "--execute")
+    planned = cli(*reset, one, "--from-file", str(mine), "--dry-run", "--json")
+    assert [(row["partition"], row["committed"], row["new_offset"]) for row in planned.json] == [
+        (0, 0, 3),
+        (1, 0, 2),
+    ]
+    assert offsets(cli, one) == {0: 0, 1: 0}, "it was a dry run"
+    said = cli(*reset, one, "--from-file", str(both), "--execute")
+    assert f"{both}: group {other} is left out: it is not named, or not there\n" in said.err
+    assert (offsets(cli, one), offsets(cli, other)) == ({0: 3, 1: 2}, {1: 0})
+    both.write_text(f"{other},{topic},1,99\n")
+    said = cli(*reset, one, other, "--from-file", str(both), "--execute", code=2)
+    assert f"{other}, {topic}-1: 99 is behind the log end offset: set to 4\n" in said.err
+    assert f"mpbroker: {both} has no offsets of group {one}\n" in said.err
+    assert offsets(cli, other) == {1: 4}
+
+
+def test_offsets_of_all_groups_are_reset() -> None:
+    """All there are: in a broker of its own."""
+    with Broker() as broker:
+        cli = OwnCli(broker.bootstrap_servers)
+        cli("topic", "create", "t")
+        cli.produce("t", ["x"] * 10)
+        for group in ("a", "b", "active"):
+            commit(cli, group, TopicPartition("t", 0, 3))
+        with member(cli, "active", "t"):
+            refused = cli(
+                *("group", "reset-offsets", "--all-groups", "--all-topics"),
+                *("--shift-by", "2", "--export", "--execute"),
+                code=1,
+            )
+        assert refused.out == "a,t,0,5\nb,t,0,5\n"
+        assert "group active is active (Stable, 1 member(s))" in refused.err
+        assert [offsets(cli, group)[0] for group in ("a", "b", "active")] == [5, 5, 3]
+        cli("group", "delete-offsets", "a", "--all-topics")
+        planned = cli("group", "reset-offsets", "--all-groups", "--all-topics", "--to-earliest", "--json")
+        assert [row["group"] for row in planned.json] == ["active", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "message"),
+    [
+        ("t,0,1\n\nt,x,1\n", "g", "line 3: 't,x,1' is not topic,partition,offset or group,topic,partition"),
+        ("t,0\n", "g", "line 1: 't,0' is not topic,partition,offset or"),
+        ("t,0,-1\n", "g", "line 1: 't,0,-1' is not topic,partition,offset or"),
+        (f"t,0,{1 << 63}\n", "g", "is not topic,partition,offset or"),
+        ("GROUP,TOPIC,PARTITION,NEW-OFFSET\n", "g", "line 1: 'GROUP,TOPIC,PARTITION,NEW-OFFSET' is not"),
+        ("t,0,1\n", "g h", "line 1: topic,partition,offset does not say of which group"),
+        ("g,t,0,1\ng,t,0,2\n", "g", "line 2: t-0 of group g has offset 1 in a line above"),
+        ('g,"t,0,1\n', "g", "line 1: unexpected end of data"),
+        ("\n", "g", "it has no offsets"),
+        ("\udcff", "g", "this is no text in UTF-8"),
+        ("g,t,7,1\n", "g", "topic t has no partition 7, only 0 to 1"),
+    ],
+)
+def test_wrong_files(cli: OwnCli, topic: str, tmp_path: Path, text: str, names: str, message: str) -> None:
+    file = tmp_path / "offsets.csv"
+    if message.startswith("topic t"):
+        text, message = (one.replace("t", topic, 1) for one in (text[2:], message[6:]))
+    file.write_text(text, errors="surrogateescape")
+    words = ["group", "reset-offsets", *names.split(), "--from-file", str(file)]
+    said = cli(*words, code=2)
+    assert message in said.err
+    assert said.err.count("\n") == 1
+
+
 def test_a_group_is_made_by_its_offsets(cli: OwnCli, topic: str) -> None:
     made = f"{topic}-made"
     refused = cli("group", "reset-offsets", made, "--all-topics", "--to-latest", code=1)
@@ -188,6 +268,11 @@ def test_committed_offsets_are_deleted(cli: OwnCli, topic: str) -> None:
         (["--topic", "t", "--by-duration", "P1M"], 2, "--by-duration P1M: this is no duration"),
         (["--topic", "not-there", "--to-latest"], 1, "topic not-there: does not exist"),
         (["--topic", "TOPIC:7", "--to-latest"], 2, "has no partition 7, only 0 to 1"),
+        (["--topic", "t", "--from-file", "x"], 2, "--from-file names topics itself: leave out --topic"),
+        (["--from-file", "not/there"], 2, "--from-file not/there: No such file or directory"),
+        (["--all-groups", "--topic", "t", "--to-latest"], 2, "say of which groups: name them, or --all-gr"),
+        (["--topic", "t", "--to-latest", "--execute", "--dry-run"], 2, "exclude each other: --execute, --dr"),
+        (["--topic", "t", "--to-latest", "--export", "--json"], 2, "exclude each other: --export, --json"),
     ],
 )
 def test_wrong_resets(cli: OwnCli, topic: str, words: list[str], code: int, message: str) -> None:
