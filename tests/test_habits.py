@@ -63,7 +63,7 @@ NARROW = {
         *("shm", "mpbroker.config", "mpbroker.ipc", "mpbroker.protocol", "mpbroker.records"),
         *("mpbroker.metrics", "mpbroker.log.format.names", "mpbroker.log.read.reader"),
         # The records of committed offsets.
-        *("mpbroker.coordinator.groups.records", "mpbroker.coordinator.runtime.field_reader"),
+        *("mpbroker.coordinator.groups.committed", "mpbroker.coordinator.runtime.field_reader"),
     ),
     "mpbroker.client": ("mpbroker.config", "mpbroker.protocol", "mpbroker.records", "mpbroker.security"),
     "mpbroker.cli": (
@@ -74,7 +74,7 @@ NARROW = {
         # The names of quotas.
         "mpbroker.quotas.entities",
         # What groups have committed, in the files of a broker that does not run.
-        "mpbroker.coordinator.groups.records",
+        "mpbroker.coordinator.groups.committed",
         "mpbroker.coordinator.runtime.field_reader",
     ),
     "mpbroker.testing": tuple(

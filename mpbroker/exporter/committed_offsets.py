@@ -2,20 +2,18 @@
 
 Nobody is asked: a commit costs the coordinator nothing more, and a coordinator that is being replaced hides
 nothing. What is read ends at the high watermark, so that only durable commits count. Reading begins with the
-first scrape, a batch at a time, and later goes on where it ended. (Kafka: GroupCoordinatorRecordSerde;
-GroupContents of the coordinator reads the same records.)
+first scrape, a batch at a time, and later goes on where it ended.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from mpbroker.coordinator.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode
+from mpbroker.coordinator.groups.committed import CommittedGroups, GroupSeen
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.log.format.names import partition_name
@@ -28,8 +26,7 @@ from mpbroker.log.read.reader import (
 )
 from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import Batch, iterate_batches
-from mpbroker.records.markers import COMMIT, marker_of
+from mpbroker.records.iterate import iterate_batches
 from shm.table import SlotTable
 
 TOPIC = "__consumer_offsets"
@@ -42,14 +39,6 @@ log = logging.getLogger("mpbroker.exporter")
 
 
 @dataclass
-class GroupSeen:
-    """A group: offsets by (topic, partition), and its members as of its last generation."""
-
-    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
-    members: int | None = None  # None: it never had any, or is gone
-
-
-@dataclass
 class _Reading:
     """A partition of the topic and what was read of it."""
 
@@ -58,18 +47,21 @@ class _Reading:
     next_offset: int = 0
     end: int = 0  # the high watermark as of the last look
     problem: str = ""
-    pending: dict[int, list[tuple[OffsetKey, int]]] = field(default_factory=dict)  # by producer id
 
 
 class CommittedOffsets:
     """The groups by name, as of the last `follow` that ended."""
 
     def __init__(self, table: SlotTable, log_dirs: tuple[str, ...]) -> None:
-        self.groups: dict[str, GroupSeen] = {}
+        self._committed = CommittedGroups()
         self._table = table
         self._log_dirs = log_dirs
         self._readings: dict[int, _Reading] = {}
         self._followed_at = time.monotonic()
+
+    @property
+    def groups(self) -> Mapping[str, GroupSeen]:
+        return self._committed.groups
 
     @property
     def unreadable(self) -> int:
@@ -117,7 +109,7 @@ class CommittedOffsets:
     def _forget(self) -> None:
         self.close()
         self._readings.clear()
-        self.groups.clear()
+        self._committed.forget()
 
     def _read(self, partition: int, reading: _Reading, end: Partition) -> Iterator[None]:
         bound = Bound(end.high_watermark, end.high_watermark_segment, end.high_watermark_position)
@@ -136,7 +128,7 @@ class CommittedOffsets:
                     break
                 for batch in iterate_batches(reading.reader.read(piece)):
                     if batch.last_offset >= reading.next_offset:
-                        self._take(reading, batch)
+                        self._committed.take(partition, batch)
                         reading.next_offset = batch.last_offset + 1
                     yield
             reading.problem = ""
@@ -157,46 +149,3 @@ class CommittedOffsets:
                 reading.next_offset,
                 error,
             )
-
-    def _take(self, reading: _Reading, batch: Batch) -> None:
-        if batch.is_control:
-            ended = reading.pending.pop(batch.header.producer_id, [])
-            marker = marker_of(batch.bytes)
-            if marker is not None and marker[0] == COMMIT:
-                for committed, offset in ended:
-                    self._commit(committed, offset)
-            return
-        for record in batch.records():
-            entry = decode(record.key, record.value)
-            if entry is None:
-                continue
-            key, value = entry
-            if isinstance(key, GroupKey):
-                assert value is None or isinstance(value, GroupValue)
-                group = self.groups.setdefault(key.group, GroupSeen())
-                group.members = None if value is None else len(value.members)
-                self._drop_if_empty(key.group)
-                continue
-            assert value is None or isinstance(value, OffsetValue)
-            if value is None:
-                self._delete(key)
-            elif batch.is_transactional:
-                reading.pending.setdefault(batch.header.producer_id, []).append((key, value.offset))
-            else:
-                self._commit(key, value.offset)
-
-    def _commit(self, key: OffsetKey, offset: int) -> None:
-        # One text for all partitions of a topic: there may be many.
-        place = sys.intern(key.topic), key.partition
-        self.groups.setdefault(key.group, GroupSeen()).offsets[place] = offset
-
-    def _delete(self, key: OffsetKey) -> None:
-        group = self.groups.get(key.group)
-        if group is not None:
-            group.offsets.pop((key.topic, key.partition), None)
-            self._drop_if_empty(key.group)
-
-    def _drop_if_empty(self, name: str) -> None:
-        group = self.groups[name]
-        if group.members is None and not group.offsets:
-            del self.groups[name]

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from mpbroker.exporter.committed_offsets import GroupSeen
+from mpbroker.coordinator.groups.committed import GroupSeen
 from mpbroker.exporter.exposition import Family, Page, labels_text
 from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.protocol.topic_names import METADATA_TOPIC

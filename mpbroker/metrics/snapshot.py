@@ -123,6 +123,7 @@ class ListenerSeen:
 class LogSeen:
     """A partition's log. `sizes`: segments and bytes; None: not looked at yet.
 
+    `high_watermark_at`: the segment, by its base offset, and the byte in it where the high watermark lies.
     `slot` and `generation` are its place in the partition table. One that is not `usable` is offline.
     """
 
@@ -135,6 +136,7 @@ class LogSeen:
     usable: bool
     slot: int
     generation: int
+    high_watermark_at: tuple[int, int] = (0, 0)
 
 
 @dataclass
@@ -292,6 +294,7 @@ def _log_of(now: Partition, topic: str, slot: int, sizes: tuple[int, int] | None
         not now.flags & PartitionFlag.PARTITION_OFFLINE,
         slot,
         now.generation,
+        (now.high_watermark_segment, now.high_watermark_position),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mpbroker.coordinator.groups.committed import GroupSeen
 from mpbroker.coordinator.groups.records import (
     Entry,
     GroupKey,
@@ -18,7 +19,7 @@ from mpbroker.coordinator.groups.records import (
     encode,
 )
 from mpbroker.exporter import committed_offsets
-from mpbroker.exporter.committed_offsets import TOPIC, CommittedOffsets, GroupSeen
+from mpbroker.exporter.committed_offsets import TOPIC, CommittedOffsets
 from mpbroker.ipc.table import PAYLOAD_BYTES, PartitionFlag, pack_partition, unpack_partition
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.metrics.snapshot import LogSeen

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mpbroker.coordinator.groups.committed import GroupSeen
 from mpbroker.exporter import partition_metrics
-from mpbroker.exporter.committed_offsets import GroupSeen
 from mpbroker.exporter.exposition import Page
 from mpbroker.metrics.snapshot import LogSeen
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mpbroker.cli.top.samples import BrokerSeen, Groups, GroupSeen, Health, PartitionSeen, Place, Sample
-from mpbroker.coordinator.groups.records import Entry, GroupKey, GroupValue, OffsetKey, OffsetValue, decode
+from mpbroker.cli.top.samples import BrokerSeen, Groups, GroupSeen, Health, PartitionSeen, Sample
+from mpbroker.coordinator.groups.committed import CommittedGroups
 from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
 from mpbroker.inspection.directory import InspectedDirectory, open_directory
 from mpbroker.inspection.partition import Partition, segment_paths
@@ -23,7 +23,6 @@ from mpbroker.reading.local import offsets_in_files
 from mpbroker.reading.log_dirs import Identity, with_siblings
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
-from mpbroker.records.markers import COMMIT, marker_of
 
 GROUP_BYTES_MAX: Final = 64 << 20
 """Groups are shown only if their topic has no more bytes than this: it is read as a whole."""
@@ -90,7 +89,8 @@ def _partition(one: Partition) -> PartitionSeen:
     sizes = [path.stat().st_size for path in segment_paths(one.path)]
     start, end = offsets_in_files(one.path)
     start = max(start, one.log_start)
-    return PartitionSeen(one.topic, one.partition, start, max(end, start), sum(sizes), len(sizes))
+    end = max(end, start)
+    return PartitionSeen(one.topic, one.partition, start, end, end, sum(sizes), len(sizes))
 
 
 # ---- groups
@@ -101,46 +101,13 @@ def _groups(now_ns: int, directories: Sequence[Path]) -> Groups:
     size = sum(path.stat().st_size for path in paths)
     if size > GROUP_BYTES_MAX:
         return Groups(now_ns, problem=f"{GROUP_TOPIC} has {size:,} bytes; start the broker to see the groups")
-    committed: dict[str, dict[Place, int]] = {}
-    for directory in directories:
-        for key, value in _entries(directory):
-            _apply(committed, key, value)
-    groups = [GroupSeen(name, "stopped", None, offsets) for name, offsets in sorted(committed.items())]
+    committed = CommittedGroups()
+    for number, directory in enumerate(directories):
+        for batch in _batches(directory):
+            with suppress(CorruptBatch, UnreadableRecord):
+                committed.take(number, batch)
+    groups = [GroupSeen(name, "stopped", None, one.offsets) for name, one in sorted(committed.groups.items())]
     return Groups(now_ns, tuple(groups))
-
-
-def _apply(
-    committed: dict[str, dict[Place, int]],
-    key: OffsetKey | GroupKey,
-    value: OffsetValue | GroupValue | None,
-) -> None:
-    """Do to the groups what a record says."""
-    if isinstance(key, GroupKey):
-        if value is None:
-            committed.pop(key.group, None)
-        else:
-            committed.setdefault(key.group, {})
-        return
-    place = key.topic, key.partition
-    if isinstance(value, OffsetValue):
-        committed.setdefault(key.group, {})[place] = value.offset
-    elif key.group in committed:
-        committed[key.group].pop(place, None)
-
-
-def _entries(directory: Path) -> Iterator[Entry]:
-    """Yield what a partition of the groups' topic says, in order, transactions as they were decided."""
-    undecided: dict[int, list[Entry]] = {}
-    for batch in _batches(directory):
-        producer = batch.header.producer_id
-        if batch.is_control:
-            marker = marker_of(batch.bytes)
-            decided = undecided.pop(producer, [])
-            yield from decided if marker is not None and marker[0] == COMMIT else ()
-        elif batch.is_transactional:
-            undecided.setdefault(producer, []).extend(_decoded(batch))
-        else:
-            yield from _decoded(batch)
 
 
 def _batches(directory: Path) -> Iterator[Batch]:
@@ -150,18 +117,3 @@ def _batches(directory: Path) -> Iterator[Batch]:
                 # A torn end is cut off by the next start.
                 if not isinstance(frame, CorruptBatch):
                     yield Batch(view, frame)
-
-
-def _decoded(batch: Batch) -> Iterable[Entry]:
-    try:
-        records = batch.records()
-    except CorruptBatch:
-        return
-    for record in records:
-        with suppress(UnreadableRecord):
-            entry = decode(
-                bytes(record.key) if record.key is not None else None,
-                bytes(record.value) if record.value is not None else None,
-            )
-            if entry is not None:
-                yield entry

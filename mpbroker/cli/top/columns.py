@@ -104,6 +104,7 @@ PARTITIONS: Final = View(
         Column("topic", "TOPIC", Kind.TEXT, is_wide=True),
         Column("partition", "PART", Kind.NUMBER),
         Column("records_per_s", "RECORDS/S", Kind.RATE),
+        Column("bytes_per_s", "IN", Kind.BYTE_RATE, 72),
         Column("trend", "TREND", Kind.TREND, 96),
         Column("size_bytes", "SIZE", Kind.BYTES),
         Column("segments", "SEG", Kind.NUMBER, 72),

@@ -162,8 +162,10 @@ def partitions_of(counts: Snapshot) -> tuple[PartitionSeen, ...]:
             one.partition,
             one.log_start,
             one.log_end,
+            one.high_watermark,
             one.sizes[1] if one.sizes is not None else None,
             one.sizes[0] if one.sizes is not None else None,
+            one.high_watermark_at,
         )
         for one in counts.logs
         if one.topic != METADATA_TOPIC

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from mpbroker.cli.top import columns
 from mpbroker.cli.top.columns import Kind, View
-from mpbroker.cli.top.samples import Groups, GroupSeen, Place, ProcessSeen, Sample
+from mpbroker.cli.top.samples import Groups, GroupSeen, PartitionSeen, Place, ProcessSeen, Sample
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.meters import ApiHistogram, TopicMeter
@@ -90,7 +90,7 @@ class Model:
         self.summary = self._summarize(sample)
         for name, values in self.history.items():
             values.append(getattr(self.summary, name) or 0.0)
-        self._ends = {(one.topic, one.partition): one.log_end_offset for one in sample.partitions}
+        self._ends = {(one.topic, one.partition): one.high_watermark for one in sample.partitions}
         self._follow_partitions(sample)
 
     def add_groups(self, groups: Groups) -> None:
@@ -264,28 +264,39 @@ class Model:
 
     def _growth(self, sample: Sample) -> dict[Place, float]:
         """Return records a second of the partitions that were in the last two samples."""
+        return self._per_second(sample, lambda before, now: now.log_end_offset - before.log_end_offset)
+
+    def _per_second(
+        self, sample: Sample, grown: Callable[[PartitionSeen, PartitionSeen], float | None]
+    ) -> dict[Place, float]:
+        """Return by how much partitions have grown in a second between the last two samples."""
         if self._before is None:
             return {}
         seconds = (sample.taken_ns - self._before.taken_ns) / NS
-        ends = {(one.topic, one.partition): one.log_end_offset for one in self._before.partitions}
-        places = (((one.topic, one.partition), one.log_end_offset) for one in sample.partitions)
+        earlier = {(one.topic, one.partition): one for one in self._before.partitions}
+        pairs = (
+            (place, earlier[place], one) for one in sample.partitions if (place := _place(one)) in earlier
+        )
         return {
-            place: max(end - ends[place], 0) / seconds
-            for place, end in places
-            if place in ends and seconds > 0
+            place: max(by, 0) / seconds
+            for place, before, now in pairs
+            if seconds > 0 and (by := grown(before, now)) is not None
         }
 
     def _partitions(self, sample: Sample) -> Iterable[Row]:
-        for one in sorted(sample.partitions, key=lambda seen: (seen.topic, seen.partition)):
-            trend = self._trends.get((one.topic, one.partition))
+        bytes_in = self._per_second(sample, _grown_bytes)
+        for one in sorted(sample.partitions, key=_place):
+            trend = self._trends.get(_place(one))
             yield {
                 "topic": one.topic,
                 "partition": one.partition,
                 "records_per_s": trend[-1] if trend else None,
+                "bytes_per_s": bytes_in.get(_place(one)),
                 "trend": list(trend or ()),
                 "size_bytes": one.size_bytes,
                 "segments": one.segments,
                 "log_start_offset": one.log_start_offset,
+                "high_watermark": one.high_watermark,
                 "log_end_offset": one.log_end_offset,
             }
 
@@ -307,7 +318,7 @@ class Model:
             }
 
     def committed_of(self, name: str) -> list[tuple[str, int, int, int]]:
-        """Return (topic, partition, committed offset, log end offset) of a group's partitions."""
+        """Return (topic, partition, committed offset, high watermark) of a group's partitions."""
         groups = self.groups.groups if self.groups is not None else ()
         return [place for group in groups if group.group == name for place in self._committed(group)]
 
@@ -360,6 +371,24 @@ def _has(wanted: str, texts: Sequence[str | None]) -> bool:
     if any(one in wanted for one in "*?["):
         return any(fnmatchcase(text, wanted) for text in given)
     return any(wanted in text for text in given)
+
+
+def _place(one: PartitionSeen) -> Place:
+    return one.topic, one.partition
+
+
+def _grown_bytes(before: PartitionSeen, now: PartitionSeen) -> float | None:
+    """Return how many bytes came between two looks, below the high watermark; None: not known.
+
+    Of a segment that was rolled in between, the records are taken to be as large as those before the look.
+    """
+    if before.high_watermark_at is None or now.high_watermark_at is None:
+        return None
+    (old, begin), (segment, end) = before.high_watermark_at, now.high_watermark_at
+    if segment == old:
+        return end - begin
+    records = before.high_watermark - old
+    return None if records <= 0 else end + begin / records * max(segment - before.high_watermark, 0)
 
 
 def _requests_in(counts: Snapshot) -> int:

@@ -57,14 +57,20 @@ class ProcessSeen:
 
 @dataclass(frozen=True)
 class PartitionSeen:
-    """A partition. Size and number of segments are None where nobody has looked yet."""
+    """A partition. Size and number of segments are None where nobody has looked yet.
+
+    `high_watermark_at`: the segment, by its base offset, and the byte in it where the high watermark lies;
+    None for a broker that does not run.
+    """
 
     topic: str
     partition: int
     log_start_offset: int
     log_end_offset: int
+    high_watermark: int
     size_bytes: int | None = None
     segments: int | None = None
+    high_watermark_at: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

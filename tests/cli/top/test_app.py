@@ -163,11 +163,11 @@ def test_sorting_by_each_column_and_the_other_way_round(shared_broker: Broker) -
         await terminal.press("r")
         assert next(row["partition"] for row in terminal.table.rows) == 1
         seen = set()
-        for _ in range(8):
+        for _ in range(9):
             terminal.app.action_sort(1)
             seen.add(terminal.app.sorting[PARTITIONS.key][0])
         assert seen == {
-            *(None, "topic", "partition", "records_per_s", "size_bytes", "segments"),
+            *(None, "topic", "partition", "records_per_s", "bytes_per_s", "size_bytes", "segments"),
             *("log_start_offset", "log_end_offset"),
         }
         await terminal.pilot.click(Table, offset=(1, 0))  # the header of the first column

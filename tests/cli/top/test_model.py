@@ -188,7 +188,7 @@ def test_rings_and_arenas_of_processes_that_have_them() -> None:
 
 def test_partitions_grow_and_new_ones_have_no_rate_yet() -> None:
     def seen(*ends: int) -> tuple[PartitionSeen, ...]:
-        return tuple(PartitionSeen("t", number, 0, end) for number, end in enumerate(ends))
+        return tuple(PartitionSeen("t", number, 0, end, end) for number, end in enumerate(ends))
 
     model = Model()
     model.add(sample(0, partitions=seen(10)))
@@ -200,9 +200,29 @@ def test_partitions_grow_and_new_ones_have_no_rate_yet() -> None:
     assert [one["trend"] for one in model.rows(columns.PARTITIONS)] == [[10, 0], [1]]
 
 
-def test_lag_is_what_groups_have_not_committed_of_what_is_there() -> None:
+def test_partitions_take_bytes_across_segments() -> None:
+    def seen(end: int, segment: int, position: int) -> tuple[PartitionSeen, ...]:
+        return (PartitionSeen("t", 0, 0, end, end, high_watermark_at=(segment, position)),)
+
     model = Model()
-    model.add(sample(0, partitions=(PartitionSeen("t", 0, 0, 100), PartitionSeen("t", 1, 0, 50))))
+    rates = []
+    for second, partitions in (
+        (0, seen(100, 0, 1000)),
+        (2, seen(120, 0, 1200)),
+        # Of ten bytes each, 30 until the roll and 50 behind it.
+        (4, seen(200, 150, 500)),
+        (5, seen(200, 200, 0)),
+    ):
+        model.add(sample(second, partitions=partitions))
+        rates += [one["bytes_per_s"] for one in model.rows(columns.PARTITIONS)]
+    assert rates == [None, 100, 400, 0]
+    model.add(sample(6, partitions=(PartitionSeen("t", 0, 0, 200, 200),)))
+    assert [one["bytes_per_s"] for one in model.rows(columns.PARTITIONS)] == [None], "it does not run"
+
+
+def test_lag_is_what_groups_have_not_committed_below_the_high_watermark() -> None:
+    model = Model()
+    model.add(sample(0, partitions=(PartitionSeen("t", 0, 0, 120, 100), PartitionSeen("t", 1, 0, 50, 50))))
     committed = {("t", 0): 90, ("t", 1): 60, ("gone", 0): 5}
     model.add_groups(
         Groups(
@@ -245,7 +265,7 @@ def test_every_row_has_every_column() -> None:
     model = Model()
     apis = {int(ApiKey.PRODUCE): api(1, {1: 1})}
     processes = (ProcessSeen("log 0", 1, "running", 0),)
-    partitions = (PartitionSeen("t", 0, 0, 1),)
+    partitions = (PartitionSeen("t", 0, 0, 1, 1),)
     serving = counted(log_0={"STARTED_NS": 1})
     for second in (0, 1):
         seen = counts(second, apis=apis, counters=serving)

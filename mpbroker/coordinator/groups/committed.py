@@ -1,0 +1,81 @@
+"""Groups as the records of `__consumer_offsets` say, for those who read its files; does no I/O.
+
+The coordinator itself keeps more of them (`loading`). Offsets of a transaction count from its marker on.
+(Kafka: GroupCoordinatorRecordSerde)
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+from mpbroker.coordinator.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode
+from mpbroker.records.iterate import Batch
+from mpbroker.records.markers import COMMIT, marker_of
+
+
+@dataclass
+class GroupSeen:
+    """A group: offsets by (topic, partition), and its members as of its last generation."""
+
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    members: int | None = None  # None: it never had any, or is gone
+
+
+class CommittedGroups:
+    """The groups by name, as of the batches taken so far."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, GroupSeen] = {}
+        # By partition of the topic and producer id.
+        self._pending: dict[tuple[int, int], list[tuple[OffsetKey, int]]] = {}
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.groups.clear()
+        self._pending.clear()
+
+    def take(self, partition: int, batch: Batch) -> None:
+        """Do what the next batch of a partition says. Raises CorruptBatch, UnreadableRecord."""
+        transaction = partition, batch.header.producer_id
+        if batch.is_control:
+            ended = self._pending.pop(transaction, [])
+            marker = marker_of(batch.bytes)
+            if marker is not None and marker[0] == COMMIT:
+                for committed, offset in ended:
+                    self._commit(committed, offset)
+            return
+        for record in batch.records():
+            entry = decode(record.key, record.value)
+            if entry is None:
+                continue
+            key, value = entry
+            if isinstance(key, GroupKey):
+                assert value is None or isinstance(value, GroupValue)
+                group = self.groups.setdefault(key.group, GroupSeen())
+                group.members = None if value is None else len(value.members)
+                self._drop_if_empty(key.group)
+                continue
+            assert value is None or isinstance(value, OffsetValue)
+            if value is None:
+                self._delete(key)
+            elif batch.is_transactional:
+                self._pending.setdefault(transaction, []).append((key, value.offset))
+            else:
+                self._commit(key, value.offset)
+
+    def _commit(self, key: OffsetKey, offset: int) -> None:
+        # One text for all partitions of a topic: there may be many.
+        place = sys.intern(key.topic), key.partition
+        self.groups.setdefault(key.group, GroupSeen()).offsets[place] = offset
+
+    def _delete(self, key: OffsetKey) -> None:
+        group = self.groups.get(key.group)
+        if group is not None:
+            group.offsets.pop((key.topic, key.partition), None)
+            self._drop_if_empty(key.group)
+
+    def _drop_if_empty(self, name: str) -> None:
+        group = self.groups[name]
+        if group.members is None and not group.offsets:
+            del self.groups[name]
