@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.dynamic import usable
 from mpbroker.config.topic_config import TopicConfigError, resolve, validate
@@ -35,6 +33,7 @@ from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.exchange import exchange
 from mpbroker.migration.log_dirs import LogDirs, Replicas, held, leader_epoch_in, replicas_in, strays_in
 from mpbroker.migration.metadata_log import read_image
+from mpbroker.migration.moved import Moved, counts
 from mpbroker.migration.ownership import read_ownership
 from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord
 from mpbroker.protocol.numbers import ResourceType
@@ -52,20 +51,12 @@ _MAGIC_AT, _MAGIC = 16, 2
 """The byte of a batch that has the version of its format, and that version."""
 
 
-class Import(msgspec.Struct):
+class Import(Moved):
     """What an import took over, or would. `left` says what is not taken over, and why.
 
     `kept`: the directory that keeps Kafka's metadata.
     """
 
-    cluster_id: str
-    node_id: int
-    topics: int
-    partitions: int
-    users: int
-    acls: int
-    quotas: int
-    tokens: int
     left: list[str]
     kept: str
     log_dirs: list[str]
@@ -88,14 +79,7 @@ def import_(paths: Sequence[Path], *, is_dry: bool) -> Import:
                 _write(records, beside, found)
                 exchange(beside, found.metadata)
         return Import(
-            cluster_id=found.cluster_id,
-            node_id=found.node_id,
-            topics=len(image.topics),
-            partitions=sum(map(len, image.partitions.values())),
-            users=len({name for name, _ in image.credentials}),
-            acls=len(image.acls),
-            quotas=len(image.quotas),
-            tokens=len(image.tokens),
+            **counts(image, found),
             left=left,
             kept=str(beside),
             log_dirs=list(map(str, found.paths)),

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec import structs
 
 from mpbroker.log.directories.directory_layout import restricted_new_files
@@ -23,6 +22,7 @@ from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import Voter, bootstrap, snapshot
 from mpbroker.migration.log_dirs import LogDirs, Replicas, held, leader_epoch_in, replicas_in, strays_in
 from mpbroker.migration.metadata_log import SnapshotId, read_image
+from mpbroker.migration.moved import Moved, counts
 from mpbroker.migration.ownership import read_ownership
 from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 
@@ -43,17 +43,9 @@ broker's epoch from before. The level can be raised later (kafka-features.sh upg
 """
 
 
-class Export(msgspec.Struct):
+class Export(Moved):
     """What an export made, or would make. `settings` are lines for Kafka's server.properties."""
 
-    cluster_id: str
-    node_id: int
-    topics: int
-    partitions: int
-    users: int
-    acls: int
-    quotas: int
-    tokens: int
     files: list[str]
     notes: list[str]
     settings: list[str]
@@ -114,14 +106,7 @@ def _report(
 ) -> Export:
     strays = strays_in(image, there)
     return Export(
-        cluster_id=found.cluster_id,
-        node_id=found.node_id,
-        topics=len(image.topics),
-        partitions=sum(map(len, image.partitions.values())),
-        users=len({name for name, _ in image.credentials}),
-        acls=len(image.acls),
-        quotas=len(image.quotas),
-        tokens=len(image.tokens),
+        **counts(image, found),
         files=list(map(str, files)),
         notes=[f"{path} belongs to no topic; Kafka will set it aside" for path in strays],
         settings=_settings(image, found, controller),

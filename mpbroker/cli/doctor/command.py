@@ -7,27 +7,14 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
+from mpbroker.cli.doctor.check import PROBLEM, Check
 from mpbroker.cli.errors import RUNTIME_ERROR
 from mpbroker.cli.text.output import counted, print_json
 
 _PIPED_COLUMNS = 10_000
 _NARROWEST = 40
 Flags = Mapping[str, str | None]
-
-
-class Check(Protocol):
-    """Result of a check of this host, or of one of Spark's. `state` is ok, note or problem."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def found(self) -> str: ...
-    @property
-    def advice(self) -> str: ...
 
 
 def host(config_file: Path | None, overrides: Sequence[str], flags: Flags, *, as_json: bool) -> None:
@@ -45,7 +32,7 @@ def spark(log_dirs: str | None, *, as_json: bool) -> None:
     from mpbroker.spark import examine
 
     names = [name for name in (part.strip() for part in (log_dirs or "").split(",")) if name]
-    found = report(examine(names), as_json=as_json)
+    found = report((Check(*one) for one in examine(names)), as_json=as_json)
     _end(found, "Spark can read topics from here", as_json=as_json)
 
 
@@ -66,12 +53,12 @@ def report(checks: Iterable[Check], *, as_json: bool) -> int:
             {"name": one.name, "state": one.state, "found": one.found, "advice": one.advice or None}
             for one in done
         ]
-        problems = sum(one.state == "problem" for one in done)
+        problems = sum(one.state == PROBLEM for one in done)
         print_json({"problems": problems, "checks": rows})
         return problems
     problems = 0
     for one in checks:
-        problems += one.state == "problem"
+        problems += one.state == PROBLEM
         _print(one)
     return problems
 

@@ -14,6 +14,7 @@ from mpbroker.config.listeners import parse_host_port
 from mpbroker.ipc.process import FatalError
 from mpbroker.migration import from_kafka, to_kafka
 from mpbroker.migration.errors import CannotMove
+from mpbroker.migration.moved import Moved
 
 
 def export(paths: list[Path], controller: str, *, is_dry: bool, as_json: bool) -> None:
@@ -75,11 +76,11 @@ def _refusals(paths: list[Path]) -> Iterator[None]:
         raise file_error(error, paths[0]) from error
 
 
-def _members(done: to_kafka.Export | from_kafka.Import) -> dict[str, object]:
+def _members(done: Moved) -> dict[str, object]:
     return {name: getattr(done, name) for name in done.__struct_fields__}
 
 
-def _print_counts(done: to_kafka.Export | from_kafka.Import, what: str) -> None:
+def _print_counts(done: Moved, what: str) -> None:
     parts = [
         counted(done.topics, "topic") + f" with {counted(done.partitions, 'partition')}",
         counted(done.users, "SCRAM user"),

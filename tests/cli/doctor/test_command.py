@@ -114,7 +114,7 @@ def test_on_a_terminal_lines_are_folded_to_its_width() -> None:
     reader, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     code = (
-        "from mpbroker.cli.doctor.command import report; from spark_integration.doctor import Check; "
+        "from mpbroker.cli.doctor.command import Check, report; "
         "report([Check('Java', 'problem', 'far ' * 40, 'do ' * 40)], as_json=False)"
     )
     environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -137,5 +137,5 @@ def test_on_a_terminal_lines_are_folded_to_its_width() -> None:
 
 
 def test_elsewhere_each_finding_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.report([Check("a", "note", "x " * 200, "y " * 200)], as_json=False) == 0
+    assert command.report([command.Check("a", "note", "x " * 200, "y " * 200)], as_json=False) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
