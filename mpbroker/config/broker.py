@@ -21,6 +21,7 @@ from mpbroker.config.listeners import (
     parse_http_listener,
     parse_listeners,
 )
+from mpbroker.config.otlp import DEFAULT_INTERVAL_MS, problem_of
 from mpbroker.config.security import SecuritySettings
 from mpbroker.config.workers import MAX_HANDLERS, MAX_LOG_WORKERS, MAX_PROCESSORS, default_workers
 
@@ -90,6 +91,11 @@ def _is_host_and_port(text: str) -> str:
     return ""
 
 
+def _is_endpoint(text: str) -> str:
+    """Refuse what is no URL of an OTLP endpoint. Return the problem, or ""."""
+    return problem_of(text) if text else ""
+
+
 def _default_listeners() -> tuple[Listener, ...]:
     return parse_listeners(DEFAULT_LISTENERS, DEFAULT_PROTOCOL_MAP)
 
@@ -137,6 +143,18 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
             check=_is_host_and_port,
         ),
     ] = ""
+    otlp_endpoint: Annotated[
+        str,
+        Key(
+            STRING,
+            "URL to which metrics are sent by OTLP over HTTP, without v1/metrics; empty: to none, unless "
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set.",
+            check=_is_endpoint,
+        ),
+    ] = ""
+    otlp_export_interval_ms: Annotated[
+        int, Key(INT, "How often metrics are sent by OTLP.", at_least=1000)
+    ] = DEFAULT_INTERVAL_MS
     admin_listener_names: Annotated[
         tuple[str, ...],
         Key(LIST, "Listeners on which the broker can be administered; empty: all of them."),

@@ -43,7 +43,7 @@ class Page(Collector):
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
-        self._lines: list[str] = []
+        self._rendered: list[tuple[Family, list[tuple[str, int]]]] = []
 
     def add(self, family: Family, value: float, labels: Mapping[str, str] = NO_LABELS) -> None:
         """Add one sample of a counter or gauge."""
@@ -89,10 +89,12 @@ class Page(Collector):
 
     def lines(self, family: Family, samples: Iterable[tuple[str, int]]) -> None:
         """Add all samples of a counter or gauge whose labels are rendered (`labels_text`) already."""
-        name = family.name
-        found = [f"{name}{labels} {value}\n" for labels, value in samples]
-        if found:
-            self._lines += (f"# HELP {name} {family.help}\n# TYPE {name} {family.type}\n", *found)
+        if found := list(samples):
+            self._rendered.append((family, found))
+
+    def rendered(self) -> Iterable[tuple[Family, list[tuple[str, int]]]]:
+        """Return the families whose labels were rendered already, with their samples."""
+        return self._rendered
 
     def collect(self) -> Iterator[Metric]:
         return iter(self._metrics.values())
@@ -103,7 +105,12 @@ class Page(Collector):
 
     def text(self) -> bytes:
         # Names that clients chose may be no text that UTF-8 can write.
-        return generate_latest(self) + "".join(self._lines).encode(errors="replace")
+        lines: list[str] = []
+        for family, samples in self._rendered:
+            name = family.name
+            lines.append(f"# HELP {name} {family.help}\n# TYPE {name} {family.type}\n")
+            lines += [f"{name}{labels} {value}\n" for labels, value in samples]
+        return generate_latest(self) + "".join(lines).encode(errors="replace")
 
     def _of(self, family: Family) -> Metric:
         found = self._metrics.get(family.name)

@@ -45,7 +45,7 @@ class MetricsPage:
         self._looker = ProcessLooker()
         self._before: Snapshot | None = None
         self._between: Snapshot | None = None
-        self._making: asyncio.Task[bytes | None] | None = None
+        self._making: asyncio.Task[Page | None] | None = None
         self._page: bytes | None = None
         self._fresh_until = 0.0
         self._took_s = 0.0
@@ -54,19 +54,28 @@ class MetricsPage:
         """Return a page that is fresh enough; None if it cannot be made, and then the log says why."""
         if time.monotonic() < self._fresh_until:
             return self._page
-        if self._making is None:
-            self._making = asyncio.create_task(self._make())
-            self._making.add_done_callback(self._made)
         # A client that goes away ends nobody else's page.
-        return await asyncio.shield(self._making)
+        await asyncio.shield(self._making or self._begin())
+        return self._page
+
+    async def samples(self) -> Page | None:
+        """Return a page of now with its samples, behind one that is being made; None if it cannot be made."""
+        while self._making is not None:
+            await asyncio.shield(self._making)
+        return await asyncio.shield(self._begin())
 
     def close(self) -> None:
         self._committed.close()
 
+    def _begin(self) -> asyncio.Task[Page | None]:
+        self._making = asyncio.create_task(self._make())
+        self._making.add_done_callback(self._made)
+        return self._making
+
     def _made(self, _: object) -> None:
         self._making = None
 
-    async def _make(self) -> bytes | None:
+    async def _make(self) -> Page | None:
         began = time.monotonic()
         waited_s = 0.0
         try:
@@ -74,7 +83,8 @@ class MetricsPage:
             follows = time.monotonic()
             await self._follow_offsets(now)
             waited_s = time.monotonic() - follows
-            self._page = self._written(now)
+            page = self._written(now)
+            self._page = page.text()
         except Exception:
             # A page with gaps would look like a broker without trouble.
             log.exception("the page of metrics cannot be made")
@@ -83,7 +93,7 @@ class MetricsPage:
         ended = time.monotonic()
         self._took_s = ended - began
         self._fresh_until = ended + (self._took_s - waited_s) * FRESH_FACTOR
-        return self._page
+        return page
 
     async def _follow_offsets(self, now: Snapshot) -> None:
         """Read what groups have committed since the last scrape; others are served meanwhile."""
@@ -97,7 +107,7 @@ class MetricsPage:
                 self._context.counters.beat()
                 piece = time.monotonic()
 
-    def _written(self, now: Snapshot) -> bytes:
+    def _written(self, now: Snapshot) -> Page:
         config, page = self._context.config, Page()
         pids, roles = self._memory.words("pids"), self._memory.words("roles")
         incarnations = {role: roles.load(role) for role in range(topology.PROCESSES)}
@@ -117,7 +127,7 @@ class MetricsPage:
         partition_metrics.write_topics(now.logs, config.node_id, page)
         left_out = partition_metrics.write_groups(self._committed.groups, now.logs, page)
         mpbroker_metrics.write_offsets(self._committed, left_out, page)
-        return page.text()
+        return page
 
     def _earlier(self, now: Snapshot) -> Snapshot | None:
         """Return the latest look that is old enough for rates, None if there is none."""

@@ -1,7 +1,8 @@
 """The exporter process: an event loop that serves HTTP, obeys the supervisor, and sleeps otherwise.
 
-It only reads: shared counters, /proc, and the files of `__consumer_offsets`. The supervisor has bound its
-port, so whoever connects while it is being replaced waits. It gives way to all other processes.
+A thread sends metrics by OTLP, if that is asked for. The process only reads: shared counters, /proc, and the
+files of `__consumer_offsets`. The supervisor has bound its port, so whoever connects while it is being
+replaced waits. It gives way to all other processes.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import os
 import socket
 from functools import partial
 
+from mpbroker.config.otlp import Destination
 from mpbroker.exporter.app import App
 from mpbroker.exporter.http_server import HttpServer
 from mpbroker.exporter.metrics_page import MetricsPage
+from mpbroker.exporter.otlp_sender import Origin, Sender
 from mpbroker.ipc import health
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
 
@@ -22,12 +25,17 @@ NICENESS = 5
 STOP_GRACE_S = 2.0
 
 
-def run(context: ProcessContext, fd: int) -> int:
-    """Serve on the listening socket until ordered to stop."""
+def run(context: ProcessContext, fd: int, otlp: Destination | None, cluster_id: str, began_ns: int) -> int:
+    """Serve on the listening socket until ordered to stop; on none if `fd` is negative.
+
+    `otlp`: where metrics are sent, counted since `began_ns` (ns since 1970).
+    """
     os.nice(NICENESS)
     # What is here already is the supervisor's, too: a collection would make copies of its pages.
     gc.freeze()
-    asyncio.run(ExporterProcess(context, socket.socket(fileno=fd)).serve())
+    sock = socket.socket(fileno=fd) if fd >= 0 else None
+    origin = Origin(cluster_id, context.config.node_id, began_ns)
+    asyncio.run(ExporterProcess(context, sock, otlp, origin).serve())
     context.stopped()
     return 0
 
@@ -35,7 +43,9 @@ def run(context: ProcessContext, fd: int) -> int:
 class ExporterProcess:
     """The exporter's place in the tree, and its server."""
 
-    def __init__(self, context: ProcessContext, sock: socket.socket) -> None:
+    def __init__(
+        self, context: ProcessContext, sock: socket.socket | None, otlp: Destination | None, origin: Origin
+    ) -> None:
         self.context = context
         self.metrics = MetricsPage(context)
         memory = context.memory
@@ -44,13 +54,20 @@ class ExporterProcess:
             partial(health.reasons_not_ready, context.config, memory),
             partial(health.unresponsive_processes, context.config, memory),
         )
-        self.server = HttpServer(app, sock)
+        self.server = None if sock is None else HttpServer(app, sock)
+        self._send_to = otlp
+        self._origin = origin
 
     async def serve(self) -> None:
         context, loop = self.context, asyncio.get_running_loop()
         rung = asyncio.Event()
         loop.add_reader(context.bell.fd, rung.set)
-        await self.server.start()
+        if self.server is not None:
+            await self.server.start()
+        sender = None
+        if self._send_to is not None:
+            sender = Sender(self._send_to, self._origin, self.metrics.samples, loop)
+            sender.start()
         context.counters.set_status("serving")
         context.ready()
         while not context.must_stop():
@@ -63,7 +80,10 @@ class ExporterProcess:
             if rung.is_set():
                 context.bell.drain()
                 rung.clear()
-        await self.server.stop(STOP_GRACE_S)
+        if sender is not None:
+            sender.stop()
+        if self.server is not None:
+            await self.server.stop(STOP_GRACE_S)
         self.metrics.close()
 
     def obey(self) -> None:

@@ -35,7 +35,7 @@ from mpbroker.log.directories.directory_layout import (
 )
 from mpbroker.security import audit_log, library
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
-from mpbroker.supervisor import buffers, logs, progress, roles, runtime_dir, sockets
+from mpbroker.supervisor import buffers, logs, otlp, progress, roles, runtime_dir, sockets
 from mpbroker.supervisor.activation import Inherited
 from mpbroker.supervisor.altering import AlteredSettings
 from mpbroker.supervisor.child import Child
@@ -168,6 +168,7 @@ class Supervisor:
         """
         security = security_of(config)
         check_size(config)
+        self.otlp = otlp.wanted(config, os.environ)
         runtime_dir.check(config)
         # Check before a lock file is made in somebody else's directory.
         refuse_foreign_metadata(config.log_dirs)
@@ -208,7 +209,7 @@ class Supervisor:
                 raise BrokerStops(EXIT_FAILED, f"the broker cannot start: {error}") from error
             self._announce()
             roles.prepare_cleaner()
-            if self.http:
+            if self.http or self.otlp:
                 roles.prepare_exporter()
             self.serves = True
             self._watch(audit)
@@ -261,10 +262,17 @@ class Supervisor:
         # The first worker clears up what the last run left. The others wait for that by themselves.
         gc.freeze()
         tree.launch(first)
-        if self.http:
+        if self.http or self.otlp:
             # Before all others: it tells how far the recovery is.
-            exporter = partial(roles.exporter, fd=self.http_fd)
-            tree.launch(Child(topology.EXPORTER, exporter, (self.http_fd,), lambda: self.http))
+            exporter = partial(
+                roles.exporter,
+                fd=self.http_fd,
+                otlp=self.otlp,
+                cluster_id=self.identity.cluster_id,
+                began_ns=time.time_ns(),
+            )
+            fds = (self.http_fd,) if self.http else ()
+            tree.launch(Child(topology.EXPORTER, exporter, fds, lambda: self.http))
         roles.prepare_coordinator()
         tree.await_serving(first)
         for child in others:

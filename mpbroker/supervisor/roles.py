@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from mpbroker.config.otlp import Destination
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.protocol import codec
 from mpbroker.protocol.api_keys import ApiKey
@@ -89,7 +90,9 @@ def scrubber(context: ProcessContext) -> int:
     return scrub_process.run(context)
 
 
-def exporter(context: ProcessContext, fd: int) -> int:
+def exporter(
+    context: ProcessContext, fd: int, otlp: Destination | None, cluster_id: str, began_ns: int
+) -> int:
     from mpbroker.exporter import process
 
-    return process.run(context, fd)
+    return process.run(context, fd, otlp, cluster_id, began_ns)

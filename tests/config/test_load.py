@@ -25,6 +25,8 @@ OUR_OWN = {
     "max.auto.created.partitions.per.principal",
     "max.unauthenticated.connections",
     "http.listener",
+    "otlp.endpoint",
+    "otlp.export.interval.ms",
     "log.workers",
     "log.flush.policy",
     "log.journal.bytes",

@@ -1,0 +1,88 @@
+"""Where the broker sends its metrics by OTLP, if anywhere: our settings, and OpenTelemetry's variables.
+
+(OpenTelemetry specification: Environment Variable Specification; OTLP Exporter Configuration)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+PATH: Final = "v1/metrics"
+PROTOCOL: Final = "http/protobuf"
+OWN_SETTING: Final = "otlp.endpoint"
+DEFAULT_INTERVAL_MS: Final = 60_000
+"""The specification's."""
+_NO: Final = "none"
+
+
+class Destination(NamedTuple):
+    """The whole URL, how often, and the setting or variable that says so."""
+
+    url: str
+    interval_s: float
+    said_by: str
+
+
+class NotServed(ValueError):
+    """The variables ask for what is not built here; the text says what, and what to do."""
+
+
+def destination(endpoint: str, interval_ms: int | None, environ: Mapping[str, str]) -> Destination | None:
+    """Return where to send metrics; None: nowhere.
+
+    Our settings, "" and None if they are not set, go before variables. Raises NotServed.
+    """
+    if interval_ms is None:
+        interval_ms = _interval_ms(environ.get("OTEL_METRIC_EXPORT_INTERVAL", ""))
+    interval_s = interval_ms / 1000
+    if endpoint:
+        return Destination(_under(endpoint), interval_s, OWN_SETTING)
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    if environ.get("OTEL_METRICS_EXPORTER", "").strip().lower() == _NO:
+        return None
+    for name in ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        if url := environ.get(name, "").strip():
+            if problem := problem_of(url):
+                raise NotServed(f"{name}={url}: {problem}")
+            _check_protocol(environ)
+            return Destination(url if "METRICS" in name else _under(url), interval_s, name)
+    return None
+
+
+def problem_of(url: str) -> str:
+    """Return what is wrong with the URL of an endpoint, or ""."""
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0
+    except ValueError as error:
+        return str(error)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not has_port:
+        return "it must be a URL, such as http://127.0.0.1:4318"
+    if parts.username is not None:
+        return "it must be without a password: put that into OTEL_EXPORTER_OTLP_HEADERS"
+    if parts.query or parts.fragment:
+        return "it must be without a query"
+    return ""
+
+
+def _check_protocol(environ: Mapping[str, str]) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        if protocol := environ.get(name, "").strip():
+            if protocol != PROTOCOL:
+                raise NotServed(f"{name}={protocol}: metrics are sent by {PROTOCOL} only; set otlp.endpoint")
+            return
+
+
+def _under(url: str) -> str:
+    return f"{url.rstrip('/')}/{PATH}"
+
+
+def _interval_ms(text: str) -> int:
+    """Return the interval that a variable has, a second at least.
+
+    A wrong one counts as none, as the specification wants it.
+    """
+    return max(int(text), 1000) if text.strip().isdecimal() and int(text) > 0 else DEFAULT_INTERVAL_MS

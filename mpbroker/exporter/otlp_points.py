@@ -1,0 +1,127 @@
+"""A page of metrics as OpenTelemetry's: the same names and labels, cumulative since the broker began.
+
+Counters become monotonic sums and histograms stay what they are. The exporter's data model has no summaries:
+their quantiles become a gauge, and count and sum become sums. (OpenTelemetry specification: Prometheus and
+OpenMetrics Compatibility)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+    Sum,
+)
+from prometheus_client.core import Metric as Family
+from prometheus_client.samples import Sample
+
+from mpbroker.exporter.exposition import Page
+
+Number: TypeAlias = int | float
+_UNITS: Final = {"seconds": "s", "bytes": "By", "ratio": "1"}
+"""Units that the name has at its end, so that nobody writes them behind it once more."""
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+class Points:
+    """Makes points of one moment. Both times are in ns since 1970."""
+
+    def __init__(self, began_ns: int, now_ns: int) -> None:
+        self._began_ns = began_ns
+        self._now_ns = now_ns
+        # Families with a sample per partition share the text of their labels.
+        self._labels: dict[str, Mapping[str, str]] = {}
+
+    def metrics(self, page: Page) -> list[Metric]:
+        """Return all that the page has."""
+        found = [metric for family in page.collect() for metric in self._of(family)]
+        for one, samples in page.rendered():
+            pairs = ((self._parsed(labels), value) for labels, value in samples)
+            found.append(self._numbers(one.name, one.help, pairs, adds=one.type == "counter"))
+        return found
+
+    def _of(self, family: Family) -> Iterable[Metric]:
+        if family.type == "histogram":
+            return [self._histogram(family)]
+        by_name: dict[str, list[Sample]] = {}
+        for sample in family.samples:
+            by_name.setdefault(sample.name, []).append(sample)
+        return [
+            self._numbers(
+                name,
+                family.documentation,
+                ((one.labels, float(one.value)) for one in samples),
+                # The quantiles of a summary have its name, count and sum a suffix.
+                adds=family.type == "counter" or (family.type == "summary" and name != family.name),
+            )
+            for name, samples in by_name.items()
+        ]
+
+    def _numbers(
+        self, name: str, meaning: str, pairs: Iterable[tuple[Mapping[str, str], Number]], *, adds: bool
+    ) -> Metric:
+        began_ns = self._began_ns if adds else 0
+        points = [NumberDataPoint(_valid(labels), began_ns, self._now_ns, value) for labels, value in pairs]
+        data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True) if adds else Gauge(points)
+        return Metric(name, meaning, _unit(name), data)
+
+    def _histogram(self, family: Family) -> Metric:
+        """Gather the samples of each histogram; those below a bound become those between two bounds."""
+        buckets: dict[tuple[tuple[str, str], ...], list[tuple[float, int]]] = {}
+        sums: dict[tuple[tuple[str, str], ...], float] = {}
+        for sample in family.samples:
+            key = tuple((name, text) for name, text in sample.labels.items() if name != "le")
+            if sample.name.endswith("_bucket"):
+                buckets.setdefault(key, []).append((float(sample.labels["le"]), int(sample.value)))
+            elif sample.name.endswith("_sum"):
+                sums[key] = sample.value
+        points = []
+        for key, below in buckets.items():
+            counts = [count for _, count in below]
+            between = [count - before for count, before in zip(counts, [0, *counts], strict=False)]
+            bounds = [bound for bound, _ in below if bound != math.inf]
+            points.append(
+                HistogramDataPoint(
+                    attributes=_valid(dict(key)),
+                    start_time_unix_nano=self._began_ns,
+                    time_unix_nano=self._now_ns,
+                    count=counts[-1],
+                    sum=sums[key],
+                    bucket_counts=between,
+                    explicit_bounds=bounds,
+                    # Not known, and so not sent; the types of the exporter have no such case.
+                    min=None,  # type: ignore[arg-type]
+                    max=None,  # type: ignore[arg-type]
+                )
+            )
+        data = Histogram(points, AggregationTemporality.CUMULATIVE)
+        return Metric(family.name, family.documentation, _unit(family.name), data)
+
+    def _parsed(self, text: str) -> Mapping[str, str]:
+        """Return what `labels_text` has rendered."""
+        found = self._labels.get(text)
+        if found is None:
+            found = self._labels[text] = {
+                name: _ESCAPED.sub(lambda one: "\n" if one[1] == "n" else one[1], value)
+                for name, value in _LABEL.findall(text)
+            }
+        return found
+
+
+def _unit(name: str) -> str:
+    return _UNITS.get(name.removesuffix("_total").rpartition("_")[2], "")
+
+
+def _valid(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Return labels that UTF-8 can write: clients chose their names."""
+    return {name: text.encode(errors="replace").decode() for name, text in labels.items()}

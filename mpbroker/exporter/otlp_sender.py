@@ -1,0 +1,151 @@
+"""Sends metrics by OTLP over HTTP, by OpenTelemetry's exporter, from a thread of the exporter process.
+
+Nothing is kept for later: metrics are cumulative, so that the next ones that arrive say all. An endpoint that
+is down or slow keeps this thread waiting, and nobody else. The thread imports OpenTelemetry, too: that takes
+half a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mpbroker.config.otlp import Destination
+from mpbroker.config.version import VERSION
+from mpbroker.exporter.exposition import Page
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricExporter
+    from opentelemetry.sdk.resources import Resource
+
+SERVICE: Final = "mpbroker"
+_THEIRS: Final = "opentelemetry"
+
+log = logging.getLogger("mpbroker.exporter")
+
+
+class Origin(NamedTuple):
+    """Whose metrics they are, and since when they are counted (ns since 1970)."""
+
+    cluster_id: str
+    node_id: int
+    began_ns: int
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Return the attributes of the resource."""
+        return {
+            "service.name": SERVICE,
+            "service.instance.id": f"{self.cluster_id}/{self.node_id}",
+            "service.version": VERSION,
+        }
+
+
+class Sender:
+    """The thread. `collect` is a coroutine of `loop` that makes a page, None if it cannot."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        origin: Origin,
+        collect: Callable[[], Coroutine[Any, Any, Page | None]],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._destination = destination
+        self._origin = origin
+        self._collect = collect
+        self._loop = loop
+        self._fails = False
+        self._over = threading.Event()
+        self._reason = _LastMessage()
+
+    def start(self) -> None:
+        # A stop does not wait for an endpoint that does not answer.
+        threading.Thread(target=self._run, name="otlp", daemon=True).start()
+
+    def stop(self) -> None:
+        """Send nothing more; call it before the loop ends."""
+        self._over.set()
+
+    def _run(self) -> None:
+        try:
+            exporter, resource = self._exporter(), self._resource()
+        except Exception as error:
+            log.error("metrics are not sent to %s: %s", self._destination.url, error)
+            return
+        due = time.monotonic()
+        while not self._over.wait(max(due - time.monotonic(), 0)):
+            try:
+                self._send(exporter, resource)
+            except CancelledError:
+                return  # the loop has ended
+            except Exception:
+                if self._over.is_set():
+                    return
+                log.exception("metrics cannot be sent by OTLP; this thread goes on")
+            due = max(due + self._destination.interval_s, time.monotonic())
+
+    def _exporter(self) -> MetricExporter:
+        """Make the exporter. Headers, certificates, timeout and compression are those of its variables."""
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+        # It logs each failure, and each attempt; here an outage is said once.
+        theirs = logging.getLogger(_THEIRS)
+        theirs.propagate = False
+        theirs.addHandler(self._reason)
+        return OTLPMetricExporter(endpoint=self._destination.url)
+
+    def _resource(self) -> Resource:
+        """Return who sends; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES have the last word."""
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+        return Resource.create({**self._origin.attributes, **OTELResourceDetector().detect().attributes})
+
+    def _send(self, exporter: MetricExporter, resource: Resource) -> None:
+        from opentelemetry.sdk.metrics.export import (
+            MetricExportResult,
+            MetricsData,
+            ResourceMetrics,
+            ScopeMetrics,
+        )
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        from mpbroker.exporter.otlp_points import Points
+
+        page = asyncio.run_coroutine_threadsafe(self._collect(), self._loop).result()
+        if page is None:
+            return  # the log says why
+        metrics = Points(self._origin.began_ns, time.time_ns()).metrics(page)
+        scope = ScopeMetrics(InstrumentationScope(SERVICE, VERSION), metrics, "")
+        self._reason.text = ""
+        result = exporter.export(MetricsData([ResourceMetrics(resource, [scope], "")]))
+        self._tell(result is MetricExportResult.SUCCESS)
+
+    def _tell(self, has_arrived: bool) -> None:
+        """Say that an outage begins or ends, once each."""
+        if has_arrived and self._fails:
+            log.info("metrics arrive at %s again", self._destination.url)
+        elif not has_arrived and not self._fails:
+            log.warning(
+                "metrics do not arrive at %s: %s. It is tried again every %g s, and this is not said again",
+                self._destination.url,
+                self._reason.text or "the endpoint gives no reason",
+                self._destination.interval_s,
+            )
+        self._fails = not has_arrived
+
+
+class _LastMessage(logging.Handler):
+    """Remembers the last thing that OpenTelemetry has logged: its results have no reasons."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage().rstrip(".")

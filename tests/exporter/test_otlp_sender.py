@@ -1,0 +1,153 @@
+"""What a running broker sends by OTLP, to endpoints that answer, fail, and do not answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mpbroker.testing import Broker
+from tests.exporter.conftest import SETTINGS, Http
+from tests.exporter.test_with_broker import commit, pids, produce
+from tests.support.otlp_receiver import OtlpReceiver, Received
+from tests.support.polling import until
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[OtlpReceiver]:
+    with OtlpReceiver() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def sending(receiver: OtlpReceiver) -> Iterator[Broker]:
+    settings = {**SETTINGS, "otlp.endpoint": receiver.url, "otlp.export.interval.ms": "1000"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret")
+        patch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+        patch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.version=mine")
+        with Broker(settings) as broker:
+            yield broker
+
+
+def latest(receiver: OtlpReceiver) -> Received:
+    """What is sent from now on."""
+    seen = len(receiver.received)
+    until(lambda: len(receiver.received) > seen, "the next metrics are sent")
+    return receiver.received[-1]
+
+
+def test_it_sends_what_a_scrape_has(sending: Broker, receiver: OtlpReceiver) -> None:
+    topic = sending.create_topic()
+    produce(sending, topic, 7)
+    commit(sending, "sent", topic, 2)
+    place = {"topic": topic, "partition": "0"}
+    until(
+        lambda: latest(receiver).value("kafka_consumergroup_lag", consumergroup="sent", **place) == 5,
+        "the lag is sent",
+    )
+    found = latest(receiver)
+    assert found.path == "/v1/metrics"
+    assert (found.headers["api-key"], found.headers["content-encoding"]) == ("secret", "gzip")
+    cluster = sending.control("status")["cluster_id"]
+    assert (
+        found.resource.items()
+        >= {
+            "service.name": "mpbroker",
+            "service.instance.id": f"{cluster}/1",
+            "service.version": "mine",
+            "deployment.environment": "test",
+        }.items()
+    )
+    assert found.value("kafka_topic_partition_current_offset", **place) == 7
+    assert found.value("kafka_server_brokertopicmetrics_messagesin_total", topic=topic) == 7
+    assert found.value("mpbroker_ready") == 1
+    page = Http(sending).get("/metrics").text
+    # A histogram and a summary are one family there.
+    of_page = dict(re.findall(r"^# TYPE (\S+) (\S+)", page, re.MULTILINE))
+    kinds = {name: one.WhichOneof("data") for name, one in found.metrics.items()}
+    sums = {
+        f"{name}_{part}" for name, kind in of_page.items() if kind == "summary" for part in ("count", "sum")
+    }
+    assert kinds.keys() - sums == of_page.keys()
+    expected = {"counter": "sum", "gauge": "gauge", "histogram": "histogram", "summary": "gauge"}
+    assert all(kinds[name] == expected[kind] for name, kind in of_page.items())
+    (point, *_) = found.metrics["mpbroker_log_commit_duration_seconds"].histogram.data_points
+    assert point.count == sum(point.bucket_counts) > 0
+
+
+def test_an_exporter_that_dies_counts_on(sending: Broker, receiver: OtlpReceiver) -> None:
+    def began(found: Received) -> int:
+        (point,) = found.metrics["mpbroker_restarts_total"].sum.data_points
+        return point.start_time_unix_nano
+
+    before, pid = latest(receiver), pids(sending)["exporter"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: pids(sending)["exporter"] not in (pid, 0), "it is replaced")
+    after = latest(receiver)
+    assert began(after) == began(before) < time.time_ns()
+    restarts = [one.value("mpbroker_restarts_total") for one in (before, after)]
+    assert restarts[1] == (restarts[0] or 0) + 1
+
+
+def test_an_outage_is_said_once_and_loses_nothing_else(sending: Broker, receiver: OtlpReceiver) -> None:
+    latest(receiver)
+    receiver.status = 400
+    tried = receiver.attempts
+    until(lambda: receiver.attempts > tried + 1, "it tries again and again")
+    receiver.status = 200
+    again = f"metrics arrive at {receiver.url}/v1/metrics again"
+    until(lambda: again in sending.logs(), "it is said that they arrive")
+    said = [line for line in sending.logs().splitlines() if receiver.url in line]
+    assert len(said) == 2, said
+    assert "WARNING" in said[0]
+    assert "metrics do not arrive" in said[0]
+    assert "400" in said[0]
+    assert "opentelemetry" not in sending.logs()
+
+
+def test_an_endpoint_that_does_not_answer_keeps_nobody_waiting(
+    sending: Broker, receiver: OtlpReceiver
+) -> None:
+    http = Http(sending)
+    receiver.hold()
+    tried = receiver.attempts
+    until(lambda: receiver.attempts > tried, "it waits for an answer")
+    try:
+        for path in ("/metrics", "/readyz", "/healthz"):
+            assert http.get(path).status == 200
+        assert sending.control("status")["processes"]
+    finally:
+        receiver.go_on()
+    assert latest(receiver).value("mpbroker_ready") == 1
+
+
+def test_variables_are_enough_and_http_is_not_needed(
+    receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "orders")
+    with Broker() as broker:
+        until(
+            lambda: any(one.resource["service.name"] == "orders" for one in receiver.received),
+            "the first metrics are sent",
+        )
+        receiver.hold()
+        # A stop waits for no endpoint.
+        broker.stop()
+        assert "OTLP" not in broker.logs()
+    receiver.go_on()
+
+
+def test_nothing_of_it_is_loaded_unless_it_sends() -> None:
+    code = (
+        "import sys; from mpbroker.exporter import process; from mpbroker.supervisor import main\n"
+        "print([name for name in sys.modules if name.startswith(('opentelemetry', 'google', 'requests'))])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
