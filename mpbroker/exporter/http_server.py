@@ -138,6 +138,7 @@ class _Connection:
             if not isinstance(event, h11.Request):
                 return False
             self.answers = True
+            _check(event)
             await self._application(self._scope(event), self._receive, self._send)
             if self._http.our_state is h11.SEND_BODY or not self._sent_status:
                 raise RuntimeError("the application has not ended its answer")
@@ -260,3 +261,14 @@ class _Connection:
                 left = BODY_BYTES_MAX
                 while left > 0 and (piece := await self._reader.read(PIECE_BYTES)):
                     left -= len(piece)
+
+
+def _check(request: h11.Request) -> None:
+    """Refuse requests whose end a proxy in front might see elsewhere (RFC 9112, 2.3 and 6.1).
+
+    Raises h11.RemoteProtocolError.
+    """
+    if not request.http_version.startswith(b"1."):
+        raise h11.RemoteProtocolError("only HTTP/1.0 and HTTP/1.1", error_status_hint=505)
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
+        raise h11.RemoteProtocolError("either Content-Length or Transfer-Encoding", error_status_hint=400)

@@ -95,13 +95,15 @@ def test_requests_follow_one_another_on_a_connection() -> None:
         b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: \x00\r\n\r\n",
         b"GET  /  HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/2.0\r\nHost: a\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip\r\n\r\n",
     ],
 )
 def test_garbage_is_refused_and_the_connection_closed(garbage: bytes) -> None:
     async def talk(client: Client) -> None:
         answer = await client.say(garbage)
-        assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501")), answer
+        assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 505")), answer
 
     served(talk)
 

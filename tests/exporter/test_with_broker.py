@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 
@@ -200,7 +200,9 @@ def asking(http: Http) -> Iterator[list[Answer | Exception]]:
         thread.join()
 
 
-@pytest.mark.parametrize("name", ["log 0", "coordinator", "handler 0", "processor 0", "acceptor", "scrubber"])
+@pytest.mark.parametrize(
+    "name", ["log 0", "coordinator", "handler 0", "processor 0", "acceptor", "scrubber", "cleaner"]
+)
 def test_a_scrape_is_clean_whoever_dies(own_broker: Broker, name: str) -> None:
     http = Http(own_broker)
     topic = own_broker.create_topic()
@@ -220,6 +222,59 @@ def test_a_scrape_is_clean_whoever_dies(own_broker: Broker, name: str) -> None:
     until(lambda: http.value("mpbroker_process_up", process=name) == 1, "its successor is up")
     assert http.value("kafka_consumergroup_lag", **lag) == 3
     until(lambda: http.get("/readyz").status == 200, "the broker is ready again")
+
+
+def test_a_broker_that_dies_answers_whole_or_not_at_all(own_broker: Broker) -> None:
+    http = Http(own_broker)
+    with asking(http) as answers:
+        until(lambda: len(answers) > 1, "scrapes are answered")
+        os.kill(own_broker.pid, signal.SIGKILL)
+        until(lambda: isinstance(answers[-1], Exception), "nobody answers any more")
+    for answer in answers:
+        if isinstance(answer, Answer):
+            assert (answer.status, answer.body[-1:]) == (200, b"\n")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(http.place)
+    own_broker.kill()
+
+
+GARBAGE = (
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),  # TLS
+    b"\x00\x00\x00\x1a\x00\x12\x00\x03\x00\x00\x00\x01\x00\x04rdkafka\x00",  # ApiVersions of a Kafka client
+    b"GET /metrics HTTP/9.9\r\n\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + b"y" * (1 << 16),
+    b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"GET /metrics HTTP/1.1\nHost x\n\tfolded: y\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    bytes(range(256)) * 64,
+)
+
+
+def test_garbage_harms_nobody(broker: Broker, http: Http) -> None:
+    """The parser alone meets more of it in test_http_server."""
+    before, said = pids(broker)["exporter"], broker.logs()
+    held = [socket.create_connection(http.place) for _ in GARBAGE]
+    try:
+        for sock, garbage in zip(held, GARBAGE, strict=True):
+            sock.settimeout(PATIENCE_S)
+            # The server may have hung up by then.
+            with suppress(ConnectionError):
+                sock.sendall(garbage)
+        assert http.get("/metrics").status == 200
+        for sock in held:
+            with suppress(ConnectionError):
+                sock.shutdown(socket.SHUT_WR)
+                answer = sock.makefile("rb").read()
+                assert b"HTTP/1.1 200" not in answer
+                assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 505")), (
+                    answer
+                )
+    finally:
+        for sock in held:
+            sock.close()
+    assert http.get("/healthz").status == 200
+    assert pids(broker)["exporter"] == before
+    assert broker.logs() == said
 
 
 def test_an_exporter_that_dies_is_replaced_and_nobody_else_notices(own_broker: Broker) -> None:

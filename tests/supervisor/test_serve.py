@@ -519,3 +519,16 @@ def test_a_wrong_setting_is_json_too(tmp_path: Path) -> None:
     told = json.loads(said)
     assert (code, told["level"]) == (WRONG_SETTINGS, "ERROR")
     assert told["message"] == "-o: unknown setting num.partitons; did you mean num.partitions?"
+
+
+def test_a_log_that_cannot_be_written_keeps_nobody_from_anything(tmp_path: Path) -> None:
+    """The disk of what it says is full from the start to the end."""
+    silent = f"sh -c 'exec \"$@\" 2>/dev/full' sh {MPBROKER_COMMAND}"
+    for broker in started(tmp_path / "broker", template=silent):
+        assert control(broker).call("log-level", logger="root", level="DEBUG")
+        create_topic(broker.bootstrap, "t", 1)
+        records = sample_records(1, 3, seed=1)
+        confluent_write(broker.bootstrap, "t", records, "none")
+        assert len(confluent_read(broker.bootstrap, "t", 1, 3)) == 3
+        stop_cleanly(broker)
+        assert (broker.log_dir / CLEAN_SHUTDOWN).exists()
