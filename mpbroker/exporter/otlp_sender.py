@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SERVICE: Final = "mpbroker"
 _THEIRS: Final = "opentelemetry"
+_MESSAGES_MAX: Final = 16
+_ERRNO: Final = re.compile(r"""\[Errno -?\d+\] ([^"')]+)""")
 
 log = logging.getLogger("mpbroker.exporter")
 
@@ -62,7 +65,7 @@ class Sender:
         self._loop = loop
         self._fails = False
         self._over = threading.Event()
-        self._reason = _LastMessage()
+        self._reasons = _Messages()
 
     def start(self) -> None:
         # A stop does not wait for an endpoint that does not answer.
@@ -81,13 +84,15 @@ class Sender:
         due = time.monotonic()
         while not self._over.wait(max(due - time.monotonic(), 0)):
             try:
-                self._send(exporter, resource)
+                self._tell(self._send(exporter, resource))
             except CancelledError:
                 return  # the loop has ended
-            except Exception:
+            except Exception as error:
                 if self._over.is_set():
                     return
-                log.exception("metrics cannot be sent by OTLP; this thread goes on")
+                # Earlier versions of the exporter raise what they do not try again.
+                self._tell(cause_in(str(error)) or type(error).__name__)
+                log.debug("metrics by OTLP", exc_info=True)
             due = max(due + self._destination.interval_s, time.monotonic())
 
     def _exporter(self) -> MetricExporter:
@@ -97,7 +102,7 @@ class Sender:
         # It logs each failure, and each attempt; here an outage is said once.
         theirs = logging.getLogger(_THEIRS)
         theirs.propagate = False
-        theirs.addHandler(self._reason)
+        theirs.addHandler(self._reasons)
         return OTLPMetricExporter(endpoint=self._destination.url)
 
     def _resource(self) -> Resource:
@@ -106,7 +111,8 @@ class Sender:
 
         return Resource.create({**self._origin.attributes, **OTELResourceDetector().detect().attributes})
 
-    def _send(self, exporter: MetricExporter, resource: Resource) -> None:
+    def _send(self, exporter: MetricExporter, resource: Resource) -> str:
+        """Send the metrics of now; return why they have not arrived, or ""."""
         from opentelemetry.sdk.metrics.export import (
             MetricExportResult,
             MetricsData,
@@ -119,33 +125,43 @@ class Sender:
 
         page = asyncio.run_coroutine_threadsafe(self._collect(), self._loop).result()
         if page is None:
-            return  # the log says why
+            return ""  # the log says why
         metrics = Points(self._origin.began_ns, time.time_ns()).metrics(page)
         scope = ScopeMetrics(InstrumentationScope(SERVICE, VERSION), metrics, "")
-        self._reason.text = ""
+        self._reasons.texts.clear()
         result = exporter.export(MetricsData([ResourceMetrics(resource, [scope], "")]))
-        self._tell(result is MetricExportResult.SUCCESS)
+        if result is MetricExportResult.SUCCESS:
+            return ""
+        # The first one has the cause; the last one may only say that there is no time left.
+        return cause_in(next(iter(self._reasons.texts), "the exporter gives no reason"))
 
-    def _tell(self, has_arrived: bool) -> None:
+    def _tell(self, problem: str) -> None:
         """Say that an outage begins or ends, once each."""
-        if has_arrived and self._fails:
+        if self._fails and not problem:
             log.info("metrics arrive at %s again", self._destination.url)
-        elif not has_arrived and not self._fails:
+        elif problem and not self._fails:
             log.warning(
                 "metrics do not arrive at %s: %s. It is tried again every %g s, and this is not said again",
                 self._destination.url,
-                self._reason.text or "the endpoint gives no reason",
+                problem,
                 self._destination.interval_s,
             )
-        self._fails = not has_arrived
+        self._fails = bool(problem)
 
 
-class _LastMessage(logging.Handler):
-    """Remembers the last thing that OpenTelemetry has logged: its results have no reasons."""
+def cause_in(text: str) -> str:
+    """Return what the kernel or the resolver has said, if a message wraps that, else the message."""
+    found = _ERRNO.search(text)
+    return found[1] if found else text.rstrip(".")
+
+
+class _Messages(logging.Handler):
+    """Keeps what OpenTelemetry logs: its results have no reasons."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.text = ""
+        self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage().rstrip(".")
+        if len(self.texts) < _MESSAGES_MAX:
+            self.texts.append(record.getMessage())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import re
 import signal
@@ -11,7 +13,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry.sdk.metrics.export import MetricExportResult
 
+from mpbroker.config.otlp import Destination
+from mpbroker.exporter.exposition import Page
+from mpbroker.exporter.otlp_sender import Origin, Sender, cause_in
 from mpbroker.testing import Broker
 from tests.exporter.conftest import SETTINGS, Http
 from tests.exporter.test_with_broker import commit, pids, produce
@@ -143,6 +149,69 @@ def test_variables_are_enough_and_http_is_not_needed(
         broker.stop()
         assert "OTLP" not in broker.logs()
     receiver.go_on()
+
+
+class Exporter:
+    """Does one thing after the other, and then always the last."""
+
+    def __init__(self, *results: MetricExportResult | Exception) -> None:
+        self.results = list(results)
+        self.calls = 0
+
+    def export(self, _data: object) -> MetricExportResult:
+        self.calls += 1
+        result = self.results.pop(0) if len(self.results) > 1 else self.results[0]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (MetricExportResult.FAILURE, "the exporter gives no reason"),
+        (
+            OSError("HTTPConnectionPool(host='h'): (Caused by X(\"h: [Errno 111] Connection refused\"))"),
+            "Conn",
+        ),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_a_failure_of_any_kind_is_an_outage(
+    failure: MetricExportResult | Exception,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    exporter = Exporter(failure, failure, MetricExportResult.SUCCESS)
+    monkeypatch.setattr(Sender, "_exporter", lambda _: exporter)
+
+    async def collect() -> Page:
+        return Page()
+
+    async def main() -> None:
+        place = Destination("http://h/v1/metrics", 0.001, "")
+        sender = Sender(place, Origin("c", 1, 0), collect, asyncio.get_running_loop())
+        sender.start()
+        while exporter.calls < 5:
+            await asyncio.sleep(0)
+        sender.stop()
+
+    with caplog.at_level(logging.INFO, "mpbroker.exporter"):
+        asyncio.run(main())
+    begins, ends = (record for record in caplog.records if record.levelno >= logging.INFO)
+    assert begins.getMessage().startswith(f"metrics do not arrive at http://h/v1/metrics: {reason}")
+    assert (begins.levelname, ends.levelname) == ("WARNING", "INFO")
+    assert ends.getMessage() == "metrics arrive at http://h/v1/metrics again"
+
+
+def test_the_cause_is_told_without_its_wrapping() -> None:
+    refused = "[Errno 111] Connection refused"
+    wrapped = f'Transient error Pool(port=9): (Caused by New("{refused}")) encountered, retrying in 1.09s.'
+    assert cause_in(wrapped) == "Connection refused"
+    assert cause_in("Failed to export metrics batch code: 400, reason: Bad.") == (
+        "Failed to export metrics batch code: 400, reason: Bad"
+    )
 
 
 def test_nothing_of_it_is_loaded_unless_it_sends() -> None:

@@ -67,7 +67,7 @@ def test_the_metadata_are_whole(wheel: Path) -> None:
     assert (metadata["Name"], metadata["Version"]) == ("mpbroker", VERSION)
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_all("License-File") == ["LICENSE", "mpbroker/protocol/schema/NOTICE"]
-    assert {"arrow", "iceberg", "security", "spark", "testing"} <= set(
+    assert {"arrow", "iceberg", "otlp", "security", "spark", "testing"} <= set(
         metadata.get_all("Provides-Extra") or ()
     )
     minor = named(wheel)["minor"]

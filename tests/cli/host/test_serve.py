@@ -221,6 +221,21 @@ def commands(group: TyperGroup, *path: str) -> Iterator[tuple[str, ...]]:
             yield (*path, name)
 
 
+def test_every_command_has_a_form_for_programs() -> None:
+    """But those whose output is one, and the broker itself."""
+
+    def without(group: TyperGroup, *path: str) -> Iterator[str]:
+        for name, command in group.commands.items():
+            if isinstance(command, TyperGroup):
+                yield from without(command, *path, name)
+            elif not any("--json" in parameter.opts for parameter in command.params):
+                yield " ".join((*path, name))
+
+    root = get_command(app)
+    assert isinstance(root, TyperGroup)
+    assert set(without(root)) == {"serve", "completion", "man"}
+
+
 def test_help_fits_a_terminal_and_is_not_about_python() -> None:
     group = get_command(app)
     assert isinstance(group, TyperGroup)

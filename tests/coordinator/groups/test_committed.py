@@ -1,0 +1,79 @@
+"""Groups by the records of their topic, batch by batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpbroker.coordinator.groups.committed import CommittedGroups, GroupSeen
+from mpbroker.coordinator.groups.records import (
+    Entry,
+    GroupKey,
+    GroupValue,
+    MemberValue,
+    OffsetKey,
+    OffsetValue,
+    encode,
+)
+from mpbroker.coordinator.runtime.field_reader import UnreadableRecord
+from mpbroker.records.builder import build_batch
+from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.records.record import NewRecord
+
+MEMBER = MemberValue("m", None, "client", "/host", 1, 1, b"", b"")
+COMMIT, ABORT = b"\0\0\0\1", b"\0\0\0\0"
+
+
+def offset(group: str, number: int | None) -> Entry:
+    return OffsetKey(group, "t", 0), None if number is None else OffsetValue(number, -1, "", 0)
+
+
+def members(group: str, count: int | None) -> Entry:
+    value = None if count is None else GroupValue("consumer", 1, None, None, 0, (MEMBER,) * count)
+    return GroupKey(group), value
+
+
+def batch(*entries: Entry, producer_id: int = -1) -> Batch:
+    records = [NewRecord(value, key, 0) for key, value in map(encode, entries)]
+    (made,) = iterate_batches(
+        build_batch(records, base_offset=0, producer_id=producer_id, transactional=producer_id >= 0)
+    )
+    return made
+
+
+def marker(producer_id: int, key: bytes) -> Batch:
+    record = NewRecord(b"\0\0\0\0\0\0", key, 0)
+    data = build_batch([record], base_offset=0, producer_id=producer_id, transactional=True, control=True)
+    (made,) = iterate_batches(data)
+    return made
+
+
+def test_a_group_is_there_while_it_has_offsets_or_members() -> None:
+    seen = CommittedGroups()
+    seen.take(0, batch(offset("g", 3), members("g", 2), offset("h", 1)))
+    assert seen.groups == {"g": GroupSeen({("t", 0): 3}, 2), "h": GroupSeen({("t", 0): 1})}
+    seen.take(0, batch(members("g", None), offset("h", None), offset("unknown", None)))
+    assert seen.groups == {"g": GroupSeen({("t", 0): 3})}
+    seen.take(0, batch(offset("g", None)))
+    assert seen.groups == {}
+
+
+def test_offsets_of_a_transaction_wait_for_the_marker_of_their_partition() -> None:
+    seen = CommittedGroups()
+    seen.take(0, batch(offset("g", 3), producer_id=7))
+    seen.take(1, batch(offset("h", 4), producer_id=7))
+    assert seen.groups == {}
+    seen.take(1, marker(7, ABORT))
+    seen.take(0, marker(8, COMMIT))
+    assert seen.groups == {}
+    seen.take(0, marker(7, COMMIT))
+    assert seen.groups == {"g": GroupSeen({("t", 0): 3})}
+    seen.take(0, batch(offset("g", 9), producer_id=7))
+    seen.forget()
+    seen.take(0, marker(7, COMMIT))
+    assert seen.groups == {}
+
+
+def test_a_record_that_nobody_can_read() -> None:
+    (broken,) = iterate_batches(build_batch([NewRecord(b"", b"\0\1\0", 0)], base_offset=0))
+    with pytest.raises(UnreadableRecord):
+        CommittedGroups().take(0, broken)
