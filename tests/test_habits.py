@@ -47,6 +47,7 @@ RANKS = {
     "mpbroker.supervisor": 7,
     "mpbroker.spark": 7,
     "mpbroker.cli": 8,
+    "mpbroker.console": 9,
     "mpbroker.testing": 9,
 }
 # Rooms that are narrower than their rank: all they may import of ours.
@@ -76,6 +77,10 @@ NARROW = {
         # What groups have committed, in the files of a broker that does not run.
         "mpbroker.coordinator.groups.committed",
         "mpbroker.coordinator.runtime.field_reader",
+    ),
+    "mpbroker.console": (
+        *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),
+        *("mpbroker.exporter", "mpbroker.reading.committed", "mpbroker.cli"),
     ),
     "mpbroker.testing": tuple(
         f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "client", "supervisor")

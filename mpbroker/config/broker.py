@@ -143,6 +143,24 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
             check=_is_host_and_port,
         ),
     ] = ""
+    http_console_enable: Annotated[
+        bool, Key(BOOLEAN, "Serve the web console at / of the HTTP address; false: metrics and health alone.")
+    ] = True
+    http_console_write: Annotated[
+        bool, Key(BOOLEAN, "Let who has the console's token reset offsets and change topics on its page.")
+    ] = False
+    http_console_hosts: Annotated[
+        tuple[str, ...],
+        Key(LIST, "Names under which browsers reach the console, besides localhost and IP addresses."),
+    ] = ()
+    http_console_client_config: Annotated[
+        str,
+        Key(
+            STRING,
+            "File with the client settings with which the console asks the broker, as --command-config has "
+            "them; empty: it asks without a login.",
+        ),
+    ] = ""
     otlp_endpoint: Annotated[
         str,
         Key(

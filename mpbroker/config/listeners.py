@@ -120,6 +120,11 @@ def reachable(address: str) -> str:
     return f"{LOOPBACKS[host]}:{port}" if host in LOOPBACKS else address
 
 
+def page_url(address: str) -> str:
+    """Return the URL at which a browser of this host reaches HOST:PORT, which HTTP is served at."""
+    return f"http://{reachable(address)}/"
+
+
 def check_all(listeners: tuple[Listener, ...], *, unique_ports: bool = True) -> None:
     """Check that listeners can be served together. Raises ValueError, which names those that cannot."""
     names = [listener.name for listener in listeners]

@@ -1,4 +1,7 @@
-"""The exporter's application (ASGI): `/metrics`, `/readyz`, `/healthz`, and at `/` a line about each."""
+"""The exporter's application (ASGI): `/metrics`, `/readyz`, `/healthz`; all else is the console's.
+
+Without a console `/` has a line about each.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from mpbroker.exporter.console_door import ConsoleDoor
 from mpbroker.exporter.exposition import CONTENT_TYPE
 from mpbroker.exporter.http_server import Receive, Scope, Send
 
@@ -19,6 +23,7 @@ mpbroker
 /metrics   metrics in Prometheus' text format
 /readyz    200 if recovery is over and each listener answers, else 503 and why
 /healthz   200 while every process moves, else 503 and which do not
+The console is off: http.console.enable=false.
 """
 
 
@@ -34,15 +39,19 @@ class App:
         page: Callable[[], Awaitable[bytes | None]],
         problems: Callable[[], list[str]],
         silent: Callable[[], list[str]],
+        console: ConsoleDoor | None = None,
     ) -> None:
         self._page = page
         self._problems = problems
         self._silent = silent
+        self._console = console
 
-    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
         path = scope["path"]
-        if path not in ("/", "/metrics", "/readyz", "/healthz"):
+        if path not in ("/metrics", "/readyz", "/healthz") and self._console and self._console.is_open:
+            await self._console(scope, receive, send)
+        elif path not in ("/", "/metrics", "/readyz", "/healthz"):
             await _answer(scope, send, 404, b"there is /metrics, /readyz and /healthz\n")
         elif scope["method"] not in ("GET", "HEAD"):
             await _answer(scope, send, 405, b"only GET and HEAD\n", ("allow", "GET, HEAD"))

@@ -41,10 +41,11 @@ class MetricsPage:
     def __init__(self, context: ProcessContext) -> None:
         self._context = context
         self._memory = context.memory
-        self._committed = CommittedOffsets(context.memory.table(), context.config.log_dirs)
+        self.committed = CommittedOffsets(context.memory.table(), context.config.log_dirs)
         self._looker = ProcessLooker()
         self._before: Snapshot | None = None
         self._between: Snapshot | None = None
+        self._following = asyncio.Lock()
         self._making: asyncio.Task[Page | None] | None = None
         self._page: bytes | None = None
         self._fresh_until = 0.0
@@ -65,7 +66,7 @@ class MetricsPage:
         return await asyncio.shield(self._begin())
 
     def close(self) -> None:
-        self._committed.close()
+        self.committed.close()
 
     def _begin(self) -> asyncio.Task[Page | None]:
         self._making = asyncio.create_task(self._make())
@@ -81,7 +82,7 @@ class MetricsPage:
         try:
             now = snapshot.take(self._memory.public)
             follows = time.monotonic()
-            await self._follow_offsets(now)
+            await self.follow_offsets(now)
             waited_s = time.monotonic() - follows
             page = self._written(now)
             self._page = page.text()
@@ -95,10 +96,14 @@ class MetricsPage:
         self._fresh_until = ended + (self._took_s - waited_s) * FRESH_FACTOR
         return page
 
-    async def _follow_offsets(self, now: Snapshot) -> None:
-        """Read what groups have committed since the last scrape; others are served meanwhile."""
+    async def follow_offsets(self, now: Snapshot) -> None:
+        """Read what groups have committed since the last time; others are served meanwhile."""
+        async with self._following:
+            await self._follow(now)
+
+    async def _follow(self, now: Snapshot) -> None:
         started = piece = time.monotonic()
-        for _ in self._committed.follow(now.logs):
+        for _ in self.committed.follow(now.logs):
             clock = time.monotonic()
             if clock > started + OFFSETS_PATIENCE_S:
                 return
@@ -125,8 +130,8 @@ class MetricsPage:
         kafka_metrics.write(View(now, self._earlier(now)), page)
         self._context.counters.beat()
         partition_metrics.write_topics(now.logs, config.node_id, page)
-        left_out = partition_metrics.write_groups(self._committed.groups, now.logs, page)
-        mpbroker_metrics.write_offsets(self._committed, left_out, page)
+        left_out = partition_metrics.write_groups(self.committed.groups, now.logs, page)
+        mpbroker_metrics.write_offsets(self.committed, left_out, page)
         return page
 
     def _earlier(self, now: Snapshot) -> Snapshot | None:

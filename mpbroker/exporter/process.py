@@ -15,6 +15,7 @@ from functools import partial
 
 from mpbroker.config.otlp import Destination
 from mpbroker.exporter.app import App
+from mpbroker.exporter.console_door import ConsoleDoor
 from mpbroker.exporter.http_server import HttpServer
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.exporter.otlp_sender import Origin, Sender
@@ -25,17 +26,25 @@ NICENESS = 5
 STOP_GRACE_S = 2.0
 
 
-def run(context: ProcessContext, fd: int, otlp: Destination | None, cluster_id: str, began_ns: int) -> int:
+def run(
+    context: ProcessContext,
+    fd: int,
+    otlp: Destination | None,
+    cluster_id: str,
+    began_ns: int,
+    console: str = "",
+) -> int:
     """Serve on the listening socket until ordered to stop; on none if `fd` is negative.
 
-    `otlp`: where metrics are sent, counted since `began_ns` (ns since 1970).
+    `otlp`: where metrics are sent, counted since `began_ns` (ns since 1970). `console` is the module of the
+    web console; "": there is none.
     """
     os.nice(NICENESS)
     # What is here already is the supervisor's, too: a collection would make copies of its pages.
     gc.freeze()
     sock = socket.socket(fileno=fd) if fd >= 0 else None
     origin = Origin(cluster_id, context.config.node_id, began_ns)
-    asyncio.run(ExporterProcess(context, sock, otlp, origin).serve())
+    asyncio.run(ExporterProcess(context, sock, otlp, origin, console).serve())
     context.stopped()
     return 0
 
@@ -44,15 +53,22 @@ class ExporterProcess:
     """The exporter's place in the tree, and its server."""
 
     def __init__(
-        self, context: ProcessContext, sock: socket.socket | None, otlp: Destination | None, origin: Origin
+        self,
+        context: ProcessContext,
+        sock: socket.socket | None,
+        otlp: Destination | None,
+        origin: Origin,
+        console: str,
     ) -> None:
         self.context = context
         self.metrics = MetricsPage(context)
         memory = context.memory
+        self.console = ConsoleDoor(console, context, self.metrics)
         app = App(
             self.metrics.fresh,
             partial(health.reasons_not_ready, context.config, memory),
             partial(health.unresponsive_processes, context.config, memory),
+            self.console,
         )
         self.server = None if sock is None else HttpServer(app, sock)
         self._send_to = otlp
@@ -80,6 +96,7 @@ class ExporterProcess:
             if rung.is_set():
                 context.bell.drain()
                 rung.clear()
+        self.console.close()
         if sender is not None:
             sender.stop()
         if self.server is not None:

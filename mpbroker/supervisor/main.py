@@ -17,9 +17,9 @@ from msgspec import structs
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.limits import resolved_overrides
-from mpbroker.config.listeners import parse_http_listener
+from mpbroker.config.listeners import page_url, parse_http_listener
 from mpbroker.config.protocols import uses_tls
-from mpbroker.ipc import health, settings, titles, topology
+from mpbroker.ipc import console_token, health, settings, titles, topology
 from mpbroker.ipc.log_levels import LogLevels
 from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.ipc.process import FatalError
@@ -99,17 +99,19 @@ def run(
     read_again: ReadAgain | None = None,
     owner_fd: int = -1,
     log_format: logs.LogFormat = logs.LogFormat.TEXT,
+    console: str = "",
 ) -> int:
     """Run a broker until it is told to stop; return the exit status.
 
     Every failure is one clear line in the log. `owner_fd`: the broker stops when it becomes readable, as the
     pidfd of a process does that ends; -1: nobody owns it. Only the owner of a broker may ask it for faults.
+    `console` is the module of the web console, which the exporter imports when somebody asks for the page.
     """
     logs.configure(logs.wanted_level(os.environ), log_format)
     titles.entitle("supervisor")
     try:
         with restricted_new_files():
-            supervisor = Supervisor(config, read_again)
+            supervisor = Supervisor(config, read_again, console)
             logs.follow(supervisor.memory.words("log_levels"))
             if owner_fd >= 0:
                 supervisor.belong_to(owner_fd)
@@ -138,8 +140,9 @@ class StopAsked(Exception):
 class Supervisor:
     """The supervisor's sockets, memory and tree. Single-threaded."""
 
-    def __init__(self, config: BrokerConfig, read_again: ReadAgain | None = None) -> None:
+    def __init__(self, config: BrokerConfig, read_again: ReadAgain | None = None, console: str = "") -> None:
         raise_file_limit()
+        self.console = console
         self.notifier = Notifier()
         with contextlib.ExitStack() as undo:
             self._claim(config, undo)
@@ -189,6 +192,9 @@ class Supervisor:
         self.directory, made = runtime_dir.make(config)
         undo.callback(remove_empty, made)
         self.runtime_lock = runtime_dir.claim(self.directory)
+        if self.http:
+            console_token.make(self.directory)
+            undo.callback(console_token.remove, self.directory)
         self.pointers = runtime_dir.Pointers(self.config, self.directory, self.http)
         self.memory = SharedMemory(self.directory / PUBLIC_NAME, buffers.sizes(config))
         undo.callback(self.memory.close)
@@ -230,6 +236,7 @@ class Supervisor:
             runtime_dir.remove_pointers(self.config)
             self.listeners.close()
             self.memory.close()
+            console_token.remove(self.directory)
             runtime_dir.remove(self.directory)
             for fd in (wakeup, self.runtime_lock, *self.locks, *([self.http_fd] if self.http else [])):
                 os.close(fd)
@@ -270,6 +277,7 @@ class Supervisor:
                 otlp=self.otlp,
                 cluster_id=self.identity.cluster_id,
                 began_ns=time.time_ns(),
+                console=self.console,
             )
             fds = (self.http_fd,) if self.http else ()
             tree.launch(Child(topology.EXPORTER, exporter, fds, lambda: self.http))
@@ -386,6 +394,8 @@ class Supervisor:
             ",".join(self.config.log_dirs),
             up_s() * 1000,
         )
+        if self.http and self.console and self.config.http_console_enable:
+            log.info("the console is at %s; mpbroker ctl console adds its token", page_url(self.http))
         self.notifier.ready(f"Serving on {listeners}")
         self.notifier.begin_watchdog()
 
@@ -599,6 +609,7 @@ class Supervisor:
                 self.memory,
                 list(self.tree.children.values()),
                 self.listeners.describe(),
+                self.http,
             )
         if command.command == "ready":
             problems = health.reasons_not_ready(self.config, self.memory)

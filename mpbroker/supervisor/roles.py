@@ -91,8 +91,13 @@ def scrubber(context: ProcessContext) -> int:
 
 
 def exporter(
-    context: ProcessContext, fd: int, otlp: Destination | None, cluster_id: str, began_ns: int
+    context: ProcessContext,
+    fd: int,
+    otlp: Destination | None,
+    cluster_id: str,
+    began_ns: int,
+    console: str,
 ) -> int:
     from mpbroker.exporter import process
 
-    return process.run(context, fd, otlp, cluster_id, began_ns)
+    return process.run(context, fd, otlp, cluster_id, began_ns, console)

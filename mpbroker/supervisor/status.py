@@ -26,6 +26,7 @@ def status(
     memory: SharedMemory,
     children: list[Child],
     listeners: list[dict[str, Any]],
+    http: str,
 ) -> dict[str, Any]:
     """Describe the broker and each of its processes; times in seconds, memory in bytes."""
     pages = {child.role: memory.counters(child.role) for child in children}
@@ -42,6 +43,7 @@ def status(
         "node_id": config.node_id,
         "listeners": [one["listener"] for one in listeners],
         "advertised": [one["advertised"] for one in listeners],
+        "http": http or None,
         "log_dirs": [
             {
                 "log_dir": one.name,

@@ -73,7 +73,12 @@ def _serve(request: ServeRequest, owner_fd: int) -> int:
     from mpbroker.supervisor import logs
     from mpbroker.supervisor.main import run
 
-    return run(loaded.config, owner_fd=owner_fd, log_format=logs.wanted_format(os.environ))
+    return run(
+        loaded.config,
+        owner_fd=owner_fd,
+        log_format=logs.wanted_format(os.environ),
+        console="mpbroker.console.app",
+    )
 
 
 def _has_ended(pidfd: int) -> bool:

@@ -63,8 +63,20 @@ look_around() {
     { java_is_good java && java_is_good javac; } || wanted+=("$(java_package)")
     command -v kcat >/dev/null || wanted+=(kcat)
     command -v mvn >/dev/null || wanted+=(maven)
+    # The console's tests click in it.
+    command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null ||
+        command -v google-chrome >/dev/null || wanted+=("$(chromium_package)")
     # promtool is in the same package.
     command -v promtool >/dev/null || wanted+=(prometheus)
+}
+
+# Without windows and their libraries it is a third of the size.
+chromium_package() {
+    if apt-cache show chromium-headless-shell >/dev/null 2>&1; then
+        echo chromium-headless-shell
+    else
+        echo chromium
+    fi
 }
 
 java_package() {

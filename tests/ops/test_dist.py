@@ -33,7 +33,10 @@ from tests.support.distributions import (
 )
 from tests.support.real_brokers import stop_cleanly
 
-SOURCES = (".pyx", ".pxd", ".pxi", ".h", ".pyi", ".java", ".json", ".typed", ".py")
+SOURCES = (
+    *(".pyx", ".pxd", ".pxi", ".h", ".pyi", ".java", ".json", ".typed", ".py"),
+    *(".html", ".css", ".js", ".svg"),
+)
 NATIVE = sorted(
     str(path.relative_to(ROOT)) for name in NATIVE_PACKAGES for path in (ROOT / name).rglob("*.pyx")
 )
@@ -79,7 +82,8 @@ def test_the_wheel_has_the_native_modules_and_not_their_sources(wheel: Path) -> 
     modules = {name.split(".", 1)[0] for name in names if name.endswith(".so")}
     assert modules == {name.removesuffix(".pyx") for name in NATIVE}
     assert {Path(name).suffix for name in names} & {".c", ".pyx", ".pxd", ".pxi", ".h", ".java"} == set()
-    assert {"mpbroker/protocol/schema/kafka.json", "shm/py.typed", "shm/ring.pyi"} <= set(names)
+    wanted = {"mpbroker/protocol/schema/kafka.json", "shm/py.typed", "shm/ring.pyi"}
+    assert wanted | {"mpbroker/console/static/index.html", "mpbroker/console/static/app.js"} <= set(names)
     assert "Requires-Dist: crc32c" not in metadata
 
 

@@ -31,6 +31,8 @@ ADVICE = "does the broker run there? (--bootstrap-server)"
 FETCH_BYTES_MAX = 16 << 20
 PARTITION_BYTES_MAX = 4 << 20
 
+OF_COMMANDS = ClientConfig(client_id="mpbroker-cli")
+
 _Value = TypeVar("_Value")
 
 
@@ -78,9 +80,11 @@ class Fetched(msgspec.Struct, frozen=True):
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
 
-def read_config(path: Path | None) -> ClientConfig:
-    """Read the settings of --command-config, which Kafka's tools understand too. Raises ConfigError."""
-    base = ClientConfig(client_id="mpbroker-cli")
+def read_config(path: Path | None, base: ClientConfig = OF_COMMANDS) -> ClientConfig:
+    """Read the settings of --command-config, which Kafka's tools understand too. Raises ConfigError.
+
+    `base` has what the file does not say.
+    """
     entries = read_entries(path)
     lines = {entry.key: entry.line for entry in entries}
     try:
@@ -97,8 +101,8 @@ def read_config(path: Path | None) -> ClientConfig:
 class Client:
     """A client of one cluster. Use it as a context manager; it connects at the first request."""
 
-    def __init__(self, where: ClusterAddress) -> None:
-        self.config = read_config(where.command_config)
+    def __init__(self, where: ClusterAddress, base: ClientConfig = OF_COMMANDS) -> None:
+        self.config = read_config(where.command_config, base)
         self.cluster = Cluster(parse_servers(where.bootstrap), self.config, ADVICE)
 
     def __enter__(self) -> Client:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpbroker.cli.cluster import group_requests, offset_plans
@@ -137,12 +137,12 @@ def reset(where: ClusterAddress, names: Sequence[str], wanted: Wanted, how: How,
             _say(f"{wanted.file}: group {strange} is left out: it is not named, or not there")
         for name in names:
             try:
-                offsets = _planned(client, name, wanted, rows)
+                offsets = planned(client, name, wanted, rows, _say)
                 if offsets is None and not all_groups:
                     raise wanted.nothing(name)
                 if how.execute and offsets:
                     failed += [
-                        _explained(name, error) for error in group_requests.commit(client, name, offsets)
+                        explained(name, error) for error in group_requests.commit(client, name, offsets)
                     ]
             except (ApiFailed, CliError) as error:
                 failed.append(error)
@@ -168,12 +168,12 @@ def _of_consumers(client: Client) -> list[str]:
     ]
 
 
-def _planned(
-    client: Client, name: str, wanted: Wanted, rows: list[dict[str, Any]]
+def planned(
+    client: Client, name: str, wanted: Wanted, rows: list[dict[str, Any]], say: Callable[[str], None]
 ) -> dict[TopicPartition, int] | None:
     """Return the new offsets of a group, and add a row for each; None if nothing is known of it.
 
-    Raises CliError for an active group.
+    `say` is told where an offset is not the one that was wanted. Raises CliError for an active group.
     """
     _check_inactive(client, name)
     committed = group_requests.committed(client, name)
@@ -188,7 +188,7 @@ def _planned(
             place = topic_name, number
             offset, said = target(resets[place], ends, committed.get(place))
             if said:
-                _say(f"group {name}, {topic_name}-{number}: {said}")
+                say(f"group {name}, {topic_name}-{number}: {said}")
             if offset is not None:
                 offsets[place] = offset
                 cells = (name, *place, committed.get(place), offset)
@@ -211,7 +211,7 @@ def _check_inactive(client: Client, name: str) -> None:
         )
 
 
-def _explained(name: str, error: ApiFailed) -> Exception:
+def explained(name: str, error: ApiFailed) -> Exception:
     if error.code in (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,

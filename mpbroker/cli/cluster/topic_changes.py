@@ -48,12 +48,12 @@ def alter(where: ClusterAddress, name: str, changes: Changes, timeout_s: float, 
     texts = []
     with Client(where) as client:
         if settings or changes.deleted:
-            _alter_settings(client, name, settings, changes.deleted)
+            alter_settings(client, name, settings, changes.deleted)
             said = [f"{key}={value}" for key, value in settings.items()]
             said += [f"{key} reset to the broker's default" for key in changes.deleted]
             texts.append(f"altered topic {name}: {', '.join(said)}")
         if changes.partitions:
-            _create_partitions(client, name, changes.partitions, timeout_s)
+            create_partitions(client, name, changes.partitions, timeout_s)
             texts.append(f"topic {name} has {changes.partitions} partition(s)")
     document = {
         "name": name,
@@ -64,7 +64,7 @@ def alter(where: ClusterAddress, name: str, changes: Changes, timeout_s: float, 
     say("\n".join(texts), document, as_json=as_json)
 
 
-def _alter_settings(client: Client, name: str, settings: dict[str, str], deleted: Sequence[str]) -> None:
+def alter_settings(client: Client, name: str, settings: dict[str, str], deleted: Sequence[str]) -> None:
     one = m.IncrementalAlterConfigsRequest.AlterableConfig
     wanted = [one(key, ConfigOperation.SET, value) for key, value in settings.items()]
     wanted += [one(key, ConfigOperation.DELETE, None) for key in dict.fromkeys(deleted)]
@@ -79,7 +79,7 @@ def _alter_settings(client: Client, name: str, settings: dict[str, str], deleted
     _check(name, result.error_code, result.error_message)
 
 
-def _create_partitions(client: Client, name: str, count: int, timeout_s: float) -> None:
+def create_partitions(client: Client, name: str, count: int, timeout_s: float) -> None:
     topic = m.CreatePartitionsRequest.CreatePartitionsTopic(name, count, None)
     timeout_ms = int(timeout_s * 1000)
     response: m.CreatePartitionsResponse = client.cluster.ask_any(

@@ -3,9 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
-from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.errors import USAGE_ERROR, CliError, file_error
 from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import print_document, print_groups, print_json
+from mpbroker.config.listeners import page_url
+from mpbroker.ipc import console_token
 from mpbroker.protocol.printable import printable
 
 # A worker that leaves waits for slow clients to take what it has for them, as long as the supervisor lets it.
@@ -62,6 +64,26 @@ def log_level(here: LocalBroker, logger: str | None, level: str | None, *, as_js
         return
     for name, now in loggers.items():
         print(f"{name} {now}")
+
+
+def console(here: LocalBroker, *, as_json: bool) -> None:
+    """Print the URL of the web console with its token. Raises CliError."""
+    supervisor = here.control()
+    address = supervisor.call("status").get("http")
+    if not address:
+        raise CliError("the broker serves no HTTP: start it with --http HOST:PORT, such as 127.0.0.1:9644")
+    path = supervisor.checked(console_token.NAME)
+    try:
+        token = console_token.read(path.parent)
+    except OSError as error:
+        raise file_error(error, path) from error
+    if not token:
+        raise CliError(f"{path} is not there: somebody has removed it; restart the broker")
+    url = f"{page_url(address)}#token={token}"
+    if as_json:
+        print_json({"url": url})
+    else:
+        print(url)
 
 
 def resize(here: LocalBroker, handlers: int | None, processors: int | None, *, as_json: bool) -> None:

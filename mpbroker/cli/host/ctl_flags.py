@@ -125,6 +125,18 @@ def ctl_log_level(
     ctl.log_level(LocalBroker(log_dirs, port), logger, level, as_json=json)
 
 
+@ctl_app.command("console")
+def ctl_console(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
+    """Print the address of the web console, with the token that reading records or changes may need.
+
+    Who knows it may do there what the console may: do not pass it on.
+    """
+    from mpbroker.cli.host import ctl
+    from mpbroker.cli.host.local_broker import LocalBroker
+
+    ctl.console(LocalBroker(log_dirs, port), as_json=json)
+
+
 @ctl_app.command("resize")
 def ctl_resize(
     handlers: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many handlers.")] = None,

@@ -23,6 +23,9 @@ FLAG_KEYS = {
     "--http": "http.listener",
 }
 
+# The web console stands above the broker, as this does: the exporter is told where it is.
+CONSOLE = "mpbroker.console.app"
+
 
 def serve(
     config_file: Path | None,
@@ -88,7 +91,7 @@ def _serve(
     file = config_file.absolute() if config_file is not None else None
     given = _given(flags)
     read_again = (lambda: load(file, overrides, given)) if file is not None else None
-    return run(config, read_again, log_format=log_format)
+    return run(config, read_again, log_format=log_format, console=CONSOLE)
 
 
 def read_config(

@@ -1,0 +1,1 @@
+"""The web console: what the exporter serves at `/`, loaded when somebody asks for it."""

@@ -1,0 +1,350 @@
+"""The console's ASGI application: the page and its files, and below /api what the page asks for, as JSON.
+
+What the counters and the logs of groups say is told as `/metrics` tells it. Everything else is asked of the
+broker as a client (`doors`), and may take the token. Changes always take it, and a setting that allows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from mpbroker.cli.cluster import group_requests
+from mpbroker.cli.cluster.client import Client
+from mpbroker.cli.errors import CliError
+from mpbroker.client.errors import ClientError, ConfigError
+from mpbroker.config.describe import ConfigSource
+from mpbroker.console import changes, record_view, records, settings_view, tails
+from mpbroker.console.doors import NoDoor, door_of, needs_token
+from mpbroker.console.files import PageFiles
+from mpbroker.console.guard import Refusal, has_token, header, refused_host, refused_origin
+from mpbroker.console.queries import BadQuery, Query
+from mpbroker.console.watch import Watch
+from mpbroker.console.workers import Busy, Workers
+from mpbroker.exporter.http_server import Receive, Scope, Send, TooLarge
+from mpbroker.exporter.metrics_page import MetricsPage
+from mpbroker.ipc import console_token
+from mpbroker.ipc.process import ProcessContext
+
+API: Final = "/api/"
+TOPICS_MAX: Final = 1000
+PARTITIONS_MAX: Final = 2000
+GROUPS_MAX: Final = 300
+BODY_BYTES_MAX: Final = 64 << 10
+READS_MAX: Final = 2
+NEEDS_TOKEN: Final = "this needs the console's token: open the address that mpbroker ctl console prints"
+JSON: Final = "application/json"
+LINES: Final = "application/x-ndjson"
+# A page of ours runs no script and loads nothing but what comes from here, and nobody frames it.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+SAFE_HEADERS: Final = (
+    ("content-security-policy", POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
+)
+
+_Value = TypeVar("_Value")
+
+
+def make(context: ProcessContext, metrics: MetricsPage) -> Console:
+    """Make the console of a broker, for the exporter's door."""
+    return Console(context, metrics)
+
+
+class Refused(Exception):
+    """A request is not answered with what it asks for."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.refusal = Refusal(status, why)
+
+
+class Console:
+    """The application. Handlers of paths below /api return what is sent as JSON."""
+
+    def __init__(self, context: ProcessContext, metrics: MetricsPage) -> None:
+        self._context = context
+        self._files = PageFiles()
+        self._workers = Workers()
+        self._watch = Watch(context, metrics, self._workers)
+        self._token = console_token.read(context.memory.public_path.parent)
+        self._ends = asyncio.Event()
+        self._tails = 0
+        self._reads = asyncio.Semaphore(READS_MAX)
+        # Whether the broker is asked, which needs the token where visitors may do less than the console.
+        self._paths: dict[str, tuple[bool, Callable[[Query], Awaitable[Any]]]] = {
+            "about": (False, self._about),
+            "live": (False, self._live),
+            "topics": (False, self._topics),
+            "topic": (False, self._topic),
+            "groups": (False, self._groups),
+            "health": (False, self._health),
+            "topic-settings": (True, self._topic_settings),
+            "group": (True, self._group),
+            "records": (True, self._records),
+            "record": (True, self._record),
+            "settings": (True, self._settings),
+        }
+
+    def close(self) -> None:
+        """End streams, and looks at the broker."""
+        self._ends.set()
+        self._watch.close()
+        self._workers.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        config = self._context.config
+        refusal = refused_host(scope, config.http_console_hosts)
+        if refusal is None and scope["path"].startswith(API):
+            refusal = refused_origin(scope, is_change=scope["method"] == "POST")
+        if refusal is not None:
+            await _answer_error(scope, send, refusal)
+        elif scope["path"].startswith(API):
+            await self._api(scope, receive, send)
+        elif scope["method"] not in ("GET", "HEAD"):
+            await _answer_error(scope, send, Refusal(405, "only GET and HEAD"))
+        else:
+            await self._file(scope, send)
+
+    # ---- the page
+
+    async def _file(self, scope: Scope, send: Send) -> None:
+        found = self._files.get(scope["path"])
+        if found is None:
+            await _answer_error(scope, send, Refusal(404, "there is no such page"))
+            return
+        headers = [("cache-control", "no-cache"), ("etag", found.tag)]
+        if header(scope, b"if-none-match") == found.tag.encode():
+            await _answer(scope, send, 304, b"", found.kind, headers)
+        else:
+            await _answer(scope, send, 200, found.body, found.kind, headers)
+
+    # ---- its questions
+
+    async def _api(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if scope["path"] == f"{API}change":
+                answer = await self._change(scope, receive)
+            elif scope["method"] != "GET":
+                raise Refused(405, "only GET")
+            elif scope["path"] == f"{API}tail":
+                await self._tail(scope, send)
+                return
+            else:
+                answer = await self._found(scope)
+        except Refused as error:
+            await _answer_error(scope, send, error.refusal)
+        except (BadQuery, msgspec.MsgspecError) as error:
+            await _answer_error(scope, send, Refusal(400, str(error)))
+        except Busy as error:
+            await _answer_error(scope, send, Refusal(503, str(error)))
+        except (ClientError, ConfigError, CliError, NoDoor) as error:
+            await _answer_error(scope, send, Refusal(502, str(error)))
+        else:
+            await _answer(scope, send, 200, _ENCODER.encode(answer), JSON, _NOT_KEPT)
+
+    async def _found(self, scope: Scope) -> Any:
+        name = scope["path"].removeprefix(API)
+        if name not in self._paths:
+            raise Refused(404, "there is no such question")
+        asks_broker, answer = self._paths[name]
+        if asks_broker:
+            self._demand_token(scope)
+        query = Query(scope["query_string"])
+        if name == "about":
+            query.has_token = has_token(scope, self._token)
+        return await answer(query)
+
+    def _demand_token(self, scope: Scope, *, always: bool = False) -> None:
+        wants = always or self._reads_need_token
+        if wants and not has_token(scope, self._token):
+            raise Refused(401, NEEDS_TOKEN)
+
+    @property
+    def _reads_need_token(self) -> bool:
+        config = self._context.config
+        return needs_token(config) or bool(config.authorizer_class_name)
+
+    async def _ask(self, work: Callable[[Client], _Value]) -> _Value:
+        """Have a worker ask the broker. Raises NoDoor, ClientError, ConfigError, CliError, Busy."""
+        door = door_of(self._context.config)
+
+        def ask() -> _Value:
+            with door.client() as client:
+                return work(client)
+
+        return await self._workers.do(ask)
+
+    async def _about(self, query: Query) -> dict[str, Any]:
+        config = self._context.config
+        return {
+            "node_id": config.node_id,
+            "has_token": query.has_token,
+            "needs_token": self._reads_need_token,
+            "may_write": config.http_console_write,
+            "log_dirs": config.log_dirs,
+        }
+
+    async def _live(self, query: Query) -> dict[str, Any]:
+        await self._watch.fresh()
+        return self._watch.live(query.number("after", 0))
+
+    async def _topics(self, query: Query) -> dict[str, Any]:
+        await self._watch.fresh()
+        return _first(self._watch.topics(), "topic", query.text("q"), TOPICS_MAX)
+
+    async def _topic(self, query: Query) -> dict[str, Any]:
+        await self._watch.fresh()
+        rows = self._watch.partitions(query.needed("topic"))
+        return {"rows": rows[:PARTITIONS_MAX], "total": len(rows)}
+
+    async def _groups(self, query: Query) -> dict[str, Any]:
+        await self._watch.fresh()
+        rows = sorted(self._watch.groups(), key=lambda row: -(row["lag"] or 0))
+        return _first(rows, "group", query.text("q"), GROUPS_MAX)
+
+    async def _health(self, _query: Query) -> dict[str, Any]:
+        await self._watch.fresh()
+        return await self._workers.do(self._watch.health)
+
+    async def _topic_settings(self, query: Query) -> list[dict[str, Any]]:
+        entries = await self._ask(lambda client: client.topic_configs(query.needed("topic")))
+        return [
+            {
+                "name": one.name,
+                "value": one.value,
+                "source": _source_of_topic(one.config_source),
+                "is_own": one.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG,
+                "documentation": one.documentation,
+            }
+            for one in sorted(entries, key=lambda one: one.name)
+        ]
+
+    async def _group(self, query: Query) -> dict[str, Any]:
+        await self._watch.fresh()
+        name = query.needed("group")
+        history, offsets = self._watch.lag_of(name)
+        group = await self._ask(lambda client: group_requests.describe(client, name))
+        return {"group": group, "history": history, "offsets": offsets}
+
+    async def _records(self, query: Query) -> dict[str, Any]:
+        wanted = query.records(record_view.PREVIEW_BYTES)
+        return await self._read(wanted)
+
+    async def _record(self, query: Query) -> dict[str, Any]:
+        return await self._read(query.one_record(record_view.WHOLE_BYTES))
+
+    async def _read(self, wanted: records.Wanted) -> dict[str, Any]:
+        # One batch may have a hundred megabytes.
+        async with self._reads:
+            return await self._ask(lambda client: records.read(client, wanted))
+
+    async def _settings(self, _query: Query) -> list[dict[str, Any]]:
+        return settings_view.rows(self._context.config)
+
+    async def _tail(self, scope: Scope, send: Send) -> None:
+        self._demand_token(scope)
+        wanted = Query(scope["query_string"]).records(record_view.PREVIEW_BYTES)
+        if self._tails >= tails.TAILS_MAX:
+            raise Refused(503, f"{tails.TAILS_MAX} live tails are open already: close one of them")
+        tail = tails.Tail(door_of(self._context.config).client(), wanted)
+        self._tails += 1
+        try:
+            # What is wrong with the question is an error of the request.
+            first = await self._workers.do(tail.look)
+            await _start(send, 200, LINES, _NOT_KEPT)
+            await _send_part(send, _ENCODER.encode(first) + b"\n")
+            try:
+                async for line in tails.lines(tail, self._workers, self._ends):
+                    await _send_part(send, line)
+            except (ClientError, CliError, Busy) as error:
+                await _send_part(send, _ENCODER.encode({"error": str(error)}) + b"\n")
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._tails -= 1
+            self._workers.leave(tail.close)
+
+    # ---- changes
+
+    async def _change(self, scope: Scope, receive: Receive) -> dict[str, Any]:
+        if scope["method"] != "POST":
+            raise Refused(405, "only POST")
+        if not self._context.config.http_console_write:
+            raise Refused(403, "the console changes nothing: set http.console.write=true")
+        self._demand_token(scope, always=True)
+        if (header(scope, b"content-type") or b"").partition(b";")[0].strip() != JSON.encode():
+            raise Refused(415, f"a change is {JSON}")
+        change = changes.decode(await _body(receive))
+        work = changes.work_of(change, time.time_ns() // 1_000_000)
+        return await self._ask(work)
+
+
+_NOT_KEPT: Final = (("cache-control", "no-store"),)
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
+
+
+def _first(rows: list[dict[str, Any]], name: str, text: str, most: int) -> dict[str, Any]:
+    found = [row for row in rows if text.lower() in row[name].lower()]
+    return {"rows": found[:most], "found": len(found), "total": len(rows)}
+
+
+def _source_of_topic(number: int) -> str:
+    if number == ConfigSource.DYNAMIC_TOPIC_CONFIG:
+        return "topic"
+    return "default" if number == ConfigSource.DEFAULT_CONFIG else "broker"
+
+
+async def _body(receive: Receive) -> bytes:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > BODY_BYTES_MAX:
+            raise TooLarge
+    return body
+
+
+async def _start(send: Send, status: int, kind: str, headers: Iterable[tuple[str, str]]) -> None:
+    everything = [("content-type", kind), *SAFE_HEADERS, *headers]
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [(name.encode(), text.encode()) for name, text in everything],
+        }
+    )
+
+
+async def _send_part(send: Send, part: bytes) -> None:
+    await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+async def _answer(
+    scope: Scope, send: Send, status: int, body: bytes, kind: str, headers: Iterable[tuple[str, str]]
+) -> None:
+    length = [] if status == 304 else [("content-length", str(len(body)))]
+    await _start(send, status, kind, [*headers, *length])
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+async def _answer_error(scope: Scope, send: Send, refusal: Refusal) -> None:
+    """Answer with the reason, as text for people and as JSON for the page."""
+    if scope["path"].startswith(API):
+        body = _ENCODER.encode({"error": refusal.why})
+        await _answer(scope, send, refusal.status, body, JSON, _NOT_KEPT)
+    else:
+        text = f"{refusal.why}\n".encode(errors="replace")
+        await _answer(scope, send, refusal.status, text, "text/plain; charset=utf-8", _NOT_KEPT)

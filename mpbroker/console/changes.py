@@ -1,0 +1,148 @@
+"""What the page may change: topics and committed offsets, by the requests that the commands make.
+
+Each change is one JSON object with its name in `change`. The broker decides about it as about any client's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from mpbroker.cli.cluster import group_requests
+from mpbroker.cli.cluster.client import Client
+from mpbroker.cli.cluster.group_offsets import Scope, Wanted, explained, planned
+from mpbroker.cli.cluster.offset_resets import Flags, parse
+from mpbroker.cli.cluster.topic_changes import alter_settings, create_partitions
+from mpbroker.cli.errors import raise_all
+
+TIMEOUT_S: Final = 30.0
+
+
+class CreateTopic(msgspec.Struct, tag_field="change", tag="create-topic", forbid_unknown_fields=True):
+    """A new topic. -1 partitions: the broker's default."""
+
+    topic: str
+    partitions: int = -1
+    settings: dict[str, str] = {}
+
+
+class DeleteTopic(msgspec.Struct, tag_field="change", tag="delete-topic", forbid_unknown_fields=True):
+    topic: str
+
+
+class AlterTopic(msgspec.Struct, tag_field="change", tag="alter-topic", forbid_unknown_fields=True):
+    """Settings of a topic; null takes one back."""
+
+    topic: str
+    settings: dict[str, str | None]
+
+
+class AddPartitions(msgspec.Struct, tag_field="change", tag="add-partitions", forbid_unknown_fields=True):
+    """How many partitions a topic shall have in all."""
+
+    topic: str
+    partitions: int
+
+
+class ResetOffsets(msgspec.Struct, tag_field="change", tag="reset-offsets", forbid_unknown_fields=True):
+    """Committed offsets of a group: of one topic (TOPIC or TOPIC:0,1) or of all, to one place.
+
+    `to` is a flag of `mpbroker group reset-offsets` without its dashes, and `value` what it takes. Without
+    `execute` the answer only says what would be set.
+    """
+
+    group: str
+    to: str
+    value: str = ""
+    topic: str = ""
+    execute: bool = False
+
+
+Change = CreateTopic | DeleteTopic | AlterTopic | AddPartitions | ResetOffsets
+_DECODER: Final[msgspec.json.Decoder[Change]] = msgspec.json.Decoder(Change)
+_HERE: Final = {
+    "to-earliest": Flags(to_earliest=True),
+    "to-latest": Flags(to_latest=True),
+    "to-current": Flags(to_current=True),
+}
+
+
+def decode(body: bytes) -> Change:
+    """Return the change of a request. Raises msgspec.DecodeError."""
+    return _DECODER.decode(body)
+
+
+def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:
+    """Return what makes the change with a client. Raises CliError if it is none."""
+    match change:
+        case CreateTopic():
+            return partial(_create, change)
+        case DeleteTopic():
+            return partial(_delete, change)
+        case AlterTopic():
+            return partial(_alter, change)
+        case AddPartitions():
+            return partial(_add_partitions, change)
+        case ResetOffsets():
+            wanted = Wanted(parse(_flags(change), now_ms), _scope(change))
+            return partial(_reset, change, wanted)
+
+
+def _create(change: CreateTopic, client: Client) -> dict[str, Any]:
+    got, _ = client.create_topic(change.topic, change.partitions, -1, change.settings, TIMEOUT_S)
+    return {"said": f"created topic {change.topic} with {got} partition(s)"}
+
+
+def _delete(change: DeleteTopic, client: Client) -> dict[str, Any]:
+    failed = client.delete_topics([change.topic], TIMEOUT_S)
+    raise_all([error for error in failed.values() if error is not None])
+    return {"said": f"deleted topic {change.topic}"}
+
+
+def _alter(change: AlterTopic, client: Client) -> dict[str, Any]:
+    settings = {key: value for key, value in change.settings.items() if value is not None}
+    deleted = [key for key, value in change.settings.items() if value is None]
+    alter_settings(client, change.topic, settings, deleted)
+    return {"said": f"altered topic {change.topic}"}
+
+
+def _add_partitions(change: AddPartitions, client: Client) -> dict[str, Any]:
+    create_partitions(client, change.topic, change.partitions, TIMEOUT_S)
+    return {"said": f"topic {change.topic} has {change.partitions} partition(s)"}
+
+
+def _flags(change: ResetOffsets) -> Flags:
+    """Return the flags that the change stands for. Raises msgspec.ValidationError for a place of no kind."""
+    if change.to in _HERE:
+        return _HERE[change.to]
+    if change.to == "to-datetime":
+        return Flags(to_datetime=change.value)
+    if change.to == "by-duration":
+        return Flags(by_duration=change.value)
+    if change.to not in ("to-offset", "shift-by"):
+        raise msgspec.ValidationError(f"there is no way {change.to!r} to reset offsets")
+    try:
+        number = int(change.value)
+    except ValueError:
+        raise msgspec.ValidationError(f"{change.to} takes a number, not {change.value!r}") from None
+    return Flags(to_offset=number) if change.to == "to-offset" else Flags(shift_by=number)
+
+
+def _scope(change: ResetOffsets) -> Scope:
+    return Scope([change.topic] if change.topic else [], all_topics=not change.topic)
+
+
+def _reset(change: ResetOffsets, wanted: Wanted, client: Client) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    remarks: list[str] = []
+    offsets = planned(client, change.group, wanted, rows, remarks.append)
+    if offsets is None:
+        raise wanted.nothing(change.group)
+    if change.execute and offsets:
+        errors = group_requests.commit(client, change.group, offsets)
+        raise_all([explained(change.group, error) for error in errors])
+    done = f"set {len(offsets)} offset(s) of group {change.group}" if change.execute else ""
+    return {"said": done, "rows": rows, "remarks": remarks}

@@ -1,0 +1,41 @@
+"""The files of the page, read once: whatever a request names, nothing else is ever opened."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+FOLDER: Final = "static"
+INDEX: Final = "index.html"
+KINDS: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+class PageFile(NamedTuple):
+    """A file. `tag` changes with its content (RFC 9110, ETag)."""
+
+    body: bytes
+    kind: str
+    tag: str
+
+
+class PageFiles:
+    """The files by the path of a request."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, PageFile] = {}
+        for one in files("mpbroker.console").joinpath(FOLDER).iterdir():
+            kind = KINDS.get(f".{one.name.rpartition('.')[2]}")
+            if kind is not None:
+                body = one.read_bytes()
+                tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+                path = "/" if one.name == INDEX else f"/{one.name}"
+                self._found[path] = PageFile(body, kind, tag)
+
+    def get(self, path: str) -> PageFile | None:
+        return self._found.get(path)

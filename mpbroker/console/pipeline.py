@@ -1,0 +1,97 @@
+"""The pipeline at this moment: what waits in the rings between kinds of processes, and commit rounds.
+
+A broker has a ring for each pair of processes and way. They are added up by kinds of processes, since the
+picture has one arrow for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mpbroker.ipc import topology
+from mpbroker.ipc.counters import Counter, Histogram
+from mpbroker.ipc.topology import SharedMemory
+from mpbroker.metrics.snapshot import NS, Distribution, Snapshot, added
+
+NS_PER_MS = 1_000_000
+
+
+def kind_of(role: int) -> str:
+    """Return the kind of a process: the word of the picture's box."""
+    if topology.is_processor(role):
+        return "processor"
+    if topology.is_handler(role):
+        return "handler"
+    if topology.is_log_worker(role):
+        return "log"
+    return topology.name_of(role)
+
+
+def rings(memory: SharedMemory) -> list[dict[str, Any]]:
+    """Return how much waits between each two kinds of processes, and how full the fullest ring is."""
+    roles = memory.words("roles")
+    alive = [bool(roles.load(role)) for role in range(topology.PROCESSES)]
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for producer, consumer, slots in topology.ring_pairs(memory.sizes.log_workers):
+        if not (alive[producer] and alive[consumer]):
+            continue
+        # Words of two processes, read one after the other.
+        waiting = min(max(memory.ring(producer, consumer).waiting(), 0), slots)
+        between = kind_of(producer), kind_of(consumer)
+        row = found.setdefault(
+            between, {"from": between[0], "to": between[1], "rings": 0, "waiting": 0, "fill": 0.0}
+        )
+        row["rings"] += 1
+        row["waiting"] += waiting
+        row["slots"] = slots
+        row["fill"] = max(row["fill"], waiting / slots)
+    return list(found.values())
+
+
+def commits(now: Snapshot, before: Snapshot | None, log_workers: Iterable[int]) -> dict[str, Any]:
+    """Return the commit rounds between two looks, all log workers together; times in ms."""
+    workers = tuple(log_workers)
+    waiting = sum(now.get(worker, Counter.COUNT_PRODUCES_DELAYED) for worker in workers)
+    if before is None:
+        return {"waiting": waiting}
+    times = since(now, before, Histogram.TIME_COMMIT_NS, workers)
+    batches = since(now, before, Histogram.BATCHES_PER_ROUND, workers)
+    appends = since(now, before, Histogram.TIME_APPEND_NS, workers)
+    seconds = (now.now_ns - before.now_ns) / NS
+    found: dict[str, Any] = {
+        "waiting": waiting,
+        "rounds_per_s": times.count / seconds if seconds > 0 else None,
+    }
+    if times.count:
+        known = times.attributes(NS_PER_MS)
+        found |= {"p50_ms": known["50thPercentile"], "p99_ms": known["99thPercentile"]}
+    if batches.count:
+        found["batches"] = batches.total / batches.count
+    if appends.count:
+        found["append_p99_ms"] = appends.attributes(NS_PER_MS)["99thPercentile"]
+    return found
+
+
+def since(now: Snapshot, before: Snapshot, histogram: int, processes: tuple[int, ...]) -> Distribution:
+    """Return what has come to a histogram between two looks. Its largest value is that since the start."""
+    new, old = now.distribution(histogram, processes), before.distribution(histogram, processes)
+    buckets = [max(a - b, 0) for a, b in zip(new.buckets, old.buckets, strict=True)]
+    return added([Distribution(buckets, max(new.total - old.total, 0), new.largest)])
+
+
+def produce_paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
+    """Return requests a second of the handlers' native turn and of Python."""
+    if before is None or now.now_ns <= before.now_ns:
+        return {}
+    seconds = (now.now_ns - before.now_ns) / NS
+    paths = {
+        "produce_native": Counter.COUNT_PRODUCE_FAST,
+        "produce_python": Counter.COUNT_PRODUCE_SLOW,
+        "fetch_native": Counter.COUNT_FETCHES_FAST,
+        "fetch_all": Counter.COUNT_FETCHES,
+    }
+    return {
+        name: sum(max(now.get(h, counter) - before.get(h, counter), 0) for h in topology.HANDLERS) / seconds
+        for name, counter in paths.items()
+    }

@@ -1,0 +1,92 @@
+"""The questions of the page: what stands behind ? in a path, checked. Without I/O."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+from urllib.parse import parse_qsl
+
+from mpbroker.cli.cluster.isolation import parse_isolation
+from mpbroker.cli.cluster.positions import Start, parse_start
+from mpbroker.console.records import Wanted
+
+NEWEST: Final = "newest"
+LIMIT_MAX: Final = 200
+FIELDS_MAX: Final = 20
+_LONGEST: Final = 18  # digits of an offset
+
+
+class BadQuery(Exception):
+    """A question that has no answer. The text says what is wrong with it."""
+
+
+class Query:
+    """The names and values of one question. `has_token`: the request has the console's token."""
+
+    def __init__(self, text: bytes) -> None:
+        self.has_token = False
+        try:
+            pairs = parse_qsl(
+                text.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX
+            )
+        except ValueError as error:
+            raise BadQuery(f"the query cannot be read: {error}") from error
+        self._values = dict(pairs)
+
+    def text(self, name: str) -> str:
+        return self._values.get(name, "")
+
+    def needed(self, name: str) -> str:
+        """Return a value that has to be there. Raises BadQuery."""
+        if not (found := self.text(name)):
+            raise BadQuery(f"{name} is missing")
+        return found
+
+    def number(self, name: str, otherwise: int) -> int:
+        """Return a number. Raises BadQuery if something else is given."""
+        if not (found := self.text(name)):
+            return otherwise
+        if not _is_number(found.removeprefix("-")):
+            raise BadQuery(f"{name} is a number, not {found[:50]!r}")
+        return int(found)
+
+    def records(self, most: int) -> Wanted:
+        """Return which records are wanted; `most`: the bytes of a value that are shown.
+
+        Raises BadQuery, CliError.
+        """
+        begin = self.text("from") or NEWEST
+        return Wanted(
+            topic=self.needed("topic"),
+            partition=self.number("partition", -1),
+            start=None if begin == NEWEST else parse_start(begin, time.time_ns() // 1_000_000),
+            limit=min(max(self.number("limit", 50), 1), LIMIT_MAX),
+            text=self.text("text").encode().lower(),
+            isolation=parse_isolation(self.text("isolation") or "read_uncommitted"),
+            with_markers=self.text("markers") != "0",
+            positions=self._positions(),
+            most=most,
+        )
+
+    def one_record(self, most: int) -> Wanted:
+        """Return what asks for a single record. Raises BadQuery."""
+        return Wanted(
+            topic=self.needed("topic"),
+            partition=self.number("partition", 0),
+            start=Start("offset", self.number("offset", 0)),
+            limit=1,
+            most=most,
+        )
+
+    def _positions(self) -> dict[int, int] | None:
+        """Return `positions`, which is PARTITION:OFFSET,…"""
+        if not (text := self.text("positions")):
+            return None
+        pairs = [one.partition(":")[::2] for one in text.split(",")]
+        if not all(_is_number(part) for pair in pairs for part in pair):
+            raise BadQuery("positions are PARTITION:OFFSET, with commas between them")
+        return {int(number): int(offset) for number, offset in pairs}
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _LONGEST

@@ -1,0 +1,89 @@
+"""Records as the page gets them: texts or bytes, cut where they are long. Without I/O.
+
+A value is null, or {"n": bytes in all} with "text" or, if it is no UTF-8, "b64". "cut" says that more
+follows.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+from mpbroker.records.iterate import Batch
+from mpbroker.records.markers import ABORT, COMMIT, marker_of
+from mpbroker.records.record import LOG_APPEND_TIME, Record
+
+PREVIEW_BYTES: Final = 400
+WHOLE_BYTES: Final = 256 << 10
+HEADERS_MAX: Final = 100
+# Of a long key or header; the value gets the most.
+_NAME_BYTES: Final = 200
+_MARKERS: Final = {ABORT: "abort", COMMIT: "commit"}
+
+
+def value_of(data: bytes | None, most: int) -> dict[str, Any] | None:
+    """Return the first `most` bytes of a key, value or header."""
+    if data is None:
+        return None
+    shown: dict[str, Any] = {"n": len(data)}
+    piece = data[:most]
+    if len(data) > most:
+        shown["cut"] = True
+    try:
+        shown["text"] = piece.decode()
+    except UnicodeDecodeError as error:
+        # A character that is cut in two is no sign of binary data.
+        if "cut" in shown and error.reason == "unexpected end of data":
+            shown["text"] = piece[: error.start].decode()
+        else:
+            shown["b64"] = base64.b64encode(piece).decode()
+    return shown
+
+
+def record_of(partition: int, batch: Batch, record: Record, most: int) -> dict[str, Any]:
+    """Return a record; `most`: the bytes of its value that are shown."""
+    shown: dict[str, Any] = {
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "is_append_time": record.timestamp_type == LOG_APPEND_TIME,
+        "key": value_of(record.key, most),
+        "value": value_of(record.value, most),
+        "headers": [
+            [name[:_NAME_BYTES], value_of(value, most)] for name, value in record.headers[:HEADERS_MAX]
+        ],
+        "header_count": len(record.headers),
+        "codec": batch.codec.name.lower(),
+    }
+    if batch.header.producer_id >= 0:
+        shown["producer"] = [batch.header.producer_id, batch.header.producer_epoch]
+    if batch.is_transactional:
+        shown["transactional"] = True
+    return shown
+
+
+def marker_view(partition: int, batch: Batch) -> dict[str, Any]:
+    """Return the end of a transaction, which is a batch of its own without a record of anybody."""
+    found = marker_of(batch.bytes)
+    return {
+        "partition": partition,
+        "offset": batch.header.base_offset,
+        "timestamp": batch.header.max_timestamp,
+        "marker": _MARKERS.get(found[0], "control") if found is not None else "control",
+        "producer": [batch.header.producer_id, batch.header.producer_epoch],
+    }
+
+
+def problem_view(partition: int, offset: int, why: str) -> dict[str, Any]:
+    """Return what stands in the place of records that cannot be read."""
+    return {"partition": partition, "offset": offset, "timestamp": -1, "problem": why}
+
+
+def has_text(record: Record, wanted: bytes) -> bool:
+    """Return whether key, value or a header has the wanted text, which is in lower case (ASCII)."""
+    if not wanted:
+        return True
+    parts = [record.key, record.value, *(value for _, value in record.headers)]
+    if any(part is not None and wanted in part.lower() for part in parts):
+        return True
+    return any(wanted in name.lower().encode() for name, _ in record.headers)

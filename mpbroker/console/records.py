@@ -1,0 +1,256 @@
+"""Records of a topic, read through the broker as any consumer reads them: forwards, or the newest first.
+
+An answer has a bounded number of records, and reading ends after so many bytes or seconds, with a filter
+mostly before anything is found. Then the answer says where to go on: positions by partition.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic
+from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from mpbroker.cli.cluster.positions import Ends, Start
+from mpbroker.cli.records.consume import is_aborted
+from mpbroker.client.errors import ApiFailed
+from mpbroker.console.record_view import has_text, marker_view, problem_view, record_of
+from mpbroker.protocol.errors import ErrorCode
+from mpbroker.reading.committed import from_fetch
+from mpbroker.records.errors import CorruptBatch
+from mpbroker.records.iterate import iterate_batches
+
+SCAN_BYTES_MAX: Final = 64 << 20
+SCAN_S_MAX: Final = 3.0
+FETCH_WAIT_MS: Final = 100
+# Backwards, the first window of a partition has as many records as are wanted, and each next one more.
+WINDOW_GROWTH: Final = 4
+WINDOW_MAX: Final = 20_000
+Shown = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which records. `partition` -1: all. `positions`: where an earlier answer said to go on."""
+
+    topic: str
+    partition: int = -1
+    start: Start | None = None  # None: the newest first
+    limit: int = 50
+    text: bytes = b""
+    isolation: int = READ_UNCOMMITTED
+    with_markers: bool = True
+    positions: Mapping[int, int] | None = None
+    most: int = 0  # bytes of a value
+
+
+@dataclass
+class Scan:
+    """What has been read of a topic so far, and what may still be read."""
+
+    bytes_left: int = field(default_factory=lambda: SCAN_BYTES_MAX)
+    deadline: float = field(default_factory=lambda: time.monotonic() + SCAN_S_MAX)
+    offsets: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.bytes_left <= 0 or time.monotonic() > self.deadline
+
+
+class Reader:
+    """A reader of one topic's partitions."""
+
+    def __init__(self, client: Client, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self._client = client
+        self.topic: Topic = client.topic(wanted.topic)
+        there = [one.index for one in self.topic.partitions]
+        self.partitions = [wanted.partition] if wanted.partition >= 0 else there
+
+    def ends(self, time_ms: int | None = None) -> dict[int, Ends]:
+        """Return first and next offset of each partition, and the first from a time on."""
+        return self._client.ends(self.topic, self.partitions, time_ms, self.wanted.isolation)
+
+    def fetch(self, positions: Mapping[int, int], wait_ms: int) -> list[Fetched]:
+        """Fetch from these positions on. After a retriable error look up the leaders and fetch again."""
+
+        def once() -> list[Fetched]:
+            fetched = self._client.fetch(self.topic, positions, wait_ms, self.wanted.isolation)
+            for one in fetched:
+                if one.error_code and one.error_code != ErrorCode.CORRUPT_MESSAGE:
+                    raise ApiFailed(f"{self.topic.name}-{one.partition}", one.error_code)
+            return fetched
+
+        def look_up() -> None:
+            self.topic = self._client.topic(self.wanted.topic)
+
+        return self._client.cluster.patiently(once, timeout_ms=PATIENCE_MS, before_retry=look_up)
+
+    def taken(
+        self, fetched: Fetched, position: int, stop: int | None = None
+    ) -> Iterator[tuple[int, Shown | None]]:
+        """Yield what a fetch has brought from a position on, with the offset behind each; None: not wanted.
+
+        What cannot be read yields why, and ends it: the offset behind it is that of the next batch if the
+        batch says it, else the next one.
+        """
+        if fetched.error_code:
+            why = "the broker cannot read it (CORRUPT_MESSAGE); mpbroker log verify says where"
+            yield position + 1, problem_view(fetched.partition, position, why)
+            return
+        at = position
+        try:
+            aborted = from_fetch(memoryview(fetched.records), fetched.aborted)
+            for batch in iterate_batches(fetched.records):
+                if stop is not None and batch.header.base_offset >= stop:
+                    yield stop, None
+                    return
+                if batch.last_offset < position:
+                    continue
+                if batch.is_control:
+                    shown = marker_view(fetched.partition, batch) if self.wanted.with_markers else None
+                    yield batch.last_offset + 1, shown if not self.wanted.text else None
+                elif not (self.wanted.isolation == READ_COMMITTED and is_aborted(batch, aborted)):
+                    for record in batch.records():
+                        if record.offset < at or (stop is not None and record.offset >= stop):
+                            continue
+                        if has_text(record, self.wanted.text):
+                            shown = record_of(fetched.partition, batch, record, self.wanted.most)
+                            yield record.offset + 1, shown
+                        else:
+                            yield record.offset + 1, None
+                at = batch.last_offset + 1
+                yield at, None
+        except CorruptBatch as error:
+            yield at + 1, problem_view(fetched.partition, at, f"a damaged or too large batch: {error}")
+
+
+def read(client: Client, wanted: Wanted) -> dict[str, Any]:
+    """Read once. Raises ClientError and CliError, as the client does."""
+    reader = Reader(client, wanted)
+    ends = reader.ends(wanted.start.time_ms if wanted.start is not None else None)
+    scan = Scan()
+    found = _forwards(reader, ends, scan) if wanted.start is not None else _backwards(reader, ends, scan)
+    return {
+        "topic": reader.topic.name,
+        "records": found.records,
+        "positions": {str(number): offset for number, offset in found.positions.items()},
+        "unread": found.unread,
+        "ends": {str(number): [one.start, one.end] for number, one in ends.items()},
+        "is_end": all(_is_at_end(wanted, ends[n], offset) for n, offset in found.positions.items()),
+        "scanned": scan.offsets,
+        "scanned_bytes": SCAN_BYTES_MAX - scan.bytes_left,
+    }
+
+
+class Found(NamedTuple):
+    """Records, where to go on, and [partition, first, behind last] of offsets that were passed over."""
+
+    records: list[Shown]
+    positions: dict[int, int]
+    unread: list[tuple[int, int, int]]
+
+
+def _is_at_end(wanted: Wanted, ends: Ends, offset: int) -> bool:
+    return offset <= ends.start if wanted.start is None else offset >= ends.end
+
+
+def _forwards(reader: Reader, ends: Mapping[int, Ends], scan: Scan) -> Found:
+    wanted = reader.wanted
+    assert wanted.start is not None
+    positions = {number: wanted.start.within(one) for number, one in ends.items()}
+    positions |= {n: at for n, at in (wanted.positions or {}).items() if n in positions}
+    positions = {number: max(at, ends[number].start) for number, at in positions.items()}
+    stops = {number: one.end for number, one in ends.items()}
+    found, positions = _scanned(reader, positions, stops, scan, wanted.limit)
+    records, left = _merged(found, wanted.limit, _time)
+    # What is left out begins the next answer.
+    positions |= {number: one["offset"] for number, one in left.items()}
+    return Found(records, positions, [])
+
+
+def _backwards(reader: Reader, ends: Mapping[int, Ends], scan: Scan) -> Found:
+    """Read window by window, each before the last one. Within a window records come as they lie."""
+    wanted = reader.wanted
+    stops = {number: one.end for number, one in ends.items()}
+    stops |= {
+        n: min(max(at, ends[n].start), ends[n].end) for n, at in (wanted.positions or {}).items() if n in ends
+    }
+    found: dict[int, list[Shown]] = {number: [] for number in stops}
+    unread: list[tuple[int, int, int]] = []
+    window = wanted.limit
+    while not scan.is_over and sum(map(len, found.values())) < wanted.limit:
+        starts = {number: max(ends[number].start, stop - window) for number, stop in stops.items()}
+        if starts == stops:
+            break
+        newer, reached = _scanned(reader, starts, stops, scan)
+        missed = [(number, at, stops[number]) for number, at in reached.items() if at < stops[number]]
+        if missed and window > wanted.limit:
+            break  # the next answer begins with this window
+        unread += _newest(reader, stops, missed, newer)
+        for number, mine in newer.items():
+            found[number] += mine[::-1]
+        stops = starts
+        window = min(window * WINDOW_GROWTH, WINDOW_MAX)
+    records, left = _merged(found, wanted.limit, lambda one: -_time(one))
+    stops |= {number: one["offset"] + 1 for number, one in left.items()}
+    return Found(records, stops, unread)
+
+
+def _newest(
+    reader: Reader,
+    stops: Mapping[int, int],
+    missed: list[tuple[int, int, int]],
+    found: dict[int, list[Shown]],
+) -> list[tuple[int, int, int]]:
+    """Read the last record where huge ones before it were all that could be read. Return what is left."""
+    lasts = {number: stops[number] - 1 for number, _, _ in missed}
+    if lasts:
+        newest, _ = _scanned(reader, lasts, stops, Scan())
+        for number, mine in newest.items():
+            found[number] += mine
+    return [(number, at, stop - 1) for number, at, stop in missed if at < stop - 1]
+
+
+def _merged(
+    found: Mapping[int, list[Shown]], limit: int, key: Callable[[Shown], int]
+) -> tuple[list[Shown], dict[int, Shown]]:
+    """Merge partitions by time, each in its own order; also return the first that is left of each."""
+    records = list(islice(heapq.merge(*found.values(), key=key), limit))
+    taken = Counter(one["partition"] for one in records)
+    left = {number: mine[taken[number]] for number, mine in found.items() if taken[number] < len(mine)}
+    return records, left
+
+
+def _time(shown: Shown) -> int:
+    time_ms: int = shown["timestamp"]
+    return time_ms
+
+
+def _scanned(
+    reader: Reader, starts: Mapping[int, int], stops: Mapping[int, int], scan: Scan, enough: int | None = None
+) -> tuple[dict[int, list[Shown]], dict[int, int]]:
+    """Read from starts to stops; return what is wanted of each partition, and how far each was read."""
+    at = dict(starts)
+    found: dict[int, list[Shown]] = {number: [] for number in starts}
+    while pending := {number: offset for number, offset in at.items() if offset < stops[number]}:
+        if scan.is_over or (enough is not None and sum(map(len, found.values())) >= enough):
+            break
+        moved = False
+        for fetched in reader.fetch(pending, FETCH_WAIT_MS):
+            number = fetched.partition
+            scan.bytes_left -= len(memoryview(fetched.records))
+            for behind, shown in reader.taken(fetched, at[number], stops[number]):
+                moved = moved or behind > at[number]
+                scan.offsets += max(behind - at[number], 0)
+                at[number] = max(at[number], behind)
+                if shown is not None:
+                    found[number].append(shown)
+        if not moved:
+            break  # compacted away, or deleted meanwhile
+    return found, at

@@ -1,0 +1,75 @@
+// Readiness, recovery, scrubbing and log directories.
+
+import { get } from "./api.js";
+import { h, replace } from "./dom.js";
+import { bytes, count, duration, percent, stamp } from "./format.js";
+import { bar } from "./plot.js";
+
+export class Health {
+  constructor(shell) {
+    this.shell = shell;
+    this.said = h("p", { class: "said dim", role: "status" });
+    this.place = h("div", { class: "cards" });
+    this.element = h("div", { class: "view" }, h("div", { class: "title" }, h("h1", null, "Health")), this.said, this.place);
+    this.refresh();
+  }
+
+  live() { this.refresh(); }
+
+  async refresh() {
+    try {
+      const found = await get("health");
+      replace(this.said);
+      replace(this.place, this.ready(found), this.recovery(found), this.directories(found), this.scrub(found));
+    } catch (error) {
+      this.shell.failed(error, this.said);
+    }
+  }
+
+  card(title, state, kind, ...content) {
+    return h("section", { class: "card" }, h("header", null, h("h3", null, title), h("span", { class: `state ${kind}` }, state)), content);
+  }
+
+  ready({ problems, silent, restarts }) {
+    const wrong = [...problems, ...silent];
+    return this.card("Readiness", wrong.length ? "not ready" : "ready", wrong.length ? "bad" : "good",
+      wrong.length ? h("ul", { class: "list" }, wrong.map((one) => h("li", null, one))) : h("p", { class: "dim" }, "Recovery is over, each listener answers, and every process moves."),
+      h("p", { class: "dim" }, `${count(restarts)} process${restarts === 1 ? "" : "es"} replaced since the start.`));
+  }
+
+  recovery({ recovery }) {
+    if (!recovery.length) return this.card("Recovery", "over", "good", h("p", { class: "dim" }, "All log directories are open."));
+    return this.card("Recovery", "going on", "warn", recovery.map((one) => {
+      const share = one.bytes ? one.bytes_done / one.bytes : one.partitions ? one.partitions_done / one.partitions : 0;
+      return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), h("b", null, percent(100 * share))), bar(100 * share, "wide"),
+        h("p", { class: "dim" }, `${count(one.partitions_done)} of ${count(one.partitions)} partitions`, one.bytes ? `, ${bytes(one.bytes_done)} of ${bytes(one.bytes)}` : "",
+          one.seconds_left === null ? "" : `, about ${duration(one.seconds_left)} left`));
+    }));
+  }
+
+  directories({ log_dirs: dirs }) {
+    const isBad = dirs.some((one) => one.is_offline);
+    return this.card("Log directories", isBad ? "offline" : "online", isBad ? "bad" : "good", dirs.map((one) => {
+      const used = one.total_bytes ? 1 - one.usable_bytes / one.total_bytes : null;
+      return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), h("b", { class: one.is_offline ? "bad" : "" }, one.is_offline ? "offline" : bytes(one.size_bytes))),
+        used !== null && [bar(100 * used, used > 0.9 ? "wide warn" : "wide"), h("p", { class: "dim" }, `${bytes(one.usable_bytes)} of ${bytes(one.total_bytes)} are free on its file system`)]);
+    }));
+  }
+
+  scrub({ scrub, scrub_problem: problem }) {
+    if (!scrub) return this.card("Scrubber", "not known", "warn", h("p", { class: "dim" }, problem));
+    const damage = scrub.damaged_ranges;
+    const ends = scrub.directories.map((one) => h("li", null, h("code", null, one.directory), " ", one.error ? h("span", { class: "bad" }, one.error) : passText(one)));
+    return this.card("Scrubber", damage ? `${count(damage)} damaged` : scrub.running ? "running" : "no damage", damage ? "bad" : "good",
+      scrub.running && h("div", { class: "progress" }, bar(scrub.pass_total_bytes ? (100 * scrub.pass_bytes) / scrub.pass_total_bytes : 0, "wide"),
+        h("p", { class: "dim" }, `${bytes(scrub.pass_bytes)} of ${bytes(scrub.pass_total_bytes)}`)),
+      h("ul", { class: "list" }, ends),
+      scrub.findings.length > 0 && h("table", { class: "plain" }, h("tbody", null, scrub.findings.slice(0, 100).map((one) => h("tr", null,
+        h("th", { scope: "row" }, one.partition), h("td", null, `offsets ${count(one.first)} to ${count(one.behind - 1)} cannot be read: ${one.reason}`))))));
+  }
+}
+
+function passText(one) {
+  if (!one.last_ended_ms) return h("span", { class: "dim" }, "no pass has ended yet");
+  return h("span", { class: "dim" }, `last pass ended ${stamp(one.last_ended_ms)}: ${bytes(one.last_bytes)} in ${count(one.last_batches)} batches`);
+}

@@ -1,0 +1,173 @@
+// The pipeline as a picture: processes that share memory, what waits in the rings between them, the disk.
+
+import { h, replace, s } from "./dom.js";
+import { bytes, byteRate, count, ms, percent, rate, short } from "./format.js";
+import { Table } from "./table.js";
+import { bar } from "./plot.js";
+
+// Boxes by place: x, y, width, height. Wide screens read from left to right, narrow ones downwards.
+const WIDE = {
+  size: [1100, 432],
+  clients: [4, 140, 146, 110], acceptor: [224, 14, 166, 66], processor: [224, 140, 166, 110], handler: [464, 140, 166, 110],
+  log: [704, 140, 166, 110], disk: [950, 140, 146, 110], coordinator: [464, 340, 166, 84], cleaner: [704, 340, 166, 84],
+};
+const TALL = {
+  size: [366, 838],
+  clients: [4, 4, 152, 90], acceptor: [222, 166, 136, 110], processor: [4, 166, 152, 110], handler: [4, 350, 152, 110],
+  log: [4, 534, 152, 110], disk: [4, 732, 152, 92], coordinator: [222, 350, 136, 110], cleaner: [212, 534, 136, 110],
+};
+const TITLES = {
+  clients: "Kafka clients", acceptor: "acceptor", processor: "processors", handler: "handlers", log: "log workers",
+  coordinator: "coordinator", cleaner: "background", disk: "log.dirs",
+};
+// Arrows between boxes, with the ring of the way (null: no ring). Two ways are one arrow each.
+const WAYS = [
+  ["clients", "processor", "requests"], ["processor", "clients", "responses"], ["processor", "handler"], ["handler", "processor"],
+  ["handler", "log"], ["log", "handler"], ["handler", "coordinator"], ["coordinator", "handler"],
+  ["cleaner", "log"], ["log", "cleaner"], ["log", "disk", "commits"], ["acceptor", "processor", "sockets"],
+];
+const STEP = 5;
+const BACKGROUND = ["cleaner", "scrubber", "exporter"];
+const kindOf = (name) => (BACKGROUND.includes(name) ? "cleaner" : name.replace(/^control-plane /, "").replace(/ \d+$/, ""));
+
+export class Pipeline {
+  constructor(shell) {
+    this.shell = shell;
+    this.svg = s("svg", { class: "pipeline", role: "img" });
+    this.commit = h("dl", { class: "facts" });
+    this.rings = new Table({
+      label: "Rings", key: (row) => `${row.from} ${row.to}`, empty: "no ring is known",
+      columns: [
+        { key: "from", title: "Ring", cell: (row) => `${row.from} → ${row.to}`, sort: (row) => row.from, wide: true },
+        { key: "rings", title: "Rings", align: "end", cell: (row) => count(row.rings), from: "m" },
+        { key: "slots", title: "Slots each", align: "end", cell: (row) => count(row.slots), from: "m" },
+        { key: "waiting", title: "Waiting", align: "end", cell: (row) => count(row.waiting), sort: (row) => row.waiting },
+        { key: "fill", title: "Fullest", align: "end", cell: (row) => percent(100 * row.fill), sort: (row) => row.fill },
+        { key: "bar", title: "", cell: (row) => bar(100 * row.fill, row.fill > 0.5 ? "warn" : ""), name: "bar" },
+      ],
+    });
+    this.arenas = new Table({
+      label: "Arenas", key: (row) => row.name, empty: "no arena is known",
+      columns: [
+        { key: "name", title: "Arena of", cell: (row) => row.name, wide: true },
+        { key: "used", title: "In use", align: "end", cell: (row) => bytes(row.arena_bytes), sort: (row) => row.arena_bytes },
+        { key: "limit", title: "Limit", align: "end", cell: (row) => bytes(row.arena_limit_bytes), from: "m" },
+        { key: "bar", title: "", cell: (row) => bar(row.arena_percent, row.arena_percent > 80 ? "warn" : ""), name: "bar" },
+        { key: "waiting", title: "Requests waiting", align: "end", cell: (row) => count(row.queued ?? row.waiting) },
+        { key: "ring_full", title: "Ring full", align: "end", cell: (row) => count(row.ring_full), from: "l" },
+        { key: "memory_full", title: "Memory full", align: "end", cell: (row) => count(row.memory_full), from: "l" },
+      ],
+    });
+    this.box = h("div", { class: "card picture" }, this.svg);
+    this.element = h("div", { class: "view" }, h("div", { class: "title" }, h("h1", null, "Pipeline")), this.box,
+      h("section", { class: "card" }, h("header", null, h("h3", null, "Commit rounds"), h("span", { class: "dim", id: "policy" })), this.commit),
+      h("div", { class: "halves" },
+        h("section", { class: "card" }, h("header", null, h("h3", null, "Rings")), this.rings.element),
+        h("section", { class: "card" }, h("header", null, h("h3", null, "Arenas")), this.arenas.element)));
+    new ResizeObserver(() => this.data && this.draw()).observe(this.box);
+  }
+
+  live(data, history) {
+    this.data = data;
+    this.last = history.last();
+    this.draw();
+    this.rings.update(data.rings);
+    this.arenas.update(data.memory);
+    const { commits, paths } = data;
+    const facts = [
+      ["Rounds/s", short(commits.rounds_per_s)], ["Batches a round", short(commits.batches)], ["Write and sync, p50", ms(commits.p50_ms)],
+      ["p99", ms(commits.p99_ms)], ["Append, p99", ms(commits.append_p99_ms)], ["Produces waiting", count(commits.waiting)],
+      ["Native produces", share(paths.produce_native, paths.produce_native + paths.produce_python)],
+      ["Native fetches", share(paths.fetch_native, paths.fetch_all)], ["Journal", bytes(data.journal_bytes)], ["Flush policy", data.flush_policy],
+    ];
+    replace(this.commit, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+  }
+
+  draw() {
+    const layout = this.box.clientWidth < 700 ? TALL : WIDE;
+    const [width, height] = layout.size;
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    const kinds = new Map();
+    for (const one of this.data.processes) kinds.set(kindOf(one.name), [...(kinds.get(kindOf(one.name)) || []), one]);
+    const names = [...kinds].map(([kind, all]) => `${all.length} ${kind}`).join(", ");
+    this.svg.setAttribute("aria-label", `Processes and rings: ${names}`);
+    this.behind = Object.fromEntries(Object.keys(TITLES).map((kind) => [kind, Math.max(0, Math.min((kinds.get(kind) || []).length - 1, 2))]));
+    const boxes = Object.keys(TITLES).map((kind) => this.node(kind, layout[kind], kinds.get(kind) || []));
+    replace(this.svg, boxes, WAYS.map((way) => this.way(way, layout)));
+  }
+
+  node(kind, [x, y, width, height], processes) {
+    const isOutside = kind === "clients" || kind === "disk";
+    const isDown = processes.some((one) => one.state === "down");
+    const parts = [];
+    for (let i = this.behind[kind]; i > 0; i -= 1) parts.push(s("rect", { class: "box", x: x + STEP * i, y: y - STEP * i, width, height, rx: 10 }));
+    parts.push(s("rect", { class: `box${isOutside ? " outside" : ""}${isDown ? " down" : ""}`, x, y, width, height, rx: 10 }));
+    const title = processes.length > 1 && kind !== "cleaner" ? `${processes.length} ${TITLES[kind]}` : kind === "handler" || kind === "processor" || kind === "log" ? TITLES[kind].replace(/s$/, "") : TITLES[kind];
+    parts.push(s("text", { class: "box-title", x: x + 12, y: y + 22 }, title));
+    this.linesOf(kind, processes).slice(0, Math.floor((height - 30) / 16)).forEach((line, i) => {
+      const at = y + 41 + 16 * i;
+      parts.push(s("text", { class: "box-line", x: x + 12, y: at }, line[0]),
+        s("text", { class: `box-value${line[2] ? ` ${line[2]}` : ""}`, x: x + width - 12, y: at, "text-anchor": "end" }, line[1]));
+    });
+    return s("g", null, parts);
+  }
+
+  linesOf(kind, processes) {
+    const { data, last } = this;
+    if (kind === "clients") return [["connections", count(data.broker.connections)], ["in", byteRate(last.bytes_in_per_s)], ["out", byteRate(last.bytes_out_per_s)]];
+    if (kind === "disk") return [["sync p99", ms(data.commits.p99_ms)], ["rounds", rate(data.commits.rounds_per_s)], ["journal", bytes(data.journal_bytes)]];
+    if (!processes.length) return [["not running", ""]];
+    if (kind === "cleaner") return processes.map((one) => [one.name, percent(one.cpu_percent)]);
+    const sum = (key) => processes.reduce((all, one) => all + (one[key] || 0), 0);
+    const cpu = sum("cpu_percent");
+    const memory = data.memory.filter((row) => kindOf(row.name) === kind);
+    const found = [["CPU", percent(cpu), cpu > 80 * processes.length ? "bad" : ""], ["memory", bytes(sum("pss_bytes"))]];
+    if (memory.length) found.push(["arena", bytes(memory.reduce((all, one) => all + one.arena_bytes, 0))]);
+    if (kind !== "acceptor" && sum("requests_per_s")) found.push(["requests", rate(sum("requests_per_s"))]);
+    return found;
+  }
+
+  way([from, to, kind], layout) {
+    const [a, b] = [layout[from], layout[to]];
+    const isAcross = Math.abs(a[0] + a[2] / 2 - (b[0] + b[2] / 2)) > Math.abs(a[1] + a[3] / 2 - (b[1] + b[3] / 2));
+    const isForward = isAcross ? a[0] < b[0] : a[1] < b[1];
+    const shift = WAYS.some((one) => one[0] === to && one[1] === from) ? (isForward ? -14 : 14) : 0;
+    // Boxes behind the first one stand out to the right and above.
+    const [outA, outB] = [STEP * this.behind[from], STEP * this.behind[to]];
+    const [x0, y0] = [middle(a, b) + shift, middleY(a, b) + shift];
+    const line = isAcross
+      ? [isForward ? a[0] + a[2] + outA : a[0], y0, isForward ? b[0] : b[0] + b[2] + outB, y0]
+      : [x0, isForward ? a[1] + a[3] : a[1] - outA, x0, isForward ? b[1] - outB : b[1] + b[3]];
+    const ring = this.data.rings.find((one) => one.from === from && one.to === to);
+    const label = ring ? count(ring.waiting) : kind === "commits" ? ms(this.data.commits.p50_ms) : "";
+    const flows = this.flow(from, to);
+    const [x1, y1, x2, y2] = line;
+    const [cx, cy] = [(x1 + x2) / 2, (y1 + y2) / 2];
+    const sign = isForward ? 1 : -1;
+    const tip = isAcross ? `${x2},${y2} ${x2 - 8 * sign},${y2 - 4.5} ${x2 - 8 * sign},${y2 + 4.5}` : `${x2},${y2} ${x2 - 4.5},${y2 - 8 * sign} ${x2 + 4.5},${y2 - 8 * sign}`;
+    const isFull = ring && ring.fill > 0.5;
+    return s("g", { class: `way${flows ? " flows" : ""}${isFull ? " full" : ""}` },
+      s("line", { x1, y1, x2: isAcross ? x2 - 7 * sign : x2, y2: isAcross ? y2 : y2 - 7 * sign }), s("polygon", { points: tip }),
+      label && this.label(cx, cy, label, isAcross, isForward, ring));
+  }
+
+  label(cx, cy, text, isAcross, isForward, ring) {
+    const [x, y] = isAcross ? [cx, cy + (isForward ? -8 : 17)] : [cx + (isForward ? -8 : 8), cy + 4];
+    const anchor = isAcross ? "middle" : isForward ? "end" : "start";
+    const shown = s("text", { class: ring && ring.waiting ? "way-label busy" : "way-label", x, y, "text-anchor": anchor }, text);
+    if (ring) shown.append(s("title", null, `${ring.waiting} waiting in ${ring.rings} rings of ${ring.slots} slots`));
+    return shown;
+  }
+
+  flow(from, to) {
+    const { last, data } = this;
+    if (from === "cleaner" || to === "cleaner" || from === "acceptor") return false;
+    if (from === "log" || to === "log") return (last.messages_in_per_s || 0) > 0;
+    if (from === "coordinator" || to === "coordinator") return data.processes.some((one) => one.name === "coordinator" && one.requests_per_s > 0);
+    return (last.requests_per_s || 0) > 0;
+  }
+}
+
+const share = (part, whole) => (whole > 0 ? percent((100 * part) / whole) : "–");
+const middle = (a, b) => (Math.max(a[0], b[0]) + Math.min(a[0] + a[2], b[0] + b[2])) / 2;
+const middleY = (a, b) => (Math.max(a[1], b[1]) + Math.min(a[1] + a[3], b[1] + b[3])) / 2;

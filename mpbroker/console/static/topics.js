@@ -1,0 +1,191 @@
+// Topics, and one topic with its records, partitions and settings.
+
+import { get } from "./api.js";
+import { field, form } from "./dialog.js";
+import { h, replace, setText } from "./dom.js";
+import { bytes, count, msMeans, short } from "./format.js";
+import { bar, spark } from "./plot.js";
+import { Records } from "./records.js";
+import { Table } from "./table.js";
+
+const isInternal = (name) => name.startsWith("__");
+const link = (name) => `#/topics/${encodeURIComponent(name)}`;
+
+export class Topics {
+  constructor(shell) {
+    this.shell = shell;
+    this.search = h("input", { type: "search", class: "search", placeholder: "Search topics", "aria-label": "Search topics", oninput: () => this.refresh() });
+    this.withInternal = h("input", { type: "checkbox", onchange: () => this.refresh() });
+    this.said = h("p", { class: "said dim", role: "status" });
+    this.table = new Table({
+      label: "Topics", key: (row) => row.topic, sorted: "topic", descending: false, empty: "No topics",
+      open: (row) => { location.hash = link(row.topic); },
+      columns: [
+        { key: "topic", title: "Topic", cell: (row) => h("a", { href: link(row.topic), class: isInternal(row.topic) ? "dim" : "" }, row.topic), sort: (row) => row.topic, wide: true },
+        { key: "partitions", title: "Partitions", align: "end", cell: (row) => count(row.partitions), sort: (row) => row.partitions, from: "m" },
+        { key: "records", title: "Records", align: "end", cell: (row) => short(row.records), sort: (row) => row.records },
+        { key: "size", title: "Size", align: "end", cell: (row) => bytes(row.size_bytes), sort: (row) => row.size_bytes, from: "m" },
+        { key: "rate", title: "Records/s", align: "end", cell: (row) => short(row.records_per_s), sort: (row) => row.records_per_s },
+        { key: "trend", title: "Trend", cell: (row) => spark(row.trend), name: "trend" },
+      ],
+    });
+    this.create = h("button", { type: "button", class: "primary", hidden: !shell.mayWrite, onclick: () => this.askCreate() }, "New topic");
+    this.element = h("div", { class: "view" }, h("div", { class: "title" }, h("h1", null, "Topics"), h("span", { class: "spring" }), this.create),
+      h("div", { class: "tools" }, this.search, h("label", { class: "check" }, this.withInternal, "Internal topics")),
+      this.said, h("section", { class: "card" }, this.table.element));
+  }
+
+  live() { this.refresh(); }
+
+  async refresh() {
+    const turn = (this.turn = {});
+    try {
+      const found = await get("topics", { q: this.search.value });
+      if (turn !== this.turn) return;
+      const rows = found.rows.filter((row) => this.withInternal.checked || !isInternal(row.topic));
+      this.table.update(rows);
+      setText(this.said, found.found > found.rows.length ? `The first ${count(found.rows.length)} of ${count(found.found)} topics: search for others` : `${count(rows.length)} topics`);
+    } catch (error) {
+      this.shell.failed(error, this.said);
+    }
+  }
+
+  askCreate() {
+    const name = h("input", { type: "text", required: true, maxlength: 249, pattern: "[a-zA-Z0-9._\\-]+", autocomplete: "off", name: "topic" });
+    const partitions = h("input", { type: "number", min: 1, placeholder: "default", name: "partitions" });
+    const settings = h("textarea", { rows: 3, placeholder: "retention.ms=604800000", spellcheck: "false", name: "settings" });
+    form({
+      title: "New topic", action: "Create topic", done: () => this.refresh(),
+      fields: [field("Name", name), field("Partitions", partitions), field("Settings", settings, "One KEY=VALUE in a line")],
+      read: () => ["create-topic", { topic: name.value, partitions: Number(partitions.value) || -1, settings: settingsOf(settings.value) }],
+    });
+  }
+}
+
+function settingsOf(text) {
+  const lines = text.split("\n").map((one) => one.trim()).filter(Boolean);
+  return Object.fromEntries(lines.map((one) => {
+    const at = one.indexOf("=");
+    return at < 0 ? [one, ""] : [one.slice(0, at).trim(), one.slice(at + 1).trim()];
+  }));
+}
+
+export class Topic {
+  constructor(shell, name, tab = "records") {
+    Object.assign(this, { shell, name, tab });
+    this.facts = h("dl", { class: "facts" });
+    this.place = h("div");
+    this.tabs = [["records", "Records"], ["partitions", "Partitions"], ["settings", "Settings"]].map(([key, title]) =>
+      h("a", { href: `${link(name)}/${key}`, class: "tab", "aria-current": key === tab ? "page" : null }, title));
+    const actions = shell.mayWrite && [
+      h("button", { type: "button", onclick: () => this.askPartitions() }, "Add partitions"),
+      h("button", { type: "button", class: "danger", onclick: () => this.askDelete() }, "Delete"),
+    ];
+    this.said = h("p", { class: "said dim", role: "status" });
+    this.element = h("div", { class: "view" },
+      h("div", { class: "title" }, h("h1", null, h("a", { href: "#/topics", class: "up" }, "Topics"), h("span", { class: "dim" }, " / "), name), h("span", { class: "spring" }), actions),
+      this.facts, h("div", { class: "tabs", role: "navigation", "aria-label": "Parts of the topic" }, this.tabs), this.said, this.place);
+    this.begin();
+  }
+
+  async begin() {
+    await this.refresh();
+    if (this.tab === "records" && this.rows) {
+      this.records = new Records(this.name, this.rows.map((row) => row.partition), this.shell);
+      this.place.append(this.records.element);
+      this.search = this.records.text;
+    } else if (this.tab === "settings") this.showSettings();
+    else if (this.tab === "partitions") this.showPartitions();
+  }
+
+  live() { this.refresh(); }
+
+  async refresh() {
+    try {
+      const found = await get("topic", { topic: this.name });
+      this.rows = found.rows;
+      setText(this.said, found.total ? "" : "There is no such topic, or it is just being made.");
+      const sum = (key) => (found.rows.some((row) => row[key] !== null) ? found.rows.reduce((all, row) => all + (row[key] || 0), 0) : null);
+      const facts = [
+        ["Partitions", count(found.total)], ["Records", count(sum("log_end_offset") - sum("log_start_offset"))],
+        ["Size", bytes(sum("size_bytes"))], ["Segments", count(sum("segments"))], ["Records/s", short(sum("records_per_s"))],
+      ];
+      replace(this.facts, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+      this.table?.update(found.rows);
+    } catch (error) {
+      this.shell.failed(error, this.said);
+    }
+  }
+
+  showPartitions() {
+    this.table = new Table({
+      label: "Partitions", key: (row) => row.partition, sorted: "partition", descending: false,
+      columns: [
+        { key: "partition", title: "Partition", align: "end", cell: (row) => row.partition, sort: (row) => row.partition },
+        { key: "start", title: "Log start", align: "end", cell: (row) => count(row.log_start_offset), sort: (row) => row.log_start_offset, from: "m" },
+        { key: "end", title: "Log end", align: "end", cell: (row) => count(row.log_end_offset), sort: (row) => row.log_end_offset },
+        { key: "size", title: "Size", align: "end", cell: (row) => bytes(row.size_bytes), sort: (row) => row.size_bytes },
+        { key: "share", title: "", cell: (row) => bar((100 * row.size_bytes) / Math.max(...this.rows.map((one) => one.size_bytes || 0), 1)), name: "bar", from: "m" },
+        { key: "segments", title: "Segments", align: "end", cell: (row) => count(row.segments), sort: (row) => row.segments, from: "m" },
+        { key: "rate", title: "Records/s", align: "end", cell: (row) => short(row.records_per_s), sort: (row) => row.records_per_s },
+        { key: "trend", title: "Trend", cell: (row) => spark(row.trend), name: "trend", from: "m" },
+      ],
+    });
+    this.table.update(this.rows || []);
+    replace(this.place, h("section", { class: "card" }, this.table.element));
+  }
+
+  async showSettings() {
+    const said = h("p", { class: "said dim" });
+    replace(this.place, said);
+    try {
+      const rows = await get("topic-settings", { topic: this.name });
+      const table = new Table({
+        label: "Settings of the topic", kind: "stack", key: (row) => row.name, open: this.shell.mayWrite ? (row) => this.askSetting(row) : null,
+        columns: [
+          { key: "name", title: "Setting", cell: (row) => h("code", null, row.name), sort: (row) => row.name, name: "s-name" },
+          { key: "value", title: "Value", cell: (row) => [h("code", null, row.value ?? "–"), " ", h("small", { class: "dim" }, row.name.endsWith(".ms") ? msMeans(Number(row.value)) : "")], wide: true },
+          { key: "source", title: "From", cell: (row) => h("span", { class: `badge ${row.source}` }, row.source), sort: (row) => row.source },
+        ],
+      });
+      table.update(rows);
+      replace(this.place, this.shell.mayWrite && h("p", { class: "said dim" }, "A click on a setting alters it."), h("section", { class: "card" }, table.element));
+    } catch (error) {
+      this.shell.failed(error, said);
+    }
+  }
+
+  askSetting(row) {
+    const value = h("input", { type: "text", value: row.value ?? "", spellcheck: "false", autocomplete: "off", name: "value" });
+    const isUnset = h("input", { type: "checkbox", name: "unset", disabled: !row.is_own });
+    form({
+      title: row.name, about: row.documentation, action: "Alter topic", done: () => this.showSettings(),
+      fields: [field("Value", value), h("label", { class: "check" }, isUnset, "Take it back: the broker's own value holds again")],
+      read: () => ["alter-topic", { topic: this.name, settings: { [row.name]: isUnset.checked ? null : value.value } }],
+    });
+  }
+
+  askPartitions() {
+    const now = this.rows?.length || 0;
+    const wanted = h("input", { type: "number", min: now + 1, value: String(now + 1), required: true, name: "partitions" });
+    form({
+      title: `Add partitions to ${this.name}`, action: "Add partitions", done: () => this.refresh(), isDanger: true,
+      about: "Partitions cannot be taken away again, and records with a key may go to another one than before.",
+      fields: [field("Partitions in all", wanted, `now ${now}`)],
+      read: () => ["add-partitions", { topic: this.name, partitions: Number(wanted.value) }],
+    });
+  }
+
+  askDelete() {
+    form({
+      title: `Delete ${this.name}`, about: "All of its records are deleted. Nothing brings them back.", action: "Delete topic",
+      isDanger: true, typed: this.name, fields: [], done: () => { location.hash = "#/topics"; },
+      read: () => ["delete-topic", { topic: this.name }],
+    });
+  }
+
+  toggleTail() { this.records?.toggleTail(); }
+
+  close() { this.records?.close(); }
+}
+

@@ -1,0 +1,284 @@
+"""Looks at the broker while somebody watches the page, and keeps what was seen for a quarter of an hour.
+
+The first request begins it, and it ends when nobody has asked for a while: a console that nobody looks at
+costs nothing. What it looks at, and how rows and rates are made of that, is what `mpbroker top` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mpbroker.cli.top.columns import MEMORY, PARTITIONS, PROCESSES, REQUESTS
+from mpbroker.cli.top.live import LiveBroker
+from mpbroker.cli.top.model import Model, Row
+from mpbroker.cli.top.samples import BrokerSeen, Health, Sample
+from mpbroker.console import pipeline
+from mpbroker.console.workers import Workers
+from mpbroker.exporter.metrics_page import MetricsPage
+from mpbroker.ipc import health, topology
+from mpbroker.ipc.control_client import ControlClient, ControlError
+from mpbroker.ipc.counters import Counter
+from mpbroker.ipc.process import ProcessContext
+from mpbroker.metrics.snapshot import Snapshot
+
+EVERY_S: Final = 2.0
+# A look that took a second is followed by a pause of three: clients need the processor, too.
+PAUSE_FACTOR: Final = 3.0
+HISTORY_S: Final = 900.0
+# Nobody watches who has not asked for so long.
+WATCHED_S: Final = 20.0
+WINDOW_S: Final = 10.0
+# Names of groups are the choice of anybody.
+GROUP_HISTORIES_MAX: Final = 300
+SERIES: Final = (
+    *("messages_in_per_s", "bytes_in_per_s", "bytes_out_per_s", "requests_per_s", "produce_p50_ms"),
+    *("produce_p99_ms", "fsync_p50_ms", "fsync_p99_ms", "cpu_percent", "pss_bytes", "connections"),
+)
+
+
+class Watch:
+    """The findings of the last looks. Everything but `_look` runs in the event loop."""
+
+    def __init__(self, context: ProcessContext, metrics: MetricsPage, workers: Workers) -> None:
+        self._context = context
+        self._metrics = metrics
+        self._workers = workers
+        control = ControlClient(context.memory.public_path.parent)
+        self._live = LiveBroker(control)
+        self.model = Model()
+        self._commits: dict[str, Any] = {}
+        self._paths: dict[str, float] = {}
+        self._window: deque[Snapshot] = deque()
+        self._samples: deque[tuple[int, float, list[float | None]]] = deque()
+        self._lags: dict[str, deque[tuple[int, float, int]]] = {}
+        self._number = 0
+        self._asked_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._looked = asyncio.Event()
+
+    async def fresh(self) -> Model:
+        """Return the model, after a first look at least."""
+        self._asked_at = time.monotonic()
+        if self._task is None or self._task.done():
+            self._looked.clear()
+            self._task = asyncio.create_task(self._run())
+        if not self._looked.is_set():
+            first = asyncio.create_task(self._looked.wait())
+            await asyncio.wait((first, self._task), return_when=asyncio.FIRST_COMPLETED)
+            first.cancel()
+            if self._task.done():
+                self._task.result()
+        return self.model
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while time.monotonic() - self._asked_at < WATCHED_S:
+            began = time.monotonic()
+            sample = await self._workers.do(self._look)
+            self._add(sample)
+            if sample.counts is not None:
+                await self._metrics.follow_offsets(sample.counts)
+                self._follow_lags(sample.counts)
+            self._looked.set()
+            took_s = time.monotonic() - began
+            await asyncio.sleep(max(EVERY_S - took_s, took_s * PAUSE_FACTOR))
+
+    def _look(self) -> Sample:
+        try:
+            return self._live.look()
+        except ControlError as error:
+            return Sample(time.monotonic_ns(), BrokerSeen(Health.UNKNOWN, str(error)))
+
+    def _add(self, sample: Sample) -> None:
+        self.model.add(sample)
+        self._number += 1
+        now = sample.counts
+        if now is not None:
+            while self._window and now.now_ns - self._window[0].now_ns > WINDOW_S * 1e9:
+                self._window.popleft()
+            before = self._window[0] if self._window else None
+            self._commits = pipeline.commits(now, before, topology.LOG_WORKERS)
+            self._paths = pipeline.produce_paths(now, self._window[-1] if self._window else None)
+            self._window.append(now)
+        summary = self.model.summary._asdict()
+        summary |= {
+            "fsync_p50_ms": self._commits.get("p50_ms"),
+            "fsync_p99_ms": self._commits.get("p99_ms"),
+            "connections": sample.broker.connections,
+        }
+        self._samples.append((self._number, time.time(), [_short(summary[name]) for name in SERIES]))
+        while self._samples[0][1] < time.time() - HISTORY_S:
+            self._samples.popleft()
+
+    def _follow_lags(self, now: Snapshot) -> None:
+        clock = time.time()
+        for name, lag in self._lags_of(now).items():
+            values = self._lags.get(name)
+            if values is None:
+                if len(self._lags) >= GROUP_HISTORIES_MAX:
+                    continue
+                values = self._lags[name] = deque()
+            values.append((self._number, clock, lag))
+            while values[0][1] < clock - HISTORY_S:
+                values.popleft()
+        gone = [name for name, values in self._lags.items() if values[-1][0] != self._number]
+        for name in gone:
+            del self._lags[name]
+
+    def _lags_of(self, now: Snapshot) -> dict[str, int]:
+        ends = ends_of(now)
+        return {
+            name: sum(max(ends[place] - at, 0) for place, at in group.offsets.items() if place in ends)
+            for name, group in self._metrics.committed.groups.items()
+        }
+
+    # ---- what the page gets
+
+    def live(self, after: int) -> dict[str, Any]:
+        """Return the samples behind number `after`, and the tables of now."""
+        config, memory = self._context.config, self._context.memory
+        sample = self.model.sample
+        assert sample is not None
+        broker = sample.broker
+        return {
+            "number": self._number,
+            "every_s": EVERY_S,
+            "series": SERIES,
+            "samples": [[at, *values] for number, at, values in self._samples if number > after],
+            "broker": {
+                "health": broker.health.name.lower(),
+                "note": broker.note,
+                "node_id": broker.node_id,
+                "version": broker.version,
+                "up_s": broker.up_s,
+                "listeners": broker.listeners,
+                "connections": broker.connections,
+                "offline_partitions": broker.offline_partitions,
+            },
+            "problems": health.reasons_not_ready(config, memory),
+            "processes": [_without(row, "last_error", "cpu_bar") for row in self.model.rows(PROCESSES)],
+            "requests": self.model.rows(REQUESTS),
+            "memory": self.model.rows(MEMORY),
+            "rings": pipeline.rings(memory),
+            "commits": self._commits,
+            "paths": self._paths,
+            "journal_bytes": config.log_journal_bytes,
+            "flush_policy": config.log_flush_policy,
+        }
+
+    def topics(self) -> list[dict[str, Any]]:
+        """Return a row for each topic, with what its partitions have together."""
+        found: dict[str, dict[str, Any]] = {}
+        for one in self.model.rows(PARTITIONS):
+            empty = dict.fromkeys(("partitions", "records", "records_per_s"), 0)
+            row = found.setdefault(
+                one["topic"], {"topic": one["topic"], **empty, "size_bytes": None, "trend": []}
+            )
+            row["partitions"] += 1
+            row["records"] += one["log_end_offset"] - one["log_start_offset"]
+            row["records_per_s"] += one["records_per_s"] or 0.0
+            if one["size_bytes"] is not None:
+                row["size_bytes"] = (row["size_bytes"] or 0) + one["size_bytes"]
+            row["trend"] = _added(row["trend"], one["trend"])
+        return list(found.values())
+
+    def partitions(self, topic: str) -> list[Row]:
+        return [_without(row, "topic") for row in self.model.rows(PARTITIONS) if row["topic"] == topic]
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Return a row for each group: members, offsets committed, lag, and the lag over time."""
+        sample = self.model.sample
+        lags = self._lags_of(sample.counts) if sample is not None and sample.counts is not None else {}
+        return [
+            {
+                "group": name,
+                "members": group.members,
+                "partitions": len(group.offsets),
+                "topics": sorted({topic for topic, _ in group.offsets})[:20],
+                "lag": lags.get(name),
+                "history": [[round(at, 1), lag] for _, at, lag in self._lags.get(name, ())],
+            }
+            for name, group in self._metrics.committed.groups.items()
+        ]
+
+    def lag_of(self, name: str) -> tuple[list[list[float]], list[dict[str, Any]]]:
+        """Return the lag of a group over time, and its offsets by partition as its log has them."""
+        sample, group = self.model.sample, self._metrics.committed.groups.get(name)
+        ends = ends_of(sample.counts) if sample is not None and sample.counts is not None else {}
+        # Records may be read and committed between two looks: no end lies before a committed offset.
+        rows = [
+            {
+                "topic": topic,
+                "partition": number,
+                "committed": at,
+                "end": max(ends[topic, number], at) if (topic, number) in ends else None,
+            }
+            for (topic, number), at in sorted(group.offsets.items() if group is not None else ())
+        ]
+        return [[round(at, 1), lag] for _, at, lag in self._lags.get(name, ())], rows
+
+    def health(self) -> dict[str, Any]:
+        """Return the state of recovery, scrubbing and log directories. Blocks: a worker calls it."""
+        config, memory = self._context.config, self._context.memory
+        found: dict[str, Any] = {
+            "problems": health.reasons_not_ready(config, memory),
+            "silent": health.unresponsive_processes(config, memory),
+            "recovery": [
+                {
+                    "log_dir": config.log_dirs[one.log_dir],
+                    "partitions_done": one.partitions_done,
+                    "partitions": one.partitions,
+                    "bytes_done": one.bytes_done,
+                    "bytes": one.bytes,
+                    "seconds_left": one.seconds_left,
+                }
+                for one in health.recoveries_under_way(config, memory)
+            ],
+            "log_dirs": [
+                {
+                    "log_dir": one.name,
+                    "is_offline": bool(one.failed),
+                    "size_bytes": one.size_bytes,
+                    "total_bytes": one.total_bytes,
+                    "usable_bytes": one.usable_bytes,
+                }
+                for one in memory.dir_sizes().all().values()
+            ],
+            "restarts": memory.counters(topology.SUPERVISOR).get(Counter.COUNT_RESTARTS),
+        }
+        try:
+            found["scrub"] = self._live.control.call("scrub")
+        except ControlError as error:
+            found["scrub_problem"] = str(error)
+        return found
+
+
+def ends_of(now: Snapshot) -> Mapping[tuple[str, int], int]:
+    """Return the high watermarks of partitions that can be used."""
+    return {(one.topic, one.partition): one.high_watermark for one in now.logs if one.usable}
+
+
+def _without(row: Row, *names: str) -> Row:
+    return {name: value for name, value in row.items() if name not in names}
+
+
+def _added(sums: list[float], values: list[float]) -> list[float]:
+    """Add two trends whose last values are of the same moment."""
+    longer, shorter = (sums, values) if len(sums) >= len(values) else (values, sums)
+    offset = len(longer) - len(shorter)
+    return [*longer[:offset], *(a + b for a, b in zip(longer[offset:], shorter, strict=True))]
+
+
+def _short(value: float | None) -> float | None:
+    """Return a value with four digits, which is more than a plot shows."""
+    if value is None or value == 0 or not math.isfinite(value):
+        return value
+    return float(f"{value:.4g}")

@@ -1,0 +1,53 @@
+"""Threads that wait for the broker, a few: the event loop waits for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+THREADS: Final = 8
+WAITING_MAX: Final = 16
+
+_Value = TypeVar("_Value")
+
+
+class Busy(Exception):
+    """Too much is asked of the console at once."""
+
+
+class Workers:
+    """A bounded pool of threads, which begin with the first work."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, "console")
+        self._under_way = 0
+        self._is_closed = False
+
+    async def do(self, work: Callable[[], _Value]) -> _Value:
+        """Do some work in a thread and return its value. Raises Busy, and whatever the work raises.
+
+        Who is cancelled meanwhile leaves the work to itself.
+        """
+        if self._under_way >= WAITING_MAX:
+            raise Busy("the console is busy with other requests: try again in a moment")
+        self._under_way += 1
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+        def done(ended: asyncio.Future[_Value]) -> None:
+            self._under_way -= 1
+            if not ended.cancelled():
+                ended.exception()  # whoever asked may be gone
+
+        future.add_done_callback(done)
+        return await asyncio.shield(future)
+
+    def leave(self, work: Callable[[], object]) -> None:
+        """Have some work done, unless the pool is closed: the process ends then."""
+        if not self._is_closed:
+            self._pool.submit(work)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)

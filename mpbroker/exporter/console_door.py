@@ -1,0 +1,46 @@
+"""The door to the web console, behind which nothing is loaded until somebody asks for the page.
+
+The console stands above the exporter in the rooms, so the exporter is told the name of its module. The module
+has `make(context, metrics)`, which returns a `Console`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Protocol
+
+from mpbroker.exporter.http_server import Receive, Scope, Send
+from mpbroker.exporter.metrics_page import MetricsPage
+from mpbroker.ipc.process import ProcessContext
+
+
+class Console(Protocol):
+    """An ASGI application that can be closed: its streams end then."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ConsoleDoor:
+    """An ASGI application that loads the console with the first request for it."""
+
+    def __init__(self, module: str, context: ProcessContext, metrics: MetricsPage) -> None:
+        self._module = module
+        self._context = context
+        self._metrics = metrics
+        self._console: Console | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether there is a console, and the settings of now want it."""
+        return bool(self._module) and self._context.config.http_console_enable
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._console is None:
+            self._console = importlib.import_module(self._module).make(self._context, self._metrics)
+        await self._console(scope, receive, send)
+
+    def close(self) -> None:
+        if self._console is not None:
+            self._console.close()
