@@ -27,6 +27,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("network/acceptor/start", "quotas/broker", "reading/beside_a_broker", "reading/kafka_as_server"),
         *("reading/places", "security/added_listeners", "security/connections", "security/extremes"),
         *("cli/client_commands", "cli/page"),
+        *("console/browser", "console/login", "console/with_broker"),
         *("security/attack_table", "security/attacks", "security/foreign_logins", "security/identities"),
         *("security/quotas", "security/real_clients"),
         *("security/admin_listeners", "security/reload", "security/secrets", "security/security_page"),

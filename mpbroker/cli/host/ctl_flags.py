@@ -127,9 +127,9 @@ def ctl_log_level(
 
 @ctl_app.command("console")
 def ctl_console(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
-    """Print the address of the web console, with the token that reading records or changes may need.
+    """Print the web console's address with its token.
 
-    Who knows it may do there what the console may: do not pass it on.
+    Reading records may need it, and changes do. Do not pass it on.
     """
     from mpbroker.cli.host import ctl
     from mpbroker.cli.host.local_broker import LocalBroker

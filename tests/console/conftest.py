@@ -1,0 +1,130 @@
+"""A broker with a console, what it answers, and topics with records of every kind."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from mpbroker.ipc import console_token
+from mpbroker.ipc.pointer import read_pointer
+from mpbroker.testing import Broker
+from tests.support.polling import PATIENCE_S
+
+SETTINGS = {"http.listener": "127.0.0.1:0", "http.console.write": "true"}
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+BIG_BYTES = 900_000
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        return str(self.json["error"])
+
+
+class Api:
+    """A client of a broker's console."""
+
+    def __init__(self, broker: Broker) -> None:
+        pointer = read_pointer(broker.log_dir)
+        assert pointer is not None
+        self.address = pointer.http
+        self.url = f"http://{self.address}/"
+        self.token = console_token.read(Path(pointer.runtime_dir))
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        host, _, port = self.address.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            connection.putrequest(method, path, skip_host="host" in named)
+            for name, value in named.items():
+                connection.putheader(name, value)
+            if body is not None:
+                connection.putheader("content-length", str(len(body)))
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, name: str, **params: object) -> Answer:
+        return self.ask("GET", f"/api/{name}?{urlencode(params)}")
+
+    def found(self, name: str, **params: object) -> Any:
+        """Return an answer that has to be there."""
+        answer = self.get(name, **params)
+        assert answer.status == 200, answer.body
+        return answer.json
+
+    def with_token(self, name: str, **params: object) -> Answer:
+        return self.ask("GET", f"/api/{name}?{urlencode(params)}", authorization=f"Bearer {self.token}")
+
+    def change(self, name: str, **fields: object) -> Answer:
+        """Make a change as the page does."""
+        return self.ask(
+            "POST",
+            "/api/change",
+            json.dumps({"change": name, **fields}).encode(),
+            authorization=f"Bearer {self.token}",
+            origin=f"http://{self.address}",
+            content_type="application/json",
+        )
+
+
+def produce(broker: Broker, topic: str, *records: dict[str, Any], **settings: object) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **settings})
+    for record in records:
+        producer.produce(topic, **{"partition": 0, **record})
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def transact(broker: Broker, topic: str, value: str, *, commits: bool) -> None:
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": f"{topic}-{value}"}
+    )
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce(topic, value, partition=0)
+    producer.flush(PATIENCE_S)
+    (producer.commit_transaction if commits else producer.abort_transaction)(PATIENCE_S)
+
+
+def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(broker: Broker) -> Api:
+    return Api(broker)
+
+
+@pytest.fixture
+def own_broker() -> Iterator[Broker]:
+    """One whose processes a test may kill."""
+    with Broker(SETTINGS) as running:
+        yield running

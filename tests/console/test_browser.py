@@ -1,0 +1,308 @@
+"""The console's page in a headless Chromium, by clicks and keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mpbroker.testing import Broker
+from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, produce, transact
+from tests.support.browser import Browser
+from tests.support.polling import until
+
+PHONE = (390, 844)
+VIEWS = ("Overview", "Topics", "Groups", "Pipeline", "Settings", "Health")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with Browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def filled(broker: Broker, api: Api) -> str:
+    """A topic with records of several kinds and a group that is behind, seen by the console already."""
+    topic = broker.create_topic("orders", partitions=2)
+    document = json.dumps({"id": 12345678901234567890, "name": "Ada", "tags": [], "none": None})
+    produce(
+        broker,
+        topic,
+        {"value": HOSTILE, "key": "<b>k</b>", "headers": [("<i>h</i>", b"<u>v</u>")]},
+        {"value": document, "key": "json"},
+        {"value": b"\xff\xfe", "key": "binary"},
+        {"value": None, "key": "tombstone"},
+        {"value": "x" * BIG_BYTES, "key": "big"},
+    )
+    transact(broker, topic, "in a transaction", commits=True)
+    commit(broker, "billing", topic, 2)
+    until(lambda: api.found("groups", q="billing")["rows"], "the group is known")
+    return topic
+
+
+@pytest.fixture
+def page(chromium: Browser, api: Api, filled: str) -> Iterator[Browser]:
+    """The page, opened anew and without a token. What goes wrong in it fails the test."""
+    assert filled
+    chromium.resize(1280, 800)
+    chromium.open(api.url)
+    chromium.js("sessionStorage.clear(); localStorage.clear(); null")
+    chromium.open("about:blank")
+    chromium.said.clear()
+    chromium.open(api.url)
+    chromium.sees("running", "#health")
+    yield chromium
+    assert chromium.said == []
+    assert chromium.js("document.title") != "owned"
+
+
+def visit(page: Browser, api: Api, place: str) -> None:
+    page.js(f"location.hash = {json.dumps(place)}; null")
+    assert page.js("location.href").startswith(api.url)
+
+
+def test_every_view_by_click_and_by_key(page: Browser) -> None:
+    for number, name in enumerate(VIEWS, 1):
+        page.click("#nav a", name)
+        page.until(
+            f"document.querySelector('#nav [aria-current]').innerText.includes({name!r})", f"{name} is chosen"
+        )
+        page.press("1")
+        page.until("location.hash === '#/overview'", "1 is the overview")
+        page.press(str(number))
+        page.until(f"location.hash === '#/{name.lower()}'", f"{number} is {name}")
+    page.press("?")
+    page.sees("live tail of a topic", "dialog")
+    page.press("Escape")
+    page.until("!document.querySelector('dialog')", "the dialog is closed")
+
+
+def test_the_overview_is_live(page: Browser) -> None:
+    page.sees("handler 0")
+    page.sees("Produce")
+    page.until("document.querySelectorAll('.plot path.line').length >= 3", "lines are drawn")
+    page.sees("127.0.0.1", "#about")
+
+
+def test_a_record_is_found_opened_and_shown_in_three_ways(page: Browser, filled: str) -> None:
+    page.click("#nav a", "Topics")
+    page.click("tr.opens", filled)
+    page.sees("tombstone", ".records")
+    page.sees("null (tombstone)", ".records")
+    page.sees("ff fe", ".records")
+    page.sees("Transaction committed", ".records")
+    page.fill(".records .search", "ada")
+    page.press("Enter")
+    page.sees("1 record ·", ".records .said")
+    page.until("document.querySelector('mark')?.innerText === 'Ada'", "what was searched for is marked")
+    page.click(".records tr.opens")
+    page.sees('"id": 12345678901234567890,', ".detail section:last-child pre")
+    page.sees('"tags": [],', ".detail")
+    page.click(".detail section:last-child button", "Hex")
+    page.sees("000000  7b 22 69 64", ".detail section:last-child pre")
+    page.click(".detail section:last-child button", "Text")
+    page.sees('{"id": 123456789', ".detail section:last-child pre")
+
+
+def test_what_a_hostile_record_holds_is_text(page: Browser, api: Api, filled: str) -> None:
+    visit(page, api, f"#/topics/{filled}")
+    page.sees("<script>", ".records")
+    page.click(".records tr.opens", "<b>k</b>")
+    page.sees("<i>h</i>", ".detail")
+    page.sees("<u>v</u>", ".detail")
+    assert page.js("document.querySelectorAll('main script, main img, main b.k, main u').length") == 0
+
+
+def test_a_long_value_says_that_it_is_cut(page: Browser, api: Api, filled: str) -> None:
+    visit(page, api, f"#/topics/{filled}")
+    page.click(".records tr.opens", "big")
+    page.sees("the first 262 kB of 900 kB", ".detail .cut")
+
+
+def test_a_live_tail_begins_and_ends_by_key(page: Browser, api: Api, broker: Broker, filled: str) -> None:
+    visit(page, api, f"#/topics/{filled}")
+    page.sees("tombstone", ".records")
+    page.press("t")
+    page.sees("Live · waiting", ".records .said")
+    produce(broker, filled, {"value": "comes live"})
+    page.sees("comes live", ".records")
+    page.press("t")
+    page.sees("Tail ended", ".records .said")
+
+
+def test_rows_by_keys_and_the_way_back(page: Browser, api: Api, filled: str) -> None:
+    visit(page, api, "#/topics")
+    page.sees(filled, "table")
+    page.press("/")
+    page.until("document.activeElement.type === 'search'", "the search has the focus")
+    page.write(filled)
+    page.press("Escape")
+    page.press("j")
+    page.until("document.activeElement.matches('tr.opens')", "a row has the focus")
+    page.press("Enter")
+    page.until(f"location.hash === '#/topics/{filled}'", "the topic is open")
+    page.press("Escape")
+    page.until("location.hash === '#/topics'", "and closed")
+
+
+def test_a_group_has_its_lag_and_its_partitions(page: Browser, filled: str) -> None:
+    page.click("#nav a", "Groups")
+    page.click("tr.opens", "billing")
+    page.sees("Empty", ".facts")
+    page.sees(filled, "table")
+    page.until("document.querySelectorAll('.plot path, .plot circle').length > 0", "the lag is drawn")
+
+
+def test_the_picture_has_the_processes_and_their_rings(page: Browser) -> None:
+    page.click("#nav a", "Pipeline")
+    for name in (
+        "Kafka clients",
+        "acceptor",
+        "processor",
+        "handler",
+        "log worker",
+        "coordinator",
+        "log.dirs",
+    ):
+        page.until(
+            f"[...document.querySelectorAll('.box-title')].some((one) => one.textContent.includes('{name}'))",
+            name,
+        )
+    page.sees("processor → handler")
+
+
+def test_settings_by_source_and_text(page: Browser) -> None:
+    page.click("#nav a", "Settings")
+    page.sees("admin.listener.names")
+    page.click("button", "Set by somebody")
+    page.sees("http.console.write")
+    page.until("!document.body.innerText.includes('admin.listener.names')", "defaults are left out")
+    page.fill("main .search", "journal")
+    page.sees("log.journal.bytes")
+
+
+def test_health(page: Browser) -> None:
+    page.click("#nav a", "Health")
+    page.sees("Recovery is over, each listener answers")
+    page.sees("no damage")
+
+
+def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api, broker: Broker) -> None:
+    page.click("#nav a", "Topics")
+    page.sees("orders", "table")
+    assert not page.js(
+        "[...document.querySelectorAll('button')].some((b) => b.innerText === 'New topic' && !b.hidden)"
+    )
+    page.click("#token")
+    page.write("wrong")
+    page.press("Enter")
+    page.sees("not this broker's token", "dialog")
+    page.press("Escape")
+    page.js(f"location.hash = 'token={api.token}'; null")
+    page.until("location.hash === '#/overview'", "the token does not stay in the address")
+    page.click("#nav a", "Topics")
+    page.click("button", "New topic")
+    page.fill("dialog input[name=topic]", "by-clicks")
+    page.fill("dialog input[name=partitions]", "3")
+    page.click("dialog button[type=submit]", "Create topic")
+    page.sees("created topic by-clicks with 3 partition(s)", "#toast")
+    page.click("tr.opens", "by-clicks")
+    page.click("button", "Delete")
+    page.click("dialog button[type=submit]", "Delete topic")
+    page.sees("Type by-clicks to confirm.", "dialog")
+    page.fill("dialog input[name=typed]", "by-clicks")
+    page.click("dialog button[type=submit]", "Delete topic")
+    page.sees("deleted topic by-clicks", "#toast")
+    assert "by-clicks" not in str(broker.topic)
+
+
+def test_offsets_are_reset_after_a_preview(page: Browser, api: Api, filled: str) -> None:
+    page.js(f"location.hash = 'token={api.token}'; null")
+    page.until("location.hash === '#/overview'", "the token is taken")
+    page.until("document.getElementById('token').hidden", "the token counts")
+    visit(page, api, "#/groups/billing")
+    page.sees("Empty", ".facts")
+    page.click("button", "Reset offsets")
+    page.click("dialog button[type=submit]", "Preview")
+    page.sees(filled, "dialog table")
+    page.click("dialog button[type=submit]", "Set these offsets")
+    page.sees("set 1 offset(s) of group billing", "#toast")
+    assert api.change("reset-offsets", group="billing", to="to-offset", value="2", execute=True).status == 200
+
+
+def test_light_and_dark(page: Browser) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    page.prefer("light")
+    light = page.js(ground)
+    page.prefer("dark")
+    dark = page.until(f"{ground} !== {json.dumps(light)} && {ground}", "the system's choice counts")
+    page.click("#theme")
+    page.until(f"{ground} === {json.dumps(light)}", "one click: light")
+    page.press("d")
+    page.until(f"{ground} === {json.dumps(dark)}", "another one: dark")
+    page.prefer("light")
+    page.reload()
+    page.until(f"{ground} === {json.dumps(dark)}", "the choice is remembered")
+
+
+@pytest.mark.parametrize(
+    "view",
+    ["overview", "topics", "topics/orders", "groups", "groups/billing", "pipeline", "settings", "health"],
+)
+def test_nothing_is_wider_than_a_phone(page: Browser, api: Api, view: str) -> None:
+    page.resize(*PHONE)
+    visit(page, api, f"#/{view}")
+    page.until("!!document.querySelector('main table, main .card')", "the view is there")
+    assert page.js("document.documentElement.scrollWidth") <= PHONE[0]
+
+
+def test_everything_to_use_has_a_name(page: Browser, api: Api, filled: str) -> None:
+    unnamed = """[...document.querySelectorAll("button, a[href], input, select, table, svg[role=img]")]
+      .filter((one) => one.getClientRects().length && !(one.innerText || one.ariaLabel || one.title
+        || one.labels?.length || one.getAttribute("aria-label"))).map((one) => one.outerHTML.slice(0, 100))"""
+    for view in ("overview", "topics", f"topics/{filled}", "groups", "pipeline", "settings", "health"):
+        visit(page, api, f"#/{view}")
+        page.until("!!document.querySelector('main table, main .card')", view)
+        assert page.js(unnamed) == [], view
+
+
+def test_an_exporter_that_dies_is_told_and_a_tail_goes_on(own_broker: Broker, chromium: Browser) -> None:
+    own = Api(own_broker)
+    topic = own_broker.create_topic()
+    chromium.open(own.url)
+    chromium.sees("running", "#health")
+    chromium.js(f"location.hash = '#/topics/{topic}'; null")
+    chromium.sees("No records", ".records .said")
+    chromium.press("t")
+    chromium.sees("Live · waiting", ".records .said")
+    processes: Any = own_broker.control("status")["processes"]
+    (exporter,) = (one["pid"] for one in processes if one["name"] == "exporter")
+    os.kill(exporter, signal.SIGKILL)
+    until(lambda: own_broker.control("status")["processes"][6]["pid"] not in (0, exporter), "it is replaced")  # type: ignore[index]
+
+    def tailed() -> bool:
+        produce(own_broker, topic, {"value": "after the death"})
+        return "after the death" in chromium.text(".records")
+
+    until(tailed, "the tail goes on by itself")
+    chromium.sees("running", "#health")
+    chromium.open("about:blank")
+    chromium.said.clear()
+
+
+def test_a_page_of_another_site_gets_nothing(page: Browser, api: Api, own_broker: Broker) -> None:
+    """Another origin on this very host: what a hostile page in the same browser is to the console."""
+    stranger = Api(own_broker)
+    page.open(f"{stranger.url}healthz")
+    tried = f"""fetch({json.dumps(api.url + "api/about")}).then((one) => one.text(), () => "nothing")"""
+    assert page.js(tried) == "nothing"
+    blind = f"""fetch({json.dumps(api.url + "api/change")}, {{method: "POST", mode: "no-cors",
+      body: '{{"change":"create-topic","topic":"forged"}}'}}).then(() => "sent", () => "nothing")"""
+    page.js(blind)
+    assert api.get("records", topic="forged").status == 502
+    page.said.clear()

@@ -1,0 +1,54 @@
+"""Settings with where each comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from mpbroker.config.altered import Altered
+from mpbroker.config.load import Flag, load
+from mpbroker.console.settings_view import rows
+
+
+def found(tmp_path: Path, altered: Altered | None = None) -> dict[str, dict[str, Any]]:
+    file = tmp_path / "server.properties"
+    file.write_text("\nlog.retention.hours=5\ndelegation.token.secret.key=hush\nnum.partitions=3\n")
+    loaded = load(file, ["message.max.bytes=2000000"], [Flag("--handlers", "num.io.threads", "4")])
+    config = loaded.config if altered is None else structs.replace(loaded.config, altered=altered)
+    return {row["name"]: row for row in rows(config)}
+
+
+def test_each_source_is_told(tmp_path: Path) -> None:
+    settings = found(tmp_path)
+    assert settings["num.partitions"]["source"] == "file"
+    assert settings["num.partitions"]["origin"] == f"{tmp_path / 'server.properties'}:4"
+    assert settings["num.partitions"]["default"] == "1"
+    assert (settings["num.io.threads"]["source"], settings["num.io.threads"]["origin"]) == (
+        "flag",
+        "--handlers",
+    )
+    assert (settings["message.max.bytes"]["source"], settings["message.max.bytes"]["origin"]) == (
+        "flag",
+        "-o",
+    )
+    assert (settings["http.listener"]["source"], settings["http.listener"]["origin"]) == ("default", "")
+
+
+def test_an_alteration_beats_the_file(tmp_path: Path) -> None:
+    settings = found(tmp_path, Altered(default={"num.io.threads": "6"}))
+    assert settings["num.io.threads"]["source"] == "dynamic"
+    assert settings["num.io.threads"]["origin"] == "altered for all brokers"
+
+
+def test_secrets_are_not_told(tmp_path: Path) -> None:
+    settings = found(tmp_path)
+    secret = settings["delegation.token.secret.key"]
+    assert secret["is_sensitive"]
+    assert secret["value"] is None
+    assert "hush" not in str(settings)
+
+
+def test_every_setting_says_what_it_is(tmp_path: Path) -> None:
+    assert all(row["documentation"] for row in found(tmp_path).values())

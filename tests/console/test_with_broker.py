@@ -1,0 +1,494 @@
+"""The console of a running broker: what it answers to whom, and what deaths of processes do to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpbroker.config.broker import BROKER_KEYS
+from mpbroker.console.record_view import PREVIEW_BYTES, WHOLE_BYTES
+from mpbroker.console.tails import TAILS_MAX
+from mpbroker.ipc import console_token
+from mpbroker.ipc.pointer import read_pointer
+from mpbroker.testing import Broker
+from ops.bench.brokers import ROOT
+from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, produce, transact
+from tests.support.own_cli import OwnCli
+from tests.support.polling import PATIENCE_S, until
+
+JSON = {"content_type": "application/json"}
+
+
+def pids(broker: Broker) -> dict[str, int]:
+    processes: Any = broker.control("status")["processes"]
+    return {each["name"]: each["pid"] for each in processes}
+
+
+@contextmanager
+def tail(api: Api, topic: str, **params: object) -> Iterator[http.client.HTTPResponse]:
+    host, _, port = api.address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
+    query = "&".join(f"{name}={value}" for name, value in {"topic": topic, **params}.items())
+    connection.request("GET", f"/api/tail?{query}")
+    try:
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def next_records(answer: http.client.HTTPResponse) -> list[dict[str, Any]]:
+    while line := answer.readline():
+        if found := json.loads(line).get("records"):
+            return list(found)
+    return []
+
+
+# ---- what it shows
+
+
+def test_records_of_every_kind_are_shown_as_text(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic()
+    produce(
+        broker,
+        topic,
+        {"value": HOSTILE, "key": "<b>k</b>", "headers": [("<i>", b"<u>"), ("none", None)]},
+        {"value": None, "key": "tombstone"},
+        {"value": b"\xff\xfe\x00"},
+        {"value": '{"n": 12345678901234567890}'},
+    )
+    records = api.found("records", topic=topic, **{"from": "beginning"})["records"]
+    assert [one["offset"] for one in records] == [0, 1, 2, 3]
+    assert records[0]["value"] == {"n": len(HOSTILE), "text": HOSTILE}
+    assert records[0]["headers"] == [["<i>", {"n": 3, "text": "<u>"}], ["none", None]]
+    assert records[1]["value"] is None
+    assert records[2]["value"] == {"n": 3, "b64": "//4A"}
+    answer = api.get("records", topic=topic)
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches(broker: Broker, api: Api, codec: str) -> None:
+    topic = broker.create_topic()
+    produce(
+        broker,
+        topic,
+        *({"value": f"v{n}" * 50} for n in range(20)),
+        **{"compression.type": codec, "linger.ms": 50},
+    )
+    found = api.found("records", topic=topic, limit=3)
+    assert [one["offset"] for one in found["records"]] == [19, 18, 17]
+    assert {one["codec"] for one in found["records"]} == {codec}
+
+
+def test_the_newest_come_first_and_pages_go_back_to_the_beginning(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic(partitions=3)
+    for number in range(30):
+        produce(broker, topic, {"value": str(number), "partition": number % 3, "timestamp": 1000 + number})
+    seen: list[str] = []
+    positions = ""
+    for _ in range(20):
+        found = api.found("records", topic=topic, limit=7, positions=positions)
+        seen += [one["value"]["text"] for one in found["records"]]
+        positions = ",".join(f"{number}:{at}" for number, at in found["positions"].items())
+        if found["is_end"]:
+            break
+    assert seen == [str(number) for number in reversed(range(30))]
+
+
+def test_forwards_from_a_place_and_on(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic(partitions=2)
+    for number in range(12):
+        produce(broker, topic, {"value": str(number), "partition": number % 2, "timestamp": 1000 + number})
+    seen, positions = [], ""
+    for _ in range(20):
+        found = api.found("records", topic=topic, limit=5, positions=positions, **{"from": "beginning"})
+        seen += [one["value"]["text"] for one in found["records"]]
+        positions = ",".join(f"{number}:{at}" for number, at in found["positions"].items())
+        if found["is_end"]:
+            break
+    assert seen == [str(number) for number in range(12)]
+    from_time = api.found("records", topic=topic, partition=1, **{"from": "@1007"})
+    assert [one["value"]["text"] for one in from_time["records"]] == ["7", "9", "11"]
+    from_offset = api.found("records", topic=topic, partition=0, **{"from": "4"})
+    assert [one["offset"] for one in from_offset["records"]] == [4, 5]
+
+
+def test_a_search_finds_keys_values_and_headers(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic()
+    records: list[dict[str, Any]] = [{"value": f"value {n}", "key": f"k{n}"} for n in range(500)]
+    records[3]["value"] = "the Needle"
+    records[100]["key"] = "needle"
+    records[499]["headers"] = [("trace", b"a needle here")]
+    produce(broker, topic, *records)
+    for begin in ("newest", "beginning"):
+        found = api.found("records", topic=topic, text="NEEDLE", **{"from": begin})
+        assert sorted(one["offset"] for one in found["records"]) == [3, 100, 499]
+        assert found["is_end"]
+        assert found["scanned"] >= 500
+    assert api.found("records", topic=topic, text="haystack")["records"] == []
+
+
+def test_a_long_value_is_cut_and_says_so(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic()
+    produce(broker, topic, {"value": "x" * BIG_BYTES})
+    (row,) = api.found("records", topic=topic)["records"]
+    assert (row["value"]["n"], len(row["value"]["text"]), row["value"]["cut"]) == (
+        BIG_BYTES,
+        PREVIEW_BYTES,
+        True,
+    )
+    (whole,) = api.found("record", topic=topic, partition=0, offset=0)["records"]
+    assert (whole["value"]["n"], len(whole["value"]["text"])) == (BIG_BYTES, WHOLE_BYTES)
+
+
+def test_transactions_by_both_levels_of_isolation(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic()
+    transact(broker, topic, "kept", commits=True)
+    transact(broker, topic, "dropped", commits=False)
+
+    def kinds(isolation: str) -> list[str]:
+        found = api.found("records", topic=topic, isolation=isolation, **{"from": "beginning"})["records"]
+        return [one.get("marker") or one["value"]["text"] for one in found]
+
+    assert kinds("read_uncommitted") == ["kept", "commit", "dropped", "abort"]
+    assert kinds("read_committed") == ["kept", "commit", "abort"]
+    assert api.found("records", topic=topic, markers=0)["records"][0]["transactional"]
+
+
+def test_topics_groups_and_their_lag(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic(partitions=2)
+    produce(broker, topic, *({"value": "v"} for _ in range(10)))
+    commit(broker, f"of-{topic}", topic, 4)
+    (row,) = api.found("topics", q=topic)["rows"]
+    assert row["partitions"] == 2
+    until(lambda: api.found("topics", q=topic)["rows"][0]["records"] == 10, "the records are counted")
+    assert [one["partition"] for one in api.found("topic", topic=topic)["rows"]] == [0, 1]
+
+    def lag() -> int | None:
+        rows = api.found("groups", q=f"of-{topic}")["rows"]
+        return rows[0]["lag"] if rows else None
+
+    until(lambda: lag() == 6, "the lag is told")
+    found = api.found("group", group=f"of-{topic}")
+    assert found["group"]["state"] == "Empty"
+    assert found["offsets"] == [{"topic": topic, "partition": 0, "committed": 4, "end": 10}]
+    assert found["history"][-1][1] == 6
+    assert {one["name"] for one in api.found("topic-settings", topic=topic)} >= {"retention.ms"}
+
+
+def test_rates_processes_and_rings_are_told_as_they_change(broker: Broker, api: Api) -> None:
+    first = api.found("live", after=0)
+    topic = broker.create_topic()
+    produce(broker, topic, *({"value": "v"} for _ in range(100)))
+
+    def grown() -> bool:
+        data = api.found("live", after=first["number"])
+        at = data["series"].index("messages_in_per_s") + 1
+        return any((one[at] or 0) > 0 for one in data["samples"])
+
+    until(grown, "the rate is told")
+    data = api.found("live", after=0)
+    assert {"supervisor", "acceptor", "coordinator", "log 0", "handler 0", "processor 0"} <= {
+        one["name"] for one in data["processes"]
+    }
+    assert {("processor", "handler"), ("handler", "log")} <= {
+        (one["from"], one["to"]) for one in data["rings"]
+    }
+    assert data["broker"]["health"] == "running"
+    assert data["problems"] == []
+    assert "last_error" not in data["processes"][0]
+
+
+def test_settings_and_health(api: Api) -> None:
+    settings = {one["name"]: one for one in api.found("settings")}
+    assert settings["http.console.write"]["source"] == "flag"
+    assert settings["log.retention.ms"]["source"] == "default"
+    health = api.found("health")
+    assert health["problems"] == []
+    assert health["recovery"] == []
+    assert health["scrub"]["damaged_ranges"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "status"),
+    [
+        ("records", {"topic": "no-such-topic"}, 502),
+        ("records", {}, 400),
+        ("records", {"topic": "t", "partition": "x"}, 400),
+        ("records", {"topic": "t", "from": "nowhere"}, 502),
+        ("group", {"group": "no-such-group"}, 502),
+        ("nothing", {}, 404),
+        ("tail", {"topic": "no-such-topic"}, 502),
+    ],
+)
+def test_what_is_not_there_is_said(api: Api, name: str, params: dict[str, str], status: int) -> None:
+    answer = api.get(name, **params)
+    assert answer.status == status
+    assert answer.error
+
+
+# ---- whom it answers
+
+
+def test_the_page_comes_with_a_strict_policy(api: Api) -> None:
+    answer = api.ask("GET", "/")
+    assert answer.status == 200
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    again = api.ask("GET", "/", if_none_match=answer.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+    assert api.ask("HEAD", "/").body == b""
+    assert api.ask("POST", "/", b"").status == 405
+    assert api.ask("GET", "/../../etc/passwd").status == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/app.js", "/api/about", "/api/live?after=0"])
+def test_a_name_that_is_not_ours_is_refused(api: Api, path: str) -> None:
+    answer = api.ask("GET", path, host="rebound.example:9644")
+    assert answer.status == 421
+    assert b"http.console.hosts" in answer.body
+
+
+def test_metrics_and_probes_are_for_every_name(api: Api) -> None:
+    assert api.ask("GET", "/metrics", host="broker.monitoring.svc").status == 200
+    assert api.ask("GET", "/readyz", host="broker.monitoring.svc").status == 200
+
+
+def test_pages_of_others_get_nothing(api: Api) -> None:
+    assert api.ask("GET", "/api/live", origin="http://evil.example").status == 403
+    assert api.ask("GET", "/api/live", sec_fetch_site="cross-site").status == 403
+    assert "access-control-allow-origin" not in api.ask("GET", "/api/about").headers
+    assert api.ask("OPTIONS", "/api/change", origin="http://evil.example").status in (403, 405)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 403),  # no origin
+        ({"origin": "OWN"}, 401),
+        ({"origin": "OWN", "authorization": "Bearer wrong"}, 401),
+        ({"origin": "http://evil.example", "authorization": "TOKEN"}, 403),
+        ({"origin": "OWN", "authorization": "TOKEN", "content_type": "text/plain"}, 415),
+        ({"origin": "OWN", "authorization": "TOKEN", **JSON}, 400),  # it gets as far as its body
+    ],
+)
+def test_a_change_needs_origin_token_and_type(api: Api, headers: dict[str, str], status: int) -> None:
+    own = {"OWN": f"http://{api.address}", "TOKEN": f"Bearer {api.token}"}
+    named = {name: own.get(value, value) for name, value in headers.items()}
+    assert api.ask("POST", "/api/change", b'{"change":"delete-topic"}', **named).status == status
+
+
+def test_a_change_that_is_too_long_is_cut_off(api: Api) -> None:
+    topic = "x" * (1 << 20)
+    answer = api.change("create-topic", topic=topic)
+    assert answer.status == 413
+
+
+def test_garbage_is_refused_and_the_console_lives(api: Api) -> None:
+    host, _, port = api.address.rpartition(":")
+    for garbage in (
+        b"GET /api/live HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n",
+        b"GET /api/records?topic=%ff%fe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /%00/api HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /api/change HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"\x16\x03\x01" + bytes(100),
+    ):
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as sock:
+            sock.sendall(garbage)
+            sock.shutdown(socket.SHUT_WR)
+            assert sock.makefile("rb").readline()[9:10] == b"4", garbage
+    assert api.found("about")["node_id"] == 1
+
+
+def test_the_token_is_a_file_of_the_brokers_user(broker: Broker, api: Api) -> None:
+    pointer = read_pointer(broker.log_dir)
+    assert pointer is not None
+    path = Path(pointer.runtime_dir) / console_token.NAME
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    said = OwnCli(broker.bootstrap_servers)("ctl", "--log-dirs", str(broker.log_dir), "console")
+    assert said.out == f"http://{api.address}/#token={api.token}\n"
+    assert "console.token" not in broker.logs()
+    assert api.token not in broker.logs()
+
+
+# ---- changes
+
+
+def test_topics_are_made_altered_and_deleted(api: Api) -> None:
+    name = "made-by-the-console"
+    made = api.change("create-topic", topic=name, partitions=2, settings={"retention.ms": "5000"})
+    assert made.json["said"] == f"created topic {name} with 2 partition(s)"
+    assert api.change("create-topic", topic=name).status == 502
+    assert api.change("add-partitions", topic=name, partitions=5).status == 200
+    assert (
+        api.change("alter-topic", topic=name, settings={"retention.ms": None, "segment.ms": "7000"}).status
+        == 200
+    )
+    settings = {one["name"]: one for one in api.found("topic-settings", topic=name)}
+    assert (settings["segment.ms"]["value"], settings["segment.ms"]["is_own"]) == ("7000", True)
+    assert not settings["retention.ms"]["is_own"]
+    wrong = api.change("alter-topic", topic=name, settings={"retention.ms": "soon"})
+    assert (wrong.status, "retention.ms" in wrong.error) == (502, True)
+    assert api.change("delete-topic", topic=name).status == 200
+    assert api.get("records", topic=name).status == 502
+
+
+def test_offsets_are_reset_after_a_look_at_what_would_be_set(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic()
+    produce(broker, topic, *({"value": "v"} for _ in range(10)))
+    commit(broker, f"reset-{topic}", topic, 9)
+    fields = {"group": f"reset-{topic}", "to": "to-offset", "value": "3"}
+    dry = api.change("reset-offsets", **fields)
+    assert [(one["committed"], one["new_offset"]) for one in dry.json["rows"]] == [(9, 3)]
+
+    def committed() -> list[int]:
+        return [one["committed"] for one in api.found("group", group=f"reset-{topic}")["offsets"]]
+
+    until(lambda: committed() == [9], "nothing is set yet")
+    assert api.change("reset-offsets", **fields, execute=True).json["said"].startswith("set 1 offset")
+    until(lambda: committed() == [3], "it is set in the log")
+    beyond = api.change("reset-offsets", **{**fields, "value": "99"})
+    assert "behind the log end offset" in beyond.json["remarks"][0]
+
+
+# ---- tails, deaths and the end
+
+
+def test_a_tail_has_what_comes_and_what_is_wanted(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic()
+    produce(broker, topic, {"value": "before"})
+    with tail(api, topic, text="needle") as answer:
+        assert answer.status == 200
+        assert json.loads(answer.readline()) == {"positions": {"0": 1}}
+        produce(broker, topic, {"value": "hay"}, {"value": "a Needle"})
+        assert [one["value"]["text"] for one in next_records(answer)] == ["a Needle"]
+
+
+def test_tails_are_few(broker: Broker, api: Api) -> None:
+    topic = broker.create_topic()
+    tails = [tail(api, topic) for _ in range(TAILS_MAX)]
+    opened = [one.__enter__() for one in tails]
+    try:
+        for answer in opened:
+            answer.readline()
+        refused = api.get("tail", topic=topic)
+        assert (refused.status, "live tails" in refused.error) == (503, True)
+    finally:
+        for one in tails:
+            one.__exit__(None, None, None)
+
+    def is_free() -> bool:
+        with tail(api, topic) as answer:
+            return answer.status == 200
+
+    until(is_free, "who closes a tail makes room for another")
+
+
+def test_an_exporter_that_dies_ends_tails_and_its_successor_goes_on(own_broker: Broker) -> None:
+    api = Api(own_broker)
+    topic = own_broker.create_topic()
+    with tail(api, topic) as answer:
+        answer.readline()
+        before = pids(own_broker)["exporter"]
+        os.kill(before, signal.SIGKILL)
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            answer.read()
+    until(lambda: pids(own_broker)["exporter"] not in (before, 0), "it is replaced")
+    assert Api(own_broker).token == api.token
+    with tail(api, topic) as answer:
+        answer.readline()
+        produce(own_broker, topic, {"value": "after"})
+        assert [one["value"]["text"] for one in next_records(answer)] == ["after"]
+    assert api.change("create-topic", topic="with-the-same-token").status == 200
+
+
+def test_a_stop_ends_an_open_tail_cleanly(own_broker: Broker) -> None:
+    api = Api(own_broker)
+    topic = own_broker.create_topic()
+    pointer = read_pointer(own_broker.log_dir)
+    assert pointer is not None
+    with tail(api, topic) as answer:
+        answer.readline()
+        own_broker.stop(keep=True)
+        answer.read()
+    assert not (Path(pointer.runtime_dir) / console_token.NAME).exists()
+    own_broker.stop()
+
+
+@pytest.mark.parametrize("name", ["log 0", "coordinator", "handler 0", "processor 0"])
+def test_the_page_is_told_whoever_dies(own_broker: Broker, name: str) -> None:
+    api = Api(own_broker)
+    before = pids(own_broker)[name]
+    os.kill(before, signal.SIGKILL)
+    until(lambda: pids(own_broker)[name] not in (before, 0), f"{name} is replaced")
+    api.found("live", after=0)
+    api.found("health")
+    topic = own_broker.create_topic()
+    produce(own_broker, topic, {"value": "v"})
+    until(
+        lambda: len(api.get("records", topic=topic).json.get("records", ())) == 1, "records are shown again"
+    )
+
+
+def test_while_it_recovers_the_page_says_so(own_broker: Broker) -> None:
+    own_broker.create_topic()
+    api = Api(own_broker)
+    os.kill(pids(own_broker)["log 0"], signal.SIGSTOP)
+    os.kill(pids(own_broker)["coordinator"], signal.SIGKILL)
+    try:
+        until(lambda: api.found("health")["problems"], "it says what does not serve")
+        assert api.found("live", after=0)["problems"]
+        assert api.ask("GET", "/").status == 200
+    finally:
+        os.killpg(os.getpgid(own_broker.pid), signal.SIGCONT)
+    until(lambda: not api.found("health")["problems"], "it is ready again")
+
+
+def test_it_may_be_off() -> None:
+    with Broker({"http.listener": "127.0.0.1:0", "http.console.enable": "false"}) as quiet:
+        api = Api(quiet)
+        assert b"http.console.enable=false" in api.ask("GET", "/").body
+        assert api.ask("GET", "/api/live").status == 404
+        assert api.ask("GET", "/metrics").status == 200
+
+
+def test_it_changes_nothing_unless_a_setting_says_so() -> None:
+    with Broker({"http.listener": "127.0.0.1:0"}) as quiet:
+        answer = Api(quiet).change("create-topic", topic="t")
+        assert (answer.status, "http.console.write=true" in answer.error) == (403, True)
+
+
+def test_nothing_of_it_is_loaded_before_somebody_asks() -> None:
+    code = (
+        "import sys; from mpbroker.exporter import process; from mpbroker.supervisor import main\n"
+        "print([name for name in sys.modules if name.startswith(('mpbroker.console', 'mpbroker.client'))])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_the_commands_and_settings_of_its_page(broker: Broker) -> None:
+    """Run what docs/CONSOLE.md tells, and find the settings that it names."""
+    page = (ROOT / "docs" / "CONSOLE.md").read_text()
+    serve, console = re.findall(r"^    mpbroker (.*)$", page, re.MULTILINE)
+    cli = OwnCli(broker.bootstrap_servers)
+    assert "is valid" in cli(*serve.split(), "--check-config").err
+    assert "#token=" in cli(*console.split(), "--log-dirs", str(broker.log_dir)).out
+    named = set(re.findall(r"`(http\.console[\w.]*)`", page))
+    assert named == {name for name in BROKER_KEYS if name.startswith("http.console")}
