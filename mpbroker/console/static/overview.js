@@ -9,8 +9,8 @@ const PLOTS = [
   { title: "Throughput", series: [["in", 1, "bytes_in_per_s"], ["out", 2, "bytes_out_per_s"]], text: byteRate },
   { title: "Records in", series: [["records", 1, "messages_in_per_s"]], text: rate },
   { title: "Requests", series: [["requests", 4, "requests_per_s"]], text: rate },
-  { title: "Produce latency", series: [["p50", 2, "produce_p50_ms"], ["p99", 3, "produce_p99_ms"]], text: ms },
-  { title: "Commit to disk", series: [["p50", 2, "fsync_p50_ms"], ["p99", 3, "fsync_p99_ms"]], text: ms },
+  { title: "Produce time", series: [["p50", 2, "produce_p50_ms"], ["p99", 3, "produce_p99_ms"]], text: ms },
+  { title: "Disk commit", series: [["p50", 2, "fsync_p50_ms"], ["p99", 3, "fsync_p99_ms"]], text: ms },
   { title: "CPU, all processes", series: [["of one CPU", 1, "cpu_percent"]], text: percent },
 ];
 

@@ -99,7 +99,7 @@ export class Plot {
 
   timeTicks(begin, end) {
     const span = end - begin;
-    const step = [30, 60, 120, 300].find((one) => span / one <= Math.max(2, this.width / 90)) || 600;
+    const step = [30, 60, 120, 300].find((one) => span / one <= Math.max(2, this.width / 72)) || 600;
     const found = [];
     for (let t = Math.ceil(begin / step) * step; t <= end; t += step) {
       const x = this.x(t);
