@@ -7,12 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from mpbroker.cli.cluster.client import Client, Fetched, Found, Partition, Topic
-from mpbroker.cli.cluster.positions import BEGINNING
+from mpbroker.cli.cluster.client import Client, Fetched, Partition, Topic
+from mpbroker.cli.cluster.positions import BEGINNING, Ends
 from mpbroker.console import records
 from mpbroker.console.records import Wanted, read
 from mpbroker.protocol.errors import ErrorCode
-from mpbroker.protocol.numbers import EARLIEST
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
@@ -43,12 +42,8 @@ class Served:
     def topic(self, name: str) -> Topic:
         return Topic(name, False, [Partition(n, 1, [1], [1], 0) for n in range(len(self._batches))], 0)
 
-    def offsets(self, _topic: Topic, timestamp: int, partitions: list[int]) -> dict[int, int]:
-        assert timestamp == EARLIEST
-        return dict.fromkeys(partitions, 0)
-
-    def offsets_at(self, _topic: Topic, timestamps: Mapping[int, int], _isolation: int) -> dict[int, Found]:
-        return {n: Found(self._batches[n][-1][1] if self._batches[n] else 0, -1) for n in timestamps}
+    def ends(self, _topic: Topic, partitions: list[int], *_how: object) -> dict[int, Ends]:
+        return {n: Ends(0, self._batches[n][-1][1] if self._batches[n] else 0) for n in partitions}
 
     def fetch(
         self, _topic: Topic, positions: Mapping[int, int], _wait: int, _isolation: int

@@ -164,7 +164,9 @@ def test_transactions_by_both_levels_of_isolation(broker: Broker, api: Api) -> N
         found = api.found("records", topic=topic, isolation=isolation, **{"from": "beginning"})["records"]
         return [one.get("marker") or one["value"]["text"] for one in found]
 
-    assert kinds("read_uncommitted") == ["kept", "commit", "dropped", "abort"]
+    everything = ["kept", "commit", "dropped", "abort"]
+    # A transaction has ended when that is decided; its markers come a moment later.
+    until(lambda: kinds("read_uncommitted") == everything, "the markers are there")
     assert kinds("read_committed") == ["kept", "commit", "abort"]
     assert api.found("records", topic=topic, markers=0)["records"][0]["transactional"]
 
