@@ -134,7 +134,8 @@ OF_THE_LOG = {
     "mpbroker.inspection": (
         *(f"mpbroker.log.format.{module}" for module in ("checkpoints", "index", "leader_epochs", "names")),
         *("mpbroker.log.format.producer_state", "mpbroker.log.format.transaction_index"),
-        *("mpbroker.log.append.journal", "mpbroker.log.directories.directory_layout"),
+        *(f"mpbroker.log.directories.{module}" for module in ("directory_layout", "directory_lock")),
+        "mpbroker.log.append.journal",
         "mpbroker.log.io.strict_stat",
     ),
 }

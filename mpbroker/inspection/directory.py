@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.inspection.findings import Finding, Severity, finding
 from mpbroker.inspection.partition import Partition
 from mpbroker.log.directories.directory_layout import directories_in
+from mpbroker.log.directories.directory_lock import holder_of
 from mpbroker.log.format.checkpoints import CheckpointCorrupt, read_offsets
 from mpbroker.log.format.names import (
     CLEAN_SHUTDOWN,
@@ -95,10 +97,14 @@ def _checkpoint(directory: InspectedDirectory, name: str) -> Mapping[tuple[str, 
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether a broker, ours or Kafka's, has the directory locked.
+    """Tell whether a broker, ours or Kafka's, has the directory locked, in whatever container it is.
 
-    Ask /proc/locks, since an attempt to lock would take the lock.
+    An attempt to lock would take the lock. Ask /proc/locks too: this user may not be allowed to open the
+    file. Raises OSError.
     """
+    with suppress(PermissionError):
+        if holder_of(path / LOCK) is not None:
+            return True
     try:
         found = (path / LOCK).stat()
         locks = Path("/proc/locks").read_text("ascii").splitlines()

@@ -14,6 +14,7 @@ from mpbroker.log.directories.directory_layout import (
     check_log_dirs,
     directories_in,
     lock_log_dirs,
+    locked_by,
     read_properties,
 )
 from mpbroker.log.format import names
@@ -69,7 +70,9 @@ def _check_there(path: Path) -> None:
     if not is_there(path / names.META_PROPERTIES):
         raise CannotMove(f"{path} has no {names.META_PROPERTIES}: name a directory of log.dirs")
     if is_locked(path):
-        raise CannotMove(f"a broker has {path} open. Stop it in order first, with SIGTERM, then try again")
+        raise CannotMove(
+            f"a broker has {path} open{locked_by(path)}. Stop it in order first, with SIGTERM, then try again"
+        )
 
 
 def _identified(paths: tuple[Path, ...]) -> LogDirs:

@@ -1,4 +1,7 @@
-"""Log directories that Apache Kafka has made, or has been started on: mpbroker changes nothing in them."""
+"""Log directories that Apache Kafka has made, or has been started on: mpbroker changes nothing in them.
+
+Neither starts on a directory that the other one has open.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from mpbroker.config.broker import BrokerConfig
+from mpbroker.ipc.process import FatalError
+from mpbroker.log.directories.directory_layout import lock_log_dirs
+from mpbroker.migration.errors import CannotMove
+from mpbroker.migration.from_kafka import import_
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
 from tests.support.client_adapters import confluent_read, confluent_write
 from tests.support.client_samples import Stored, sample_records
@@ -62,10 +71,19 @@ def test_kafka_on_our_directory_is_told_and_taken_back(tmp_path: Path) -> None:
     ours = Mpbroker(made(tmp_path / "ours"))
     ours.start()
     written = filled(ours)
-    stop_cleanly(ours)
     kafka = Kafka(ours.directory, jvm=SMALL_JVM)
+    with pytest.raises(BrokerError, match=r"exited with 1 at start(.|\n)*Failed to acquire lock on file"):
+        kafka.start()
+    assert read(ours) == written
+    stop_cleanly(ours)
     with running(kafka):
         assert read(kafka) == written
+        assert kafka.process is not None
+        locked = rf"locked by another broker \(Apache Kafka, pid {kafka.process.pid}\)"
+        with pytest.raises(FatalError, match=locked):
+            lock_log_dirs(structs.replace(BrokerConfig(), log_dirs=(str(kafka.log_dir),)))
+        with pytest.raises(CannotMove, match=r"open \(Apache Kafka, pid"):
+            import_([kafka.log_dir], is_dry=False)
     said = refused(ours)
     assert f"Apache Kafka has used {ours.log_dir} since mpbroker" in said
     advice = re.search(r"take everything over with: (mpbroker import .*)\. Nothing", said)

@@ -107,7 +107,7 @@ def test_a_busy_port_names_its_holder(broker: Mpbroker, tmp_path: Path) -> None:
 
 def test_a_second_broker_on_the_same_directory(broker: Mpbroker, tmp_path: Path) -> None:
     code, said = refused(tmp_path, "--log-dirs", str(broker.log_dir))
-    holder = f"{broker.log_dir} is locked by another broker (pid {processes(broker)[0].pid})"
+    holder = f"{broker.log_dir} is locked by another broker (mpbroker, pid {processes(broker)[0].pid})"
     assert (code, holder in said, "--log-dirs" in said) == (FAILED, True, True), said
 
 

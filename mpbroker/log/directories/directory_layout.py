@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -29,6 +28,7 @@ from mpbroker.config.version import VERSION
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.append import journal
+from mpbroker.log.directories import directory_lock
 from mpbroker.log.format.checkpoints import fsync_directory, write_whole
 from mpbroker.log.format.names import (
     ALL_DIRS,
@@ -137,7 +137,7 @@ class LogDirLocks:
             except OSError as error:
                 raise FatalError(f"log.dirs: cannot use {directory}: {_why(error, directory)}") from error
             self.fds.append(fd)
-            _flock(fd, directory)
+            _take(fd, directory)
             if _is_there(fd, lock):
                 break
             os.close(self.fds.pop())
@@ -158,28 +158,24 @@ def _why(error: OSError, directory: Path) -> str:
     return f"{reason}. {advice}, or run this as its owner" if directory.is_dir() else f"{reason}. {advice}"
 
 
-def _flock(fd: int, directory: Path) -> None:
+def _take(fd: int, directory: Path) -> None:
     """Lock the file, with some patience. Raises FatalError.
 
     A broker that was just killed holds its lock until its last process is gone, which takes a moment.
     """
     begun = time.monotonic()
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                why = os.strerror(error.errno or 0)
-                raise FatalError(f"log.dirs: cannot lock {directory}: {why}") from error
-            holder = _holder(directory)
+    try:
+        while not directory_lock.take(fd):
+            holder = locked_by(directory)
             if time.monotonic() - begun >= (READERS_PATIENCE_S if holder else LOCK_PATIENCE_S):
                 raise FatalError(
                     f"log.dirs: {directory} is locked by another broker{holder}. Stop that broker, or give "
                     "this one its own directory with --log-dirs"
-                ) from error
-        else:
-            return
-        time.sleep(LOCK_POLL_S)
+                )
+            time.sleep(LOCK_POLL_S)
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        raise FatalError(f"log.dirs: cannot lock {directory}: {why}") from error
 
 
 def _is_there(fd: int, lock: Path) -> bool:
@@ -239,16 +235,22 @@ def remove_empty(directories: Iterable[Path]) -> None:
             directory.rmdir()
 
 
-def _holder(directory: Path) -> str:
-    """Return the holder's pid as text, or nothing.
+def locked_by(directory: Path) -> str:
+    """Return which broker has the directory, and its pid, as text in brackets; nothing if neither is known.
 
-    A broker that starts has not written it yet, and one that died had another.
+    A broker of ours that starts has not written its pid yet, and one that died had another.
     """
     try:
+        other = directory_lock.holder_of(directory / LOCK)
+        if other is not None and not other.is_mpbroker:
+            where = f"pid {other.pid}" if other.pid else "in another container"
+            return f" (Apache Kafka, {where})"
         pointer = read_pointer(directory)
     except (OSError, msgspec.DecodeError):
         return ""
-    return f" (pid {pointer.pid})" if pointer is not None and Path(f"/proc/{pointer.pid}").exists() else ""
+    if pointer is None or not Path(f"/proc/{pointer.pid}").exists():
+        return ""
+    return f" (mpbroker, pid {pointer.pid})"
 
 
 def prepare_log_dirs(config: BrokerConfig) -> Identity:
