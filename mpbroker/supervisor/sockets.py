@@ -76,6 +76,8 @@ def bind(
     is_shared = listener.port != 0 and sum(other.port == listener.port for other in among) > 1
     sock = _bind_address(listener, config, v6_only=is_shared)
     listening = structs.replace(listener, port=sock.getsockname()[1])
+    # Linux lets others with this option bind the port, too, until somebody listens.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     fd = sock.detach()
     if listens:
         listen(fd, listening, config)
@@ -87,9 +89,11 @@ def listen(fd: int, listener: Listener, config: BrokerConfig) -> None:
     sock = socket.socket(fileno=fd)
     try:
         if not listener.path and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            # The next start must not wait for connections of this one that end (TIME_WAIT).
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.listen(config.socket_listen_backlog_size)
     except OSError as error:
-        # Somebody has bound the port as we have, and was the first to listen.
+        # Somebody without any claim before this one was the first to listen.
         why = _why(error, listener.port, "--listeners")
         raise FatalError(f"cannot listen on {listener}: {why}") from error
     finally:
@@ -199,9 +203,8 @@ def remove_path(listener: Listener) -> None:
 
 def _why(error: OSError, port: int, flag: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        holder = _holder(port)
-        who = f" by {holder}" if holder else ""
-        return f"the port is in use{who}. Stop it, or choose another port with {flag}"
+        holder = _holder(port) or "a process that does not listen yet, or that this user may not see"
+        return f"the port is in use by {holder}. Stop it, or choose another port with {flag}"
     if error.errno == errno.EACCES:
         return f"port {port} needs privileges. Choose a port above 1023, or grant CAP_NET_BIND_SERVICE"
     if error.errno in NOT_OF_THIS_MACHINE:

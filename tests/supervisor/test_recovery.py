@@ -18,7 +18,7 @@ from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.topology import LOG
 from mpbroker.log.format.names import LOCK
 from ops.bench import frames
-from ops.bench.brokers import Mpbroker
+from ops.bench.brokers import BrokerError, Mpbroker
 from tests.support.client_tools import eventually
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import stop_cleanly
@@ -86,7 +86,7 @@ def test_a_start_says_what_it_checked_after_a_stop_that_was_not_clean(broker: Mp
     assert broker.output().count("not closed cleanly") == 1
 
 
-def test_a_status_is_given_while_it_recovers(broker: Mpbroker) -> None:
+def test_a_status_is_given_and_the_port_is_held_while_it_recovers(broker: Mpbroker, tmp_path: Path) -> None:
     """What the log process waits for here are the workers of one before it."""
     broker.start()
     create(broker)
@@ -101,6 +101,10 @@ def test_a_status_is_given_while_it_recovers(broker: Mpbroker) -> None:
         client = found(broker)
         assert client is not None
         assert [process["name"] for process in client.call("status")["processes"]] == ["log 0"]
+        (tmp_path / "another").mkdir()
+        another = Mpbroker(tmp_path / "another", port=broker.port)
+        with pytest.raises(BrokerError, match=r"exited with 1 at start(.|\n)*the port is in use"):
+            another.start()
     finally:
         os.close(lock)
         starting.join()

@@ -73,22 +73,36 @@ def test_a_name_of_this_machine_only_in_ipv6(monkeypatch: pytest.MonkeyPatch) ->
         assert sock.getsockname()[0] == "::1"
 
 
-def test_of_two_that_start_with_one_port_the_first_to_serve_has_it() -> None:
+def test_of_two_that_start_with_one_port_the_first_has_it() -> None:
     config = structs.replace(CONFIG, listeners=(Listener("A", "PLAINTEXT", "127.0.0.1", 0),))
     (first,), config = sockets.bind_all(config)
-    # Nobody listens yet, so the kernel lets both have it (SO_REUSEADDR).
-    (second,), _ = sockets.bind_all(config)
     (listener,) = config.listeners
     try:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", listener.port))
+        with pytest.raises(
+            FatalError,
+            match=f"cannot listen on A://127.0.0.1:{listener.port}: the port is in use by a process that",
+        ):
+            sockets.bind_all(config)
         sockets.listen(first, listener, config)
         sockets.listen(first, listener, config)
         socket.create_connection(("127.0.0.1", listener.port)).close()
-        with pytest.raises(
-            FatalError, match=f"cannot listen on A://127.0.0.1:{listener.port}: the port is in"
-        ):
-            sockets.listen(second, listener, config)
     finally:
         os.close(first)
-        os.close(second)
+
+
+def test_connections_that_end_do_not_keep_the_port_from_the_next_start() -> None:
+    config = structs.replace(CONFIG, listeners=(Listener("A", "PLAINTEXT", "127.0.0.1", 0),))
+    (fd,), config = sockets.bind_all(config)
+    (listener,) = config.listeners
+    sockets.listen(fd, listener, config)
+    with socket.socket(fileno=fd) as sock, socket.create_connection(sock.getsockname()) as client:
+        # Who closes first is in TIME_WAIT then.
+        sock.accept()[0].close()
+        assert client.recv(1) == b""
+    (fd,), _ = sockets.bind_all(config)
+    try:
+        sockets.listen(fd, listener, config)
+    finally:
+        os.close(fd)
