@@ -417,7 +417,9 @@ static inline int walk_headers(const uint8_t **p, int64_t most, RecordWalk *walk
 }
 
 static inline void end_walk(RecordWalk *walk) {
-    if (walk->min_timestamp == INT64_MAX) walk->min_timestamp = NO_TIMESTAMP;
+    /* A record may have the largest timestamp that there is: then `max_timestamp` is that, too. */
+    if (walk->min_timestamp == INT64_MAX && walk->max_timestamp != INT64_MAX)
+        walk->min_timestamp = NO_TIMESTAMP;
 }
 
 /* Walks `count` records, which must fill [p, end) exactly. Returns a BatchReason, 0 if good. */

@@ -58,6 +58,19 @@ def test_build_validate_iterate(records: list[NewRecord], codec: Codec) -> None:
     assert list(iterate_records(batch)) == expected(records, 0)
 
 
+ends = st.sampled_from([-1, 0, 1, MAX_LONG - 1, MAX_LONG])
+
+
+@settings(max_examples=rounds(100), deadline=None)
+@given(st.lists(ends | st.integers(0, MAX_LONG), min_size=1, max_size=4))
+def test_the_least_and_the_largest_of_any_timestamps(timestamps: list[int]) -> None:
+    records = [NewRecord(value=b"", timestamp=one) for one in timestamps]
+    scan = scan_batch(build_batch(records))
+    assert scan.verdict == BATCH_OK
+    assert scan.max_timestamp == max(timestamps)
+    assert scan.min_timestamp == min((one for one in timestamps if one != -1), default=-1)
+
+
 def as_records(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     columns = [
         batch.column(name) if name != "timestamp" else batch.column(name).cast(pa.int64())

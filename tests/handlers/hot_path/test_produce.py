@@ -21,6 +21,7 @@ from mpbroker.records.batch import BATCH_HEADER_BYTES, correct_max_timestamp
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec, compress
 from mpbroker.records.record import NewRecord
+from mpbroker.records.validation import MAX_LONG
 from tests.support.forms import rounds
 from tests.support.handler_rig import (
     PROCESSOR,
@@ -67,6 +68,11 @@ def wrong_max_timestamp(codec: Codec = Codec.NONE) -> bytes:
     return bytes(batch)
 
 
+def latest(codec: Codec = Codec.NONE) -> bytes:
+    """A batch whose records have the largest timestamp that there is."""
+    return bytes(build_batch([NewRecord(key=b"k", value=b"v", timestamp=MAX_LONG)] * 2, codec=codec))
+
+
 def broken(at: int, value: int) -> bytes:
     batch = build_batch(records())
     batch[at] ^= value
@@ -83,6 +89,8 @@ BATCHES: dict[str, Callable[[], bytes | None]] = {
     "no key": lambda: bytes(build_batch(records(key=None))),
     "old": lambda: bytes(build_batch(records(age_ms=5000))),
     "future": lambda: bytes(build_batch(records(age_ms=-7_200_000))),
+    "latest": lambda: latest(),
+    "latest lz4": lambda: latest(Codec.LZ4),
     "gzip": lambda: bytes(build_batch(records(5), codec=Codec.GZIP)),
     "snappy": lambda: bytes(build_batch(records(5, 1000), codec=Codec.SNAPPY)),
     "lz4": lambda: bytes(build_batch(records(5, 1000), codec=Codec.LZ4)),
@@ -241,6 +249,8 @@ def test_several_topics_and_partitions(ready: Rig, version: int) -> None:
         ("small", 0, "large", 10),
         ("late", 0, "old", 32),
         ("plain", 0, "future", 32),
+        ("plain", 0, "latest", 32),
+        ("plain", 0, "latest lz4", 32),
         ("plain", 0, "bad crc", 2),
         ("plain", 0, "bad magic", 2),
         ("plain", 0, "cut", 87),
