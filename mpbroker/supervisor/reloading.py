@@ -25,7 +25,7 @@ log = logging.getLogger("mpbroker.supervisor")
 _FOLLOWERS = (
     topology.LOG_WORKERS,
     (
-        *(topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER, topology.EXPORTER),
+        *(topology.COORDINATOR, topology.CLEANER, topology.SCRUBBER),
         *(*topology.ACCEPTORS, *topology.PROCESSORS, *topology.HANDLERS),
     ),
 )
@@ -34,9 +34,11 @@ _FOLLOWERS = (
 def publish(config: bytes, tree: Tree) -> None:
     """Publish a configuration that settings.encode made.
 
-    Return when all running processes follow it or have died.
+    Return when all running processes follow it or have died, but for the exporter: it reads the present one
+    whenever it looks, and nobody may wait for who only watches.
     """
     settings.write(tree.memory.private.block("settings"), config)
+    tree.tell(topology.EXPORTER, SETTINGS_CHANGED, topology.SUPERVISOR)
     for roles in _FOLLOWERS:
         tree.order_all(roles, SETTINGS_CHANGED, topology.SUPERVISOR)
 

@@ -288,6 +288,12 @@ class Tree:
         self._wake(child.role)
         return order
 
+    def tell(self, role: int, stage: int, about: int) -> None:
+        """Order a live role to look at another, and do not wait for it."""
+        child = self.children.get(role)
+        if child is not None and child.pid:
+            self._order(child, stage, about)
+
     def order_all(self, roles: tuple[int, ...], stage: int, about: int) -> None:
         """Order the live ones among `roles` to look at a role; wait until each has acknowledged or died.
 
