@@ -141,6 +141,10 @@ class Supervisor:
     """The supervisor's sockets, memory and tree. Single-threaded."""
 
     def __init__(self, config: BrokerConfig, read_again: ReadAgain | None = None, console: str = "") -> None:
+        # A reload that is asked for before the broker serves comes later, and must not end it.
+        self.hangups = 0
+        signal.signal(signal.SIGHUP, lambda *_: self._hung_up())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         raise_file_limit()
         self.console = console
         self.notifier = Notifier()
@@ -155,7 +159,6 @@ class Supervisor:
         self.reloading: Reloading | None = None
         self.reload_asked: list[Later] = []
         self.faulting = Faulting()
-        self.hangups = 0
         self._asked_handlers = 0
         self.extend_at = 0.0
         self.told = ""
@@ -420,7 +423,6 @@ class Supervisor:
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        signal.signal(signal.SIGHUP, lambda *_: self._hung_up())
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTTIN, lambda *_: self._step_handlers(1))
         signal.signal(signal.SIGTTOU, lambda *_: self._step_handlers(-1))

@@ -20,9 +20,11 @@ import psutil
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.version import VERSION
 from mpbroker.ipc.control_client import ControlClient, ControlError
-from mpbroker.supervisor.main import SAME_STOP_S
+from mpbroker.ipc.process import FatalError
+from mpbroker.supervisor.main import SAME_STOP_S, Supervisor, run
 from ops.bench import frames
 from ops.bench.brokers import HOST, MPBROKER_COMMAND, Broker, Mpbroker, free_port
 from ops.bench.processes import title_of
@@ -103,6 +105,27 @@ def test_a_busy_port_names_its_holder(broker: Mpbroker, tmp_path: Path) -> None:
     holder = re.search(r"in use by process (\d+) \(mpbroker \d+: ", said)
     assert holder, said
     assert int(holder[1]) == processes(broker)[0].pid  # who can be stopped: the supervisor
+
+
+def test_a_reload_that_is_asked_for_at_once_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither before the supervisor is there, nor while it looks whether it may start."""
+
+    told, tell = os.pipe()
+
+    def claim(supervisor: Supervisor, *_: object) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.write(tell, b"%d of them" % supervisor.hangups)
+        raise FatalError("that is all")
+
+    monkeypatch.setattr(Supervisor, "_claim", claim)
+    if (pid := os.fork()) == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        os.kill(os.getpid(), signal.SIGHUP)
+        os._exit(run(BrokerConfig()))
+    os.close(tell)
+    with open(told) as text:
+        assert text.read() == "2 of them"
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == FAILED
 
 
 def test_a_second_broker_on_the_same_directory(broker: Mpbroker, tmp_path: Path) -> None:

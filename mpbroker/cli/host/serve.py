@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -72,6 +73,9 @@ def _serve(
     *,
     check_only: bool,
 ) -> int:
+    if not check_only:
+        # The supervisor counts it when it is there: the file may be read before what is asked for here.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     loaded = read_config(config_file, overrides, flags)
     config = loaded.config
     for warning in loaded.warnings:
