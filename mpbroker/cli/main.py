@@ -146,6 +146,12 @@ def export(
 def import_(
     paths: LogDirectories,
     dry_run: DryRun = False,
+    set_aside_strays: Annotated[
+        bool,
+        typer.Option(
+            "--set-aside-strays", help="Go on with partitions that no topic knows; a start sets them aside."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Take over the directories of a stopped Apache Kafka 4 node.
@@ -154,7 +160,7 @@ def import_(
     """
     from mpbroker.cli.host import migration
 
-    migration.import_(paths, is_dry=dry_run, as_json=json)
+    migration.import_(paths, is_dry=dry_run, sets_strays_aside=set_aside_strays, as_json=json)
 
 
 @app.command()

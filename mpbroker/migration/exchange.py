@@ -15,6 +15,21 @@ _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
 
+def check_exchange(one: Path, other: Path) -> None:
+    """Check that two names can be exchanged where these are, of which nobody uses either.
+
+    Two empty directories are, and nothing is left of them. Raises CannotMove, OSError.
+    """
+    try:
+        one.mkdir(exist_ok=True)
+        other.mkdir(exist_ok=True)
+        exchange(one, other)
+    finally:
+        for path in (one, other):
+            if path.exists():
+                path.rmdir()
+
+
 def exchange(one: Path, other: Path) -> None:
     """Exchange two names in one directory; durable on return.
 

@@ -8,7 +8,7 @@ again; after it mpbroker starts on it, and Kafka's metadata are kept under the o
 
 from __future__ import annotations
 
-import json
+import itertools
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from mpbroker.config.topic_config import TopicConfigError, resolve, validate
 from mpbroker.coordinator.metadata.feature_levels import feature_records
 from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, build_metadata_batch, encode_record
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState, lone_partition
-from mpbroker.log.directories.directory_layout import own_files, restricted_new_files
+from mpbroker.log.directories.directory_layout import name_all, own_files, restricted_new_files
 from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import fsync_directory, put_id_and_epochs
 from mpbroker.log.format.leader_epochs import FIRST
@@ -30,20 +30,24 @@ from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
-from mpbroker.migration.exchange import exchange
+from mpbroker.migration.exchange import check_exchange, exchange
 from mpbroker.migration.log_dirs import LogDirs, Replicas, held, leader_epoch_in, replicas_in, strays_in
-from mpbroker.migration.metadata_log import read_image
+from mpbroker.migration.metadata_log import quorum_leader, read_image
 from mpbroker.migration.moved import Moved, counts
 from mpbroker.migration.ownership import read_ownership
 from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord
 from mpbroker.protocol.numbers import ResourceType
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 
-BESIDE: Final = names.renamed(METADATA_TOPIC, 0, b"mpbroker-import!".hex(), names.STRAY_SUFFIX)
-"""The name beside the metadata: of ours until they are whole, of Kafka's from then on.
 
-Both brokers leave such a directory alone.
-"""
+def _beside(what: bytes) -> str:
+    """Return a name beside the metadata, of 16 bytes. Both brokers leave such a directory alone."""
+    return names.renamed(METADATA_TOPIC, 0, what.hex(), names.STRAY_SUFFIX)
+
+
+MAKING: Final = _beside(b"mpbroker-making!")
+"""The name of our metadata until they are whole."""
+PROBE: Final = _beside(b"mpbroker-probing")
 RECORDS_PER_BATCH: Final = 1024
 _TIERED: Final = "remote.storage.enable"
 _EXAMPLES: Final = 3
@@ -62,26 +66,30 @@ class Import(Moved):
     log_dirs: list[str]
 
 
-def import_(paths: Sequence[Path], *, is_dry: bool) -> Import:
-    """Take over all log directories of a node. Raises CannotMove, FatalError, OSError."""
+def import_(paths: Sequence[Path], *, is_dry: bool, sets_strays_aside: bool = False) -> Import:
+    """Take over all log directories of a node.
+
+    `sets_strays_aside`: partitions of no topic do not refuse the import; the first start sets them aside.
+    Raises CannotMove, FatalError, OSError; then the directories are Kafka's, as they were.
+    """
     with held(paths, is_dry=is_dry) as found:
         if not read_ownership(found.home).is_kafkas:
             raise CannotMove(f"{found.home} is mpbroker's already: start mpbroker on it")
         image = read_image(found.metadata)
         _check_alone(image, found)
         there = replicas_in(found, image)
+        _check_strays(image, found, there, sets_strays_aside=sets_strays_aside)
         left = [*_unread(image), *_notes(image, found, there), *_old_messages(there)]
         records = list(_records(image, found, there, left))
         _check_whole(records)
-        beside = found.home / BESIDE
+        kept = _unused_name(found.home)
         if not is_dry:
             with restricted_new_files():
-                _write(records, beside, found)
-                exchange(beside, found.metadata)
+                _take_over(records, kept, found)
         return Import(
             **counts(image, found),
             left=left,
-            kept=str(beside),
+            kept=str(kept),
             log_dirs=list(map(str, found.paths)),
         )
 
@@ -121,6 +129,26 @@ def _check_alone(image: ClusterImage, found: LogDirs) -> None:
         )
 
 
+def _check_strays(image: ClusterImage, found: LogDirs, there: Replicas, *, sets_strays_aside: bool) -> None:
+    """Check that the metadata know all partitions: a copy of them may have ended half way.
+
+    Raises CannotMove.
+    """
+    strays = strays_in(image, there)
+    if not strays or (sets_strays_aside and image.topics):
+        return
+    advice = f"restore {found.metadata} from a whole copy"
+    if image.topics:
+        advice += (
+            ", or move what is not wanted away. With --set-aside-strays the import goes on, and the first "
+            "start of mpbroker sets these partitions aside"
+        )
+    raise CannotMove(
+        f"{found.metadata} knows no topic of {len(strays)} partitions that are there: {_some(strays)}. It "
+        f"may be a copy that ended half way: {advice}"
+    )
+
+
 def _old_messages(there: Replicas) -> Iterator[str]:
     """Yield partitions that begin with messages of before Kafka 0.11, which Kafka 4 still reads.
 
@@ -158,9 +186,8 @@ def _unread(image: ClusterImage) -> Iterator[str]:
 def _notes(image: ClusterImage, found: LogDirs, there: Replicas) -> Iterator[str]:
     for path in strays_in(image, there):
         yield f"{path}: it belongs to no topic, and a start will set it aside"
-    state = found.metadata / names.QUORUM_STATE
-    leader = json.loads(state.read_text()).get("leaderId", -1) if is_there(state) else -1
-    if leader not in (-1, found.node_id):
+    leader = quorum_leader(found.metadata)
+    if leader not in (None, found.node_id):
         yield (
             f"what the controller, node {leader}, has decided since this broker was stopped: "
             f"{found.metadata} is the broker's copy"
@@ -219,26 +246,63 @@ def _some(entries: Sequence[str]) -> str:
 # ---- what is written
 
 
-def _write(records: Sequence[MetadataRecord], beside: Path, found: LogDirs) -> None:
-    """Write our log beside Kafka's, durably; then remove files that mpbroker left before Kafka.
+def _unused_name(home: Path) -> Path:
+    """Return a name for Kafka's metadata: those that earlier imports have kept stay."""
+    for number in itertools.count():
+        beside = home / _beside(b"mpb-import-%05d" % number)
+        if not is_there(beside):
+            return beside
+    raise AssertionError
 
-    Raises OSError.
+
+def _take_over(records: Sequence[MetadataRecord], kept: Path, found: LogDirs) -> None:
+    """Exchange Kafka's metadata for ours; `kept` is Kafka's then.
+
+    What can fail comes first. Raises CannotMove, OSError; then Kafka has all that is its own, and nothing new
+    but an entry in `mpbroker.dirs` is there.
     """
-    if beside.exists():
-        shutil.rmtree(beside)
-    beside.mkdir()
-    put_id_and_epochs(beside, METADATA_TOPIC_ID, FIRST)
+    making = found.home / MAKING
+    # What an import left that was killed.
+    if making.exists():
+        shutil.rmtree(making)
+    check_exchange(making, found.home / PROBE)
+    making.mkdir()
+    ours = making.stat().st_ino
+    try:
+        _write(records, making)
+        making = making.rename(kept)
+        _leave_own_files(found)
+        exchange(kept, found.metadata)
+    except BaseException:
+        # Kafka's have the name if the step was done, and only its sync failed.
+        if making.stat().st_ino == ours:
+            shutil.rmtree(making, ignore_errors=True)
+        raise
+
+
+def _write(records: Sequence[MetadataRecord], making: Path) -> None:
+    """Write our log, durably. Raises OSError."""
+    put_id_and_epochs(making, METADATA_TOPIC_ID, FIRST)
     now_ms = time.time_ns() // 1_000_000
-    with (beside / names.segment_name(0)).open("wb") as file:
+    with (making / names.segment_name(0)).open("wb") as file:
         for start in range(0, len(records), RECORDS_PER_BATCH):
             values = [encode_record(record) for record in records[start : start + RECORDS_PER_BATCH]]
             file.write(build_metadata_batch(values, now_ms, start))
     config = resolve(BrokerConfig(), {})
     load(
-        beside, METADATA_TOPIC, 0, METADATA_TOPIC_ID, config, Known(clean=False), lambda _: None
+        making, METADATA_TOPIC, 0, METADATA_TOPIC_ID, config, Known(clean=False), lambda _: None
     ).close_cleanly()
-    fsync_directory(beside)
+    fsync_directory(making)
+
+
+def _leave_own_files(found: LogDirs) -> None:
+    """Remove files that mpbroker left before Kafka, and write down which directories belong together.
+
+    Without that a start with one of them missing would make its partitions anew, empty. Raises FatalError,
+    OSError.
+    """
     for home in found.paths:
         for path in own_files(home):
             path.unlink()
         fsync_directory(home)
+    name_all(list(map(str, found.paths)))

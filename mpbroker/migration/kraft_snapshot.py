@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch
@@ -28,10 +29,18 @@ from mpbroker.records.record import NewRecord
 
 RECORDS_PER_BATCH: Final = 1024
 """Records in a batch. Kafka reads batches of at most 8 MiB (KafkaRaftClient.MAX_BATCH_SIZE_BYTES)."""
-_HEADER, _FOOTER, _KRAFT_VERSION, _VOTERS = 3, 4, 5, 6
 _KEY: Final = struct.Struct(">hh")
 _NO_TAGS: Final = b"\0"
 _PARTITION_VERSION: Final = 1
+
+
+class ControlRecord(IntEnum):
+    """Types of control records that only the metadata have (Kafka: ControlRecordType)."""
+
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
 
 
 class Voter(NamedTuple):
@@ -44,13 +53,18 @@ class Voter(NamedTuple):
     port: int
 
 
+def control_key(kind: ControlRecord) -> bytes:
+    """Return the key of a control record of version 0."""
+    return _KEY.pack(0, kind)
+
+
 def snapshot(image: ClusterImage, voter: Voter, timestamp_ms: int) -> bytes:
     """Return the snapshot of an image, for a quorum of one controller that can grow (kraft.version 1)."""
     records = [encode_metadata_record(record, version) for record, version in _records_of(image)]
     first = (
-        (_HEADER, struct.pack(">hq", 0, timestamp_ms) + _NO_TAGS),
-        (_KRAFT_VERSION, struct.pack(">hh", 0, 1) + _NO_TAGS),
-        (_VOTERS, _voters(voter)),
+        (ControlRecord.SNAPSHOT_HEADER, struct.pack(">hq", 0, timestamp_ms) + _NO_TAGS),
+        (ControlRecord.KRAFT_VERSION, struct.pack(">hh", 0, 1) + _NO_TAGS),
+        (ControlRecord.KRAFT_VOTERS, _voters(voter)),
     )
     return _file(first, records, image.epoch, timestamp_ms)
 
@@ -61,11 +75,12 @@ def bootstrap(features: dict[str, int], timestamp_ms: int) -> bytes:
         encode_metadata_record(FeatureLevelRecord(name=name, feature_level=level), 0)
         for name, level in features.items()
     ]
-    return _file([(_HEADER, struct.pack(">hq", 0, 0) + _NO_TAGS)], records, 0, timestamp_ms)
+    header = ControlRecord.SNAPSHOT_HEADER, struct.pack(">hq", 0, 0) + _NO_TAGS
+    return _file([header], records, 0, timestamp_ms)
 
 
 def _file(
-    first: Sequence[tuple[int, bytes]], records: Sequence[bytes], epoch: int, timestamp_ms: int
+    first: Sequence[tuple[ControlRecord, bytes]], records: Sequence[bytes], epoch: int, timestamp_ms: int
 ) -> bytes:
     offset = len(first)
     pieces = [_control(first, 0, epoch, timestamp_ms)]
@@ -73,12 +88,15 @@ def _file(
         some = list(records[start : start + RECORDS_PER_BATCH])
         pieces.append(build_metadata_batch(some, timestamp_ms, offset, epoch))
         offset += len(some)
-    pieces.append(_control([(_FOOTER, struct.pack(">h", 0) + _NO_TAGS)], offset, epoch, timestamp_ms))
+    footer = ControlRecord.SNAPSHOT_FOOTER, struct.pack(">h", 0) + _NO_TAGS
+    pieces.append(_control([footer], offset, epoch, timestamp_ms))
     return b"".join(pieces)
 
 
-def _control(records: Iterable[tuple[int, bytes]], offset: int, epoch: int, timestamp_ms: int) -> bytearray:
-    new = [NewRecord(key=_KEY.pack(0, kind), value=value, timestamp=timestamp_ms) for kind, value in records]
+def _control(
+    records: Iterable[tuple[ControlRecord, bytes]], offset: int, epoch: int, timestamp_ms: int
+) -> bytearray:
+    new = [NewRecord(key=control_key(kind), value=value, timestamp=timestamp_ms) for kind, value in records]
     return build_batch(new, base_offset=offset, leader_epoch=epoch, control=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.inspection.directory import is_locked
 from mpbroker.log.directories.directory_layout import (
+    LogDirLocks,
     check_log_dirs,
     directories_in,
-    lock_log_dirs,
     locked_by,
     read_properties,
 )
@@ -49,17 +48,17 @@ def held(paths: Sequence[Path], *, is_dry: bool) -> Iterator[LogDirs]:
 
     A dry run takes no lock, since that might make a file. Raises CannotMove, FatalError, OSError.
     """
-    paths = tuple(path.resolve() for path in paths)
+    paths = tuple(dict.fromkeys(path.resolve() for path in paths))
     for path in paths:
         _check_there(path)
     found = _identified(paths)
     _check_stopped_in_order(found)
-    locks = [] if is_dry else lock_log_dirs(_config_of(paths, found.node_id))
+    locks = None if is_dry else LogDirLocks(_config_of(paths, found.node_id))
     try:
         yield found
     finally:
-        for fd in locks:
-            os.close(fd)
+        if locks is not None:
+            locks.undo()
 
 
 def _check_there(path: Path) -> None:
@@ -78,7 +77,7 @@ def _check_there(path: Path) -> None:
 def _identified(paths: tuple[Path, ...]) -> LogDirs:
     """Return whose directories these are. Raises CannotMove, FatalError."""
     read = {path: read_properties(path) or {} for path in paths}
-    node_id = int(read[paths[0]]["node.id"])
+    node_id = _node_id(paths[0], read[paths[0]]["node.id"])
     identity = check_log_dirs(_config_of(paths, node_id))
     ids = {}
     for path, properties in read.items():
@@ -86,7 +85,7 @@ def _identified(paths: tuple[Path, ...]) -> LogDirs:
             raise CannotMove(
                 f"{path / names.META_PROPERTIES} has no directory.id: start its broker once more"
             )
-        ids[path] = uuid_bytes(properties["directory.id"])
+        ids[path] = _directory_id(path, properties["directory.id"])
     homes = [path for path in paths if (path / METADATA_DIRECTORY).is_dir()]
     if not homes:
         listed = ", ".join(map(str, paths))
@@ -97,6 +96,24 @@ def _identified(paths: tuple[Path, ...]) -> LogDirs:
     if len(homes) > 1:
         raise CannotMove(f"{METADATA_DIRECTORY} is in {homes[0]} and in {homes[1]}: move the old one away")
     return LogDirs(paths, homes[0], identity.cluster_id, node_id, ids)
+
+
+def _node_id(path: Path, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) >= 1 << 31:
+        raise CannotMove(
+            f"{path / names.META_PROPERTIES}: node.id={text} is no id of a node. Restore the file from a copy"
+        )
+    return int(text)
+
+
+def _directory_id(path: Path, text: str) -> bytes:
+    try:
+        return uuid_bytes(text)
+    except ValueError as error:
+        raise CannotMove(
+            f"{path / names.META_PROPERTIES}: directory.id={text} is no id ({error}). Restore the file from "
+            "a copy"
+        ) from error
 
 
 def _config_of(paths: Sequence[Path], node_id: int) -> BrokerConfig:

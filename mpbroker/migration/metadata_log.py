@@ -12,11 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from mpbroker.coordinator.metadata.durable import batches_of
-from mpbroker.log.format.names import OFFSET_DIGITS, segment_name
+from mpbroker.log.format.names import LOG_SUFFIX, OFFSET_DIGITS, QUORUM_STATE, segment_name
+from mpbroker.log.io.strict_stat import is_there
 from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.migration.cluster_image import ClusterImage, ClusterRecord
 from mpbroker.migration.errors import CannotMove
+from mpbroker.migration.kraft_snapshot import ControlRecord, control_key
 from mpbroker.protocol.metadata_records import read_frame
 from mpbroker.protocol.wire import Buffer, MalformedMessage
 from mpbroker.records.errors import CorruptBatch
@@ -47,15 +51,16 @@ def snapshots_of(directory: Path) -> list[SnapshotId]:
 def read_image(directory: Path) -> ClusterImage:
     """Return what the metadata say at the end of the log.
 
-    Raises CannotMove if they cannot be read or understood, OSError.
+    Raises CannotMove if they cannot be read or understood, or are not all there, as of a copy that ended half
+    way; OSError.
     """
     reading = _Reading()
-    if snapshots := snapshots_of(directory):
-        latest = snapshots[-1]
-        path = directory / latest.file_name
-        for batch in _batches(path):
-            reading.take(path, batch)
-        reading.image.next_offset, reading.image.epoch = latest
+    snapshots = snapshots_of(directory)
+    if snapshots:
+        _read_snapshot(directory / snapshots[-1].file_name, reading)
+        reading.image.next_offset, reading.image.epoch = snapshots[-1]
+    if not segments_of(directory):
+        raise CannotMove(f"{directory} has no segment (*{LOG_SUFFIX}): {_RESTORE}")
     for batch in _log_batches(directory, reading.image.next_offset):
         base, expected = batch.header.base_offset, reading.image.next_offset
         if base != expected:
@@ -63,7 +68,48 @@ def read_image(directory: Path) -> ClusterImage:
         reading.take(directory, batch)
         reading.image.next_offset = batch.last_offset + 1
         reading.image.epoch = batch.header.leader_epoch
+    if not reading.has_records:
+        raise CannotMove(f"{directory} has no records: {_RESTORE}")
     return reading.image
+
+
+def _read_snapshot(path: Path, reading: _Reading) -> None:
+    """Read a snapshot, whose footer is its last record (KIP-630). Raises CannotMove, OSError."""
+    last = None
+    for batch in _batches(path):
+        reading.take(path, batch)
+        last = batch
+    if last is None or not _is_footer(last):
+        raise CannotMove(f"the snapshot {path} has no end: {_RESTORE}")
+
+
+def _is_footer(batch: Batch) -> bool:
+    try:
+        keys = [record.key for record in batch.records()] if batch.is_control else []
+    except CorruptBatch:
+        return False
+    return bool(keys) and bytes(keys[-1] or b"") == control_key(ControlRecord.SNAPSHOT_FOOTER)
+
+
+def quorum_leader(directory: Path) -> int | None:
+    """Return the node that the quorum's state names as its leader, None if none.
+
+    Raises CannotMove, OSError.
+    """
+    path = directory / QUORUM_STATE
+    if not is_there(path):
+        return None
+    try:
+        leader = msgspec.json.decode(path.read_bytes(), type=_QuorumState).leader_id
+    except msgspec.DecodeError as error:
+        raise CannotMove(f"{path} is no state of a quorum: {error}. {_RESTORE.capitalize()}") from error
+    return None if leader < 0 else leader
+
+
+class _QuorumState(msgspec.Struct, rename="camel"):
+    """What of the file counts here (Kafka: QuorumStateData)."""
+
+    leader_id: int = -1
 
 
 _RESTORE = "restore it from a copy"
@@ -74,12 +120,14 @@ class _Reading:
 
     def __init__(self) -> None:
         self.image = ClusterImage()
+        self.has_records = False
         self._pending: list[bytes] | None = None
 
     def take(self, where: Path, batch: Batch) -> None:
         """Apply a batch. Raises CannotMove."""
         if batch.is_control:
             return
+        self.has_records = True
         try:
             for record in batch.records():
                 self._take_record(record.value or b"")

@@ -102,6 +102,7 @@ def test_a_snapshot_is_read_back_whole(tmp_path: Path) -> None:
     image = image_of(*encoded(*ALL, *others))
     image.next_offset, image.epoch = 77, 3
     (tmp_path / SnapshotId(77, 3).file_name).write_bytes(snapshot(image, VOTER, 1))
+    (tmp_path / segment_name(77)).touch()
     assert read_image(tmp_path) == image
 
 
@@ -138,4 +139,5 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 def test_the_bootstrap_file_has_the_levels(tmp_path: Path) -> None:
     (tmp_path / SnapshotId(0, 0).file_name).write_bytes(bootstrap({"metadata.version": 30}, 1))
+    (tmp_path / segment_name(0)).touch()
     assert read_image(tmp_path).features == {"metadata.version": 30}

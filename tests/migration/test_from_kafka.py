@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
 import shutil
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from msgspec import structs
 
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import migration
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.metadata.durable import batches_of
 from mpbroker.coordinator.metadata.feature_levels import FEATURE_LEVELS
-from mpbroker.coordinator.metadata.metadata_records import decode_record
+from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, decode_record
 from mpbroker.coordinator.metadata.state import MetadataState
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.format.names import CLEAN_SHUTDOWN, DURABLE_MARK, META_PROPERTIES, OWN_PREFIX, segment_name
+from mpbroker.log.directories.directory_layout import check_log_dirs, write_clean_shutdown
+from mpbroker.log.format.names import (
+    CLEAN_SHUTDOWN,
+    DURABLE_MARK,
+    META_PROPERTIES,
+    OWN_PREFIX,
+    QUORUM_STATE,
+    segment_name,
+)
 from mpbroker.migration.errors import CannotMove
-from mpbroker.migration.from_kafka import BESIDE, import_
+from mpbroker.migration.exchange import exchange
+from mpbroker.migration.from_kafka import import_
+from mpbroker.migration.kraft_snapshot import Voter, snapshot
+from mpbroker.migration.metadata_log import SnapshotId, read_image
 from mpbroker.protocol.messages import (
     ConfigRecord,
     ProducerIdsRecord,
     TopicRecord,
     UserScramCredentialRecord,
 )
+from mpbroker.records.iterate import iterate_batches
 from mpbroker.supervisor.foreign_metadata import refuse_foreign_metadata
 from tests.support.file_trees import tree
-from tests.support.kafka_directory import NODE, KafkaDirectory, encoded, register
+from tests.support.kafka_directory import NODE, KafkaDirectory, election, encoded, register
 
 SCRAM = UserScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4096)
 MORE = encoded(
@@ -40,6 +56,7 @@ MORE = encoded(
     SCRAM,
     ProducerIdsRecord(NODE, 9, 3000),
 )
+OTHER_ID = "BBBBBBBBQACBBBBBBBBBBQ"
 Refused = Callable[[KafkaDirectory], str]
 
 
@@ -65,6 +82,14 @@ def check_ours(kafka: KafkaDirectory) -> None:
     assert (state.next_producer_id, state.features) == (3000, FEATURE_LEVELS)
 
 
+def check_same(kafka: KafkaDirectory, before: dict[str, Any]) -> None:
+    """Check that nothing came, went or changed but the times of directories in which something was made."""
+    after = tree(kafka.path)
+    assert after.keys() == before.keys()
+    changed = {name for name in before if after[name] != before[name]}
+    assert changed <= {"."}, changed
+
+
 @pytest.fixture
 def refused() -> Refused:
     def refused(kafka: KafkaDirectory) -> str:
@@ -72,12 +97,7 @@ def refused() -> Refused:
         for is_dry in (True, False):
             with pytest.raises(CannotMove) as raised:
                 import_([kafka.path], is_dry=is_dry)
-        after = tree(kafka.path)
-        # The lock of the attempt that was not dry came and stays, as a broker's does.
-        assert after.keys() - before.keys() <= {".lock"}
-        assert {name: after[name] for name in before if name != "."} == {
-            name: before[name] for name in before if name != "."
-        }
+        check_same(kafka, before)
         return str(raised.value)
 
     return refused
@@ -91,8 +111,8 @@ def test_everything_is_taken_over(tmp_path: Path) -> None:
     assert (done.topics, done.partitions, done.users, done.left) == (1, 2, 1, [])
     check_ours(kafka)
     assert not (tmp_path / DURABLE_MARK).exists()
-    assert Path(done.kept) == tmp_path / BESIDE
-    assert (tmp_path / BESIDE / segment_name(0)).read_bytes() == theirs
+    assert Path(done.kept).parent == tmp_path
+    assert (Path(done.kept) / segment_name(0)).read_bytes() == theirs
     with pytest.raises(CannotMove, match="is mpbroker's already: start mpbroker on it"):
         import_([tmp_path], is_dry=False)
 
@@ -103,7 +123,7 @@ def test_a_topic_may_be_called_as_our_files_are(tmp_path: Path) -> None:
     partition = tmp_path / f"{OWN_PREFIX}events-0"
     partition.mkdir()
     (partition / segment_name(0)).touch()
-    import_([tmp_path], is_dry=False)
+    import_([tmp_path], is_dry=False, sets_strays_aside=True)
     assert (partition / segment_name(0)).exists()
     assert not (tmp_path / DURABLE_MARK).exists()
 
@@ -133,7 +153,7 @@ def test_what_is_not_taken_over_is_listed(tmp_path: Path) -> None:
     ).write()
     kafka.make_partition("orders", 7)
     (kafka.path / "gone-0" / segment_name(0)).write_bytes(bytes(16) + b"\1" + bytes(40))
-    left = "\n".join(import_([tmp_path], is_dry=True).left)
+    left = "\n".join(import_([tmp_path], is_dry=True, sets_strays_aside=True).left)
     assert "1 records of type 127, which this version does not know" in left
     assert f"{tmp_path}/orders-7: it belongs to no topic" in left
     assert f"{tmp_path}/gone-0 begins with messages of before Kafka 0.11" in left
@@ -187,6 +207,175 @@ def test_a_partition_of_another_topic(tmp_path: Path, refused: Refused) -> None:
     assert "it is of another topic of that name" in refused(kafka)
 
 
+def voter() -> Voter:
+    return Voter(NODE, bytes(16), "CONTROLLER", "localhost", 9093)
+
+
+def with_snapshot(kafka: KafkaDirectory) -> tuple[Path, bytes]:
+    """Let the log begin behind a snapshot, as Kafka's does after a while; return the snapshot."""
+    image = read_image(kafka.metadata)
+    (kafka.metadata / segment_name(0)).unlink()
+    (kafka.metadata / segment_name(image.next_offset)).write_bytes(election(image.next_offset))
+    path = kafka.metadata / SnapshotId(image.next_offset, image.epoch).file_name
+    data = snapshot(image, voter(), 1)
+    path.write_bytes(data)
+    return path, data
+
+
+def test_a_log_that_begins_behind_a_snapshot(tmp_path: Path) -> None:
+    kafka = KafkaDirectory(tmp_path, more=MORE).write()
+    with_snapshot(kafka)
+    import_([tmp_path], is_dry=False)
+    check_ours(kafka)
+
+
+@pytest.mark.parametrize("batches", [0, 1, 2])
+def test_a_snapshot_without_its_end(tmp_path: Path, refused: Refused, batches: int) -> None:
+    kafka = KafkaDirectory(tmp_path, more=MORE).write()
+    path, data = with_snapshot(kafka)
+    found = list(iterate_batches(data))
+    assert len(found) == 3
+    path.write_bytes(data[: found[batches].header.position])
+    assert f"the snapshot {path} has no end: restore it from a copy" in refused(kafka)
+
+
+def test_metadata_without_a_log(tmp_path: Path, refused: Refused) -> None:
+    kafka = KafkaDirectory(tmp_path).write()
+    (kafka.metadata / segment_name(0)).unlink()
+    assert f"{kafka.metadata} has no segment (*.log): restore it from a copy" in refused(kafka)
+
+
+@pytest.mark.parametrize("data", [b"", election(0)], ids=["empty", "election"])
+def test_a_log_without_records(tmp_path: Path, refused: Refused, data: bytes) -> None:
+    kafka = KafkaDirectory(tmp_path).write()
+    (kafka.metadata / segment_name(0)).write_bytes(data)
+    assert f"{kafka.metadata} has no records: restore it from a copy" in refused(kafka)
+
+
+def test_partitions_that_the_metadata_do_not_know(tmp_path: Path, refused: Refused) -> None:
+    kafka = KafkaDirectory(tmp_path, more=MORE).write()
+    kafka.make_partition("orders", 7)
+    said = refused(kafka)
+    assert f"knows no topic of 1 partitions that are there: {tmp_path}/orders-7. It may be a copy" in said
+    assert "With --set-aside-strays the import goes on" in said
+    import_([tmp_path], is_dry=False, sets_strays_aside=True)
+    check_ours(kafka)
+
+
+def test_partitions_and_no_topic(tmp_path: Path) -> None:
+    kafka = KafkaDirectory(tmp_path, {"orders": [[NODE]]}).write()
+    values = [register(NODE)]
+    (kafka.metadata / segment_name(0)).write_bytes(bytes(build_metadata_batch(values, 1, 0, 1)))
+    (kafka.metadata / segment_name(1)).write_bytes(election(1))
+    with pytest.raises(CannotMove, match="knows no topic of 1 partitions") as raised:
+        import_([tmp_path], is_dry=False, sets_strays_aside=True)
+    assert "--set-aside-strays" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"leaderId":"x"}', "\xff"])
+def test_a_damaged_state_of_the_quorum(tmp_path: Path, refused: Refused, text: str) -> None:
+    kafka = KafkaDirectory(tmp_path).write()
+    (kafka.metadata / QUORUM_STATE).write_text(text, "latin-1")
+    assert f"{kafka.metadata / QUORUM_STATE} is no state of a quorum: " in refused(kafka)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("node.id", "x", "node.id=x is no id of a node. Restore the file"),
+        ("node.id", "-1", "node.id=-1 is no id of a node. Restore the file"),
+        ("node.id", "²", "node.id=² is no id of a node. Restore the file"),
+        ("directory.id", "x", "directory.id=x is no id ("),
+        ("directory.id", "ö", "directory.id=ö is no id ("),
+    ],
+)
+def test_damaged_properties(tmp_path: Path, refused: Refused, key: str, value: str, says: str) -> None:
+    kafka = KafkaDirectory(tmp_path).write()
+    path = tmp_path / META_PROPERTIES
+    path.write_text(re.sub(rf"(?m)^{re.escape(key)}=.*", f"{key}={value}", path.read_text()))
+    assert f"{path}: {says}" in refused(kafka)
+
+
+def test_a_directory_that_is_named_twice_is_one(tmp_path: Path) -> None:
+    kafka = KafkaDirectory(tmp_path / "data", more=MORE).write()
+    (tmp_path / "link").symlink_to(kafka.path)
+    done = import_([kafka.path, kafka.path, tmp_path / "link"], is_dry=False)
+    assert done.log_dirs == [str(kafka.path)]
+    check_ours(kafka)
+
+
+def test_a_start_without_one_of_several_directories_is_refused(tmp_path: Path) -> None:
+    kafka = KafkaDirectory(tmp_path / "one", more=MORE).write()
+    other = tmp_path / "two"
+    other.mkdir()
+    text = (kafka.path / META_PROPERTIES).read_text()
+    (other / META_PROPERTIES).write_text(re.sub("directory.id=.*", f"directory.id={OTHER_ID}", text))
+    write_clean_shutdown(other)
+    (kafka.path / "orders-1").rename(other / "orders-1")
+    import_([kafka.path, other], is_dry=False)
+    config = structs.replace(BrokerConfig(), node_id=NODE)
+    both = (str(kafka.path), str(other))
+    assert check_log_dirs(structs.replace(config, log_dirs=both)).node_id == NODE
+    with pytest.raises(FatalError, match=rf"{other} \(directory.id {OTHER_ID}\) is missing"):
+        check_log_dirs(structs.replace(config, log_dirs=both[:1]))
+
+
+def test_what_an_earlier_import_has_kept_stays(tmp_path: Path) -> None:
+    kafka = KafkaDirectory(tmp_path, more=MORE).write()
+    first = import_([tmp_path], is_dry=False).kept
+    theirs = tree(Path(first))
+    shutil.rmtree(kafka.metadata)
+    shutil.copytree(first, kafka.metadata)
+    second = import_([tmp_path], is_dry=False).kept
+    assert first != second
+    assert tree(Path(first)) == theirs
+    check_ours(kafka)
+
+
+# ---- what fails half-way
+
+
+def full(*_: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def unable(*_: object) -> NoReturn:
+    raise CannotMove("the file system cannot exchange two directories in one step")
+
+
+@pytest.mark.parametrize(
+    ("part", "fails", "error"),
+    [("exchange.exchange", unable, CannotMove), ("from_kafka.load", full, OSError)],
+)
+def test_a_failure_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[..., Any], error: type
+) -> None:
+    kafka = KafkaDirectory(tmp_path, more=MORE).write()
+    (tmp_path / DURABLE_MARK).touch()
+    before = tree(tmp_path)
+    monkeypatch.setattr(f"mpbroker.migration.{part}", fails)
+    with pytest.raises(error):
+        import_([tmp_path], is_dry=False)
+    check_same(kafka, before)
+
+
+def test_an_exchange_that_cannot_be_synced_keeps_kafkas_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = KafkaDirectory(tmp_path, more=MORE).write()
+    theirs = tree(kafka.metadata)
+
+    def exchanged(one: Path, other: Path) -> None:
+        exchange(one, other)
+        full()
+
+    monkeypatch.setattr("mpbroker.migration.from_kafka.exchange", exchanged)
+    with pytest.raises(OSError, match="No space left"):
+        import_([tmp_path], is_dry=False)
+    check_ours(kafka)
+    assert [path for path in tmp_path.glob("*-stray") if tree(path) == theirs]
+
+
 def test_metadata_that_contradict_themselves(tmp_path: Path, refused: Refused) -> None:
     kafka = KafkaDirectory(tmp_path, more=encoded(TopicRecord("orders", bytes(range(16))))).write()
     assert "Kafka's metadata contradict themselves: " in refused(kafka)
@@ -208,14 +397,14 @@ def test_directories_that_are_none(tmp_path: Path) -> None:
 
 def test_the_command_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     KafkaDirectory(tmp_path, more=MORE).write()
-    migration.import_([tmp_path], is_dry=True, as_json=False)
+    migration.import_([tmp_path], is_dry=True, sets_strays_aside=False, as_json=False)
     assert capsys.readouterr().out.endswith("Nothing was changed.\n")
-    migration.import_([tmp_path], is_dry=False, as_json=False)
+    migration.import_([tmp_path], is_dry=False, sets_strays_aside=False, as_json=False)
     printed = capsys.readouterr().out
     assert "imported: 1 topic with 2 partitions, 1 SCRAM user, 0 ACLs, 0 quotas" in printed
     assert f"mpbroker serve --log-dirs {tmp_path} -o node.id=1" in printed
     with pytest.raises(CliError, match=r"is mpbroker's already.* Nothing was changed"):
-        migration.import_([tmp_path], is_dry=False, as_json=False)
+        migration.import_([tmp_path], is_dry=False, sets_strays_aside=False, as_json=False)
 
 
 # ---- kills
@@ -263,7 +452,7 @@ def test_a_kill_at_any_step_leaves_kafkas_directory_or_ours(tmp_path: Path) -> N
         else:
             ours += 1
         check_ours(kafka)
-        assert tree(kafka.path / BESIDE) == theirs
+        assert [path for path in kafka.path.glob("*-stray") if tree(path) == theirs]
         shutil.rmtree(kafka.path)
     assert kafkas > 10
     assert ours > 1

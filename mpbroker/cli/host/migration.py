@@ -43,10 +43,10 @@ def _controller(text: str) -> tuple[str, int]:
     return host, port
 
 
-def import_(paths: list[Path], *, is_dry: bool, as_json: bool) -> None:
+def import_(paths: list[Path], *, is_dry: bool, sets_strays_aside: bool, as_json: bool) -> None:
     """Import, and print how mpbroker is started. Raises CliError."""
     with _refusals(paths):
-        done = from_kafka.import_(paths, is_dry=is_dry)
+        done = from_kafka.import_(paths, is_dry=is_dry, sets_strays_aside=sets_strays_aside)
     if as_json:
         print_json({"dry_run": is_dry, **_members(done)})
         return

@@ -294,7 +294,7 @@ def name_log_dirs(config: BrokerConfig, identity: Identity) -> None:
     for name in config.log_dirs:
         if read_properties(Path(name)) is None:
             _write_properties(Path(name), identity.cluster_id, identity.node_id)
-    _name_all(config.log_dirs)
+    name_all(config.log_dirs)
 
 
 def read_properties(directory: Path) -> dict[str, str] | None:
@@ -386,7 +386,7 @@ def _refuse_missing(found: Mapping[str, dict[str, str] | None]) -> None:
                 )
 
 
-def _name_all(log_dirs: Sequence[str]) -> None:
+def name_all(log_dirs: Sequence[str]) -> None:
     """Write the identities of all directories into each of them. Raises FatalError."""
     wanted = {}
     for name in log_dirs:
