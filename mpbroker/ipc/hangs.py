@@ -32,7 +32,7 @@ LOOK_MAX_S = 2.0
 HEAVY_TIMEOUTS = 10
 
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
-WAITS_FOR_DISK, _COULD_RUN = "D", "R"
+WAITS_FOR_DISK, COULD_RUN = "D", "R"
 
 
 class Patience:
@@ -88,7 +88,7 @@ class Pulse:
             self.working_ticks += 1
             self.silent_ticks = 0
             return Verdict.ALIVE
-        if state == _COULD_RUN and not worked:
+        if state == COULD_RUN and not worked:
             return Verdict.ALIVE
         self.silent_ticks += 1
         if self.silent_ticks < limit_ticks:

@@ -1,7 +1,7 @@
 """Whether a broker is ready and whether it lives, judged from shared words: nobody is asked.
 
 Ready means that recovery is over and each listener answers: every role that a request may need has a process
-that serves, and the acceptors let clients in. A role with several processes needs one of them.
+that serves and moves, and the acceptors let clients in. A role with several processes needs one of them.
 (Kubernetes calls these readiness and liveness.)
 """
 
@@ -12,12 +12,15 @@ from collections.abc import Iterable, Iterator
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
-from mpbroker.ipc.hangs import WAITS_FOR_DISK, look_at
+from mpbroker.ipc.hangs import COULD_RUN, WAITS_FOR_DISK, look_at
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import Order, State
 from mpbroker.ipc.progress import Progress, read_progress
 from mpbroker.ipc.topology import SharedMemory, name_of
 
+# A process that serves moves at least once in a tick. One that does not for this long stands still, unless it
+# works on a heavy request, waits for its disk, or is at work and could use more of the processor.
+SERVING_SILENT_S = 3.0
 # A supervisor that waits for a fence or a disk moves seldom; one that stands still this long does not.
 SUPERVISOR_SILENT_S = 30.0
 # How often handler.hang.timeout.ms a process may stand still. The supervisor replaces one that hangs after
@@ -40,8 +43,11 @@ def reasons_not_ready(config: BrokerConfig, memory: SharedMemory) -> list[str]:
         for one in recoveries_under_way(config, memory)
     ]
     for needed, why in _needed(config):
-        if not any(_serves(memory, role) for role in needed):
+        serving = [role for role in needed if _serves(memory, role)]
+        if not serving:
             found.append(why)
+        elif all(_stands_still(memory, role) for role in serving):
+            found.append(f"{why}: {_silence(memory, serving[0])}")
     accepting = [n for n in range(len(config.listeners)) if _state_of(memory, n) != ListenerState.NONE]
     found += [
         f"listener {listener} does not accept yet"
@@ -62,12 +68,33 @@ def unresponsive_processes(config: BrokerConfig, memory: SharedMemory) -> list[s
     for role in range(topology.PROCESSES):
         if role != topology.SUPERVISOR and not _serves(memory, role):
             continue
-        age_s = (time.monotonic_ns() - memory.counters(role).heartbeat_ns) / 1e9
-        if age_s <= (SUPERVISOR_SILENT_S if role == topology.SUPERVISOR else limit_s):
+        if _silent_s(memory, role) <= (SUPERVISOR_SILENT_S if role == topology.SUPERVISOR else limit_s):
             continue
-        if look_at(memory.words("pids").load(role))[0] != WAITS_FOR_DISK:
-            found.append(f"{name_of(role)} has not moved for {age_s:.0f} s")
+        if _state_of_process(memory, role) != WAITS_FOR_DISK:
+            found.append(_silence(memory, role))
     return found
+
+
+def _stands_still(memory: SharedMemory, role: int) -> bool:
+    """Return whether a role that serves has not moved for a while, with no reason that passes."""
+    if _silent_s(memory, role) <= SERVING_SILENT_S:
+        return False
+    if topology.is_handler(role) and memory.words("heavy").load(role - topology.FIRST_HANDLER):
+        return False
+    return _state_of_process(memory, role) not in (WAITS_FOR_DISK, COULD_RUN)
+
+
+def _silent_s(memory: SharedMemory, role: int) -> float:
+    return (time.monotonic_ns() - memory.counters(role).heartbeat_ns) / 1e9
+
+
+def _silence(memory: SharedMemory, role: int) -> str:
+    return f"{name_of(role)} has not moved for {_silent_s(memory, role):.0f} s"
+
+
+def _state_of_process(memory: SharedMemory, role: int) -> str:
+    """Return the letter that the kernel gives the state of the role's process."""
+    return look_at(memory.words("pids").load(role))[0]
 
 
 def _needed(config: BrokerConfig) -> Iterator[tuple[Iterable[int], str]]:

@@ -77,6 +77,40 @@ def test_a_role_that_does_not_serve_is_named(tree: Tree, role: int, why: str, wo
     assert health.reasons_not_ready(CONFIG, tree.memory) == [why]
 
 
+@pytest.mark.parametrize(
+    ("role", "why"),
+    [
+        (ACCEPTOR, "the acceptor does not serve: acceptor has"),
+        (LOG, "log 0 does not serve: log 0 has"),
+        (processor(1), "no processor serves behind the acceptor: processor 1 has"),
+        (handler(2), "no handler serves behind the acceptor: handler 2 has"),
+    ],
+)
+def test_who_stands_still_does_not_serve(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, role: int, why: str
+) -> None:
+    monkeypatch.setattr(health, "look_at", lambda _: ("T", 0))
+    tree.memory.counters(role).clear()
+    (found,) = health.reasons_not_ready(CONFIG, tree.memory)
+    assert found.startswith(f"{why} not moved for ")
+
+
+def test_another_that_moves_or_work_that_takes_long_is_enough(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "look_at", lambda _: ("T", 0))
+    tree.serve(processor(0))
+    tree.memory.counters(processor(1)).clear()
+    tree.memory.counters(handler(2)).clear()
+    tree.memory.words("heavy").store(2, 1)
+    assert health.reasons_not_ready(CONFIG, tree.memory) == []
+    tree.memory.counters(LOG).clear()
+    assert health.reasons_not_ready(CONFIG, tree.memory) != []
+    for state in ("D", "R"):
+        monkeypatch.setattr(health, "look_at", lambda _, state=state: (state, 0))
+        assert health.reasons_not_ready(CONFIG, tree.memory) == []
+
+
 def test_a_recovery_is_told_with_what_is_left(tree: Tree) -> None:
     words = tree.memory.words("recovery")
     write_progress(words, 0, Progress(0, True, 5, 2, 100, 30, 1.0))
