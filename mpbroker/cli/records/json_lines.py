@@ -6,11 +6,16 @@ would not come back. A header is a pair of its name and its value, which is text
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.records.record import LOG_APPEND_TIME, NewRecord, Record
+
+# Batches have timestamps of 64 bits.
+_Timestamp = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class _Bytes(msgspec.Struct, forbid_unknown_fields=True):
@@ -23,7 +28,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     topic: str | UnsetType = UNSET
     partition: int | UnsetType = UNSET
     offset: int | UnsetType = UNSET
-    timestamp: int | UnsetType = UNSET
+    timestamp: _Timestamp | UnsetType = UNSET
     timestamp_type: str | UnsetType = UNSET
     headers: list[tuple[str, str | _Bytes | None]] = []
     key: str | UnsetType | None = UNSET

@@ -42,10 +42,15 @@ class LineRecords:
         headers = self._form.headers
         return [NewRecord(line, None, now_ms, headers) for line in lines]
 
-    def parse(self, line: bytes, now_ms: int) -> tuple[NewRecord, int | None]:
-        """Return the record of a line, and the partition if the line names one. Raises CliError."""
+    def parse(self, line: bytes, now_ms: int) -> tuple[NewRecord, int | None] | None:
+        """Return the record of a line, and the partition if the line names one. Raises CliError.
+
+        Return None for a blank line among JSON; as text it is an empty value.
+        """
         self.number += 1
         if self._form.as_json:
+            if not line.strip():
+                return None
             parsed = json_lines.parse(line, self.number, now_ms)
             record = parsed.record
             if self._form.headers:

@@ -240,8 +240,9 @@ class Lines:
         distributed: dict[int, list[NewRecord]] = {}
         try:
             for line in lines:
-                partition, record = self._placed(line, keyless, now_ms)
-                distributed.setdefault(partition, []).append(record)
+                if (parsed := self._records.parse(line, now_ms)) is not None:
+                    record, named = parsed
+                    distributed.setdefault(self._partition(record, named, keyless), []).append(record)
         finally:
             self._send(distributed)
 
@@ -250,21 +251,20 @@ class Lines:
             for batch in _cut(records):
                 self.producer.append(self._topic, partition, batch)
 
-    def _placed(self, line: bytes, keyless: int, now_ms: int) -> tuple[int, NewRecord]:
-        """Return the record of a line and its partition. Raises CliError."""
-        record, partition = self._records.parse(line, now_ms)
+    def _partition(self, record: NewRecord, named: int | None, keyless: int) -> int:
+        """Return where a record goes; `named` is the partition that its line has. Raises CliError."""
         if self._settings.partition >= 0:
-            return self._settings.partition, record
-        if partition is None:
+            return self._settings.partition
+        if named is None:
             by_key = record.key is not None
-            return partition_for(record.key or b"", self._partitions) if by_key else keyless, record
-        if not 0 <= partition < self._partitions:
+            return partition_for(record.key or b"", self._partitions) if by_key else keyless
+        if not 0 <= named < self._partitions:
             raise CliError(
-                f"line {self._records.number:,}: topic {self._topic} has no partition {partition}, only 0 to "
+                f"line {self._records.number:,}: topic {self._topic} has no partition {named}, only 0 to "
                 f"{self._partitions - 1}; without one it goes by its key, and -p overrides it",
                 USAGE_ERROR,
             )
-        return partition, record
+        return named
 
     def warning(self) -> str:
         return self._records.warning()

@@ -75,6 +75,21 @@ def test_a_line_of_json_that_is_wrong_is_named(cli: OwnCli, mpbroker_topic: str)
     assert "leave -K and --null out" in cli.produce(mpbroker_topic, [], "--json", "-K", ":", code=2).err
 
 
+def test_a_time_that_no_record_can_have_loses_no_line_before_it(cli: OwnCli, mpbroker_topic: str) -> None:
+    lines = [
+        '{"value": "a"}',
+        "",
+        '{"value": "b"}',
+        " \t",
+        '{"value": "c", "timestamp": 99999999999999999999}',
+    ]
+    said = cli.produce(mpbroker_topic, lines, "--json", code=2)
+    assert said.err == (
+        "mpbroker: line 5: Expected `int` <= 9223372036854775807 - at `$.timestamp`; 2 records are written\n"
+    )
+    assert cli("consume", mpbroker_topic, *EVERYTHING).out == "a\nb\n", "blank lines are none"
+
+
 @pytest.mark.parametrize(("null", "marker"), [("", ""), ("NULL", "NULL"), (r"\0", "\0")])
 def test_tombstones(cli: OwnCli, mpbroker_topic: str, null: str, marker: str) -> None:
     lines = [f"a:{marker}", "b:x", f"{marker}:y", f"a:{marker}z"]

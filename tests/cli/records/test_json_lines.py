@@ -14,7 +14,7 @@ BYTES = st.none() | st.binary(max_size=12) | st.text(max_size=6).map(str.encode)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3).map(tuple)
 
 
-@given(BYTES, BYTES, HEADERS, st.integers(-1, 1 << 50), st.integers(0, 9))
+@given(BYTES, BYTES, HEADERS, st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 9))
 def test_what_is_written_is_read(
     key: bytes | None,
     value: bytes | None,
@@ -45,6 +45,9 @@ def test_a_line_of_somebody_else_needs_a_value_only() -> None:
     [
         (b"", "line 7: Input data was truncated"),
         (b"[]", "line 7: Expected `object`"),
+        (b'{"value": "c", "timestamp": 9223372036854775808}', "line 7: Expected `int` <= 92233720"),
+        (b'{"value": "c", "timestamp": -99999999999999999999}', "line 7: Expected `int` >= -92233720"),
+        (b'{"value": "c", "timestamp": ' + b"9" * 5000 + b"}", "line 7: Integer value out of range"),
         (b'{"key": "k"}', "line 7: there is neither value nor value_base64; a tombstone has the value null"),
         (b'{"value": {"a": 1}}', "line 7: Expected `str | null`, got `object`"),
         (b'{"vlaue": "v"}', "line 7: Object contains unknown field `vlaue`"),
