@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from mpbroker.cli.text.numbers import SECONDS
+
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 # Arguments are hidden where the usage line says enough: a list of them would also show Python's types.
@@ -36,7 +38,10 @@ IsolationLevel = Annotated[
     typer.Option("--isolation-level", metavar="LEVEL", help="read_uncommitted or read_committed."),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long to wait for the broker.")
+    float,
+    typer.Option(
+        "--timeout", min=0.1, callback=SECONDS, metavar="SECONDS", help="How long to wait for the broker."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]

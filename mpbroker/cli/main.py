@@ -24,6 +24,7 @@ from mpbroker.cli.flags import (
     TopicName,
 )
 from mpbroker.cli.text import standard_output
+from mpbroker.cli.text.numbers import INT, LONG, PARTITION, PARTITION_OR_ALL, SECONDS
 from mpbroker.config.version import VERSION
 
 app = App(
@@ -180,7 +181,9 @@ def top(
         str | None,
         typer.Option(metavar="NAME", help="processes, requests, memory, partitions or groups."),
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time between looks.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(min=0.1, callback=SECONDS, metavar="SECONDS", help="Time between looks.")
+    ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print tables of now and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="With or without --once: JSON of now.")] = False,
 ) -> None:
@@ -202,6 +205,7 @@ def produce(
         typer.Option(
             "--partition",
             "-p",
+            callback=PARTITION_OR_ALL,
             metavar="N",
             help="-1: by key; lines without one in turn, as many at a time as one read brings.",
         ),
@@ -307,7 +311,9 @@ def consume(
         str | None,
         typer.Option("--until-time", metavar="TIME", help="Stop before the first record from then on."),
     ] = None,
-    partition: Annotated[int, typer.Option("--partition", "-p", metavar="N", help="-1: all.")] = -1,
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", callback=PARTITION_OR_ALL, metavar="N", help="-1: all.")
+    ] = -1,
     group: Annotated[
         str | None,
         typer.Option(
@@ -315,7 +321,9 @@ def consume(
         ),
     ] = None,
     isolation_level: IsolationLevel = "read_uncommitted",
-    count: Annotated[int, typer.Option("-n", min=0, metavar="N", help="Stop after N records; 0: never.")] = 0,
+    count: Annotated[
+        int, typer.Option("-n", min=0, callback=LONG, metavar="N", help="Stop after N records; 0: never.")
+    ] = 0,
     exit_at_end: Annotated[bool, typer.Option("-e", help="Stop at the end of all partitions.")] = False,
     template: Template = "%v\\n",
     json: JsonLines = False,
@@ -347,7 +355,8 @@ def consume(
 def offsets(
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Only this one; repeatable.")
+        list[int] | None,
+        typer.Option("--partition", "-p", callback=PARTITION, metavar="N", help="Only this one; repeatable."),
     ] = None,
     at: Annotated[
         str | None,
@@ -394,7 +403,8 @@ def cluster(
 def log_dirs(
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", hidden=True)] = None,
     broker: Annotated[
-        list[int] | None, typer.Option("--broker", metavar="ID", help="Only of this one; repeatable.")
+        list[int] | None,
+        typer.Option("--broker", callback=INT, metavar="ID", help="Only of this one; repeatable."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     command_config: CommandConfig = None,

@@ -7,13 +7,19 @@ import typer
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, DryRun, Json
+from mpbroker.cli.text.numbers import INT
 
 config_app = App(no_args_is_help=True)
 
 Topic = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Of this topic.")]
 Broker = Annotated[
     int | None,
-    typer.Option("--broker", metavar="ID", help="Of this broker; default, without --topic: of the only one."),
+    typer.Option(
+        "--broker",
+        callback=INT,
+        metavar="ID",
+        help="Of this broker; default, without --topic: of the only one.",
+    ),
 ]
 Defaults = Annotated[
     bool, typer.Option("--broker-defaults", help="Of all brokers: what is set for the whole cluster.")

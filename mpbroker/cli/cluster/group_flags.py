@@ -16,6 +16,7 @@ from mpbroker.cli.flags import (
     Json,
     Yes,
 )
+from mpbroker.cli.text.numbers import LONG
 
 group_app = App(no_args_is_help=True)
 
@@ -92,7 +93,9 @@ def group_reset_offsets(
     to_current: Annotated[
         bool, typer.Option("--to-current", help="To what is committed; without it behind the last record.")
     ] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")] = None,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", callback=LONG, metavar="N", help="To this offset.")
+    ] = None,
     to_datetime: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +107,8 @@ def group_reset_offsets(
         typer.Option("--by-duration", metavar="DURATION", help="As far back as PT1H30M, or 90s, 2h, 7d."),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="Forward by N; back with -N.")
+        int | None,
+        typer.Option("--shift-by", callback=LONG, metavar="N", help="Forward by N; back with -N."),
     ] = None,
     from_file: Annotated[
         Path | None,

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from mpbroker.cli.cluster.positions import Ends
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.text.times import parse_duration, parse_time
+from mpbroker.cli.text.numbers import parse_decimal
+from mpbroker.cli.text.times import check_time, parse_duration, parse_time
 
 # A group in one of these states has no members; offsets of others are theirs to commit.
 INACTIVE = ("Empty", "Dead")
@@ -52,7 +53,8 @@ def parse(flags: Flags, now_ms: int) -> Reset:
     if flags.to_datetime is not None:
         return Reset("to-datetime", parse_time("--to-datetime", flags.to_datetime, now_ms))
     if flags.by_duration is not None:
-        return Reset("to-datetime", now_ms - parse_duration("--by-duration", flags.by_duration))
+        before_ms = parse_duration("--by-duration", flags.by_duration)
+        return Reset("to-datetime", check_time("--by-duration", flags.by_duration, now_ms - before_ms))
     return Reset(names[0][2:], flags.to_offset or flags.shift_by or 0)
 
 
@@ -97,7 +99,7 @@ def parse_scope(texts: Sequence[str]) -> dict[str, list[int] | None]:
     for text in texts:
         topic, colon, numbers = text.partition(":")
         wanted = [number.strip() for number in numbers.split(",")] if colon else []
-        if not topic or not all(number.isdecimal() for number in wanted):
+        if not topic or not all(parse_decimal(number) is not None for number in wanted):
             raise CliError(f"--topic {text}: this is not TOPIC or TOPIC:0,1,2", USAGE_ERROR)
         before = scope.get(topic, [])
         if not colon or before is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.text.numbers import parse_decimal
 from mpbroker.cli.text.times import parse_time
 
 
@@ -59,10 +60,10 @@ def parse_start(text: str, now_ms: int) -> Start:
         return END
     if text.startswith("@"):
         return Start("time", parse_time("-o @", text[1:], now_ms))
-    if text.isdecimal():
-        return Start("offset", int(text))
-    if text[:1] in ("-", "+") and text[1:].isdecimal():
-        return Start("last" if text[0] == "-" else "behind first", int(text[1:]))
+    if (offset := parse_decimal(text)) is not None:
+        return Start("offset", offset)
+    if text[:1] in ("-", "+") and (distance := parse_decimal(text[1:])) is not None:
+        return Start("last" if text[0] == "-" else "behind first", distance)
     raise CliError(
         f"-o is beginning, end, an offset, -N for the last N records, +N or @TIME, not '{text}'", USAGE_ERROR
     )

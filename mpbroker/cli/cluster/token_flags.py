@@ -7,10 +7,10 @@ import typer
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json
+from mpbroker.cli.text.numbers import LONG
 
 token_app = App(no_args_is_help=True)
 
-LONG_MAX = (1 << 63) - 1
 TokenId = Annotated[str, typer.Argument(metavar="TOKEN-ID", hidden=True)]
 
 
@@ -31,7 +31,7 @@ def token_create(
         typer.Option(
             "--max-life-time-period",
             min=1,
-            max=LONG_MAX,
+            callback=LONG,
             metavar="MS",
             help="However often it is renewed; default: the broker's delegation.token.max.lifetime.ms.",
         ),
@@ -75,7 +75,7 @@ def token_renew(
         typer.Option(
             "--renew-time-period",
             min=1,
-            max=LONG_MAX,
+            callback=LONG,
             metavar="MS",
             help="From now on; default: the broker's delegation.token.expiry.time.ms.",
         ),
@@ -96,7 +96,7 @@ def token_expire(
     expiry_time_period: Annotated[
         int | None,
         typer.Option(
-            "--expiry-time-period", min=0, max=LONG_MAX, metavar="MS", help="From now on; default: now."
+            "--expiry-time-period", min=0, callback=LONG, metavar="MS", help="From now on; default: now."
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

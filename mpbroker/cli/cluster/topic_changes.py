@@ -10,6 +10,7 @@ from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.topic import parse_setting
 from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all, with_advice
 from mpbroker.cli.text.confirm import confirm
+from mpbroker.cli.text.numbers import parse_decimal
 from mpbroker.cli.text.output import say, say_each
 from mpbroker.client.errors import ApiFailed
 from mpbroker.config import known
@@ -100,9 +101,9 @@ def delete_records(
     where: ClusterAddress, wanted: Shortening, timeout_s: float, *, is_sure: bool, as_json: bool
 ) -> None:
     """Delete records. A refusal of one partition does not keep the others from deletion. Raises CliError."""
-    if wanted.before != "latest" and not wanted.before.isdecimal():
+    offset = HIGH_WATERMARK if wanted.before == "latest" else parse_decimal(wanted.before)
+    if offset is None:
         raise CliError(f"--before is an offset or latest, not '{wanted.before}'", USAGE_ERROR)
-    offset = HIGH_WATERMARK if wanted.before == "latest" else int(wanted.before)
     failed: list[Exception] = []
     done = []
     with Client(where) as client:

@@ -16,6 +16,7 @@ from mpbroker.cli.flags import (
     TopicName,
     Yes,
 )
+from mpbroker.cli.text.numbers import INT, PARTITION_OR_ALL, SHORT
 
 topic_app = App(no_args_is_help=True)
 TopicSettings = Annotated[
@@ -28,10 +29,14 @@ TopicSettings = Annotated[
 def topic_create(
     name: TopicName,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", metavar="N", help="-1: the broker's default.")
+        int,
+        typer.Option("--partitions", "-p", callback=INT, metavar="N", help="-1: the broker's default."),
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", metavar="N", help="-1: the broker's default.")
+        int,
+        typer.Option(
+            "--replication-factor", "-r", callback=SHORT, metavar="N", help="-1: the broker's default."
+        ),
     ] = -1,
     config: TopicSettings = None,
     if_not_exists: Annotated[
@@ -83,7 +88,9 @@ def topic_alter(
     ] = None,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, metavar="N", help="How many in all; never fewer."),
+        typer.Option(
+            "--partitions", "-p", min=1, callback=INT, metavar="N", help="How many in all; never fewer."
+        ),
     ] = None,
     timeout: Timeout = 30.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -104,7 +111,9 @@ def topic_delete_records(
         str,
         typer.Option("--before", metavar="OFFSET|latest", help="Delete the records below it; latest: all."),
     ],
-    partition: Annotated[int, typer.Option("--partition", metavar="N", help="-1: all.")] = -1,
+    partition: Annotated[
+        int, typer.Option("--partition", callback=PARTITION_OR_ALL, metavar="N", help="-1: all.")
+    ] = -1,
     yes: Yes = False,
     timeout: Timeout = 30.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

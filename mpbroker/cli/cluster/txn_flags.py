@@ -7,11 +7,13 @@ import typer
 from mpbroker.cli.app import App
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.flags import DEFAULT_BOOTSTRAP, Bootstrap, CommandConfig, Json, TopicName, Yes
+from mpbroker.cli.text.numbers import INT, LONG, PARTITION, SHORT
 
 txn_app = App(no_args_is_help=True)
 
 Partitions = Annotated[
-    list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Only this one; repeatable.")
+    list[int] | None,
+    typer.Option("--partition", "-p", callback=PARTITION, metavar="N", help="Only this one; repeatable."),
 ]
 
 
@@ -23,7 +25,7 @@ def txn_list(
     ] = None,
     producer_id: Annotated[
         list[int] | None,
-        typer.Option("--producer-id", metavar="N", help="Only of this producer; repeatable."),
+        typer.Option("--producer-id", callback=LONG, metavar="N", help="Only of this producer; repeatable."),
     ] = None,
     duration: Annotated[
         str | None,
@@ -113,19 +115,26 @@ def txn_abort(
         typer.Option("--topic", metavar="NAME", help="A hanging one, in a partition of this topic."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", metavar="N", help="Which one.")
+        int | None,
+        typer.Option("--partition", "-p", callback=PARTITION, metavar="N", help="Which one."),
     ] = None,
     start_offset: Annotated[
-        int | None, typer.Option("--start-offset", metavar="N", help="The one that begins there …")
+        int | None,
+        typer.Option("--start-offset", callback=LONG, metavar="N", help="The one that begins there …"),
     ] = None,
     producer_id: Annotated[
-        int | None, typer.Option("--producer-id", metavar="N", help="… or the one of this producer;")
+        int | None,
+        typer.Option("--producer-id", callback=LONG, metavar="N", help="… or the one of this producer;"),
     ] = None,
     producer_epoch: Annotated[
-        int | None, typer.Option("--producer-epoch", metavar="N", help="with it: default, as it is there;")
+        int | None,
+        typer.Option(
+            "--producer-epoch", callback=SHORT, metavar="N", help="with it: default, as it is there;"
+        ),
     ] = None,
     coordinator_epoch: Annotated[
-        int | None, typer.Option("--coordinator-epoch", metavar="N", help="likewise.")
+        int | None,
+        typer.Option("--coordinator-epoch", callback=INT, metavar="N", help="likewise."),
     ] = None,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

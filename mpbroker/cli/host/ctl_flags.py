@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 
 from mpbroker.cli.app import App
 from mpbroker.cli.flags import Json, ListenerName, LogDirs, Port
+from mpbroker.cli.text.numbers import INT, SECONDS
 
 ctl_app = App(no_args_is_help=True)
 listener_app = App(no_args_is_help=True, help="Listeners of a running broker.")
@@ -42,7 +43,12 @@ def ctl_status(log_dirs: LogDirs = None, port: Port = None, json: Json = False) 
 def ctl_ready(
     wait: Annotated[
         float | None,
-        typer.Option(min=0, metavar="[SECONDS]", help="Wait until it is ready; 60 if no number is given."),
+        typer.Option(
+            min=0,
+            callback=SECONDS,
+            metavar="[SECONDS]",
+            help="Wait until it is ready; 60 if no number is given.",
+        ),
     ] = None,
     log_dirs: LogDirs = None,
     port: Port = None,
@@ -70,7 +76,10 @@ def ctl_metrics(
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Sampling interval, for rates; 0: one sample.")
+        float,
+        typer.Option(
+            min=0, callback=SECONDS, metavar="SECONDS", help="Sampling interval, for rates; 0: one sample."
+        ),
     ] = 1.0,
     file: Annotated[
         Path | None,
@@ -139,8 +148,12 @@ def ctl_console(log_dirs: LogDirs = None, port: Port = None, json: Json = False)
 
 @ctl_app.command("resize")
 def ctl_resize(
-    handlers: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many handlers.")] = None,
-    processors: Annotated[int | None, typer.Option(min=1, metavar="N", help="How many processors.")] = None,
+    handlers: Annotated[
+        int | None, typer.Option(min=1, callback=INT, metavar="N", help="How many handlers.")
+    ] = None,
+    processors: Annotated[
+        int | None, typer.Option(min=1, callback=INT, metavar="N", help="How many processors.")
+    ] = None,
     log_dirs: LogDirs = None,
     port: Port = None,
     json: Json = False,

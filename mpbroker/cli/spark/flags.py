@@ -11,6 +11,7 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.flags import Json
+from mpbroker.cli.text.numbers import INT, LONG, SECONDS
 
 spark_app = App(no_args_is_help=True)
 
@@ -74,7 +75,8 @@ def spark_archive(
         bool, typer.Option("--compact", help="Afterwards make few large files of many small ones.")
     ] = False,
     file_mb: Annotated[
-        int, typer.Option("--file-mb", min=1, metavar="N", help="How large compacted files get.")
+        int,
+        typer.Option("--file-mb", min=1, callback=INT, metavar="N", help="How large compacted files get."),
     ] = 128,
     form: Annotated[
         str, typer.Option("--format", metavar="parquet|iceberg", help="Directories, or a table of a catalog.")
@@ -87,7 +89,10 @@ def spark_archive(
         str, typer.Option("--table", metavar="NAMESPACE.NAME", help="Of Iceberg; made if need be.")
     ] = "mpbroker.records",
     records_per_run: Annotated[
-        int, typer.Option("--records-per-run", min=1, metavar="N", help="What is committed at once.")
+        int,
+        typer.Option(
+            "--records-per-run", min=1, callback=LONG, metavar="N", help="What is committed at once."
+        ),
     ] = 20_000_000,
     fail_on_data_loss: Loss = True,
     option: Extra = None,
@@ -167,7 +172,14 @@ Once = Annotated[
     bool, typer.Option("--once", help="What is there now and no more; default: go on until told to stop.")
 ]
 Every = Annotated[
-    float, typer.Option("--every-s", min=0.0, metavar="S", help="How often, at most, to look for more.")
+    float,
+    typer.Option(
+        "--every-s",
+        min=0.0,
+        callback=SECONDS,
+        metavar="S",
+        help="How often, at most, to look for more.",
+    ),
 ]
 SinkOption = Annotated[
     list[str] | None,

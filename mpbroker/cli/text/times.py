@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.text.numbers import parse_decimal
+from mpbroker.config.keys import LONG_MAX
 
 MS = 1000
 _UNITS_MS = {"ms": 1, "s": MS, "m": 60 * MS, "h": 3600 * MS, "d": 86_400 * MS}
+_EPOCH, _ONE_MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+# The last time that a date can say.
+_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _ONE_MS
 _SHORT = re.compile(r"(\d+)(ms|s|m|h|d)")
 # java.time.Duration has no months and years, whose length is not fixed.
 _ISO = re.compile(
@@ -21,11 +27,16 @@ def parse_duration(flag: str, text: str) -> int:
 
     Raises CliError.
     """
+    found: float | None = None
     if short := _SHORT.fullmatch(text):
-        return int(short[1]) * _UNITS_MS[short[2]]
-    iso = _ISO.fullmatch(text)
-    if iso is not None and any(iso.groups()):
-        return round(sum(float(number or 0) * _UNITS_MS[unit] for unit, number in iso.groupdict().items()))
+        number = parse_decimal(short[1])
+        found = math.inf if number is None else number * _UNITS_MS[short[2]]
+    elif (iso := _ISO.fullmatch(text)) is not None and any(iso.groups()):
+        found = sum(float(number or 0) * _UNITS_MS[unit] for unit, number in iso.groupdict().items())
+    if found is not None and found > LONG_MAX:
+        raise CliError(f"{flag} {text}: this is too long, it is at most {LONG_MAX} ms", USAGE_ERROR)
+    if found is not None:
+        return round(found)
     raise CliError(f"{flag} {text}: this is no duration; write 90s, 15m, 2h, 7d or PT1H30M", USAGE_ERROR)
 
 
@@ -35,9 +46,9 @@ def parse_time(flag: str, text: str, now_ms: int) -> int:
     Without a zone it is UTC, as in Kafka's tools (Utils.getDateTime). Raises CliError.
     """
     if text.isdecimal():
-        return int(text)
+        return check_time(flag, text, parse_decimal(text))
     if text.startswith("-"):
-        return now_ms - parse_duration(flag, text[1:])
+        return check_time(flag, text, now_ms - parse_duration(flag, text[1:]))
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -48,11 +59,28 @@ def parse_time(flag: str, text: str, now_ms: int) -> int:
         ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
-    return round(found.timestamp() * MS)
+    return check_time(flag, text, round((found - _EPOCH) / _ONE_MS))
+
+
+def check_time(flag: str, text: str, time_ms: int | None) -> int:
+    """Return the time that a flag stands for. Raises CliError if requests cannot have it.
+
+    To a broker negative ones mean the earliest or the latest offset, whatever was asked for.
+    """
+    if time_ms is None or not 0 <= time_ms <= LONG_MAX:
+        raise CliError(
+            f"{flag} {text}: a time is from 1970 on, and at most {LONG_MAX} ms behind that", USAGE_ERROR
+        )
+    return time_ms
 
 
 def format_time(time_ms: int) -> str:
-    """Return a time in UTC as `parse_time` reads it; - for none."""
+    """Return a time in UTC as `parse_time` reads it; - for none.
+
+    One behind the year 9999 stays a number of milliseconds: a producer may have written any.
+    """
     if time_ms < 0:
         return "-"
-    return datetime.fromtimestamp(time_ms / MS, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if time_ms > _LAST_MS:
+        return str(time_ms)
+    return (_EPOCH + time_ms * _ONE_MS).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -48,3 +48,21 @@ def test_times_are_read_as_they_are_written() -> None:
     assert format_time(NOON_MS + 7) == "2026-01-31T12:00:00.007Z"
     assert parse_time("--from", format_time(NOON_MS + 7), 0) == NOON_MS + 7
     assert format_time(-1) == "-"
+
+
+def test_a_time_behind_all_dates_stays_a_number() -> None:
+    last = format_time(253_402_300_799_999)
+    assert last == "9999-12-31T23:59:59.999Z"
+    assert format_time(parse_time("--from", last, 0)) == last
+    assert format_time(253_402_300_800_000) == "253402300800000"
+    assert format_time((1 << 63) - 1) == str((1 << 63) - 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["1969-12-31T23:59:59.998Z", "0001-01-01", "-1d", str(1 << 63), "-9999999999999999d"]
+)
+def test_times_that_no_request_has(text: str) -> None:
+    """To a broker -1 and -2 ms are the latest and the earliest offset."""
+    with pytest.raises(CliError, match=r"a time is from 1970 on|this is too long") as caught:
+        parse_time("--from", text, 5)
+    assert caught.value.exit_code == 2

@@ -1,0 +1,48 @@
+"""Numbers as flags have them: what fits the fields of a request. Without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from mpbroker.config.keys import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
+
+SHORT_MIN, SHORT_MAX = -(2**15), 2**15 - 1
+# Times in requests are 32 bits of milliseconds.
+SECONDS_MAX = INT_MAX // 1000
+
+
+def limited_to(low: float, high: float) -> Callable[[Any], Any]:
+    """Return a callback of an option that refuses a number, or one of several, below `low` or above `high`.
+
+    It refuses nan, which passes Typer's min and max. Those also stand in the help, where the limits of a type
+    help nobody.
+    """
+
+    def check(given: Any) -> Any:
+        for number in given if isinstance(given, (list, tuple)) else [given]:
+            if number is not None and not low <= number <= high:
+                raise typer.BadParameter(f"{number} is not from {low} to {high}.")
+        return given
+
+    return check
+
+
+PARTITION = limited_to(0, INT_MAX)
+PARTITION_OR_ALL = limited_to(-1, INT_MAX)
+INT = limited_to(INT_MIN, INT_MAX)
+LONG = limited_to(LONG_MIN, LONG_MAX)
+SHORT = limited_to(SHORT_MIN, SHORT_MAX)
+SECONDS = limited_to(0, SECONDS_MAX)
+
+
+def parse_decimal(text: str) -> int | None:
+    """Return the number that decimal digits say; None if there are others, or if it has more than 63 bits."""
+    digits = text.lstrip("0") if text.isdecimal() else ""
+    # Python refuses to parse thousands of digits.
+    if not text.isdecimal() or len(digits) > len(str(LONG_MAX)):
+        return None
+    number = int(digits or "0")
+    return number if number <= LONG_MAX else None
