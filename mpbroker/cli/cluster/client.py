@@ -307,6 +307,17 @@ def _topic(topic: m.MetadataResponse.MetadataResponseTopic) -> Topic:
     return Topic(topic.name or "", topic.is_internal, partitions, topic.error_code)
 
 
+def led(topic: Topic, partitions: Iterable[int], failed: list[Exception]) -> list[int]:
+    """Return those partitions that have a leader; add an error for each of the others.
+
+    One that is offline hides no other then, nor is it left out unsaid. One that is not there stays.
+    """
+    leaders = {partition.index: partition.leader for partition in topic.partitions}
+    offline = [number for number in partitions if leaders.get(number, 0) < 0]
+    failed += [without_leader(topic.name, number) for number in offline]
+    return [number for number in partitions if number not in offline]
+
+
 def by_leader(topic: Topic, values: Mapping[int, _Value]) -> dict[int, dict[int, _Value]]:
     """Split values known per partition by the broker that leads it."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mpbroker.cli.cluster.client import Client, Found, Topic
+from mpbroker.cli.cluster.client import Client, Found, Topic, led
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
@@ -34,7 +34,8 @@ def show(
 ) -> None:
     """Print where partitions begin and end, or their offset at a time; of all topics if none is named.
 
-    `committed`: a partition ends before the first open transaction. A topic that is not there hides no other.
+    `committed`: a partition ends before the first open transaction. A topic that is not there hides no other,
+    nor does a partition without a leader.
     """
     timestamp = None if at is None else parse_at(at, time.time_ns() // 1_000_000)
     isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
@@ -42,11 +43,13 @@ def show(
     rows: list[dict[str, Any]] = []
     with Client(where) as client:
         for topic in _topics(client, names, failed):
-            asked = _wanted(topic, partitions)
+            wanted = _wanted(topic, partitions)
+            asked = led(topic, wanted, failed)
             if timestamp is None:
-                rows += _ends(client, topic, asked, isolation)
+                rows += _ends(client, topic, wanted, asked, isolation)
             else:
-                rows += _at(client, topic, asked, timestamp, isolation, as_json=as_json)
+                found = client.offsets_at(topic, dict.fromkeys(asked, timestamp), isolation)
+                rows += [_at(topic.name, number, found.get(number), as_json=as_json) for number in wanted]
     print_rows(rows, as_json=as_json, nothing="no partitions")
     raise_all(failed)
 
@@ -64,44 +67,41 @@ def _topics(client: Client, names: Sequence[str], failed: list[Exception]) -> li
 
 
 def _wanted(topic: Topic, partitions: Sequence[int]) -> list[int]:
-    """Return partitions of a topic that were asked for, else those that have a leader."""
+    """Return partitions of a topic that were asked for, else all. Raises CliError."""
     there = [partition.index for partition in topic.partitions]
     if strange := [number for number in partitions if number not in there]:
         raise CliError(
             f"topic {topic.name} has no partition {strange[0]}, only 0 to {len(there) - 1}", USAGE_ERROR
         )
-    return list(partitions) or [partition.index for partition in topic.partitions if partition.leader >= 0]
+    return list(partitions) or there
 
 
-def _ends(client: Client, topic: Topic, asked: list[int], isolation: int) -> list[dict[str, Any]]:
+def _ends(
+    client: Client, topic: Topic, wanted: list[int], asked: list[int], isolation: int
+) -> list[dict[str, Any]]:
+    """Return where partitions begin and end; None where it was not asked, since there is no leader."""
     starts = client.offsets(topic, EARLIEST, asked)
     ends = client.offsets_at(topic, dict.fromkeys(asked, LATEST), isolation)
     return [
         {
             "topic": topic.name,
             "partition": number,
-            "earliest": starts[number],
-            "latest": ends[number].offset,
+            "earliest": starts.get(number),
+            "latest": ends[number].offset if number in ends else None,
         }
-        for number in asked
+        for number in wanted
     ]
 
 
-def _at(
-    client: Client, topic: Topic, asked: list[int], timestamp: int, isolation: int, *, as_json: bool
-) -> list[dict[str, Any]]:
-    """Return the first offset at or behind a time; None where no record is that late."""
-    found = client.offsets_at(topic, dict.fromkeys(asked, timestamp), isolation)
-    return [
-        {
-            "topic": topic.name,
-            "partition": number,
-            "offset": found[number].offset if found[number].offset >= 0 else None,
-            "timestamp": found[number].timestamp if as_json else _time(found[number]),
-        }
-        for number in asked
-    ]
+def _at(topic: str, partition: int, found: Found | None, *, as_json: bool) -> dict[str, Any]:
+    """Return the row of what was found at a time; its offset is None where no record is that late.
 
-
-def _time(found: Found) -> str:
-    return format_time(found.timestamp)
+    Both are None in the row of a partition without a leader.
+    """
+    time_ms = None if found is None else found.timestamp
+    return {
+        "topic": topic,
+        "partition": partition,
+        "offset": found.offset if found is not None and found.offset >= 0 else None,
+        "timestamp": time_ms if as_json or time_ms is None else format_time(time_ms),
+    }

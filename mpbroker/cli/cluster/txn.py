@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic, by_leader, only
+from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic, by_leader, led, only
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.errors import raise_all
 from mpbroker.cli.text.output import print_groups, print_json, print_rows
@@ -139,12 +139,17 @@ def _for_people(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_producers(where: ClusterAddress, name: str, partitions: Sequence[int], *, as_json: bool) -> None:
-    """Print the producers that partitions of a topic remember. Raises ApiFailed."""
+    """Print the producers that partitions of a topic remember. Raises CliError, ApiFailed.
+
+    A partition without a leader hides those of no other.
+    """
+    failed: list[Exception] = []
     with Client(where) as client:
         topic = client.topic(name)
+        asked = led(topic, partitions or [part.index for part in topic.partitions], failed)
         rows = [
             _row_of_producer(name, number, producer)
-            for number, found in sorted(producers(client, topic, partitions).items())
+            for number, found in sorted(producers(client, topic, asked).items())
             for producer in found
         ]
     if not as_json:
@@ -152,13 +157,13 @@ def describe_producers(where: ClusterAddress, name: str, partitions: Sequence[in
         # Each row has the topic of the command.
         rows = [{key: value for key, value in row.items() if key != "topic"} for row in rows]
     print_rows(rows, as_json=as_json, nothing="no producers")
+    raise_all(failed)
 
 
-def producers(client: Client, topic: Topic, partitions: Sequence[int] = ()) -> dict[int, list[Producer]]:
-    """Return the producers of partitions, of all that have a leader if none is named. Raises ApiFailed."""
-    asked = list(partitions) or [part.index for part in topic.partitions if part.leader >= 0]
+def producers(client: Client, topic: Topic, partitions: Sequence[int]) -> dict[int, list[Producer]]:
+    """Return the producers of partitions. Raises CliError, ApiFailed."""
     found: dict[int, list[Producer]] = {}
-    for leader, mine in by_leader(topic, dict.fromkeys(asked, None)).items():
+    for leader, mine in by_leader(topic, dict.fromkeys(partitions, None)).items():
         one = m.DescribeProducersRequest.TopicRequest(topic.name, list(mine))
         response: m.DescribeProducersResponse = client.cluster.ask(leader, m.DescribeProducersRequest([one]))
         for part in (part for answer in response.topics for part in answer.partitions):
@@ -187,12 +192,14 @@ def find_hanging(where: ClusterAddress, names: Sequence[str], timeout: str, *, a
     """Print open transactions that are older than any may be and that no coordinator knows."""
     limit_ms = parse_duration("--max-transaction-timeout", timeout) + PATIENCE_WITH_COORDINATORS_MS
     before_ms = time.time_ns() // 1_000_000 - limit_ms
+    failed: list[Exception] = []
     with Client(where) as client:
         topics = [client.topic(name) for name in names] or client.topics()
+        asked = {one.name: led(one, [part.index for part in one.partitions], failed) for one in topics}
         old = [
             _row_of_producer(topic.name, number, producer)
             for topic in topics
-            for number, found in sorted(producers(client, topic).items())
+            for number, found in sorted(producers(client, topic, asked[topic.name]).items())
             for producer in found
             if producer.current_txn_start_offset >= 0 and producer.last_timestamp < before_ms
         ]
@@ -202,6 +209,7 @@ def find_hanging(where: ClusterAddress, names: Sequence[str], timeout: str, *, a
         if not as_json:
             row["last_timestamp"] = format_time(row["last_timestamp"])
     print_rows(rows, as_json=as_json, nothing="no hanging transactions")
+    raise_all(failed)
 
 
 def hanging(old: Iterable[dict[str, Any]], ongoing: set[tuple[int, str, int]]) -> list[dict[str, Any]]:

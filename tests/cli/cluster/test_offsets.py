@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 
 from mpbroker.cli.text.times import format_time
 from mpbroker.testing import Broker
+from tests.support.fake_broker import FakeBroker
 from tests.support.own_cli import OwnCli
 
 FIRST_MS = 1_700_000_000_000
@@ -62,6 +63,32 @@ def test_an_offset_at_a_time(
     assert (row["offset"], row["timestamp"]) == (offset, timestamp)
     (line,) = [words for words in cli("offsets", topic, "--time", time).table if words[:2] == [topic, "0"]]
     assert line[2:] == ["-" if offset is None else str(offset), format_time(timestamp)]
+
+
+def test_a_time_that_no_date_says_is_a_number(cli: OwnCli, topic: str) -> None:
+    far_ms = 1 << 60
+    cli("topic", "alter", topic, "-c", f"message.timestamp.after.max.ms={far_ms}")
+    producer = Producer({"bootstrap.servers": cli.bootstrap})
+    producer.produce(topic, b"x", partition=1, timestamp=far_ms)
+    assert producer.flush() == 0
+    assert cli("offsets", topic, "--time", "max-timestamp").table[1:] == [
+        [topic, "0", "9", format_time(FIRST_MS + 9000)],
+        [topic, "1", "0", str(far_ms)],
+    ]
+
+
+def test_a_partition_that_is_offline_hides_no_other(broker: FakeBroker) -> None:
+    cli = OwnCli(broker.address)
+    cli("topic", "create", "orders", "--partitions", "2")
+    broker.offline.add(("orders", 0))
+    why = "mpbroker: partition orders-0: it has no leader"
+    for words in ((), ("-p", "0", "-p", "1")):
+        said = cli("offsets", "orders", *words, code=1)
+        assert said.table[1:] == [["orders", "0", "-", "-"], ["orders", "1", "0", "0"]]
+        assert said.err.startswith(why)
+        assert said.err.count("\n") == 1
+    said = cli("offsets", "--time", "latest", "--json", code=1)
+    assert [(row["offset"], row["timestamp"]) for row in said.json] == [(None, None), (0, -1)]
 
 
 def test_committed_records_end_before_an_open_transaction(cli: OwnCli, topic: str) -> None:

@@ -17,6 +17,7 @@ from mpbroker.records.batch import assign_producer
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
 from mpbroker.testing import Broker
+from tests.support.fake_broker import FakeBroker
 from tests.support.own_cli import OwnCli
 
 LONG_AGO_MS = 1_700_000_000_000
@@ -137,6 +138,16 @@ def test_a_hanging_transaction_is_found_and_aborted(mpbroker_own_broker: Broker,
     assert said.out == f"aborted the transaction of producer {producer_id} in t-1\n"
     assert committed_ends(cli, "t") == [0, 2]
     assert cli("txn", "find-hanging").out == "no hanging transactions\n"
+
+
+def test_a_partition_that_is_offline_is_said(broker: FakeBroker) -> None:
+    cli = OwnCli(broker.address)
+    cli("topic", "create", "orders")
+    broker.offline.add(("orders", 0))
+    for words in (("describe-producers", "orders"), ("find-hanging",)):
+        said = cli("txn", *words, code=1)
+        assert said.out.startswith("no ")
+        assert said.err.startswith("mpbroker: partition orders-0: it has no leader")
 
 
 def test_what_a_coordinator_has_open_does_not_hang() -> None:
