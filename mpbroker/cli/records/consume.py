@@ -19,6 +19,7 @@ from mpbroker.client.backoff import monotonic_ms
 from mpbroker.client.errors import ApiFailed
 from mpbroker.client.group_member import GroupMember, quietly_leave
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.protocol.printable import printable
 from mpbroker.reading.committed import AbortedRange, from_fetch
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
@@ -209,18 +210,37 @@ class Consumer:
             self._client.cluster.rest(MAX_WAIT_MS)
             return []
         fetched = self._client.fetch(self._topic, wanted, MAX_WAIT_MS, self._settings.isolation)
+        served = []
         for part in fetched:
             if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise self._out_of_range(part.partition)
+                if self._settings.group is None:
+                    raise self._out_of_range(part.partition)
+                self._reset(part.partition)
+                continue
             if part.error_code == ErrorCode.CORRUPT_MESSAGE:
                 # A retry does not mend that. Kafka's consumer stops there too.
                 raise self._damaged(part.partition, "the broker cannot read it (CORRUPT_MESSAGE)")
             if part.error_code:
                 raise ApiFailed(self._where(part.partition), part.error_code)
-        return fetched
+            served.append(part)
+        return served
 
     def _look_up_leaders(self) -> None:
         self._topic = self._client.topic(self._settings.topic)
+
+    def _reset(self, partition: int) -> None:
+        """Begin where -o says, as auto.offset.reset has Kafka's consumers do.
+
+        Retention has removed what the group comes to next. Nobody can read that any more.
+        """
+        start = self._settings.start
+        was = self._where(partition)
+        self._positions |= self.first_positions(start, [partition])
+        told = (
+            f"{was}: no such offset any more; group {self._settings.group} goes on at the {start.kind}, "
+            f"offset {self._positions[partition]} (-o beginning or end)"
+        )
+        print(f"mpbroker: {printable(told)}", file=sys.stderr)
 
     def _out_of_range(self, partition: int) -> CliError:
         """Make an error that names the offsets there are.

@@ -184,6 +184,25 @@ def test_a_group_goes_on_where_it_was(cli: OwnCli, mpbroker_topics: Callable[...
     assert (left["state"], left["members"]) == ("Empty", [])
 
 
+@pytest.mark.parametrize(("place", "left"), [("beginning", "3\n4\n"), ("end", "")])
+def test_a_group_that_retention_has_overtaken_goes_on(
+    cli: OwnCli, mpbroker_topic: str, place: str, left: str
+) -> None:
+    topic = group = mpbroker_topic
+    cli.produce(topic, [str(number) for number in range(5)])
+    assert cli("consume", topic, "--group", group, "--from-beginning", "-n", "1").out == "0\n"
+    cli("topic", "delete-records", topic, "--before", "3", "--yes")
+    said = cli("consume", topic, "--group", group, "-o", place, "-e")
+    assert said.out == left
+    at = 3 if left else 5
+    assert said.err == (
+        f"mpbroker: {topic}-0 at offset 1: no such offset any more; group {group} goes on at the {place}, "
+        f"offset {at} (-o beginning or end)\n"
+    )
+    assert offsets(cli, group) == {0: 5}
+    assert cli("consume", topic, "--group", group, "-e").err == "", "it is committed"
+
+
 @contextmanager
 def running(cli: OwnCli, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "MPBROKER_BOOTSTRAP_SERVER": cli.bootstrap, "PYTHONPATH": str(ROOT)}
