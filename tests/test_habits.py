@@ -82,8 +82,9 @@ NARROW = {
         *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "records", "metrics", "client")),
         *("mpbroker.exporter", "mpbroker.reading.committed", "mpbroker.cli"),
     ),
-    "mpbroker.testing": tuple(
-        f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "client", "supervisor")
+    "mpbroker.testing": (
+        "shm.region",
+        *(f"mpbroker.{room}" for room in ("config", "ipc", "protocol", "client", "supervisor")),
     ),
     "mpbroker.reading": (
         "shm",

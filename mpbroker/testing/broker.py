@@ -24,6 +24,7 @@ import msgspec
 from mpbroker.config.listeners import reachable
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing.errors import BrokerFailed
+from mpbroker.testing.leftovers import new_name, sweep
 
 if TYPE_CHECKING:
     from mpbroker.testing.faults import Fault
@@ -392,7 +393,6 @@ class Broker:
         if pointer is None:
             raise BrokerFailed(f"the broker has written no mpbroker.json into {self.log_dir}")
         self._bound = pointer.listeners
-        atexit.register(self._at_exit, os.getpid())
 
     def _kill_processes(self) -> int:
         """Kill what still runs of it and wait until all has ended; return the exit code of the supervisor."""
@@ -415,7 +415,6 @@ class Broker:
         if self._notices is not None:
             self._notices.close()
             self._notices = None
-        atexit.unregister(self._at_exit)
         return code
 
     def _at_exit(self, owner: int) -> None:
@@ -425,10 +424,16 @@ class Broker:
             self._remove_directories()
 
     def _name_directories(self) -> None:
-        """Name directories, and make the file of the log, unless an earlier start has left them."""
+        """Name directories, and make the file of the log, unless an earlier start has left them.
+
+        Whatever comes before `_remove_directories`, they go when this process ends.
+        """
         if self._directory is None or self._memory is None:
-            name = f"mpbroker-testing-{secrets.token_hex(8)}"
-            self._directory, self._memory = Path(tempfile.gettempdir(), name), MEMORY / name
+            temporary = Path(tempfile.gettempdir())
+            sweep((temporary, MEMORY))
+            name = new_name()
+            self._directory, self._memory = temporary / name, MEMORY / name
+            atexit.register(self._at_exit, os.getpid())
             self._log = tempfile.TemporaryFile()  # noqa: SIM115
 
     def _remove_directories(self) -> None:
@@ -437,6 +442,7 @@ class Broker:
                 shutil.rmtree(directory, ignore_errors=True)
         self._directory = self._memory = None
         self._bound = {}
+        atexit.unregister(self._at_exit)
 
 
 def _text(value: object) -> str:

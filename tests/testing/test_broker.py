@@ -28,6 +28,15 @@ broker = Broker()
     sys.stdin.read()
     {then}
 """
+# One that is killed while its broker does not run.
+KILLED_OWNER = """
+import os, signal
+from mpbroker.testing import Broker
+broker = Broker().start()
+broker.kill()
+print(broker._memory, broker._directory, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -194,13 +203,23 @@ def test_a_stopped_broker_says_so() -> None:
 @pytest.mark.parametrize(
     ("start", "then", "end"),
     [
+        ("if broker.start():", "broker.kill(); sys.exit(5)", lambda owner: owner.stdin.close()),
+        ("if broker.start():", "broker.stop(keep=True); sys.exit(6)", lambda owner: owner.stdin.close()),
         ("with broker:", "", lambda owner: owner.kill()),
         ("with broker:", "", lambda owner: owner.send_signal(signal.SIGINT)),
         ("with broker:", "raise ValueError", lambda owner: owner.stdin.close()),
         ("if broker.start():", "sys.exit(3)", lambda owner: owner.stdin.close()),
         ("if broker.start():", "os._exit(4)", lambda owner: owner.stdin.close()),
     ],
-    ids=["SIGKILL", "KeyboardInterrupt", "an error", "exit without stop", "abrupt exit"],
+    ids=[
+        "after kill",
+        "after stop(keep=True)",
+        "SIGKILL",
+        "KeyboardInterrupt",
+        "an error",
+        "exit without stop",
+        "abrupt exit",
+    ],
 )
 def test_a_broker_ends_with_its_test(start: str, then: str, end: Callable[..., object]) -> None:
     source = OWNER.format(start=start, then=then)
@@ -222,6 +241,17 @@ def test_a_broker_ends_with_its_test(start: str, then: str, end: Callable[..., o
     assert Path(memory).parent == MEMORY
     assert not Path(memory).exists()
     assert not Path(directory).exists()
+
+
+def test_the_next_start_removes_what_a_killed_owner_has_left() -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED_OWNER], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    memory, directory = done.stdout.decode().split()
+    assert Path(memory).is_dir()
+    assert Path(directory).is_dir()
+    with Broker():
+        assert not Path(memory).exists()
+        assert not Path(directory).exists()
 
 
 def _group(leader: int) -> list[int]:
