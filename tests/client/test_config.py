@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.client.config import ClientConfig, from_properties
+from mpbroker.client.config import ClientConfig, from_properties, parse_servers
 from mpbroker.client.errors import ConfigError
 
 
@@ -103,3 +103,23 @@ def test_secrets_are_not_shown() -> None:
     )
     assert config.sasl_password == "se-cret"
     assert "se-cret" not in f"{config!r} {config}"
+
+
+@pytest.mark.parametrize(
+    ("address", "parsed"),
+    [
+        ("h:1", ("h", 1)),
+        ("h", ("h", 9092)),
+        ("[::1]:5", ("::1", 5)),
+        ("[::1]", ("::1", 9092)),
+        ("unix:/run/k.sock", ("unix:/run/k.sock", 0)),
+    ],
+)
+def test_servers(address: str, parsed: tuple[str, int]) -> None:
+    assert parse_servers(address) == [parsed]
+
+
+@pytest.mark.parametrize("address", ["", ":1", "h:0", "h:70000", "h:x", "unix:k.sock"])
+def test_what_is_no_server(address: str) -> None:
+    with pytest.raises(ConfigError, match="is not HOST:PORT"):
+        parse_servers(address)

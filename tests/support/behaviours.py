@@ -40,7 +40,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("handlers/transaction_apis", "quotas/apis"),
     ),
     "a rule that several modules keep together": (
-        *("cli/records/parts", "coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
+        *("coordinator/request_paths", "handlers/busy_slots", "handlers/deleted_files"),
         *(
             "handlers/bounds",
             "handlers/heavy",
