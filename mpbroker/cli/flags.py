@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.text.numbers import SECONDS
+from mpbroker.config.environment import BOOTSTRAP_SERVER
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
@@ -21,7 +22,7 @@ Bootstrap = Annotated[
         "--bootstrap-server",
         "-b",
         metavar="HOST:PORT",
-        envvar="MPBROKER_BOOTSTRAP_SERVER",
+        envvar=BOOTSTRAP_SERVER,
         help="Where the broker is; or unix:/path.",
     ),
 ]

@@ -13,14 +13,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from mpbroker.cli.app import App
+from mpbroker.config.environment import VARIABLES
 from mpbroker.config.version import VERSION
 
-ENVIRONMENT = {
-    "MPBROKER_BOOTSTRAP_SERVER": "The broker, for commands with --bootstrap-server: HOST:PORT or unix:/path.",
-    "MPBROKER_RUNTIME_DIR": "The directory of a broker's control socket: where serve makes it, and where ctl "
-    "and log scrub look for it.",
-    "MPBROKER_LOG_LEVEL": "What a broker logs: DEBUG, INFO, WARNING or ERROR.",
-}
 EXIT_STATUS = {
     "0": "All is done.",
     "1": "It could not be done, or not all of it; trying again may help.",
@@ -44,7 +39,7 @@ def page(app: App) -> str:
     ]
     for path, command in _commands((), root):
         lines += _section(path, command)
-    lines += [".SH ENVIRONMENT", *_list(ENVIRONMENT), ".SH EXIT STATUS", *_list(EXIT_STATUS)]
+    lines += [".SH ENVIRONMENT", *_list(VARIABLES), ".SH EXIT STATUS", *_list(EXIT_STATUS)]
     return "\n".join(lines) + "\n"
 
 

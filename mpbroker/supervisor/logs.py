@@ -17,12 +17,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from mpbroker.config.environment import LOG_FORMAT, LOG_LEVEL
 from mpbroker.ipc.log_levels import ALL, LOGGERS, given_level, inherited_words
 from mpbroker.protocol.printable import printable, shortened
 from shm.word import Words
 
-LEVEL_VARIABLE = "MPBROKER_LOG_LEVEL"
-FORMAT_VARIABLE = "MPBROKER_LOG_FORMAT"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 # A request has names of up to 32,767 bytes, and many of them.
@@ -102,9 +101,9 @@ def _priority(level: int) -> int:
 
 def wanted_level(environment: Mapping[str, str]) -> str:
     """Return the level that the environment asks for. Raises ValueError if there is no such level."""
-    text = environment.get(LEVEL_VARIABLE, "INFO")
+    text = environment.get(LOG_LEVEL, "INFO")
     if text.upper() not in LEVELS:
-        raise ValueError(f"{LEVEL_VARIABLE}={text}: the level is one of {', '.join(LEVELS)}")
+        raise ValueError(f"{LOG_LEVEL}={text}: the level is one of {', '.join(LEVELS)}")
     return text.upper()
 
 
@@ -113,11 +112,11 @@ def wanted_format(environment: Mapping[str, str], flag: str | None = None) -> Lo
 
     Raises ValueError if there is no such format.
     """
-    text = environment.get(FORMAT_VARIABLE) or LogFormat.TEXT if flag is None else flag
+    text = environment.get(LOG_FORMAT) or LogFormat.TEXT if flag is None else flag
     try:
         return LogFormat(text)
     except ValueError:
-        origin = FORMAT_VARIABLE if flag is None else "--log-format"
+        origin = LOG_FORMAT if flag is None else "--log-format"
         raise ValueError(f"{origin}={text}: the format is one of {', '.join(LogFormat)}") from None
 
 

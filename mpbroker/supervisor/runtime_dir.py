@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.environment import RUNTIME_DIR
 from mpbroker.config.listeners import PATH_BYTES_MAX, Listener
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
 from mpbroker.ipc.process import FatalError
@@ -165,4 +166,4 @@ def remove(directory: Path) -> None:
 
 def _named() -> str:
     """Return the directory that the operator or systemd named, or ""."""
-    return os.environ.get("MPBROKER_RUNTIME_DIR") or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    return os.environ.get(RUNTIME_DIR) or os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
+from mpbroker.config.environment import RUNTIME_DIR
 from mpbroker.config.listeners import reachable
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing.errors import BrokerFailed
@@ -346,7 +347,7 @@ class Broker:
         self._notices.bind(f"\0{notices}")
         environment = {
             **os.environ,
-            "MPBROKER_RUNTIME_DIR": str(self._memory),
+            RUNTIME_DIR: str(self._memory),
             "NOTIFY_SOCKET": f"@{notices}",
         }
         # A session of its own: the keys of a terminal are for the test, and one signal reaches all of it.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from mpbroker.cli.main import app
 from mpbroker.cli.manual import page
+from mpbroker.config.environment import VARIABLES
 from tests.support.own_cli import OwnCli
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_command_and_flag_is_in_the_page() -> None:
@@ -21,6 +25,21 @@ def test_every_command_and_flag_is_in_the_page() -> None:
     assert set(get_command(app).commands) == {name.split()[0].replace("\\", "") for name in sections}  # type: ignore[attr-defined]
     assert "\n.B \\-\\-to\\-earliest\n" in text
     assert "\n.B 130\n" in text
+
+
+def test_the_page_has_each_environment_variable_that_the_code_reads() -> None:
+    sources = {path: path.read_text() for path in (ROOT / "mpbroker").rglob("*.py")}
+    table = sources.pop(ROOT / "mpbroker/config/environment.py")
+    named = {word for text in sources.values() for word in re.findall(r"\bMPBROKER_[A-Z_]+", text)}
+    assert named <= set(VARIABLES)
+    # Who reads one does so by its constant: no quoted name is left, and no constant is for nothing.
+    assert [path for path, text in sources.items() if re.search(r"[\"']MPBROKER_[A-Z_]+[\"']", text)] == []
+    for constant, variable in re.findall(r'^(\w+): Final = "(\w+)"$', table, re.MULTILINE):
+        assert variable in VARIABLES
+        uses = [text for text in sources.values() if "config.environment import" in text]
+        # One time is the import.
+        assert any(len(re.findall(rf"\b{constant}\b", text)) > 1 for text in uses), constant
+        assert f"\n.B {variable}\n" in page(app)
 
 
 @pytest.mark.process

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.config.environment import RUNTIME_DIR
 from mpbroker.config.listeners import port_of
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, has_broker, is_locked, read_pointer
@@ -46,7 +47,7 @@ def by_log_dirs(log_dirs: str | None) -> ControlClient:
 
     `log_dirs` is what --log-dirs says; None: ./data. Raises CliError.
     """
-    if runtime_dir := os.environ.get("MPBROKER_RUNTIME_DIR"):
+    if runtime_dir := os.environ.get(RUNTIME_DIR):
         return ControlClient(Path(runtime_dir))
     directory = Path((log_dirs or "data").split(",")[0].strip())
     path = directory / POINTER_NAME
@@ -123,7 +124,7 @@ def listening_owners(port: int, tables: tuple[str, ...] = ("/proc/net/tcp", "/pr
 
 
 def _runtime_dirs() -> Iterator[Path]:
-    named = os.environ.get("MPBROKER_RUNTIME_DIR")
+    named = os.environ.get(RUNTIME_DIR)
     if named:
         yield Path(named)
     for pattern in PLACES:
@@ -136,6 +137,6 @@ def _no_directory(directory: Path, log_dirs: str | None, why: str) -> CliError:
     given = "--log-dirs: " if log_dirs else "no broker is running here: "
     return CliError(
         f"{given}{directory.absolute()} {why}; name the broker's data directory with --log-dirs, or set "
-        "MPBROKER_RUNTIME_DIR",
+        f"{RUNTIME_DIR}",
         USAGE_ERROR if log_dirs else RUNTIME_ERROR,
     )

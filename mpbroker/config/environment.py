@@ -1,0 +1,16 @@
+"""The environment variables of mpbroker, and what each is for. `mpbroker man` prints them."""
+
+from typing import Final
+
+BOOTSTRAP_SERVER: Final = "MPBROKER_BOOTSTRAP_SERVER"
+RUNTIME_DIR: Final = "MPBROKER_RUNTIME_DIR"
+LOG_LEVEL: Final = "MPBROKER_LOG_LEVEL"
+LOG_FORMAT: Final = "MPBROKER_LOG_FORMAT"
+
+VARIABLES: Final = {
+    BOOTSTRAP_SERVER: "The broker, for commands with --bootstrap-server: HOST:PORT or unix:/path.",
+    RUNTIME_DIR: "The directory of a broker's control socket: where serve makes it, and where ctl and "
+    "log scrub look for it.",
+    LOG_LEVEL: "What a broker logs: DEBUG, INFO, WARNING or ERROR.",
+    LOG_FORMAT: "Lines of a broker's log, for serve without --log-format: text or json.",
+}
