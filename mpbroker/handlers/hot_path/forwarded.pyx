@@ -15,14 +15,16 @@ cdef extern from "<string.h>" nogil:
     size_t strnlen(const char *text, size_t most)
 
 cdef enum:
-    CLIENT_ID_AT = 12           # position in a frame: i16 length, then the text
-    # of a call, without its texts and body
+    # In a frame an i16 stands there, the length of the client id, and then its text.
+    CLIENT_ID_AT = 12
+    # A call has no more beside its host, client id and body.
     CALL_BYTES = 96
-    # of a response frame's size and header
+    # The size, the correlation id and the tagged fields before the body of a response have no more.
     HEADER_BYTES = 9
-    MOST_CODES = 16             # error codes of a response that are counted here
+    # A fixmap has no more error codes. A response with more of them has a longer map, and is Python's.
+    MOST_CODES = 15
 
-    # msgpack
+    # Types of msgpack: the first byte of each.
     FIXMAP = 0x80
     FIXSTR = 0xA0
     FIXSTR_MOST = 31
@@ -200,10 +202,10 @@ cdef inline int take_number(Cursor *c) noexcept nogil:
 cdef inline void take_codes(Cursor *c, Codes *codes) noexcept nogil:
     cdef const uint8_t *p = take(c, 1)
     cdef int i
-    if p == NULL or not FIXMAP <= p[0] <= (FIXMAP | (MOST_CODES - 1)):
+    if p == NULL or not FIXMAP <= p[0] <= FIXMAP + MOST_CODES:
         c.at = NULL
         return
-    codes.count = p[0] & (MOST_CODES - 1)
+    codes.count = p[0] - FIXMAP
     for i in range(codes.count):
         codes.code[i] = take_number(c)
         codes.times[i] = <uint32_t>take_number(c)
