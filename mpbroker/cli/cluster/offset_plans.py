@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.cli.text.numbers import parse_decimal
 from mpbroker.client.consumer_protocol import TopicPartition
 
 Plan: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
@@ -74,7 +75,8 @@ def _entry(fields: list[str], where: str, groups: Sequence[str]) -> tuple[str, T
 
 
 def _is_up_to(text: str, most: int) -> bool:
-    return text.isascii() and text.isdecimal() and int(text) <= most
+    number = parse_decimal(text)
+    return text.isascii() and number is not None and number <= most
 
 
 def text_of(rows: Iterable[tuple[str, str, int, int]], *, with_groups: bool) -> str:

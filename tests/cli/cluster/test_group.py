@@ -190,6 +190,7 @@ def test_offsets_of_all_groups_are_reset() -> None:
         ("t,0\n", "g", "line 1: 't,0' is not topic,partition,offset or"),
         ("t,0,-1\n", "g", "line 1: 't,0,-1' is not topic,partition,offset or"),
         (f"t,0,{1 << 63}\n", "g", "is not topic,partition,offset or"),
+        (f"t,0,{'9' * 5000}\n", "g", "is not topic,partition,offset or"),
         ("GROUP,TOPIC,PARTITION,NEW-OFFSET\n", "g", "line 1: 'GROUP,TOPIC,PARTITION,NEW-OFFSET' is not"),
         ("t,0,1\n", "g h", "line 1: topic,partition,offset does not say of which group"),
         ("g,t,0,1\ng,t,0,2\n", "g", "line 2: t-0 of group g has offset 1 in a line above"),
