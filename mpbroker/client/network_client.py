@@ -15,6 +15,7 @@ import os
 import random
 import select
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -85,6 +86,7 @@ class NetworkClient:
         # Something happened that a poll does not sleep on: a node became ready or was lost, or a wakeup.
         self._stirred = False
         self._epoll = epoll()
+        self._wakeup_lock = threading.Lock()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wakeup, select.EPOLLIN)
 
@@ -165,8 +167,13 @@ class NetworkClient:
         return sum(len(node.connection.in_flight) for node in nodes if node.connection is not None)
 
     def wakeup(self) -> None:
-        """End the wait of `poll`, or of the next one. May be called from any thread."""
-        os.eventfd_write(self._wakeup, 1)
+        """End the wait of `poll`, or of the next one. May be called from any thread, also of a closed client.
+
+        Nobody writes to a descriptor that is closed: its number may be another file's by then.
+        """
+        with self._wakeup_lock:
+            if self._wakeup >= 0:
+                os.eventfd_write(self._wakeup, 1)
 
     def close(self) -> None:
         """Close all connections; the client cannot be used afterwards."""
@@ -174,7 +181,9 @@ class NetworkClient:
             connection.close()
         self._by_fd.clear()
         self._epoll.close()
-        os.close(self._wakeup)
+        with self._wakeup_lock:
+            os.close(self._wakeup)
+            self._wakeup = -1
 
     def _connect(self, node: Node, now_ms: float) -> None:
         known = self._nodes.get(node.id)

@@ -420,6 +420,17 @@ def test_a_wakeup_from_another_thread() -> None:
         assert time.monotonic() - began >= 0.04
 
 
+def test_a_wakeup_of_a_closed_client_writes_to_no_file_of_others() -> None:
+    client = NetworkClient([("here", 1)], ClientConfig())
+    client.close()
+    # It has the number of the descriptor that was closed.
+    with closing(NetworkClient([("here", 1)], ClientConfig())) as other:
+        client.wakeup()
+        began = time.monotonic()
+        other.poll(50)
+        assert time.monotonic() - began >= 0.04
+
+
 def test_closing_leaves_no_file_open() -> None:
     before = open_files()
     rig = Rig()
