@@ -5,7 +5,6 @@ Without a console `/` has a line about each.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -14,6 +13,7 @@ import msgspec
 from mpbroker.exporter.console_door import ConsoleDoor
 from mpbroker.exporter.exposition import CONTENT_TYPE
 from mpbroker.exporter.http_server import Receive, Scope, Send
+from mpbroker.exporter.page_text import PageText
 
 TEXT: Final = "text/plain; charset=utf-8"
 # What a scrape answers while the broker has no page, such as while it stops.
@@ -36,7 +36,7 @@ class App:
 
     def __init__(
         self,
-        page: Callable[[], Awaitable[bytes | None]],
+        page: Callable[[], Awaitable[PageText | None]],
         problems: Callable[[], list[str]],
         silent: Callable[[], list[str]],
         console: ConsoleDoor | None = None,
@@ -69,11 +69,13 @@ class App:
         if page is None:
             await _answer(scope, send, UNAVAILABLE, b"there are no metrics now; the broker's log says why\n")
             return
-        if _accepts_gzip(scope):
-            zipped = gzip.compress(page, 1)
-            await _answer(scope, send, 200, zipped, ("content-encoding", "gzip"), kind=CONTENT_TYPE)
-        else:
-            await _answer(scope, send, 200, page, kind=CONTENT_TYPE)
+        varies = ("vary", "accept-encoding")
+        if not _accepts_gzip(scope):
+            await _answer(scope, send, 200, page.plain, varies, kind=CONTENT_TYPE)
+            return
+        # Nothing is zipped to tell its length alone (RFC 9110, 9.3.2).
+        zipped = None if scope["method"] == "HEAD" else await page.zipped()
+        await _answer(scope, send, 200, zipped, varies, ("content-encoding", "gzip"), kind=CONTENT_TYPE)
 
 
 async def _state(scope: Scope, send: Send, name: str, problems: list[str]) -> None:
@@ -94,15 +96,17 @@ def _accepts_gzip(scope: Scope) -> bool:
 
 
 async def _answer(
-    scope: Scope, send: Send, status: int, body: bytes, *headers: tuple[str, str], kind: str = TEXT
+    scope: Scope, send: Send, status: int, body: bytes | None, *headers: tuple[str, str], kind: str = TEXT
 ) -> None:
+    """Answer with a body; None: that of a HEAD, whose length is not known."""
     all_headers = [
         ("content-type", kind),
-        ("content-length", str(len(body))),
         ("cache-control", "no-store"),
         ("x-content-type-options", "nosniff"),
         *headers,
     ]
+    if body is not None:
+        all_headers.append(("content-length", str(len(body))))
     await send(
         {
             "type": "http.response.start",
@@ -110,4 +114,5 @@ async def _answer(
             "headers": [(name.encode(), text.encode()) for name, text in all_headers],
         }
     )
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+    sent = b"" if body is None or scope["method"] == "HEAD" else body
+    await send({"type": "http.response.body", "body": sent})

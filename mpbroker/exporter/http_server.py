@@ -225,6 +225,8 @@ class _Connection:
         body = message.get("body", b"")
         for at in range(0, len(body), PIECE_BYTES):
             await self._write(self._http.send(h11.Data(data=body[at : at + PIECE_BYTES])) or b"")
+            # A client that takes all at once would let nobody else get on meanwhile.
+            await asyncio.sleep(0)
         if not message.get("more_body", False):
             await self._write(self._http.send(h11.EndOfMessage()) or b"")
 

@@ -1,7 +1,8 @@
 """The page of metrics for Prometheus: one look at the counters, at /proc and at what groups have committed.
 
 Whoever asks while a page is being made, or shortly after, gets that page: asking often must not take a
-processor away from clients.
+processor away from clients. A large page takes a second, so a thread makes it, and the event loop answers
+others meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 from mpbroker.exporter import kafka_metrics, mpbroker_metrics, partition_metrics
 from mpbroker.exporter.committed_offsets import CommittedOffsets
 from mpbroker.exporter.exposition import Page
+from mpbroker.exporter.page_text import PageText
 from mpbroker.exporter.processes import ProcessLooker
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.process import ProcessContext
@@ -21,8 +23,6 @@ from mpbroker.metrics import snapshot
 from mpbroker.metrics.families import View
 from mpbroker.metrics.snapshot import Snapshot
 
-# A page that took a second to make is given out for three more.
-FRESH_FACTOR: Final = 3.0
 # After a failure nothing is tried, and logged, for so long.
 FAILURE_PAUSE_S: Final = 1.0
 # Rates and shares of time are of at least so long a time.
@@ -45,30 +45,34 @@ class MetricsPage:
         self._looker = ProcessLooker()
         self._before: Snapshot | None = None
         self._between: Snapshot | None = None
+        # What groups have committed is either read or written into a page.
         self._following = asyncio.Lock()
-        self._making: asyncio.Task[Page | None] | None = None
-        self._page: bytes | None = None
-        self._fresh_until = 0.0
+        self._making: asyncio.Task[tuple[Page, PageText] | None] | None = None
+        self._text: PageText | None = None
+        self._failed_until = 0.0
         self._took_s = 0.0
 
-    async def fresh(self) -> bytes | None:
+    async def fresh(self) -> PageText | None:
         """Return a page that is fresh enough; None if it cannot be made, and then the log says why."""
-        if time.monotonic() < self._fresh_until:
-            return self._page
+        if self._text is not None and time.monotonic() < self._text.fresh_until:
+            return self._text
+        if time.monotonic() < self._failed_until:
+            return None
         # A client that goes away ends nobody else's page.
-        await asyncio.shield(self._making or self._begin())
-        return self._page
+        made = await asyncio.shield(self._making or self._begin())
+        return None if made is None else made[1]
 
     async def samples(self) -> Page | None:
         """Return a page of now with its samples, behind one that is being made; None if it cannot be made."""
         while self._making is not None:
             await asyncio.shield(self._making)
-        return await asyncio.shield(self._begin())
+        made = await asyncio.shield(self._begin())
+        return None if made is None else made[0]
 
     def close(self) -> None:
         self.committed.close()
 
-    def _begin(self) -> asyncio.Task[Page | None]:
+    def _begin(self) -> asyncio.Task[tuple[Page, PageText] | None]:
         self._making = asyncio.create_task(self._make())
         self._making.add_done_callback(self._made)
         return self._making
@@ -76,43 +80,47 @@ class MetricsPage:
     def _made(self, _: object) -> None:
         self._making = None
 
-    async def _make(self) -> Page | None:
+    async def _make(self) -> tuple[Page, PageText] | None:
         began = time.monotonic()
-        waited_s = 0.0
         try:
-            now = snapshot.take(self._memory.public)
+            now = await asyncio.to_thread(snapshot.take, self._memory.public)
             follows = time.monotonic()
             await self.follow_offsets(now)
             waited_s = time.monotonic() - follows
-            page = self._written(now)
-            self._page = page.text()
+            async with self._following:
+                page, plain = await asyncio.to_thread(self._written, now)
         except Exception:
             # A page with gaps would look like a broker without trouble.
             log.exception("the page of metrics cannot be made")
-            self._page, self._fresh_until = None, time.monotonic() + FAILURE_PAUSE_S
+            self._text, self._failed_until = None, time.monotonic() + FAILURE_PAUSE_S
             return None
-        ended = time.monotonic()
-        self._took_s = ended - began
-        self._fresh_until = ended + (self._took_s - waited_s) * FRESH_FACTOR
-        return page
+        self._took_s = time.monotonic() - began
+        self._text = PageText(plain, self._took_s - waited_s)
+        self._drop_when_stale(self._text)
+        return page, self._text
+
+    def _drop_when_stale(self, text: PageText) -> None:
+        """Forget a page when it is not given out any more: it may be the largest thing that there is here."""
+        left_s = text.fresh_until - time.monotonic()
+        if left_s > 0:
+            asyncio.get_running_loop().call_later(left_s, self._drop_when_stale, text)
+        elif self._text is text:
+            self._text = None
 
     async def follow_offsets(self, now: Snapshot) -> None:
         """Read what groups have committed since the last time; others are served meanwhile."""
         async with self._following:
-            await self._follow(now)
+            started = piece = time.monotonic()
+            for _ in self.committed.follow(now.logs):
+                clock = time.monotonic()
+                if clock > started + OFFSETS_PATIENCE_S:
+                    return
+                if clock > piece + PIECE_S:
+                    await asyncio.sleep(0)
+                    piece = time.monotonic()
 
-    async def _follow(self, now: Snapshot) -> None:
-        started = piece = time.monotonic()
-        for _ in self.committed.follow(now.logs):
-            clock = time.monotonic()
-            if clock > started + OFFSETS_PATIENCE_S:
-                return
-            if clock > piece + PIECE_S:
-                await asyncio.sleep(0)
-                self._context.counters.beat()
-                piece = time.monotonic()
-
-    def _written(self, now: Snapshot) -> Page:
+    def _written(self, now: Snapshot) -> tuple[Page, bytes]:
+        """Write the page, in a thread."""
         config, page = self._context.config, Page()
         pids, roles = self._memory.words("pids"), self._memory.words("roles")
         incarnations = {role: roles.load(role) for role in range(topology.PROCESSES)}
@@ -126,13 +134,11 @@ class MetricsPage:
         mpbroker_metrics.write_recovery(
             health.recoveries_under_way(config, self._memory), config.log_dirs, page
         )
-        self._context.counters.beat()
         kafka_metrics.write(View(now, self._earlier(now)), page)
-        self._context.counters.beat()
         partition_metrics.write_topics(now.logs, config.node_id, page)
         left_out = partition_metrics.write_groups(self.committed.groups, now.logs, page)
         mpbroker_metrics.write_offsets(self.committed, left_out, page)
-        return page
+        return page, page.text()
 
     def _earlier(self, now: Snapshot) -> Snapshot | None:
         """Return the latest look that is old enough for rates, None if there is none."""

@@ -10,6 +10,7 @@ import pytest
 
 from mpbroker.exporter import http_server
 from mpbroker.exporter.http_server import CONNECTIONS_MAX, HttpServer, Receive, Scope, Send
+from tests.support.polling import PATIENCE_S
 
 Talk = Callable[["Client"], Awaitable[None]]
 BIG = 8 << 20
@@ -223,5 +224,31 @@ def test_a_stop_lets_the_answer_under_way_end(monkeypatch: pytest.MonkeyPatch) -
         gate.set()
         assert b"connection: close" in (await asked).lower()
         await stops
+
+    served(talk)
+
+
+def test_who_takes_a_large_answer_lets_others_get_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with room for all of its answer never makes the server wait by itself."""
+
+    async def talk(client: Client) -> None:
+        _, writer = await client.open()
+        order: list[str] = []
+        write = http_server._Connection._write
+
+        async def noted(_connection: http_server._Connection, _data: bytes) -> None:
+            order.append("piece")
+            asyncio.get_running_loop().call_soon(order.append, "others")
+
+        monkeypatch.setattr(http_server._Connection, "_write", noted)
+        writer.write(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_S):
+            while order.count("piece") < BIG // http_server.PIECE_BYTES:
+                await asyncio.sleep(0)
+        monkeypatch.setattr(http_server._Connection, "_write", write)
+        pieces = "".join(one[0] for one in order)
+        assert "ppp" not in pieces, "the status goes with the first piece"
+        writer.close()
+        await writer.wait_closed()
 
     served(talk)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.exporter import metrics_page
+from mpbroker.exporter import page_text
 from mpbroker.exporter.app import App
 from mpbroker.exporter.http_server import Message
 from mpbroker.exporter.metrics_page import MetricsPage
+from mpbroker.exporter.page_text import PageText
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.topology import EXPORTER, SharedMemory
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.snapshot import Snapshot
 from shm.region import Region
+from tests.support.polling import PATIENCE_S
 
 
 @pytest.fixture
@@ -44,11 +48,11 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Region]:
 def test_a_broker_that_has_counted_nothing_has_a_page(metrics: MetricsPage) -> None:
     page = asyncio.run(metrics.fresh())
     assert page is not None
-    assert b"mpbroker_ready 0.0\n" in page
+    assert b"mpbroker_ready 0.0\n" in page.plain
 
 
 def test_whoever_asks_at_once_gets_the_same_page(metrics: MetricsPage, looks: list[Region]) -> None:
-    async def ask() -> list[bytes | None]:
+    async def ask() -> list[PageText | None]:
         return await asyncio.gather(*(metrics.fresh() for _ in range(10)))
 
     pages = asyncio.run(ask())
@@ -63,17 +67,51 @@ def test_a_page_is_given_out_while_it_is_fresh(
         await metrics.fresh()
         await metrics.fresh()
 
-    monkeypatch.setattr(metrics_page, "FRESH_FACTOR", 1e9)
+    monkeypatch.setattr(page_text, "FRESH_FACTOR", 1e9)
     asyncio.run(ask_twice())
     assert len(looks) == 1
-    metrics._fresh_until = 0.0
-    monkeypatch.setattr(metrics_page, "FRESH_FACTOR", 0.0)
+    monkeypatch.setattr(page_text, "FRESH_FACTOR", 0.0)
     asyncio.run(ask_twice())
     assert len(looks) == 3
 
 
+def test_a_page_that_nobody_gets_any_more_is_not_kept(
+    metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_text, "FRESH_FACTOR", 0.5)
+
+    async def ask() -> None:
+        page = await metrics.fresh()
+        assert page is not None
+        page = weakref.ref(page)
+        while page() is not None:
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(ask(), PATIENCE_S))
+
+
+def test_a_page_is_made_beside_the_event_loop(metrics: MetricsPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one takes a second, and /healthz has to be answered meanwhile."""
+    others_are_served = threading.Event()
+    take = snapshot.take
+
+    def waits(public: Region) -> Snapshot:
+        assert others_are_served.wait(PATIENCE_S)
+        return take(public)
+
+    monkeypatch.setattr(snapshot, "take", waits)
+
+    async def ask() -> PageText | None:
+        page = asyncio.create_task(metrics.fresh())
+        await asyncio.sleep(0)
+        others_are_served.set()
+        return await page
+
+    assert asyncio.run(ask()) is not None
+
+
 def test_who_goes_away_takes_no_page_from_others(metrics: MetricsPage, looks: list[Region]) -> None:
-    async def ask() -> bytes | None:
+    async def ask() -> PageText | None:
         first = asyncio.create_task(metrics.fresh())
         second = asyncio.create_task(metrics.fresh())
         await asyncio.sleep(0)
