@@ -149,10 +149,6 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
     http_console_write: Annotated[
         bool, Key(BOOLEAN, "Let who has the console's token reset offsets and change topics on its page.")
     ] = False
-    http_console_hosts: Annotated[
-        tuple[str, ...],
-        Key(LIST, "Names under which browsers reach the console, besides localhost and IP addresses."),
-    ] = ()
     http_console_client_config: Annotated[
         str,
         Key(
@@ -161,6 +157,14 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
             "them; empty: it asks without a login.",
         ),
     ] = ""
+    http_hosts: Annotated[
+        tuple[str, ...],
+        Key(
+            LIST,
+            "Names under which the HTTP address is reached, besides those of the host and of the listeners, "
+            "localhost and IP addresses.",
+        ),
+    ] = ()
     otlp_endpoint: Annotated[
         str,
         Key(

@@ -21,10 +21,11 @@ from mpbroker.config.describe import ConfigSource
 from mpbroker.console import changes, record_view, records, settings_view, tails
 from mpbroker.console.doors import NoDoor, door_of, needs_token
 from mpbroker.console.files import PageFiles
-from mpbroker.console.guard import Refusal, has_token, header, refused_host, refused_origin
+from mpbroker.console.guard import has_token
 from mpbroker.console.queries import BadQuery, Query
 from mpbroker.console.watch import Watch
 from mpbroker.console.workers import Busy, Workers
+from mpbroker.exporter.guard import Refusal, header, refused_origin
 from mpbroker.exporter.http_server import Receive, Scope, Send, TooLarge
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc import console_token
@@ -105,9 +106,8 @@ class Console:
         self._workers.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        config = self._context.config
-        refusal = refused_host(scope, config.http_console_hosts)
-        if refusal is None and scope["path"].startswith(API):
+        refusal = None
+        if scope["path"].startswith(API):
             refusal = refused_origin(scope, is_change=scope["method"] == "POST")
         if refusal is not None:
             await _answer_error(scope, send, refusal)

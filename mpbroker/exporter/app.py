@@ -5,13 +5,14 @@ Without a console `/` has a line about each.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 import msgspec
 
 from mpbroker.exporter.console_door import ConsoleDoor
 from mpbroker.exporter.exposition import CONTENT_TYPE
+from mpbroker.exporter.guard import refused_host, refused_origin
 from mpbroker.exporter.http_server import Receive, Scope, Send
 from mpbroker.exporter.page_text import PageText
 
@@ -31,7 +32,7 @@ class App:
     """An ASGI application.
 
     `page` makes the page of metrics, None if it cannot; `problems` and `silent` return why the broker is not
-    ready, and which processes do not move.
+    ready, and which processes do not move; `names` those of the broker in a request's Host.
     """
 
     def __init__(
@@ -39,19 +40,26 @@ class App:
         page: Callable[[], Awaitable[PageText | None]],
         problems: Callable[[], list[str]],
         silent: Callable[[], list[str]],
+        names: Callable[[], Collection[str]],
         console: ConsoleDoor | None = None,
     ) -> None:
         self._page = page
         self._problems = problems
         self._silent = silent
         self._console = console
+        self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
         path = scope["path"]
-        if path not in ("/metrics", "/readyz", "/healthz") and self._console and self._console.is_open:
+        is_ours = path in ("/metrics", "/readyz", "/healthz")
+        # The console's page may be linked to from elsewhere; what it asks, it guards by itself.
+        refusal = refused_host(scope, self._names()) or (refused_origin(scope) if is_ours else None)
+        if refusal is not None:
+            await _answer(scope, send, refusal.status, f"{refusal.why}\n".encode())
+        elif not is_ours and self._console and self._console.is_open:
             await self._console(scope, receive, send)
-        elif path not in ("/", "/metrics", "/readyz", "/healthz"):
+        elif not is_ours and path != "/":
             await _answer(scope, send, 404, b"there is /metrics, /readyz and /healthz\n")
         elif scope["method"] not in ("GET", "HEAD"):
             await _answer(scope, send, 405, b"only GET and HEAD\n", ("allow", "GET, HEAD"))

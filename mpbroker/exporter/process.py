@@ -16,6 +16,7 @@ from functools import partial
 from mpbroker.config.otlp import Destination
 from mpbroker.exporter.app import App
 from mpbroker.exporter.console_door import ConsoleDoor
+from mpbroker.exporter.guard import own_names
 from mpbroker.exporter.http_server import HttpServer
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.exporter.otlp_sender import Origin, Sender
@@ -68,6 +69,7 @@ class ExporterProcess:
             self.metrics.fresh,
             partial(health.reasons_not_ready, context.config, memory),
             partial(health.unresponsive_processes, context.config, memory),
+            partial(own_names, context.config),
             self.console,
         )
         self.server = None if sock is None else HttpServer(app, sock)

@@ -139,7 +139,7 @@ def test_a_page_that_cannot_be_made_is_a_503_and_one_line(
         raise AssertionError("nothing is read")
 
     async def ask() -> None:
-        app = App(metrics.fresh, list, list)
+        app = App(metrics.fresh, list, list, list)
         for _ in range(3):
             await app({"type": "http", "path": "/metrics", "method": "GET", "headers": []}, receive, send)
 

@@ -43,7 +43,7 @@ def asked(page: PageText, method: str, times: int) -> list[Message]:
         raise AssertionError("nothing is read")
 
     async def ask() -> None:
-        app = App(fresh, list, list)
+        app = App(fresh, list, list, list)
         scope = {"type": "http", "path": "/metrics", "method": method}
         headers = [(b"accept-encoding", b"gzip")]
         await asyncio.gather(*(app({**scope, "headers": headers}, receive, send) for _ in range(times)))
