@@ -2,7 +2,8 @@
 
 Nobody is asked: a commit costs the coordinator nothing more, and a coordinator that is being replaced hides
 nothing. What is read ends at the high watermark, so that only durable commits count. Reading begins with the
-first scrape, a batch at a time, and later goes on where it ended.
+first scrape, a batch at a time, and later goes on where it ended. The partitions take turns: a busy one keeps
+no other one waiting.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.coordinator.groups.committed import CommittedGroups, GroupSeen
@@ -32,8 +33,8 @@ from shm.table import SlotTable
 TOPIC = "__consumer_offsets"
 READ_BYTES = 256 << 10
 # The cleaner drops tombstones a day after their compaction. Whoever reads on later than that may have missed
-# some, so everything is read anew.
-FORGET_AFTER_S = 3600.0
+# some, so a partition is read anew whose end has not been reached for so long.
+FORGET_AFTER_S = 6 * 3600.0
 
 log = logging.getLogger("mpbroker.exporter")
 
@@ -44,24 +45,42 @@ class _Reading:
 
     generation: int
     reader: PartitionReader
+    # What there was at `whole_at` has been read; what there was at `goal_at` ends at `goal`.
+    whole_at: float
+    goal_at: float
+    goal: int = 0
+    committed: CommittedGroups = field(default_factory=CommittedGroups)
     next_offset: int = 0
     end: int = 0  # the high watermark as of the last look
     problem: str = ""
 
+    def look(self, end: int) -> None:
+        """Note the high watermark of now, before it is read up to there."""
+        self.end = end
+        if self.next_offset >= self.goal:
+            self.whole_at, self.goal_at, self.goal = self.goal_at, time.monotonic(), end
+
+    def arrive(self) -> None:
+        """Note that all has been read up to the last look."""
+        self.whole_at = self.goal_at
+
 
 class CommittedOffsets:
-    """The groups by name, as of the last `follow` that ended."""
+    """The groups by name, as far as they have been read."""
 
     def __init__(self, table: SlotTable, log_dirs: tuple[str, ...]) -> None:
-        self._committed = CommittedGroups()
         self._table = table
         self._log_dirs = log_dirs
         self._readings: dict[int, _Reading] = {}
-        self._followed_at = time.monotonic()
+        self._turn = 0  # the partition with which reading goes on
 
     @property
     def groups(self) -> Mapping[str, GroupSeen]:
-        return self._committed.groups
+        """Return the groups of now; each has its records in one partition of the topic."""
+        found: dict[str, GroupSeen] = {}
+        for reading in self._readings.values():
+            found.update(reading.committed.groups)
+        return found
 
     @property
     def unreadable(self) -> int:
@@ -78,38 +97,38 @@ class CommittedOffsets:
 
         `logs`: all partitions there are.
         """
-        if time.monotonic() - self._followed_at > FORGET_AFTER_S:
-            self._forget()
         ours = {seen.partition: seen for seen in logs if seen.topic == TOPIC}
-        if self._is_another_topic(ours):
-            self._forget()
-        for partition, seen in ours.items():
+        self._forget_what_is_gone(ours)
+        for partition in sorted(ours, key=lambda one: (one < self._turn, one)):
+            # Whoever stops here has the others read before this one, the next time.
+            self._turn = partition + 1
+            seen = ours[partition]
             now = read_partition_surely(self._table, seen.slot)
             if now.generation != seen.generation or not now.flags & PartitionFlag.PARTITION_LIVE:
                 continue
             reading = self._readings.get(partition)
+            if reading is not None and _is_too_old(reading):
+                self._forget(partition)
+                reading = None
             if reading is None:
                 directory = Path(self._log_dirs[now.log_dir]) / partition_name(TOPIC, partition)
-                reading = _Reading(now.generation, PartitionReader(directory))
+                clock = time.monotonic()
+                reading = _Reading(now.generation, PartitionReader(directory), clock, clock)
                 self._readings[partition] = reading
             yield from self._read(partition, reading, now)
-        self._followed_at = time.monotonic()
 
     def close(self) -> None:
         for reading in self._readings.values():
             reading.reader.close()
 
-    def _is_another_topic(self, ours: dict[int, LogSeen]) -> bool:
-        """Return whether a partition that was read is not there any more, or is another one by now."""
-        return any(
-            partition not in ours or ours[partition].generation != reading.generation
-            for partition, reading in self._readings.items()
-        )
+    def _forget_what_is_gone(self, ours: dict[int, LogSeen]) -> None:
+        """Forget partitions that are not there any more, or are others by now: the topic was made anew."""
+        for partition, reading in list(self._readings.items()):
+            if partition not in ours or ours[partition].generation != reading.generation:
+                self._forget(partition)
 
-    def _forget(self) -> None:
-        self.close()
-        self._readings.clear()
-        self._committed.forget()
+    def _forget(self, partition: int) -> None:
+        self._readings.pop(partition).reader.close()
 
     def _read(self, partition: int, reading: _Reading, end: Partition) -> Iterator[None]:
         bound = Bound(end.high_watermark, end.high_watermark_segment, end.high_watermark_position)
@@ -119,25 +138,29 @@ class CommittedOffsets:
             reading.reader.close()
             reading.reader = PartitionReader(directory)
         reading.next_offset = max(reading.next_offset, end.log_start_offset)
-        reading.end = bound.offset
+        reading.look(bound.offset)
         try:
             while reading.next_offset < bound.offset:
                 piece = reading.reader.fetch_slice(reading.next_offset, READ_BYTES, bound)
                 if piece is None:
-                    reading.next_offset = bound.offset  # the rest was compacted away
+                    reading.next_offset = max(
+                        reading.next_offset, bound.offset
+                    )  # the rest was compacted away
                     break
                 for batch in iterate_batches(reading.reader.read(piece)):
                     if batch.last_offset >= reading.next_offset:
-                        self._committed.take(partition, batch)
+                        reading.committed.take(partition, batch)
                         reading.next_offset = batch.last_offset + 1
                     yield
             reading.problem = ""
+            reading.arrive()
         except SegmentGone:
             pass  # it is looked for anew by the next scrape
         except (CorruptBatch, UnreadableRecord, RangeDamaged, OffsetOutOfRange, OSError) as error:
             self._fail(partition, reading, error)
-        # What the cleaner replaces meanwhile would keep its space.
-        reading.reader.close()
+        finally:
+            # What the cleaner replaces meanwhile would keep its space.
+            reading.reader.close()
 
     def _fail(self, partition: int, reading: _Reading, error: Exception) -> None:
         if str(error) != reading.problem:
@@ -149,3 +172,8 @@ class CommittedOffsets:
                 reading.next_offset,
                 error,
             )
+
+
+def _is_too_old(reading: _Reading) -> bool:
+    """Return whether tombstones may have been missed. What is damaged would be found damaged again."""
+    return not reading.problem and time.monotonic() - reading.whole_at > FORGET_AFTER_S

@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 from mpbroker.exporter import kafka_metrics, mpbroker_metrics, partition_metrics
-from mpbroker.exporter.committed_offsets import CommittedOffsets
+from mpbroker.exporter.committed_offsets import TOPIC, CommittedOffsets
 from mpbroker.exporter.exposition import Page
 from mpbroker.exporter.page_text import PageText
 from mpbroker.exporter.processes import ProcessLooker
@@ -21,7 +21,7 @@ from mpbroker.ipc import health, topology
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.families import View
-from mpbroker.metrics.snapshot import Snapshot
+from mpbroker.metrics.snapshot import LogSeen, Snapshot
 
 # After a failure nothing is tried, and logged, for so long.
 FAILURE_PAUSE_S: Final = 1.0
@@ -31,6 +31,10 @@ RATE_OVER_S: Final = 5.0
 # between is done after that many seconds.
 OFFSETS_PATIENCE_S: Final = 3.0
 PIECE_S: Final = 0.02
+# After a scrape, what groups commit is read for so long, with a pause when all is read, else with a rest.
+READ_ON_FOR_S: Final = 600.0
+READ_ON_PAUSE_S: Final = 1.0
+READ_ON_REST_S: Final = 0.005
 
 log = logging.getLogger("mpbroker.exporter")
 
@@ -47,6 +51,9 @@ class MetricsPage:
         self._between: Snapshot | None = None
         # What groups have committed is either read or written into a page.
         self._following = asyncio.Lock()
+        self._reading_on: asyncio.Task[None] | None = None
+        self._logs: list[LogSeen] = []  # of the topic with committed offsets, as of the last look
+        self._asked_at = 0.0
         self._making: asyncio.Task[tuple[Page, PageText] | None] | None = None
         self._text: PageText | None = None
         self._failed_until = 0.0
@@ -70,6 +77,8 @@ class MetricsPage:
         return None if made is None else made[0]
 
     def close(self) -> None:
+        if self._reading_on is not None:
+            self._reading_on.cancel()
         self.committed.close()
 
     def _begin(self) -> asyncio.Task[tuple[Page, PageText] | None]:
@@ -109,15 +118,35 @@ class MetricsPage:
 
     async def follow_offsets(self, now: Snapshot) -> None:
         """Read what groups have committed since the last time; others are served meanwhile."""
+        self._logs = [one for one in now.logs if one.topic == TOPIC]
+        self._asked_at = time.monotonic()
         async with self._following:
-            started = piece = time.monotonic()
-            for _ in self.committed.follow(now.logs):
-                clock = time.monotonic()
-                if clock > started + OFFSETS_PATIENCE_S:
-                    return
-                if clock > piece + PIECE_S:
-                    await asyncio.sleep(0)
-                    piece = time.monotonic()
+            await self._follow(OFFSETS_PATIENCE_S)
+        if self._reading_on is None or self._reading_on.done():
+            self._reading_on = asyncio.create_task(self._read_on())
+
+    async def _follow(self, patience_s: float) -> bool:
+        """Read for so long. Return whether all has been read."""
+        started = piece = time.monotonic()
+        for _ in self.committed.follow(self._logs):
+            clock = time.monotonic()
+            if clock > started + patience_s:
+                return False
+            if clock > piece + PIECE_S:
+                await asyncio.sleep(0)
+                piece = time.monotonic()
+        return True
+
+    async def _read_on(self) -> None:
+        """Read between scrapes, as long as there are some: groups may commit more than one reads."""
+        try:
+            while time.monotonic() < self._asked_at + READ_ON_FOR_S:
+                async with self._following:
+                    is_over = await self._follow(PIECE_S)
+                await asyncio.sleep(READ_ON_PAUSE_S if is_over else READ_ON_REST_S)
+        except Exception:
+            # The next scrape meets the same, and begins this anew.
+            log.exception("committed offsets are not read on")
 
     def _written(self, now: Snapshot) -> tuple[Page, bytes]:
         """Write the page, in a thread."""

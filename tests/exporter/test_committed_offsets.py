@@ -42,11 +42,12 @@ def generation(group: str, members: int | None) -> Entry:
 
 
 class Log:
-    """The only partition of the topic, as its log worker writes it."""
+    """A partition of the topic, as its log worker writes it."""
 
-    def __init__(self, memory: SharedMemory, log_dir: Path) -> None:
+    def __init__(self, memory: SharedMemory, log_dir: Path, partition: int = 0) -> None:
         self.memory = memory
-        self.directory = log_dir / f"{TOPIC}-0"
+        self.partition, self.slot = partition, SLOT + partition
+        self.directory = log_dir / f"{TOPIC}-{partition}"
         self.directory.mkdir()
         self.segment = self.directory / f"{0:020d}.log"
         self.segment.touch()
@@ -86,10 +87,27 @@ class Log:
             high_watermark_position=self.segment.stat().st_size,
             log_end_offset=self.end,
         )
-        self.memory.table().write(SLOT, pack_partition(now))
+        self.memory.table().write(self.slot, pack_partition(now))
 
     def seen(self) -> list[LogSeen]:
-        return [LogSeen(TOPIC, 0, 0, self.end, None, self.end, True, SLOT, self.generation)]
+        return [LogSeen(TOPIC, self.partition, 0, self.end, None, self.end, True, self.slot, self.generation)]
+
+
+class Clock:
+    """The time that passes where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(committed_offsets, "time", made)
+    return made
 
 
 @pytest.fixture
@@ -208,9 +226,56 @@ def test_a_reading_that_is_given_up_goes_on_later(log: Log, committed: Committed
     assert followed(committed, log)["g"].offsets == {("t", 0): 4}
 
 
-def test_no_file_is_kept_open(log: Log, committed: CommittedOffsets) -> None:
+def test_partitions_take_turns(log: Log, memory: SharedMemory, committed: CommittedOffsets) -> None:
+    """Whoever has no time to read all reads of each one, though the first one has always more to read."""
+    logs = [log, *(Log(memory, log.directory.parent, partition) for partition in (1, 2))]
+    seen = [one for each in logs for one in each.seen()]
+    for number, each in enumerate(logs):
+        each.append(offset(f"g{number}", 0, number))
+    for _ in logs:
+        log.append(offset("busy", 0, log.end))
+        next(committed.follow(seen))
+    assert set(committed.groups) == {"g0", "g1", "g2"}
+
+
+def test_reading_that_is_given_up_again_and_again_is_never_begun_anew(
+    log: Log, committed: CommittedOffsets, clock: Clock
+) -> None:
+    """A scrape that never reaches the end does not forget what it has read, if the end comes nearer."""
+    for number in range(20):
+        log.append(offset(f"g{number}", 0, 1))
+    for number in range(20):
+        log.append(offset("busy", 0, number))
+        next(committed.follow(log.seen()))
+        clock.now += committed_offsets.FORGET_AFTER_S / 21
+    assert len(committed.groups) == 20
+
+
+def test_only_the_partition_that_was_not_read_for_long_is_read_anew(
+    log: Log, memory: SharedMemory, committed: CommittedOffsets, clock: Clock
+) -> None:
+    other = Log(memory, log.directory.parent, 1)
     log.append(offset("g", 0, 3))
-    followed(committed, log)
+    other.append(offset("h", 0, 3))
+    seen = log.seen() + other.seen()
+    assert sum(1 for _ in committed.follow(seen)) == 2
+    other.publish(PartitionFlag.PARTITION_OFFLINE)
+    for _ in range(2):
+        clock.now += committed_offsets.FORGET_AFTER_S * 0.75
+        assert not list(committed.follow(seen))
+    assert set(committed.groups) == {"g", "h"}, "what is offline is as it was"
+    other.publish()
+    assert sum(1 for _ in committed.follow(seen)) == 1, "it may have missed tombstones"
+    assert set(committed.groups) == {"g", "h"}
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_no_file_is_kept_open(log: Log, committed: CommittedOffsets, given_up: bool) -> None:
+    log.append(offset("g", 0, 3))
+    if given_up:
+        next(committed.follow(log.seen()))
+    else:
+        followed(committed, log)
     log.segment.unlink()
     open_files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
     assert not [path for path in open_files if TOPIC in str(path)]
