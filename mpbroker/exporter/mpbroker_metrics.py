@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from mpbroker.config.version import VERSION
 from mpbroker.exporter.committed_offsets import CommittedOffsets
 from mpbroker.exporter.exposition import Family, Page
+from mpbroker.exporter.partition_metrics import MOST_GROUP_OFFSETS
 from mpbroker.exporter.processes import ProcessSeen
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
@@ -88,37 +89,39 @@ ARENA_LIMIT = _declare("process_arena_limit_bytes", "gauge", "What a processor's
 RING_WAITING = _declare("ring_waiting", "gauge", "Descriptors in the rings that the process consumes.")
 RING_FILL = _declare("ring_fill_ratio", "gauge", "How full the fullest of these rings is, from 0 to 1.")
 
-SERVED_FAMILIES = {
-    counter: _declare(f"handler_{name.removesuffix('-total').replace('-', '_')}_total", "counter", meaning)
-    for (name, counter), meaning in zip(
-        SERVED.items(),
-        (
-            "Produce requests that took the native turn.",
-            "Produce requests that went through Python.",
-            "Fetch requests.",
-            "Fetch requests that took the native turn.",
-            "Fetch requests that waited for records.",
-            "Fetch requests that went on with a session.",
-            "Parts of files that were read from the disk for fetches.",
-        ),
-        strict=True,
-    )
+_SERVED_MEANINGS = {
+    Counter.COUNT_PRODUCE_FAST: "Produce requests that took the native turn.",
+    Counter.COUNT_PRODUCE_SLOW: "Produce requests that went through Python.",
+    Counter.COUNT_FETCHES: "Fetch requests.",
+    Counter.COUNT_FETCHES_FAST: "Fetch requests that took the native turn.",
+    Counter.COUNT_FETCHES_PARKED: "Fetch requests that waited for records.",
+    Counter.COUNT_FETCHES_INCREMENTAL: "Fetch requests that went on with a session.",
+    Counter.COUNT_FETCHES_COLD: "Parts of files that were read from the disk for fetches.",
 }
-LOG_FAMILIES = {
-    counter: _declare(f"log_{name.removesuffix('-total').replace('-', '_')}_total", "counter", meaning)
-    for (name, counter), meaning in zip(
-        LOG_TOTALS.items(),
-        (
-            "Batches appended.",
-            "Records appended, with the broker's own metadata.",
-            "Bytes appended.",
-            "Batches that idempotent producers sent twice.",
-            "Commit rounds: what waits is synced together.",
-            "Segments rolled.",
-        ),
-        strict=True,
-    )
+_LOG_MEANINGS = {
+    Counter.COUNT_BATCHES_APPENDED: "Batches appended.",
+    Counter.COUNT_RECORDS_APPENDED: "Records appended, with the broker's own metadata.",
+    Counter.COUNT_BYTES_APPENDED: "Bytes appended.",
+    Counter.COUNT_DUPLICATES: "Batches that idempotent producers sent twice.",
+    Counter.COUNT_COMMIT_ROUNDS: "Commit rounds: what waits is synced together.",
+    Counter.COUNT_SEGMENTS_ROLLED: "Segments rolled.",
 }
+
+
+def _declare_totals(
+    prefix: str, totals: Mapping[str, Counter], meanings: Mapping[Counter, str]
+) -> dict[Counter, Family]:
+    assert set(totals.values()) == set(meanings)
+    return {
+        counter: _declare(
+            f"{prefix}_{name.removesuffix('-total').replace('-', '_')}_total", "counter", meanings[counter]
+        )
+        for name, counter in totals.items()
+    }
+
+
+SERVED_FAMILIES = _declare_totals("handler", SERVED, _SERVED_MEANINGS)
+LOG_FAMILIES = _declare_totals("log", LOG_TOTALS, _LOG_MEANINGS)
 COMMIT = _declare(
     "log_commit_duration_seconds", "histogram", "Commit rounds of the log workers: write and fdatasync."
 )
@@ -182,7 +185,7 @@ OFFSETS_BEHIND = _declare(
 OFFSETS_LEFT_OUT = _declare(
     "group_offsets_left_out",
     "gauge",
-    "Committed offsets beyond the 50,000 of a page: anybody can make groups, and a page has to end.",
+    f"Committed offsets beyond the {MOST_GROUP_OFFSETS:,} of a page; each group gets a fair share of them.",
 )
 SCRAPE = _declare("scrape_duration_seconds", "gauge", "Time that the page before this one took to make.")
 

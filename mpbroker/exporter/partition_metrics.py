@@ -7,7 +7,8 @@ written from them: a scrape of thousands of partitions must not take long.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from mpbroker.coordinator.groups.committed import GroupSeen
@@ -15,7 +16,7 @@ from mpbroker.exporter.exposition import Family, Page, labels_text
 from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 
-# Anybody who may commit can make groups.
+# Anybody who may commit can make groups, and a page has to end. There are as many sums and members at most.
 MOST_GROUP_OFFSETS = 50_000
 _AS_OF = "as of the last half minute"
 LOG_SIZE: Final = Family("kafka_log_log_size", "gauge", f"Bytes of a partition's segments, {_AS_OF}.")
@@ -87,44 +88,59 @@ def write_topics(logs: Iterable[LogSeen], node_id: int, page: Page) -> None:
 def write_groups(groups: Mapping[str, GroupSeen], logs: Iterable[LogSeen], page: Page) -> int:
     """Write what each group has committed, and its lag. Topics that are gone are left out.
 
-    Return how many offsets there is no room for.
+    Where there is no room for all, each group gets the same share of it, so that one with many offsets hides
+    no other; sums have what is left out. Return how many offsets that are.
     """
     ends = {(one.topic, one.partition): one.high_watermark for one in logs if one.usable}
-    offsets: list[tuple[str, int]] = []
-    lags: list[tuple[str, int]] = []
-    offset_sums: list[tuple[str, int]] = []
-    lag_sums: list[tuple[str, int]] = []
-    members: list[tuple[str, int]] = []
-    left_out = 0
-    for name, group in sorted(groups.items()):
-        of_topic: dict[str, list[int]] = {}
-        for (topic, partition), offset in sorted(group.offsets.items()):
-            end = ends.get((topic, partition))
-            if end is None:
-                continue
-            if len(offsets) == MOST_GROUP_OFFSETS:
-                left_out += 1
-                continue
-            labels = labels_text((("consumergroup", name), ("partition", str(partition)), ("topic", topic)))
-            # Records may be committed, and so read, between two looks.
-            lag = max(end - offset, 0)
-            offsets.append((labels, offset))
-            lags.append((labels, lag))
-            total = of_topic.setdefault(topic, [0, 0])
-            total[0] += offset
-            total[1] += lag
-        for topic, (offset_sum, lag_sum) in of_topic.items():
-            labels = labels_text((("consumergroup", name), ("topic", topic)))
-            offset_sums.append((labels, offset_sum))
-            lag_sums.append((labels, lag_sum))
-        if group.members is not None and len(members) < MOST_GROUP_OFFSETS:
-            members.append((labels_text([("consumergroup", name)]), group.members))
-    for family, samples in (
-        (GROUP_OFFSET, offsets),
-        (GROUP_OFFSET_SUM, offset_sums),
-        (GROUP_LAG, lags),
-        (GROUP_LAG_SUM, lag_sums),
-        (GROUP_MEMBERS, members),
-    ):
-        page.lines(family, samples)
-    return left_out
+    seen = [_GroupLag(name, group, ends) for name, group in sorted(groups.items())]
+    # Where there is no room for one offset each, groups with members go first.
+    seen.sort(key=lambda one: not one.members)
+    shares = fair_shares([len(one.offsets) for one in seen], MOST_GROUP_OFFSETS)
+    named = [
+        (labels_text((("consumergroup", one.name), ("partition", str(partition)), ("topic", topic))), at, lag)
+        for one, share in zip(seen, shares, strict=True)
+        for (topic, partition), at, lag in one.offsets[:share]
+    ]
+    shares = fair_shares([len(one.sums) for one in seen], MOST_GROUP_OFFSETS)
+    sums = [
+        (labels_text((("consumergroup", one.name), ("topic", topic))), at, lag)
+        for one, share in zip(seen, shares, strict=True)
+        for topic, (at, lag) in islice(one.sums.items(), share)
+    ]
+    page.lines(GROUP_OFFSET, ((labels, at) for labels, at, _ in named))
+    page.lines(GROUP_OFFSET_SUM, ((labels, at) for labels, at, _ in sums))
+    page.lines(GROUP_LAG, ((labels, lag) for labels, _, lag in named))
+    page.lines(GROUP_LAG_SUM, ((labels, lag) for labels, _, lag in sums))
+    members = ((labels_text([("consumergroup", one.name)]), one.members) for one in seen[:MOST_GROUP_OFFSETS])
+    page.lines(GROUP_MEMBERS, ((labels, count) for labels, count in members if count is not None))
+    return sum(len(one.offsets) for one in seen) - len(named)
+
+
+class _GroupLag:
+    """A group with its committed offsets and lags: by partition, in order, and added up by topic."""
+
+    def __init__(self, name: str, group: GroupSeen, ends: Mapping[tuple[str, int], int]) -> None:
+        self.name = name
+        self.members = group.members
+        # Records may be committed, and so read, between two looks.
+        self.offsets = [
+            (place, offset, max(end - offset, 0))
+            for place, offset in sorted(group.offsets.items())
+            if (end := ends.get(place)) is not None
+        ]
+        self.sums: dict[str, tuple[int, int]] = {}
+        for (topic, _), offset, lag in self.offsets:
+            offsets, lags = self.sums.get(topic, (0, 0))
+            self.sums[topic] = offsets + offset, lags + lag
+
+
+def fair_shares(wanted: Sequence[int], room: int) -> list[int]:
+    """Divide the room: whoever wants less than an equal share gets it, others share what is left."""
+    shares = [0] * len(wanted)
+    smallest_first = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    for done, index in enumerate(smallest_first):
+        # Rounded up for the first of equals, so that nothing is left over.
+        equal = -(-room // (len(wanted) - done))
+        shares[index] = min(wanted[index], equal)
+        room -= shares[index]
+    return shares

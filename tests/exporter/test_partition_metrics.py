@@ -73,6 +73,49 @@ def test_a_page_has_room_for_so_many_offsets_and_says_how_many_it_lacks(
     assert sum(key[0] == "kafka_consumergroup_lag" for key in samples(page)) == 3
 
 
+def test_one_group_with_many_offsets_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_metrics, "MOST_GROUP_OFFSETS", 20)
+    page = Page()
+    logs = [seen("t", number, 10) for number in range(100)]
+    greedy = GroupSeen({("t", number): 1 for number in range(100)})
+    groups = {"a-greedy": greedy, "b": GroupSeen({("t", 0): 3, ("t", 1): 4}), "c": GroupSeen({("t", 5): 6})}
+    assert partition_metrics.write_groups(groups, logs, page) == 83
+    found = samples(page)
+    assert [found["kafka_consumergroup_lag", "b", str(n), "t"] for n in (0, 1)] == [7, 6]
+    assert found["kafka_consumergroup_lag", "c", "5", "t"] == 4
+    assert sum(key[:2] == ("kafka_consumergroup_lag", "a-greedy") for key in found) == 17
+    sums = {key[1]: value for key, value in found.items() if key[0] == "kafka_consumergroup_lag_sum"}
+    assert sums == {"a-greedy": 900, "b": 13, "c": 4}, "sums have what is left out"
+
+
+def test_groups_with_members_go_before_crowds_of_those_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_metrics, "MOST_GROUP_OFFSETS", 3)
+    page = Page()
+    groups = {f"g{number}": GroupSeen({("t", 0): 1}, members=0) for number in range(9)}
+    groups["works"] = GroupSeen({("t", 0): 1}, members=2)
+    assert partition_metrics.write_groups(groups, [seen("t", 0, 10)], page) == 7
+    found = samples(page)
+    for name in ("lag", "lag_sum", "current_offset", "current_offset_sum", "members"):
+        named = {key[1] for key in found if key[0] == f"kafka_consumergroup_{name}"}
+        assert len(named) == 3
+        assert "works" in named
+
+
+@pytest.mark.parametrize(
+    ("wanted", "room", "shares"),
+    [
+        ([], 5, []),
+        ([3, 1, 2], 6, [3, 1, 2]),
+        ([9, 1, 9], 7, [3, 1, 3]),
+        ([9, 0, 9], 7, [4, 0, 3]),
+        ([1, 1, 1], 2, [1, 1, 0]),
+        ([2, 2], 0, [0, 0]),
+    ],
+)
+def test_fair_shares(wanted: list[int], room: int, shares: list[int]) -> None:
+    assert partition_metrics.fair_shares(wanted, room) == shares
+
+
 def test_a_group_whose_name_is_no_text_breaks_no_page() -> None:
     page = Page()
     partition_metrics.write_groups({"\udc80": GroupSeen({("t", 0): 1})}, [seen("t", 0, 10)], page)
