@@ -6,16 +6,43 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from mpbroker.exporter import mpbroker_metrics, partition_metrics
 from mpbroker.exporter.exposition import Family
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "MONITORING.md"
 RULES = ROOT / "ops" / "prometheus" / "mpbroker.rules.yml"
-_ALERT = re.compile(
-    r"- alert: (?P<name>\w+)\n +expr: (?P<expr>.+)\n(?: +for: (?P<wait>\w+)\n)?.*\n +annotations:\n"
-    r" +summary: .*\n +description: \"(?P<text>.*)\"\n"
-)
+# Prometheus fills in values; what the page says instead, by alert.
+_VALUE = re.compile(r"\{\{.*?\}\}")
+INSTEAD = {"MpbrokerRestarts": "More than three"}
+
+
+class _Texts(msgspec.Struct):
+    description: str
+
+
+class Rule(msgspec.Struct):
+    """An alert, as far as the page tells of it."""
+
+    alert: str
+    annotations: _Texts
+    wait: str = msgspec.field(default="at once", name="for")
+
+
+class _Group(msgspec.Struct):
+    rules: list[Rule]
+
+
+class _File(msgspec.Struct):
+    groups: list[_Group]
+
+
+def alerts() -> list[Rule]:
+    """Return the alerts in their order. Raises msgspec.ValidationError: one lacks what the page needs."""
+    found = msgspec.yaml.decode(RULES.read_bytes(), type=_File)
+    return [rule for group in found.groups for rule in group.rules]
 
 
 def _metrics(families: Iterable[Family]) -> str:
@@ -25,9 +52,11 @@ def _metrics(families: Iterable[Family]) -> str:
 
 def _alerts() -> str:
     rows = []
-    for found in _ALERT.finditer(RULES.read_text()):
-        text = found["text"].replace('\\"', '"').replace('{{ $value | printf "%.0f" }}', "More than three")
-        rows.append(f"| `{found['name']}` | {found['wait'] or 'at once'} | {text} |")
+    for rule in alerts():
+        text = rule.annotations.description
+        if _VALUE.search(text):
+            text = _VALUE.sub(INSTEAD[rule.alert], text)
+        rows.append(f"| `{rule.alert}` | {rule.wait} | {text} |")
     return "\n".join(["| alert | after | what it means, and what to do |", "|---|---|---|", *rows])
 
 
