@@ -247,6 +247,11 @@ def test_an_old_broker_is_asked_again_in_version_0(broker: "FakeBroker") -> None
         (["produce", "t", "-H", "=x"], 2, "-H =x: this is not NAME=VALUE"),
         (["topic", "alter", "t"], 2, "nothing to alter: give -c KEY=VALUE, --delete-config KEY or -p N"),
         (["topic", "alter", "t", "-c", "a=b", "--delete-config", "a"], 2, "--delete-config a: -c sets it"),
+        (
+            ["topic", "delete", "t", "__consumer_offsets", "--yes"],
+            2,
+            "__consumer_offsets is the broker's own",
+        ),
         (["topic", "delete-records", "t", "--before", "-1"], 2, "--before is an offset or latest, not '-1'"),
         (["topic", "create", "u", "-c", "x"], 2, "-c x: this is not KEY=VALUE"),
         (["topic", "create", "u", "-c", "retention.ms="], 2, "retention.ms has no value"),

@@ -55,7 +55,7 @@ def test_anything_else_is_refused(body: bytes) -> None:
 def test_places_are_the_flags_of_the_command(to: str, value: str, field: str, found: object) -> None:
     change = ResetOffsets("g", to, value)
     assert getattr(changes._flags(change), field) == found
-    work_of(change, 0)
+    work_of(change, now_ms=1_800_000_000_000)
 
 
 @pytest.mark.parametrize(

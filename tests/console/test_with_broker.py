@@ -362,7 +362,7 @@ def test_offsets_are_reset_after_a_look_at_what_would_be_set(broker: Broker, api
     assert api.change("reset-offsets", **fields, execute=True).json["said"].startswith("set 1 offset")
     until(lambda: committed() == [3], "it is set in the log")
     beyond = api.change("reset-offsets", **{**fields, "value": "99"})
-    assert "behind the log end offset" in beyond.json["remarks"][0]
+    assert "beyond the log end offset" in beyond.json["remarks"][0]
 
 
 # ---- tails, deaths and the end

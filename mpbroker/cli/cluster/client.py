@@ -21,7 +21,7 @@ from mpbroker.config import known
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import EARLIEST, LATEST, ResourceType
-from mpbroker.protocol.topic_names import problem_with
+from mpbroker.protocol.topic_names import INTERNAL_TOPICS, problem_with
 from mpbroker.protocol.wire import Buffer
 
 REQUEST_TIMEOUT_MS = 30_000
@@ -158,7 +158,16 @@ class Client:
         return result.num_partitions, result.replication_factor
 
     def delete_topics(self, names: list[str], timeout_s: float) -> dict[str, ApiFailed | None]:
-        """Delete topics; return the error of each, None for a deleted one."""
+        """Delete topics; return the error of each, None for a deleted one.
+
+        A broker deletes its own topics, too, as Kafka's does: no command asks for that. Raises CliError.
+        """
+        if own := sorted(INTERNAL_TOPICS.intersection(names)):
+            raise CliError(
+                f"{own[0]} is the broker's own topic: without it all groups' offsets or all transactions "
+                "are gone. Nothing was deleted",
+                USAGE_ERROR,
+            )
         states = [m.DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
         request = m.DeleteTopicsRequest(topic_names=names, topics=states, timeout_ms=int(timeout_s * 1000))
         response: m.DeleteTopicsResponse = self.cluster.ask_any(request, timeout_s * 1000)

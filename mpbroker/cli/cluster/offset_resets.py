@@ -89,7 +89,7 @@ def _within(ends: Ends, wanted: int) -> tuple[int, str]:
     if wanted < ends.start:
         return ends.start, f"{wanted:,} is before the log start offset: set to {ends.start:,}"
     if wanted > ends.end:
-        return ends.end, f"{wanted:,} is behind the log end offset: set to {ends.end:,}"
+        return ends.end, f"{wanted:,} is beyond the log end offset: set to {ends.end:,}"
     return wanted, ""
 
 

@@ -22,7 +22,7 @@ export class Settings {
         { key: "name", title: "Setting", cell: (row) => [h("code", null, marked(row.name, this.search.value)), h("small", { class: "doc" }, row.documentation)], sort: (row) => row.name, name: "s-name" },
         { key: "value", title: "Value", cell: (row) => this.value(row), wide: true },
         { key: "source", title: "From", cell: (row) => [h("span", { class: `badge ${row.source}` }, row.source), row.origin && h("small", { class: "doc" }, row.origin), row.source !== "default" && row.default !== null && h("small", { class: "doc" }, `default: ${row.default || "(empty)"}`)], sort: (row) => row.source },
-        { key: "dynamic", title: "Changes", cell: (row) => h("span", { class: "dim" }, row.is_dynamic ? "while it runs" : "at a start, or by reload"), from: "l" },
+        { key: "dynamic", title: "Changes", cell: (row) => h("span", { class: "dim" }, row.is_dynamic ? "while it runs" : "by file or flag"), from: "l" },
       ],
     });
     this.element = h("div", { class: "view" }, h("div", { class: "title" }, h("h1", null, "Settings")),

@@ -118,7 +118,7 @@ def test_offsets_are_reset(
     if flags[0] == "--shift-by":
         assert f"{topic}-1: nothing is committed that could be shifted" in done.err
     if flags == ["--to-offset", "6"]:
-        assert f"{topic}-1: 6 is behind the log end offset: set to 4" in done.err
+        assert f"{topic}-1: 6 is beyond the log end offset: set to 4" in done.err
 
 
 def test_some_partitions_or_all_topics_of_groups_are_reset(cli: OwnCli, topic: str) -> None:
@@ -156,7 +156,7 @@ def test_offsets_are_exported_and_set_from_a_file(cli: OwnCli, topic: str, tmp_p
     assert (offsets(cli, one), offsets(cli, other)) == ({0: 3, 1: 2}, {1: 0})
     both.write_text(f"{other},{topic},1,99\n")
     said = cli(*reset, one, other, "--from-file", str(both), "--execute", code=2)
-    assert f"{other}, {topic}-1: 99 is behind the log end offset: set to 4\n" in said.err
+    assert f"{other}, {topic}-1: 99 is beyond the log end offset: set to 4\n" in said.err
     assert f"mpbroker: {both} has no offsets of group {one}\n" in said.err
     assert offsets(cli, other) == {1: 4}
 
