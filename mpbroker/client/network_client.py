@@ -41,6 +41,7 @@ from mpbroker.protocol.wire import UnsupportedVersion
 OS_DEFAULT = -1
 # The longest a poll waits, whatever it was told.
 POLL_MS_MAX = 300_000.0
+ADVERTISED = "the broker says that clients reach it there (advertised.listeners): can this host?"
 
 
 class NetworkClient:
@@ -63,6 +64,7 @@ class NetworkClient:
     ) -> None:
         servers = list(servers)
         self._config = config
+        self._servers = frozenset(servers)
         self._advice = advice
         self._clock_ms = clock_ms
         self._choose = choose
@@ -320,7 +322,9 @@ class NetworkClient:
             case InvalidReceive():
                 return InvalidReceive(f"cannot talk to {address}: {reason}")
             case NotConnected():
-                return ConnectionLost(f"cannot connect to {address}: {reason}; {self._advice}")
+                is_given = (known.node.host, known.node.port) in self._servers
+                advice = self._advice if is_given else ADVERTISED
+                return ConnectionLost(f"cannot connect to {address}: {reason}; {advice}")
         text = f"the connection to {address} was lost: {reason}"
         # A listener that wants SASL answers ApiVersions and nothing else; one with TLS not even that.
         frames = known.connection.frames if known.connection is not None else 0

@@ -21,7 +21,7 @@ from mpbroker.client.config import ClientConfig
 from mpbroker.client.connection import ClientRequest, ClientResponse
 from mpbroker.client.errors import AuthenticationFailed, ConnectionLost, InvalidReceive, RequestTimedOut
 from mpbroker.client.metadata import Node
-from mpbroker.client.network_client import NetworkClient
+from mpbroker.client.network_client import ADVERTISED, NetworkClient
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 from tests.client.conftest import MakeRig
@@ -275,6 +275,18 @@ def test_a_refused_connection(make_rig: MakeRig) -> None:
     while not rig.failure():
         rig.client.poll(0)
     assert rig.failure() == f"cannot connect to here:9092: {os.strerror(111)}; does the broker run there?"
+
+
+def test_an_advertised_address_that_cannot_be_reached(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        rig.peer.address = Address(socket.AF_INET, gone.getsockname())
+    node = Node(5, "advertised", 9092)
+    assert not rig.client.ready(node)
+    while not (failure := rig.client.failure(node.id)):
+        rig.client.poll(0)
+    assert str(failure).startswith("cannot connect to advertised:9092: ")
+    assert str(failure).endswith(ADVERTISED)
 
 
 def test_all_addresses_of_a_host_are_tried(make_rig: MakeRig) -> None:
