@@ -64,9 +64,7 @@ def get(
     with Client(where) as client:
         resource = _resource(client, target)
         entries = _described(client, resource, keys)
-    if missing := [key for key in keys if key not in {entry.name for entry in entries}]:
-        guess = known.hint(missing, resource.keys)
-        raise CliError(f"{resource.text} has no setting {', '.join(missing)}{guess}", USAGE_ERROR)
+    _check_known(resource, keys, entries)
     if not keys and not every:
         entries = [entry for entry in entries if _is_set(resource, entry)]
     if as_json:
@@ -96,6 +94,10 @@ def alter(
     ]
     with Client(where) as client:
         resource = _resource(client, target)
+        # A broker unsets what it does not know without a word. Of all brokers it tells only what is set.
+        unset = [key for key, value in changes.items() if value is None]
+        if unset and resource.name and resource.type != ResourceType.BROKER_LOGGER:
+            _check_known(resource, unset, _described(client, resource, unset))
         asked = m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource.type, resource.name, wanted)
         response: m.IncrementalAlterConfigsResponse = _ask(
             client, resource, m.IncrementalAlterConfigsRequest([asked], validate_only=is_dry)
@@ -163,6 +165,18 @@ def _described(
     if result.error_code:
         raise _failed(resource, result.error_code, result.error_message)
     return sorted(result.configs, key=lambda entry: entry.name)
+
+
+def _check_known(
+    resource: Resource,
+    keys: Sequence[str],
+    entries: Sequence[m.DescribeConfigsResponse.DescribeConfigsResourceResult],
+) -> None:
+    """Check that the broker has told of each of these settings. Raises CliError."""
+    there = {entry.name for entry in entries}
+    if missing := [key for key in keys if key not in there]:
+        guess = known.hint(missing, resource.keys)
+        raise CliError(f"{resource.text} has no setting {', '.join(missing)}{guess}", USAGE_ERROR)
 
 
 def _is_set(resource: Resource, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> bool:

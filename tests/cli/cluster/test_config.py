@@ -44,6 +44,8 @@ def test_settings_are_got_set_and_unset(cli: OwnCli) -> None:
             {"name": "log.retention.hours", "value": "168", "source": "DEFAULT_CONFIG"},
         ],
     }
+    wrong = cli("config", "unset", *of, "retention.mss", code=2)
+    assert wrong.err == "mpbroker: topic t has no setting retention.mss; did you mean retention.ms?\n"
     everything = {entry["name"] for entry in cli("config", "get", *of, "--all", "--json").json}
     assert {"retention.ms", "segment.bytes", "cleanup.policy"} < everything
 
