@@ -218,12 +218,13 @@ class Broker:
     def create_topic(
         self,
         name: str | None = None,
-        partitions: int = 1,
+        partitions: int = -1,
         config: Mapping[str, object] | None = None,
     ) -> str:
         """Create a topic and return its name, which nobody else has if none is given. Raises BrokerFailed.
 
-        `config` has settings of the topic by Kafka's names.
+        `partitions` is `num.partitions` of the broker by default. `config` has settings of the topic by
+        Kafka's names.
         """
         from mpbroker.testing.names import unique_name
         from mpbroker.testing.topics import create
@@ -252,7 +253,7 @@ class Broker:
     def topic(
         self,
         name: str | None = None,
-        partitions: int = 1,
+        partitions: int = -1,
         config: Mapping[str, object] | None = None,
     ) -> Iterator[str]:
         """Create a topic for a with statement, which gets its name; it is deleted at the end."""

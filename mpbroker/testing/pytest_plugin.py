@@ -64,7 +64,7 @@ def mpbroker_topics(request: pytest.FixtureRequest, mpbroker_broker: Broker) -> 
     made: list[str] = []
 
     def create(
-        name: str | None = None, partitions: int = 1, config: Mapping[str, object] | None = None
+        name: str | None = None, partitions: int = -1, config: Mapping[str, object] | None = None
     ) -> str:
         made.append(mpbroker_broker.create_topic(name or unique_name(request.node.name), partitions, config))
         return made[-1]

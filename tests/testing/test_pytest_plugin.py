@@ -55,6 +55,8 @@ def test_that_fails(mpbroker_broker, mpbroker_topic):
 @pytest.mark.mpbroker({"num.partitions": 2})
 def test_a_broker_of_its_own(mpbroker_own_broker):
     assert mpbroker_own_broker.settings == {"num.partitions": "2"}
+    name = mpbroker_own_broker.create_topic()
+    assert len(list(mpbroker_own_broker.log_dir.glob(f"{name}-*"))) == 2
 
 def test_a_broker_that_dies(mpbroker_own_broker):
     mpbroker_own_broker.kill()
