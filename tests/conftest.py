@@ -1,7 +1,7 @@
 """What holds for all tests.
 
-Property tests try the same examples in each run; a fifth of them in `make test-fast`, and new ones in
-`make explore`.
+Property tests try the same examples in each run: all in `make test-all`, a third of them in `make test`, a
+fifth in `make test-fast`, and new ones in `make explore`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from tests.support import preloaded, spark_classes, spark_here
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
 settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=True, phases=PHASES)
 settings.register_profile("explore", deadline=None, print_blob=True, phases=PHASES)
-settings.register_profile(
-    "fast", settings.get_profile("repeatable"), max_examples=settings.default.max_examples // 5
-)
+for name, part in (("short", 3), ("fast", 5)):
+    settings.register_profile(
+        name, settings.get_profile("repeatable"), max_examples=settings.default.max_examples // part
+    )
 settings.load_profile("repeatable")
 
 # Hundreds of brokers are started, and what they leave is kept for a while. Crowds come at once: where the
@@ -35,6 +36,13 @@ Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backl
 # What is the same in each start is done once: tests of the start itself use its command.
 Mpbroker.launch = staticmethod(preloaded.launch)
 pytest_plugins = ("tests.support.forms", "tests.support.in_memory", "tests.support.kinds")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the number of examples, for modules that ask for it later; --hypothesis-profile comes next."""
+    if not config.getoption("--long"):
+        settings.load_profile("short")
 
 
 def pytest_collection() -> None:

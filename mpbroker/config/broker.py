@@ -14,7 +14,8 @@ import msgspec
 from mpbroker.config import limits
 from mpbroker.config.altered import Altered
 from mpbroker.config.coordinators import CoordinatorSettings
-from mpbroker.config.keys import INT_MAX, LONG_MAX, ConfigType, Key, Secret, table_of
+from mpbroker.config.integers import INT_MAX, LONG_MAX
+from mpbroker.config.keys import ConfigType, Key, Secret, table_of
 from mpbroker.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     Listener,

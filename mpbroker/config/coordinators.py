@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from mpbroker.config.keys import INT_MAX, ConfigType, Key
+from mpbroker.config.integers import INT_MAX
+from mpbroker.config.keys import ConfigType, Key
 from mpbroker.config.security import SecuritySettings
 
 BOOLEAN, INT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG

@@ -18,7 +18,8 @@ from msgspec import structs
 from mpbroker.config import known
 from mpbroker.config.altered import Altered, Beneath
 from mpbroker.config.broker import BROKER_KEYS, BrokerConfig
-from mpbroker.config.keys import LONG_MAX, ConfigType, Key, Problem, Value, field_name, format_value
+from mpbroker.config.integers import LONG_MAX
+from mpbroker.config.keys import ConfigType, Key, Problem, Value, field_name, format_value
 from mpbroker.config.limits import LIMIT_KEYS, limits_by_address
 from mpbroker.config.security import SECURITY_KEYS
 from mpbroker.config.topic_config import TOPIC_KEYS

@@ -12,10 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
-INT_MAX = 2**31 - 1
-INT_MIN = -(2**31)
-LONG_MAX = 2**63 - 1
-LONG_MIN = -(2**63)
+from mpbroker.config.integers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 
 
 class Secret(msgspec.Struct, frozen=True, gc=False):

@@ -11,7 +11,8 @@ import socket
 
 import msgspec
 
-from mpbroker.config.keys import INT_MAX, ConfigType, Key
+from mpbroker.config.integers import INT_MAX
+from mpbroker.config.keys import ConfigType, Key
 
 LIMIT_KEYS = ("max.connections", "max.connection.creation.rate")
 _PREFIXED = re.compile(

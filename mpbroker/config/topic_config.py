@@ -18,7 +18,8 @@ from mpbroker.config.broker import (
     BrokerConfig,
     gzip_level,
 )
-from mpbroker.config.keys import LONG_MAX, ConfigType, Key, field_name, table_of
+from mpbroker.config.integers import LONG_MAX
+from mpbroker.config.keys import ConfigType, Key, field_name, table_of
 
 BOOLEAN, DOUBLE, INT, LIST = ConfigType.BOOLEAN, ConfigType.DOUBLE, ConfigType.INT, ConfigType.LIST
 LONG, STRING = ConfigType.LONG, ConfigType.STRING

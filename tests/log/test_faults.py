@@ -27,7 +27,7 @@ SOURCE = ROOT / "tests" / "support" / "native" / "fault.c"
 STRIDE = os.environ.get("FAULT_STRIDE") or pick("the stride between calls that fail is", short="13", long="1")
 # Of these phases each read is another one.
 FEW = dict.fromkeys(
-    ("scrub", "clean", "retain", "move"), pick("the stride between reads that fail is", short="3", long="1")
+    ("scrub", "clean", "retain", "move"), pick("the stride between reads that fail is", short="4", long="1")
 )
 CASES = [
     ("produce", "write", errno.ENOSPC),

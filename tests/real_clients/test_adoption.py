@@ -10,7 +10,7 @@ from tests.real_clients import left_behind
 from tests.support import flips
 from tests.support.adoption import Adopting, complaints, dump_complaints
 from tests.support.flipped_bits import flip
-from tests.support.forms import pick
+from tests.support.forms import long_only, pick
 
 SEEDS = pick("seeds of faults", short=1, long=20)
 STEPS = pick("steps of a workload whose power is cut", short=80, long=220)
@@ -21,6 +21,7 @@ def kinds_of(kafka: Adopting) -> set[str]:
     return {left.name.split(".")[1].split("-")[0] for left in kafka.lefts if left.records()}
 
 
+@long_only("Kafka adopts what power cuts leave")
 def test_kafka_adopts_what_power_cuts_leave(tmp_path: Path) -> None:
     kafka = Adopting(tmp_path / "kafka")
     with left_behind.workplace() as place:
@@ -30,6 +31,7 @@ def test_kafka_adopts_what_power_cuts_leave(tmp_path: Path) -> None:
     assert kinds_of(kafka) == {"cut"}
 
 
+@long_only("Kafka adopts what faults leave")
 def test_kafka_adopts_what_faults_leave(tmp_path: Path) -> None:
     """Flipped bits and calls that fail; and what compaction and transactions leave."""
     kafka = Adopting(tmp_path / "kafka")

@@ -57,7 +57,7 @@ def race(fork: Fork, misses: Callable[[Lockstep], int]) -> None:
 
 def test_lockstep_doorbell_never_misses(fork: Fork, bell: Doorbell, effort: Effort) -> None:
     memory = sparse(ring_bytes(8))
-    race(fork, lambda lockstep: lockstep.bell_misses(bell, Ring(memory, 8), effort(ROUNDS)))
+    race(fork, lambda lockstep: lockstep.bell_misses(bell, Ring(memory, 8), effort(ROUNDS // 2)))
 
 
 def test_lockstep_marks_never_miss(fork: Fork, effort: Effort) -> None:

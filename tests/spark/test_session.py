@@ -13,6 +13,7 @@ import pytest
 from mpbroker.spark import SparkSetupError
 from spark_integration import environment, session
 from spark_integration.jvm.jar import jar_path
+from tests.support.forms import long_only
 from tests.support.spark_here import PYTHON_PATH
 from tests.support.spark_logs import PartitionWriter, checkpoint, fill
 
@@ -109,6 +110,7 @@ def test_a_session_with_a_wrong_python_is_mended(filled: Path) -> None:
     assert "spark.driver.memory is not set, not 3g" in said
 
 
+@long_only("sessions after the first one in a JVM with a wrong Python")
 def test_a_jvm_with_a_wrong_python_has_sessions_after_the_first(filled: Path) -> None:
     found, _ = run(RUNNING_BEFORE + STOPPED, filled, PYSPARK_PYTHON=OTHER_PYTHON)
     assert found["count"] == 30

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from mpbroker.config.keys import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
+from mpbroker.config.integers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 
 SHORT_MIN, SHORT_MAX = -(2**15), 2**15 - 1
 # Times in requests are 32 bits of milliseconds.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.text.numbers import parse_decimal
-from mpbroker.config.keys import LONG_MAX
+from mpbroker.config.integers import LONG_MAX
 
 MS = 1000
 _UNITS_MS = {"ms": 1, "s": MS, "m": 60 * MS, "h": 3600 * MS, "d": 86_400 * MS}

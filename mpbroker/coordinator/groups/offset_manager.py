@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.keys import LONG_MAX
+from mpbroker.config.integers import LONG_MAX
 from mpbroker.coordinator.groups.group import CONSUMER_PROTOCOL, NO_MEMBER, Group, GroupState
 from mpbroker.coordinator.groups.group_manager import GroupMetadataManager
 from mpbroker.coordinator.groups.offsets import NO_OFFSET, Offsets

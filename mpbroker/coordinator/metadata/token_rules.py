@@ -11,7 +11,7 @@ from itertools import dropwhile, islice
 from typing import Final, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.keys import LONG_MAX
+from mpbroker.config.integers import LONG_MAX
 from mpbroker.ipc.calls import (
     ChangedToken,
     ChangeToken,

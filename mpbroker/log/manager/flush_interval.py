@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from mpbroker.config.keys import LONG_MAX
+from mpbroker.config.integers import LONG_MAX
 from mpbroker.log.partition.partition_log import PartitionLog
 
 LOOK_EVERY_S = 0.5

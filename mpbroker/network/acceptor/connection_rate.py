@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpbroker.config.keys import INT_MAX
+from mpbroker.config.integers import INT_MAX
 
 # The settings' value for "no limit".
 UNLIMITED = INT_MAX

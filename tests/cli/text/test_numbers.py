@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from mpbroker.cli.main import app
 from mpbroker.cli.text.numbers import limited_to, parse_decimal
-from mpbroker.config.keys import LONG_MAX
+from mpbroker.config.integers import LONG_MAX
 from tests.support.own_cli import OwnCli
 
 HUGE = "9" * 20

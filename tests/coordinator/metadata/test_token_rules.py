@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mpbroker.config.keys import LONG_MAX, Secret
+from mpbroker.config.integers import LONG_MAX
+from mpbroker.config.keys import Secret
 from mpbroker.coordinator.bulletins.news import credential_news
 from mpbroker.coordinator.metadata import token_rules
 from mpbroker.coordinator.metadata.metadata_records import decode_record, encode_record
