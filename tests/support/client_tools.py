@@ -73,7 +73,7 @@ SMALL_JVM = ("-Xmx256M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *class_a
 
 
 # One that runs many tools after each other; each may leave something behind.
-TOOLS_JVM = ("-Xmx768M", *SMALL_JVM[1:])
+TOOLS_JVM = ("-Xmx1536M", *SMALL_JVM[1:])
 
 
 def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = SMALL_JVM) -> list[str]:
