@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ops.bench.brokers import Broker, Mpbroker
 from tests.chaos.groups import PARTITIONS, SESSION_MS, TOPIC, Members
 from tests.chaos.killer import await_progress, kill
+from tests.support.forms import each
 from tests.support.polling import PATIENCE_S
 
 SEED = 1
@@ -28,7 +29,7 @@ def broker(tmp_path: Path, log_workers: int) -> Iterator[Broker]:
     made.kill()
 
 
-@pytest.mark.parametrize("log_workers", [1, 2])
+@each("log_workers", short=[2], long=[1, 2])
 def test_a_group_survives_the_death_of_every_process(broker: Broker) -> None:
     chance = random.Random(SEED)
     broker.start()

@@ -279,9 +279,9 @@ def test_a_refused_connection(make_rig: MakeRig) -> None:
 
 def test_an_advertised_address_that_cannot_be_reached(make_rig: MakeRig) -> None:
     rig = make_rig()
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        rig.peer.address = Address(socket.AF_INET, gone.getsockname())
     node = Node(5, "advertised", 9092)
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        rig.peers(node)[0].address = Address(socket.AF_INET, gone.getsockname())
     assert not rig.client.ready(node)
     while not (failure := rig.client.failure(node.id)):
         rig.client.poll(0)

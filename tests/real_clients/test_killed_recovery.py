@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-import pytest
 
 from ops.bench.brokers import Mpbroker
 from ops.bench.processes import title_of
 from tests.real_clients.test_log_workers import JOURNAL, PARTITIONS, read_all, write_some
+from tests.support.forms import each
 from tests.support.polling import TRIES
 from tests.support.real_brokers import create_topic, stop_cleanly
 
@@ -61,9 +61,10 @@ class Hunter:
         return 0
 
 
-@pytest.mark.parametrize(
-    ("title", "sent"),
-    [
+@each(
+    "title,sent",
+    short=[("recovery", signal.SIGKILL), ("log 1", signal.SIGKILL)],
+    long=[
         ("recovery", signal.SIGKILL),
         ("recovery", signal.SIGSTOP),
         ("log 0", signal.SIGKILL),

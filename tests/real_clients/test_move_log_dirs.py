@@ -28,7 +28,7 @@ from ops.bench import frames
 from ops.bench.brokers import MPBROKER_COMMAND, Broker, Kafka, Mpbroker
 from tests.real_clients.test_log_workers import kill_worker
 from tests.support.client_tools import eventually, java_command, kafka_tool
-from tests.support.forms import each, pick
+from tests.support.forms import each, long_only, pick
 from tests.support.polling import PATIENCE_S
 from tests.support.real_brokers import create_topic, stop_cleanly
 
@@ -148,6 +148,7 @@ def other_of(tmp_path: Path, here: str) -> str:
     return next(str(each) for each in two_dirs(tmp_path) if str(each) != here)
 
 
+@long_only("moves there and back beside a writer and a reader, without a death")
 def test_a_partition_moves_while_it_is_written_and_read(two: Broker, tmp_path: Path) -> None:
     create_topic(two.bootstrap, TOPIC, 1, CONFIGS)
     with Load(two) as load:

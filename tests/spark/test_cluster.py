@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ops.bench.brokers import Mpbroker
+from tests.support.forms import long_only
 from tests.support.metered_client import Meter
 from tests.support.polling import PATIENCE_S, until
 from tests.support.real_brokers import end, stop_cleanly
@@ -31,9 +32,13 @@ PARTITIONS = 8
 RECORDS = 4_000
 VALUE_BYTES = 500
 
-pytestmark = pytest.mark.skipif(
-    not may_unshare(), reason="hiding a directory from a process takes a mount namespace: only root has them"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not may_unshare(),
+        reason="hiding a directory from a process takes a mount namespace: only root has them",
+    ),
+    long_only("executors that have the files, and others that fetch"),
+]
 
 
 @pytest.fixture(scope="module")
