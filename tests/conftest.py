@@ -1,7 +1,7 @@
 """What holds for all tests.
 
-Property tests try the same examples in each run: all in `make test-all`, a third of them in `make test`, a
-fifth in `make test-fast`, and new ones in `make explore`.
+Property tests try the same examples in each run: all in `make test-all`, a third of them in `make test`,
+a fifth in `make test-fast`, and new ones in `make explore`.
 """
 
 from __future__ import annotations

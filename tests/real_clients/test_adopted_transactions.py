@@ -18,7 +18,7 @@ from mpbroker.log.format.names import HIGH_WATERMARKS, LOG_STARTS, PARTITION_MET
 from ops.bench.brokers import Broker, Kafka
 from tests.support.client_tools import eventually, kafka_tool
 from tests.support.committed_offsets import ends, is_pending, offset_of, read
-from tests.support.forms import each
+from tests.support.forms import long_only
 from tests.support.real_brokers import (
     TRANSACTIONS,
     create_topic,
@@ -114,7 +114,8 @@ def states(broker: Broker) -> dict[str, str]:
     return {row[0]: row[-1] for row in rows}
 
 
-@each("adopter", short=["kafka"], long=["kafka", "ours"])
+@long_only("transactions go on at Kafka, and back")
+@pytest.mark.parametrize("adopter", ["kafka", "ours"])
 def test_transactions_go_on_at_the_other_broker(
     tmp_path: Path, transacting_java: Program, adopter: str
 ) -> None:

@@ -102,6 +102,7 @@ def filled(log_dir: Path) -> Path:
     return log_dir
 
 
+@long_only("a session in a JVM with a wrong Python")
 def test_a_session_with_a_wrong_python_is_mended(filled: Path) -> None:
     found, said = run(RUNNING_BEFORE + MENDED, filled, PYSPARK_PYTHON=OTHER_PYTHON)
     assert found["same"] is True
