@@ -1,4 +1,4 @@
-"""What the page may change: topics and committed offsets, by the requests that the commands make.
+"""Changes topics and committed offsets for the page, by the requests that the commands make.
 
 Each change is one JSON object with its name in `change`. The broker decides about it as about any client's.
 """

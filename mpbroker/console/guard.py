@@ -1,4 +1,4 @@
-"""Who has the console's token, and which addresses only this host reaches; without I/O.
+"""Tells whether a request has the console's token, and whether only this host reaches an address; no I/O.
 
 (`exporter/guard.py` has the rules about Host and Origin.)
 """

@@ -51,7 +51,7 @@ class Wanted:
 
 @dataclass
 class Scan:
-    """What has been read of a topic so far, and what may still be read."""
+    """Counts what has been read of a topic, and bounds what may still be read."""
 
     bytes_left: int = field(default_factory=lambda: SCAN_BYTES_MAX)
     deadline: float = field(default_factory=lambda: time.monotonic() + SCAN_S_MAX)

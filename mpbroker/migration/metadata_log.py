@@ -107,7 +107,7 @@ def quorum_leader(directory: Path) -> int | None:
 
 
 class _QuorumState(msgspec.Struct, rename="camel"):
-    """What of the file counts here (Kafka: QuorumStateData)."""
+    """Has the fields of the file that an import needs (Kafka: QuorumStateData)."""
 
     leader_id: int = -1
 

@@ -30,7 +30,7 @@ from mpbroker.records.iterate import Batch
 
 @dataclass
 class Ownership:
-    """What a metadata log's records tell of its owner.
+    """Says whose a metadata log is, by its records.
 
     `begins_at`: the offset where the log begins; None if it has no segment. `is_ours`: mpbroker's records
     come before any of Kafka's controller. `has_elections`: the log has elections of Kafka's controller.

@@ -125,6 +125,6 @@ def api(broker: Broker) -> Api:
 
 @pytest.fixture
 def own_broker() -> Iterator[Broker]:
-    """One whose processes a test may kill."""
+    """A broker of the test's own, whose processes it may kill."""
     with Broker(SETTINGS) as running:
         yield running

@@ -1,4 +1,4 @@
-"""What may stand behind ? in the page's questions."""
+"""Query strings of the page's requests."""
 
 from __future__ import annotations
 

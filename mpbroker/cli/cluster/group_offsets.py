@@ -107,7 +107,7 @@ def wanted(
 
 
 class How(NamedTuple):
-    """What is done with the new offsets. Raises CliError if that is not one thing (`check`)."""
+    """Say what is to become of the new offsets. `check` raises CliError unless that is one thing."""
 
     export: bool
     execute: bool

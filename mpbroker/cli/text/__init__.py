@@ -1,1 +1,1 @@
-"""What commands read and write as text: tables, JSON, times, progress, questions."""
+"""Reads and writes the text of commands: tables, JSON, times, progress, questions."""

@@ -27,7 +27,10 @@ _OF_A_DESCRIPTION: Final = -1
 
 
 class Holder(NamedTuple):
-    """Who has the lock of fcntl(2). `pid` is 0 if it has none here: in another container, or mpbroker's."""
+    """Names the holder of the lock of fcntl(2).
+
+    `pid` is 0 if it is unknown: of a process in another container, or of mpbroker, whose lock has no process.
+    """
 
     is_mpbroker: bool
     pid: int

@@ -224,7 +224,7 @@ def commands(group: TyperGroup, *path: str) -> Iterator[tuple[str, ...]]:
 
 
 def test_every_command_has_a_form_for_programs() -> None:
-    """But those whose output is one, and the broker itself."""
+    """Check all commands but those that print one text anyway, and `serve`."""
 
     def without(group: TyperGroup, *path: str) -> Iterator[str]:
         for name, command in group.commands.items():

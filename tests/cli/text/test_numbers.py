@@ -37,7 +37,7 @@ def commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, .
 
 
 def values(option: Any) -> Iterator[str]:
-    """What is never right for an option, however it is written."""
+    """Return values that no option of this type may take."""
     if option.type.name.startswith("int"):
         yield from (HUGE, f"-{HUGE}", HUGER)
     elif option.type.name.startswith("float"):
