@@ -106,7 +106,7 @@ def wanted(
     return Wanted(reset, plan=offset_plans.parse(text, file, groups), file=file)
 
 
-class How(NamedTuple):
+class ResetFlags(NamedTuple):
     """Say what is to become of the new offsets. `check` raises CliError unless that is one thing."""
 
     export: bool
@@ -125,7 +125,9 @@ class How(NamedTuple):
                 raise CliError(f"these exclude each other: {one}, {other}", USAGE_ERROR)
 
 
-def reset(where: ClusterAddress, names: Sequence[str], wanted: Wanted, how: How, *, all_groups: bool) -> None:
+def reset(
+    where: ClusterAddress, names: Sequence[str], wanted: Wanted, how: ResetFlags, *, all_groups: bool
+) -> None:
     """Set offsets of groups, or print what would be set. A group that is refused does not hide the others."""
     how.check(names, all_groups=all_groups)
     failed: list[Exception] = []
