@@ -88,8 +88,7 @@ NO_UNITS := $(addprefix --ignore=tests/,network/acceptor chaos ops real_clients 
 BY_FILES := --dist loadfile --no-loadscope-reorder
 PARALLEL := --numprocesses $$((2 * $$(nproc) + 1)) $(BY_FILES)
 # Units wait for little, and for no disk; each process has to import all of them.
-FAST := --numprocesses $$((2 * $$(nproc))) $(BY_FILES) --hypothesis-profile=fast \
-  --in-memory -o tmp_path_retention_policy=failed
+FAST := --numprocesses $$((2 * $$(nproc))) $(BY_FILES) --hypothesis-profile=fast
 
 test: setup $(SPARK_CLASSES) $(KAFKA_CLASSES) ## every test in its short form; ends with what it left out (ARGS='tests/config -k units', ARGS=-n0: one by one)
 	$(PYTEST) $(PARALLEL) $(ARGS)

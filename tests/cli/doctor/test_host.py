@@ -74,7 +74,7 @@ def test_the_runtime_directory(config: BrokerConfig, monkeypatch: pytest.MonkeyP
     assert "--shm-size" in found.advice
     # A running broker has what it needs.
     assert host.shared_memory(config, is_running=True).state == "ok"
-    # Not tmp_path, which is in memory with --in-memory.
+    # Not tmp_path, which is in memory.
     monkeypatch.setenv("MPBROKER_RUNTIME_DIR", str(Path(__file__).parent))
     found = host.shared_memory(config, is_running=False)
     assert (found.state, found.advice) == ("problem", "Name a directory below /run or /dev/shm")

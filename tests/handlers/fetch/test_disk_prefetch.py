@@ -34,7 +34,7 @@ from tests.support.handler_rig import Rig, partition_payload, request_frame, rig
 from tests.support.page_cache import evict
 from tests.support.polling import PATIENCE_S, until
 
-pytestmark = pytest.mark.usefixtures("tidy")
+pytestmark = [pytest.mark.disk, pytest.mark.usefixtures("tidy")]
 MIB = 1 << 20
 TRIES = 20
 

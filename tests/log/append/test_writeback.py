@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("tidy")
 PIECE_BYTES = 1 << 18
 
 
+@pytest.mark.disk
 def test_whole_pieces_are_written_back_and_the_rest_waits(
     journaled: Callable[..., Journaled], batch: Callable[..., bytearray]
 ) -> None:

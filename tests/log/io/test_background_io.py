@@ -14,6 +14,8 @@ from tests.support.page_cache import evict, unwritten_pages
 
 SIZE = (1 << 20) + 5
 
+pytestmark = pytest.mark.disk
+
 
 @pytest.fixture(name="content")
 def _content() -> bytes:

@@ -221,6 +221,7 @@ def test_a_pass_goes_on_within_a_segment(segment: tuple[Path, int, list[int]]) -
     assert [one.first for one in scrubbed(path, end, place)] == [8 * RECORDS]
 
 
+@pytest.mark.disk
 def test_hot_pages_stay_and_cold_ones_do_not_come(tmp_path: Path) -> None:
     """Check it where the file system says what is in the page cache."""
     path = tmp_path / "file"
@@ -237,6 +238,7 @@ def test_hot_pages_stay_and_cold_ones_do_not_come(tmp_path: Path) -> None:
     os.close(fd)
 
 
+@pytest.mark.disk
 def test_looking_for_what_was_aborted_leaves_the_page_cache_as_it_was(writer: Callable[..., Writer]) -> None:
     made = writer(segment_bytes="16777216")
     while made.log.state.size < 5 << 20:
