@@ -31,6 +31,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from shm import procfs
+
 PAGE_BYTES = 4096
 CACHE_LINE_BYTES = 64
 
@@ -60,15 +62,9 @@ class Block:
     sparse: bool = False
 
 
-def _stat_fields(pid: int) -> list[bytes]:
-    """Return the fields of /proc/<pid>/stat behind the name, which may hold spaces and parentheses."""
-    line = Path(f"/proc/{pid}/stat").read_bytes()
-    return line[line.rindex(b")") + 2 :].split()
-
-
 def process_start_ticks(pid: int) -> int:
     """Return the process's start in clock ticks since boot; with the pid it names a process for good."""
-    return int(_stat_fields(pid)[19])
+    return procfs.process(pid).start_ticks
 
 
 def _unescaped(mount: str) -> str:
@@ -221,10 +217,10 @@ class Region:
     def owner_is_alive(self) -> bool:
         """Return whether the region's maker runs: neither its zombie nor another process with its pid."""
         try:
-            fields = _stat_fields(self.owner_pid)
+            owner = procfs.process(self.owner_pid)
         except (FileNotFoundError, ProcessLookupError):
             return False
-        return int(fields[19]) == self.owner_start and fields[0] not in (b"Z", b"X")
+        return owner.start_ticks == self.owner_start and owner.state not in procfs.ENDED
 
 
 def _check_layout(magic: bytes, blocks: list[Block]) -> None:

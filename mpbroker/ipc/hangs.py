@@ -17,9 +17,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from shm import procfs
+from shm.procfs import COULD_RUN, WAITS_FOR_DISK
 
 # The interval between judgements of heartbeats.
 TICK_S = 1.0
@@ -30,9 +34,6 @@ LOOK_MAX_S = 2.0
 # One request may work for so many times the timeout with no sign of life but the CPU it uses. Recovery may
 # wait as long for something that shows neither in its turns nor as CPU.
 HEAVY_TIMEOUTS = 10
-
-_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
-WAITS_FOR_DISK, COULD_RUN = "D", "R"
 
 
 class Patience:
@@ -98,21 +99,16 @@ class Pulse:
 
 def look_at(pid: int) -> tuple[str, int]:
     """Return (state, CPU time in clock ticks) of a process of ours; ("", 0) if it ended just now."""
-    fields = _fields_of(Path(f"/proc/{pid}/stat"))
-    return (fields[_STATE], int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])) if fields else ("", 0)
+    with suppress(FileNotFoundError, ProcessLookupError):
+        found = procfs.process(pid)
+        return found.state, found.cpu_ticks
+    return "", 0
 
 
 def waits_for_disk(threads: Path = Path("/proc/self/task")) -> bool:
     """Return whether one of our threads is in an uninterruptible sleep of the kernel."""
-    found = (_fields_of(thread / "stat") for thread in threads.iterdir())
-    return any(fields[_STATE] == WAITS_FOR_DISK for fields in found if fields)
-
-
-def _fields_of(stat: Path) -> list[str]:
-    """Return the fields of a `stat` file from the state on; none if the process ended just now."""
-    try:
-        text = stat.read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    # The name in parentheses may itself contain anything, also a parenthesis.
-    return text[text.rindex(")") + 2 :].split()
+    for thread in threads.iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if procfs.stat(thread).state == WAITS_FOR_DISK:
+                return True
+    return False

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
-from mpbroker.ipc.hangs import COULD_RUN, WAITS_FOR_DISK, look_at
+from mpbroker.ipc.hangs import look_at
 from mpbroker.ipc.listeners import ListenerCount, ListenerState
 from mpbroker.ipc.process import Order, State
 from mpbroker.ipc.progress import Progress, read_progress
 from mpbroker.ipc.topology import SharedMemory, name_of
+from shm.procfs import COULD_RUN, WAITS_FOR_DISK
 
 # A process that serves moves at least once in a tick. One that does not for this long stands still, unless it
 # works on a heavy request, waits for its disk, or is at work and could use more of the processor.

@@ -89,8 +89,8 @@ def test_patience_does_not_run_while_its_owner_is_away() -> None:
 def test_who_waits_for_the_disk(tmp_path: Path) -> None:
     for number, state in ((1, "S"), (2, "R")):
         (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "stat").write_text(f"{number} (a) D (b) {state} 0 0")
+        (tmp_path / str(number) / "stat").write_text(f"{number} (a) D (b) {state} " + "0 " * 40)
     (tmp_path / "3").mkdir()
     assert not waits_for_disk(tmp_path)
-    (tmp_path / "3" / "stat").write_text("3 (a) D 0 0")
+    (tmp_path / "3" / "stat").write_text("3 (a) D " + "0 " * 40)
     assert waits_for_disk(tmp_path)

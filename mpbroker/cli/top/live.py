@@ -6,7 +6,6 @@ Nothing of it costs the data path anything. Shared memory and the kernel answer 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import psutil
@@ -18,10 +17,10 @@ from mpbroker.ipc.pointer import PUBLIC_NAME
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.protocol.topic_names import METADATA_TOPIC
+from shm import procfs
 from shm.region import LayoutMismatch, Region, RegionUnavailable
 
 SUPERVISOR_PATIENCE_S: Final = 2.0
-_PSS: Final = "Pss:"
 
 
 class LiveBroker:
@@ -148,10 +147,9 @@ def pss_bytes(pid: int | None) -> int | None:
     if not pid:
         return None
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
-    except OSError:
+        return procfs.pss_bytes(pid)
+    except (FileNotFoundError, ProcessLookupError):
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(_PSS)), None)
 
 
 def partitions_of(counts: Snapshot) -> tuple[PartitionSeen, ...]:

@@ -1,0 +1,63 @@
+"""What the kernel tells of a process below /proc (proc(5)).
+
+`psutil` tells more, and takes longer to import than a program's start may take.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# States of a process: what it does, or waits for.
+COULD_RUN, WAITS_FOR_DISK = "R", "D"
+ENDED = ("Z", "X")
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Fields of `stat`, counted from the one after the name.
+_STATE, _USER_TICKS, _SYSTEM_TICKS, _THREADS, _START_TICKS, _RESIDENT_PAGES = 0, 11, 12, 17, 19, 21
+_PSS = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
+
+
+class Stat(NamedTuple):
+    """A process. Ticks are clock ticks (`TICKS_PER_S`); `start_ticks` counts them since boot."""
+
+    state: str
+    cpu_ticks: int
+    threads: int
+    start_ticks: int
+    resident_bytes: int
+
+
+def stat(directory: Path) -> Stat:
+    """Return what /proc/PID/stat or that of a thread says. Raises FileNotFoundError, ProcessLookupError."""
+    line = (directory / "stat").read_bytes()
+    # The name in parentheses may itself contain anything, also a parenthesis.
+    fields = line[line.rindex(b")") + 2 :].split()
+    return Stat(
+        fields[_STATE].decode("ascii"),
+        int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]),
+        int(fields[_THREADS]),
+        int(fields[_START_TICKS]),
+        int(fields[_RESIDENT_PAGES]) * _PAGE_BYTES,
+    )
+
+
+def process(pid: int) -> Stat:
+    """Return what there is of a process. Raises FileNotFoundError, ProcessLookupError: it has ended."""
+    return stat(Path(f"/proc/{pid}"))
+
+
+def pss_bytes(pid: int) -> int | None:
+    """Return the proportional set size: resident memory, with shared pages divided among those who share.
+
+    None if the kernel does not tell it to us, as of another user's process or with systemd's ProtectProc.
+    Raises FileNotFoundError, ProcessLookupError.
+    """
+    try:
+        found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_bytes())
+    except PermissionError:
+        return None
+    return int(found[1]) << 10 if found else None
