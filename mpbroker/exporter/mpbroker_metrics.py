@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from mpbroker.config.version import VERSION
 from mpbroker.exporter.committed_offsets import CommittedOffsets
 from mpbroker.exporter.exposition import Family, Page
-from mpbroker.exporter.partition_metrics import MOST_GROUP_OFFSETS
+from mpbroker.exporter.partition_metrics import GROUP_OFFSETS_MAX
 from mpbroker.exporter.processes import ProcessSeen
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
@@ -185,7 +185,7 @@ OFFSETS_BEHIND = _declare(
 OFFSETS_LEFT_OUT = _declare(
     "group_offsets_left_out",
     "gauge",
-    f"Committed offsets beyond the {MOST_GROUP_OFFSETS:,} of a page; each group gets a fair share of them.",
+    f"Committed offsets beyond the {GROUP_OFFSETS_MAX:,} of a page; each group gets a fair share of them.",
 )
 SCRAPE = _declare("scrape_duration_seconds", "gauge", "Time that the page before this one took to make.")
 

@@ -17,7 +17,7 @@ from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.protocol.topic_names import METADATA_TOPIC
 
 # Anybody who may commit can make groups, and a page has to end. There are as many sums and members at most.
-MOST_GROUP_OFFSETS = 50_000
+GROUP_OFFSETS_MAX = 50_000
 _AS_OF = "as of the last half minute"
 LOG_SIZE: Final = Family("kafka_log_log_size", "gauge", f"Bytes of a partition's segments, {_AS_OF}.")
 LOG_SEGMENTS: Final = Family("kafka_log_log_numlogsegments", "gauge", f"Segments of a partition, {_AS_OF}.")
@@ -95,13 +95,13 @@ def write_groups(groups: Mapping[str, GroupSeen], logs: Iterable[LogSeen], page:
     seen = [_GroupLag(name, group, ends) for name, group in sorted(groups.items())]
     # Where there is no room for one offset each, groups with members go first.
     seen.sort(key=lambda one: not one.members)
-    shares = fair_shares([len(one.offsets) for one in seen], MOST_GROUP_OFFSETS)
+    shares = fair_shares([len(one.offsets) for one in seen], GROUP_OFFSETS_MAX)
     named = [
         (labels_text((("consumergroup", one.name), ("partition", str(partition)), ("topic", topic))), at, lag)
         for one, share in zip(seen, shares, strict=True)
         for (topic, partition), at, lag in one.offsets[:share]
     ]
-    shares = fair_shares([len(one.sums) for one in seen], MOST_GROUP_OFFSETS)
+    shares = fair_shares([len(one.sums) for one in seen], GROUP_OFFSETS_MAX)
     sums = [
         (labels_text((("consumergroup", one.name), ("topic", topic))), at, lag)
         for one, share in zip(seen, shares, strict=True)
@@ -111,7 +111,7 @@ def write_groups(groups: Mapping[str, GroupSeen], logs: Iterable[LogSeen], page:
     page.lines(GROUP_OFFSET_SUM, ((labels, at) for labels, at, _ in sums))
     page.lines(GROUP_LAG, ((labels, lag) for labels, _, lag in named))
     page.lines(GROUP_LAG_SUM, ((labels, lag) for labels, _, lag in sums))
-    members = ((labels_text([("consumergroup", one.name)]), one.members) for one in seen[:MOST_GROUP_OFFSETS])
+    members = ((labels_text([("consumergroup", one.name)]), one.members) for one in seen[:GROUP_OFFSETS_MAX])
     page.lines(GROUP_MEMBERS, ((labels, count) for labels, count in members if count is not None))
     return sum(len(one.offsets) for one in seen) - len(named)
 

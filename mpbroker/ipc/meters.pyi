@@ -6,7 +6,7 @@ from shm.region import Block, Region
 TOPIC_NAME_BYTES_MAX: int
 OTHER_ERROR: int
 OTHER_VERSION: int
-MOST_CLIENTS: int
+CLIENTS_MAX: int
 QUOTA_ROWS: int
 QUOTA_IDLE_MS: int
 

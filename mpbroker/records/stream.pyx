@@ -18,7 +18,7 @@ cdef enum:
     # Records, and headers of a record that has many, between two looks at the bytes that a piece has taken.
     WALKED_AT_ONCE = 64
     HEADERS_AT_ONCE = 4096
-    MOST_LENGTH_BYTES = 10      # of a record's length
+    LENGTH_BYTES_MAX = 10      # of a record's length
 
 
 cdef object _bytes_or_none(const uint8_t *p, int64_t size):
@@ -282,8 +282,8 @@ cdef class Renumbering:
             c.read_varint(&rest, self.at)
             p = c.write_varlong(c.write_varlong(head + 1, view.timestamp_delta), self.done)
             body = (p - head) + (self.at - rest)
-            if used + body + MOST_LENGTH_BYTES > PyByteArray_GET_SIZE(out):
-                PyByteArray_Resize(out, used + body + MOST_LENGTH_BYTES)
+            if used + body + LENGTH_BYTES_MAX > PyByteArray_GET_SIZE(out):
+                PyByteArray_Resize(out, used + body + LENGTH_BYTES_MAX)
             p = c.write_varlong(<uint8_t *>PyByteArray_AS_STRING(out) + used, body)
             memcpy(p, head, body - (self.at - rest))
             memcpy(p + body - (self.at - rest), rest, self.at - rest)

@@ -54,7 +54,7 @@ Pieces: TypeAlias = Generator[None, None, T]
 # Bytes of records in a piece: a few milliseconds with the slowest codec and level that is common.
 UNPACKED_AT_ONCE_BYTES: Final = 1 << 20
 PACKED_AT_ONCE_BYTES: Final = 32 << 10
-MOST_RECORD_ERRORS: Final = 100
+RECORD_ERRORS_MAX: Final = 100
 
 MAX_LONG: Final = (1 << 63) - 1
 MIN_LONG: Final = -(1 << 63)
@@ -186,7 +186,7 @@ def _check_records(
 ) -> Pieces[None]:
     """Check the rules about single records. Look at them only if the walk shows that one breaks a rule.
 
-    Raises InvalidRecords with an error for each such record, but for no more than MOST_RECORD_ERRORS.
+    Raises InvalidRecords with an error for each such record, but for no more than RECORD_ERRORS_MAX.
     """
     stamped = bool(scan.attributes & LOG_APPEND_TIME_BIT)
     ranged = policy.timestamp_type == CREATE_TIME
@@ -211,7 +211,7 @@ def _check_records(
         earliest=earliest,
         latest=latest,
         refuses_all=stamp is not None and _timestamp_problem(stamp, stamped, policy, now_ms) is not None,
-        most=MOST_RECORD_ERRORS,
+        most=RECORD_ERRORS_MAX,
     )
     while not rules.step(UNPACKED_AT_ONCE_BYTES):
         yield

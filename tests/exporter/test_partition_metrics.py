@@ -66,7 +66,7 @@ def test_lag_is_what_a_group_has_yet_to_read() -> None:
 def test_a_page_has_room_for_so_many_offsets_and_says_how_many_it_lacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partition_metrics, "MOST_GROUP_OFFSETS", 3)
+    monkeypatch.setattr(partition_metrics, "GROUP_OFFSETS_MAX", 3)
     page = Page()
     groups = {f"g{number}": GroupSeen({("t", 0): 1, ("t", 1): 1}) for number in range(4)}
     assert partition_metrics.write_groups(groups, [seen("t", 0, 10), seen("t", 1, 20)], page) == 5
@@ -74,7 +74,7 @@ def test_a_page_has_room_for_so_many_offsets_and_says_how_many_it_lacks(
 
 
 def test_one_group_with_many_offsets_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_metrics, "MOST_GROUP_OFFSETS", 20)
+    monkeypatch.setattr(partition_metrics, "GROUP_OFFSETS_MAX", 20)
     page = Page()
     logs = [seen("t", number, 10) for number in range(100)]
     greedy = GroupSeen({("t", number): 1 for number in range(100)})
@@ -89,7 +89,7 @@ def test_one_group_with_many_offsets_hides_no_other(monkeypatch: pytest.MonkeyPa
 
 
 def test_groups_with_members_go_before_crowds_of_those_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_metrics, "MOST_GROUP_OFFSETS", 3)
+    monkeypatch.setattr(partition_metrics, "GROUP_OFFSETS_MAX", 3)
     page = Page()
     groups = {f"g{number}": GroupSeen({("t", 0): 1}, members=0) for number in range(9)}
     groups["works"] = GroupSeen({("t", 0): 1}, members=2)

@@ -107,7 +107,7 @@ def test_no_more_waits_than_there_is_memory_for(
     full: tuple[Rig, Reply], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, answer = full
-    monkeypatch.setattr(reply_backpressure, "MOST_BYTES", 1)
+    monkeypatch.setattr(reply_backpressure, "BYTES_MAX", 1)
     for connection in (2, 3):
         made.processor.send(LIGHT, connection=connection)
     made.turn()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc.meters import (
-    MOST_CLIENTS,
+    CLIENTS_MAX,
     OTHER_ERROR,
     OTHER_VERSION,
     QUOTA_IDLE_MS,
@@ -131,8 +131,8 @@ def test_clients_by_their_kind(memory: SharedMemory, reader: Reader, kind: Clien
         ("librdkafka", "2.12.0", 1, 1),
     ]
     assert not reader.clients(processor(0), 1 - kind)
-    found = {meters.client(kind, b"client", str(number).encode()) for number in range(MOST_CLIENTS)}
-    assert len(found) == MOST_CLIENTS - 1
+    found = {meters.client(kind, b"client", str(number).encode()) for number in range(CLIENTS_MAX)}
+    assert len(found) == CLIENTS_MAX - 1
     assert -1 in found, "more of them than there is room for are not counted"
     meters.client_gone(kind, -1)
 

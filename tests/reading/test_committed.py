@@ -22,7 +22,7 @@ from mpbroker.records.record import NewRecord
 from tests.support.forms import rounds
 
 PLAIN = 3
-MOST_PRODUCERS = 3
+PRODUCERS_MAX = 3
 OFFSETS = pa.schema([SCHEMA.field("offset")])
 
 
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
 
 steps = st.lists(
     st.tuples(
-        st.integers(0, MOST_PRODUCERS - 1),
+        st.integers(0, PRODUCERS_MAX - 1),
         st.sampled_from(["write", "write", "write", "plain", "commit", "abort", "gap"]),
         st.integers(1, 3),
     ),
@@ -77,7 +77,7 @@ def log_of(steps: list[tuple[int, str, int]]) -> tuple[list[Batch], list[Aborted
             begun.setdefault(producer_id, offset)
             batches.append(Batch(producer_id, offset, count))
         elif step == "plain":
-            batches.append(Batch(producer_id + MOST_PRODUCERS, offset, count, transactional=False))
+            batches.append(Batch(producer_id + PRODUCERS_MAX, offset, count, transactional=False))
         elif step in ("commit", "abort"):
             count = 1
             batches.append(Batch(producer_id, offset, 1, ABORT if step == "abort" else COMMIT))

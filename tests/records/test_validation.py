@@ -37,8 +37,8 @@ from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.record import LOG_APPEND_TIME, NewRecord
 from mpbroker.records.stream import RecordWalker, RecordWriter, Renumbering, seal
 from mpbroker.records.validation import (
-    MOST_RECORD_ERRORS,
     PACKED_AT_ONCE_BYTES,
+    RECORD_ERRORS_MAX,
     UNPACKED_AT_ONCE_BYTES,
     TopicPolicy,
     validate,
@@ -330,7 +330,7 @@ def test_large_batches_are_unpacked_walked_and_checked_in_pieces(codec: Codec) -
     with pytest.raises(InvalidRecords) as caught:
         seen.extend(pieces)
     assert len(seen) >= 3 * 4
-    assert [error.batch_index for error in caught.value.record_errors] == list(range(MOST_RECORD_ERRORS))
+    assert [error.batch_index for error in caught.value.record_errors] == list(range(RECORD_ERRORS_MAX))
     assert f"{count} records are refused" in caught.value.message
     assert caught.value.faults == count
 

@@ -37,7 +37,7 @@ from tests.support.worker_load import Load, names, pids
 
 CROWD = 200
 # What OpenSSL and Python keep of a connection, an encrypted chunk of its answer, what it sent too early.
-MOST_BYTES_EACH = 128 << 10
+BYTES_EACH_MAX = 128 << 10
 # What Python has of a connection; OpenSSL's side of it would be 8 KiB more with 3.0, 16 with 3.5.
 SILENT_BYTES_EACH = 8 << 10
 EXCHANGES = 4
@@ -87,7 +87,7 @@ def test_a_crowd_that_never_reads_costs_a_chunk_each_and_expires(tmp_path: Path)
         small.asks(100)
         assert reply_bytes(broker) < CROWD * 512, "records are encrypted from the file"
         assert request_bytes(broker) <= CROWD * 2 * SMALL_BLOCK
-        assert processor.memory_full_info().uss - before < CROWD * MOST_BYTES_EACH
+        assert processor.memory_full_info().uss - before < CROWD * BYTES_EACH_MAX
         expire_all_but(small, broker)
         small.close()
 

@@ -49,7 +49,7 @@ SEGMENT_BYTES = 9_000
 VALUE_BYTES = 2_000
 KINDS = {"write": 1, "sync": 2, "read": 3}
 TIMESTAMP_MS = 4_000_000_000_000
-MOST_CALLS = 400
+CALLS_MAX = 400
 
 _native = ctypes.CDLL(None)
 
@@ -204,7 +204,7 @@ def main() -> int:
     directory, phase, kind, error = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     stride = int(os.environ.get("FAULT_STRIDE", "1"))
     only = int(os.environ.get("FAULT_CALL", "0"))
-    for number in [only] if only else range(1, MOST_CALLS, stride):
+    for number in [only] if only else range(1, CALLS_MAX, stride):
         here = directory / str(number)
         here.mkdir()
         pid = os.fork()

@@ -68,10 +68,10 @@ NO_REASON = (
 TRIES = 3
 # Segments in one answer. Its processor has all of them open while it sends. Clients ask first for partitions
 # that were left out.
-MOST_FILES = 256
+FILES_MAX = 256
 # Up to so many partitions are read as often as the request names them, each time that something comes: that
 # costs little. Of more, each is read once.
-MOST_AS_NAMED = 256
+AS_NAMED_MAX = 256
 # After so long the handler waits for the disk itself: pages it had brought are evicted before they are sent.
 COLD_PATIENCE_MS = 15_000
 
@@ -275,7 +275,7 @@ class Fetch:
         for i, interest in enumerate(self.context.interests):
             if i and self.exchange.has_had_its_share(i, LOOKUPS_PER_PIECE):
                 yield
-            budget = self.limit - total if files < MOST_FILES else 0
+            budget = self.limit - total if files < FILES_MAX else 0
             read = self._read(self._topic(interest), interest.wanted, budget, total == 0)
             total += read.length
             files += read.length > 0
@@ -296,7 +296,7 @@ class Fetch:
         The next fetch asks for the rest. Raises OSError if the bytes could not be read.
         """
         broker = self.exchange.broker
-        if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= MOST_FILES):
+        if self.cold_files and (self.cold_bytes >= self.limit or self.cold_files >= FILES_MAX):
             return
         broker.cold_reads.bring(cold.fd, cold.position, cold.length, self._look_again)
         self.cold_bytes += cold.length
@@ -506,7 +506,7 @@ def handle(exchange: ApiExchange) -> Generator[None, None, FetchResponse | None]
     """Reads records from partitions, waiting for a minimum of bytes."""
     broker = exchange.broker
     named = sum(len(topic.partitions) for topic in exchange.body.topics)
-    if named > MOST_AS_NAMED:
+    if named > AS_NAMED_MAX:
         exchange.body.topics = yield from each_once(exchange, exchange.body.topics)
     context = new_context(
         broker.fetch_sessions,

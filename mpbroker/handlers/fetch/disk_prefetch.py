@@ -25,7 +25,7 @@ from typing import TypeAlias
 # A disk serves several reads at a time.
 THREADS = 4
 # Reads that have a descriptor. Others wait for their turn and then ask again.
-MOST_AT_ONCE = 64
+READS_MAX = 64
 # Bytes asked of the kernel at once, if the pipe has room: the most that an unprivileged process may have.
 PIECE_BYTES = 1 << 20
 # A client that reads a log from the disk goes on with what follows. So much of it is brought after its read.
@@ -70,7 +70,7 @@ class DiskPrefetch:
         if key in self._waiting:
             self._waiting[key][then] = None
             return
-        if len(self._waiting) >= MOST_AT_ONCE:
+        if len(self._waiting) >= READS_MAX:
             self._later[then] = None
             return
         self._jobs.put((key, os.dup(fd)))
@@ -111,7 +111,7 @@ class DiskPrefetch:
             then()
         self._failed.clear()
         # Some of them may want nothing any more.
-        while self._later and len(self._waiting) < MOST_AT_ONCE:
+        while self._later and len(self._waiting) < READS_MAX:
             then = next(iter(self._later))
             del self._later[then]
             then()

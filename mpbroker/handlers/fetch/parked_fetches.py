@@ -18,7 +18,7 @@ from shm.marks import WaitingMarks
 from shm.table import SlotTable
 
 # Ended fetches are forgotten together, when there are this many more of them than of those that wait.
-MOST_ENDED = 64
+ENDED_MAX = 64
 
 
 class ParkedFetch(Protocol):
@@ -148,7 +148,7 @@ class Fetches:
 
     def _sweep(self) -> None:
         self._count()
-        if len(self._by_connection) <= 2 * len(self._purgatory) + MOST_ENDED:
+        if len(self._by_connection) <= 2 * len(self._purgatory) + ENDED_MAX:
             return
         ended = [connection for connection, watch in self._by_connection.items() if watch.has_ended]
         for connection in ended:

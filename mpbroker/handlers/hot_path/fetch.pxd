@@ -22,7 +22,7 @@ cdef enum:
     FETCH_KEY = 1
     FIRST_FETCH_VERSION = 4
     LAST_FETCH_VERSION = 18
-    MOST_COUNTED = 256
+    COUNTED_MAX = 256
 
 cdef struct FetchCount:
     uint32_t slot
@@ -33,7 +33,7 @@ cdef struct FetchCount:
 cdef struct FetchCounts:
     uint32_t count
     bint incremental
-    FetchCount partitions[MOST_COUNTED]
+    FetchCount partitions[COUNTED_MAX]
 
 cdef bint try_fetch(
     RequestSlot *request, uint8_t *arena, TopicsRef *topics, TableRef *table, PlacesRef *places,

@@ -35,7 +35,7 @@ cdef enum:
     REPLICA_STATE = 15          # replica_id no longer comes first
     READ_COMMITTED = 1
     ANY_EPOCH = -1
-    MOST_SLICES = 16
+    SLICES_MAX = 16
     PARTITION_BYTES_MAX = 64    # of a partition's answer without its records
 
 cdef struct Wanted:
@@ -63,7 +63,7 @@ cdef struct Answer:
     uint64_t total              # bytes of records
     bint settled                # a newer segment follows: waiting would add nothing
     uint32_t slices
-    Sliced sliced[MOST_SLICES]
+    Sliced sliced[SLICES_MAX]
     FetchCounts *counts
     Session *session            # NULL: a full fetch
 
@@ -78,7 +78,7 @@ cdef struct Change:
 
 cdef struct Changes:
     uint32_t count
-    Change partitions[MOST_SLICES]
+    Change partitions[SLICES_MAX]
 
 
 cdef inline bint take_partition(Cursor *c, int version, Wanted *wanted) noexcept nogil:
@@ -119,7 +119,7 @@ cdef inline bint slice_of(
     cdef bint first = answer.total == 0
     if wanted.offset >= bound.offset or (answer.bytes_max <= 0 and not first):
         return True
-    if reader == NULL or answer.slices == MOST_SLICES or is_damaged(places, slot, generation):
+    if reader == NULL or answer.slices == SLICES_MAX or is_damaged(places, slot, generation):
         return False
     if not locate(places, reader, wanted.offset, bound, &spot):
         return False
@@ -177,7 +177,7 @@ cdef inline bint answer_partition(
     ):
         return False
     length = answer.sliced[before].length if answer.slices > before else 0
-    if answer.counts.count == MOST_COUNTED:
+    if answer.counts.count == COUNTED_MAX:
         return False
     count = &answer.counts.partitions[answer.counts.count]
     count.slot, count.generation, count.length = slot, generation, length
@@ -398,7 +398,7 @@ cdef bint take_session(
     session[0] = session_by_id(sessions, said.id)
     if session[0] == NULL or not session[0].by_id:
         return False
-    return session[0].epoch == said.epoch and 0 < session[0].count <= MOST_SLICES
+    return session[0].epoch == said.epoch and 0 < session[0].count <= SLICES_MAX
 
 
 cdef bint take_rest(Cursor *c, int version) noexcept nogil:

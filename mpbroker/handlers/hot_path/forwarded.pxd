@@ -19,8 +19,8 @@ from mpbroker.ipc.slots cimport CallSlot, ReplySlot, RequestSlot
 from shm.arena cimport ArenaRef
 
 cdef enum:
-    MOST_FORWARDED = 1024       # under way at once, a power of two; Python has the rest
-    MOST_APIS = 128
+    FORWARDED_MAX = 1024       # under way at once, a power of two; Python has the rest
+    APIS_MAX = 128
 
 # A request that the coordinator has.
 cdef struct ForwardedEntry:
@@ -42,7 +42,7 @@ cdef struct ForwardedApi:
 
 cdef struct ForwardedRef:
     ForwardedEntry *entries     # NULL: everything is forwarded by Python
-    ForwardedApi apis[MOST_APIS]
+    ForwardedApi apis[APIS_MAX]
     uint32_t count              # in use
     uint32_t next_number        # of a call to the coordinator, Python's calls included
     uint32_t bytes_max          # of a body
@@ -59,12 +59,12 @@ cdef bint forward_answer(
 cdef void forward_end(ForwardedRef *forwarded, ForwardedEntry *entry, ArenaRef *own) noexcept nogil
 
 cdef inline bint is_forwardable(const ForwardedRef *forwarded, int api_key) noexcept nogil:
-    return 0 <= api_key < MOST_APIS and forwarded.apis[api_key].used
+    return 0 <= api_key < APIS_MAX and forwarded.apis[api_key].used
 
 cdef inline ForwardedEntry *forward_entry(const ForwardedRef *forwarded, uint32_t number) noexcept nogil:
     """Return the entry of a call. NULL: the call is Python's."""
     cdef ForwardedEntry *entry
     if forwarded.entries == NULL:
         return NULL
-    entry = &forwarded.entries[number & (MOST_FORWARDED - 1)]
+    entry = &forwarded.entries[number & (FORWARDED_MAX - 1)]
     return entry if entry.used and entry.number == number else NULL

@@ -22,7 +22,7 @@ cdef enum:
     # The size, the correlation id and the tagged fields before the body of a response have no more.
     HEADER_BYTES = 9
     # A fixmap has no more error codes. A response with more of them has a longer map, and is Python's.
-    MOST_CODES = 15
+    CODES_MAX = 15
 
     # Types of msgpack: the first byte of each.
     FIXMAP = 0x80
@@ -38,8 +38,8 @@ cdef enum:
 
 cdef struct Codes:
     int count
-    int code[MOST_CODES]
-    uint32_t times[MOST_CODES]
+    int code[CODES_MAX]
+    uint32_t times[CODES_MAX]
 
 
 # ---- the call
@@ -114,7 +114,7 @@ cdef bint forward_begin(
     """
     cdef const ForwardedApi *api = &forwarded.apis[request.api_key]
     cdef const uint8_t *frame = arena + request.block
-    cdef ForwardedEntry *entry = &forwarded.entries[forwarded.next_number & (MOST_FORWARDED - 1)]
+    cdef ForwardedEntry *entry = &forwarded.entries[forwarded.next_number & (FORWARDED_MAX - 1)]
     cdef int16_t length
     cdef uint32_t id_length, room
     if entry.used or not api.first <= request.api_version <= api.last or request.flags:
@@ -202,7 +202,7 @@ cdef inline int take_number(Cursor *c) noexcept nogil:
 cdef inline void take_codes(Cursor *c, Codes *codes) noexcept nogil:
     cdef const uint8_t *p = take(c, 1)
     cdef int i
-    if p == NULL or not FIXMAP <= p[0] <= FIXMAP + MOST_CODES:
+    if p == NULL or not FIXMAP <= p[0] <= FIXMAP + CODES_MAX:
         c.at = NULL
         return
     codes.count = p[0] - FIXMAP

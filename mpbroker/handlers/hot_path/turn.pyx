@@ -26,7 +26,7 @@ from libc.string cimport memcpy, memset
 
 from mpbroker.handlers.hot_path.fetch cimport FETCH_KEY, FetchCounts, try_fetch
 from mpbroker.handlers.hot_path.forwarded cimport (
-    MOST_APIS, MOST_FORWARDED, ForwardedEntry, ForwardedRef, forward_answer, forward_begin, forward_end,
+    APIS_MAX, FORWARDED_MAX, ForwardedEntry, ForwardedRef, forward_answer, forward_begin, forward_end,
     forward_entry, is_forwardable,
 )
 from mpbroker.log.read.fetch_positions cimport FetchPositions
@@ -84,9 +84,9 @@ cdef extern from *:
 
 cdef enum:
     NO_WORKER = -1
-    MOST_LOGS = 7               # mpbroker.config.workers.MAX_LOG_WORKERS
-    MOST_PEERS = 24             # processors, log workers, coordinator
-    MOST_WATCHED = 16
+    LOGS_MAX = 7               # mpbroker.config.workers.MAX_LOG_WORKERS
+    PEERS_MAX = 24             # processors, log workers, coordinator
+    WATCHED_MAX = 16
     # Requests taken at once: each may unpack UNPACK_ROOM_BYTES, some ms of work.
     TAKEN_AT_ONCE = 8
     # A turn takes nothing more after this time: it ends 50 ms after its start at the latest.
@@ -151,12 +151,12 @@ cdef class HandlerTurn:
     `topics` and `places` between turns.
     """
 
-    cdef Peer peers[MOST_PEERS]
+    cdef Peer peers[PEERS_MAX]
     cdef int peer_count
     cdef int first_peer         # with which the next turn begins
-    cdef Watched watched[MOST_WATCHED]
+    cdef Watched watched[WATCHED_MAX]
     cdef int watched_count
-    cdef LogPeer logs[MOST_LOGS]
+    cdef LogPeer logs[LOGS_MAX]
     cdef int log_count
     cdef SharedJobs shared
     cdef ForwardedRef forwarded
@@ -234,8 +234,8 @@ cdef class HandlerTurn:
         self.log_count = number + 1
 
     cdef _add_peer(self, memory, int index, Ring answers):
-        if self.peer_count == MOST_PEERS:
-            raise IndexError(f"{MOST_PEERS} processes talk to a handler, and there is one more: {index}")
+        if self.peer_count == PEERS_MAX:
+            raise IndexError(f"{PEERS_MAX} processes talk to a handler, and there is one more: {index}")
         cdef Ring inbox = memory.ring(index, self.index)
         cdef Doorbell bell = memory.doorbell(index)
         cdef Arena arena = memory.arena(index)
@@ -261,9 +261,9 @@ cdef class HandlerTurn:
     def watch(self, unsigned char[::1] block, Py_ssize_t at) -> int:
         """Let a change of the 64-bit word at `block[at]` end the sleep; return the number for `changed`.
 
-        Raises ValueError if the word is unaligned or outside the block, or MOST_WATCHED words are watched.
+        Raises ValueError if the word is unaligned or outside the block, or WATCHED_MAX words are watched.
         """
-        if self.watched_count == MOST_WATCHED or at + 8 > block.shape[0] or <size_t>&block[at] % 8:
+        if self.watched_count == WATCHED_MAX or at + 8 > block.shape[0] or <size_t>&block[at] % 8:
             raise ValueError(f"cannot watch word {self.watched_count}, at {at} of {block.shape[0]} bytes")
         self.keep.append(block)
         self.watched[self.watched_count].word = <uint64_t *>&block[at]
@@ -317,12 +317,12 @@ cdef class HandlerTurn:
         `arena` is the handler's own, `first_number` that of its first call to the coordinator. `apis` has a
         key, the oldest and the latest version, and the first one with tagged fields in its response's header.
         """
-        self.forwarded.entries = <ForwardedEntry *>calloc(MOST_FORWARDED, sizeof(ForwardedEntry))
+        self.forwarded.entries = <ForwardedEntry *>calloc(FORWARDED_MAX, sizeof(ForwardedEntry))
         if self.forwarded.entries == NULL:
             raise MemoryError("no memory for requests that are forwarded")
         self.arena, self.forwarded.owner, self.forwarded.next_number = arena, self.index, first_number
         for key, first, last, first_with_tags in apis:
-            if not 0 <= key < MOST_APIS or last > 0x7F:
+            if not 0 <= key < APIS_MAX or last > 0x7F:
                 raise ValueError(f"API key {key}, version {last}: no call has room for these")
             self.forwarded.apis[<int>key].first, self.forwarded.apis[<int>key].last = first, last
             self.forwarded.apis[<int>key].first_with_tags = first_with_tags
@@ -355,8 +355,8 @@ cdef class HandlerTurn:
         cdef uint32_t i
         cdef ForwardedEntry *entry
         taken = []
-        for i in range(MOST_FORWARDED if self.forwarded.count else 0):
-            entry = &self.forwarded.entries[(self.forwarded.next_number + i) & (MOST_FORWARDED - 1)]
+        for i in range(FORWARDED_MAX if self.forwarded.count else 0):
+            entry = &self.forwarded.entries[(self.forwarded.next_number + i) & (FORWARDED_MAX - 1)]
             if entry.used and (number is None or entry.number == number):
                 taken.append(Forwarded(
                     (<char *>&entry.request)[:sizeof(Slot)], entry.number, entry.block, entry.generation,
@@ -369,7 +369,7 @@ cdef class HandlerTurn:
     def forget_forwarded(self, int processor) -> None:
         """Drop the answers to what the requests of a dead processor have asked the coordinator."""
         cdef uint32_t i
-        for i in range(MOST_FORWARDED if self.forwarded.count else 0):
+        for i in range(FORWARDED_MAX if self.forwarded.count else 0):
             if self.forwarded.entries[i].request.processor == processor:
                 self.forwarded.entries[i].dropped = True
 

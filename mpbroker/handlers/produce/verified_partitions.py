@@ -13,13 +13,13 @@ from typing import TypeAlias
 # A partition: its slot in the table, and the generation of that.
 Place: TypeAlias = tuple[int, int]
 # Some MB. A forgotten partition is asked for again.
-MOST_PLACES = 50_000
+PLACES_MAX = 50_000
 
 
 class VerifiedPartitions:
     """Partitions that the coordinator has verified, by producer id. The oldest epoch is forgotten first."""
 
-    def __init__(self, most_places: int = MOST_PLACES) -> None:
+    def __init__(self, most_places: int = PLACES_MAX) -> None:
         self._most_places = most_places
         self._places = 0
         self._producers: dict[int, tuple[int, set[Place]]] = {}

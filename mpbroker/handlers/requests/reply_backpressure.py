@@ -22,7 +22,7 @@ log = logging.getLogger("mpbroker.handlers")
 # Longer than processors let a connection stall that holds memory others wait for.
 PATIENCE_MS = 15_000
 # Limit of the bytes that wait, which are held in this process's own memory.
-MOST_BYTES = 64 << 20
+BYTES_MAX = 64 << 20
 
 
 class _Entry(NamedTuple):
@@ -74,7 +74,7 @@ class ReplyBackpressure:
             with suppress(ArenaFull):
                 attempt()
                 return
-        elif self._bytes + size > MOST_BYTES:
+        elif self._bytes + size > BYTES_MAX:
             raise ArenaFull(f"{self._bytes} bytes wait for room already")
         self._put(_Entry(request, size, self._clock_ms() + PATIENCE_MS, attempt, give_up, forget))
 

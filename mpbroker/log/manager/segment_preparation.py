@@ -17,7 +17,7 @@ from mpbroker.log.io.io_thread import IoThread
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.partition.prepared_segment import Prepared
 
-MOST_PREPARED = 64
+PREPARED_MAX = 64
 # Errors of a file system or kernel that cannot create unnamed files (O_TMPFILE).
 _NOT_KNOWN = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 
@@ -73,7 +73,7 @@ class SegmentPreparation:
 
     def _want(self, log: PartitionLog) -> None:
         number = log.state.log_dir
-        if len(self._wanted) < MOST_PREPARED and log not in self._wanted and number not in self._cannot:
+        if len(self._wanted) < PREPARED_MAX and log not in self._wanted and number not in self._cannot:
             self._wanted[log] = log.state.log_end
             self._io_thread.submit(partial(self._make, log, log.directory, number), number)
 

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
     FILE_PLACES = 4096          # a power of two; at most half are used
-    FILES_MOST = 2048
+    OPEN_FILES_MAX = 2048
 
 cdef struct OpenFile:
     int fd                      # -1: the place is empty

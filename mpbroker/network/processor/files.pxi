@@ -93,7 +93,7 @@ cdef class TurnFiles:
 
     def limit(self, uint32_t most) -> None:
         """Allow `most` open files; beyond half of that, idle ones are closed."""
-        self.t.files.most = min(most, <uint32_t>FILES_MOST)
+        self.t.files.most = min(most, <uint32_t>OPEN_FILES_MAX)
 
     def opening(self) -> list[int]:
         """Return the channels whose answers wait for files, the longest waiting first."""
@@ -151,7 +151,8 @@ cdef class TurnFiles:
         """Hand an open segment file to the table, which closes it after a long time without use."""
         cdef FileTable *files = &self.t.files
         cdef OpenFile file
-        if file_find(files, slot, slot_generation, segment_base, inode) != NULL or files.count >= FILES_MOST:
+        cdef OpenFile *known = file_find(files, slot, slot_generation, segment_base, inode)
+        if known != NULL or files.count >= OPEN_FILES_MAX:
             close(fd)
             return
         files.clock += 1

@@ -12,7 +12,7 @@ cdef ChannelTurn *empty_turn() except NULL:
     cdef ChannelTurn *t = <ChannelTurn *>allocated(1, sizeof(ChannelTurn))
     cdef uint32_t i
     t.epoll_fd = -1
-    t.files.most = FILES_MOST
+    t.files.most = OPEN_FILES_MAX
     for i in range(<uint32_t>FILE_PLACES):
         t.files.places[i].fd = -1
     return t
@@ -55,7 +55,7 @@ cdef void release_turn(ChannelTurn *t) noexcept nogil:
             close(t.files.places[i].fd)
     for i in range(t.told_count):
         free(t.told[i].text)
-    for i in range(<uint32_t>MOST_HANDLERS):
+    for i in range(<uint32_t>HANDLERS_MAX):
         free(t.handlers[i].owed)
     free(t.told)
     free(t.entries)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.slots import file_generation
 from mpbroker.network.processor.channel import CloseReason
-from mpbroker.network.processor.turn import MOST_FILES, ProcessorTurn, TurnFiles
+from mpbroker.network.processor.turn import FILES_MAX, ProcessorTurn, TurnFiles
 from shm.counters import CounterPage
 
 # Descriptors for other short uses: sockets on their way, directories, settings and keys.
@@ -36,7 +36,7 @@ class Descriptors(NamedTuple):
 def shares(limit: int, in_use: int) -> Descriptors:
     """Divide the descriptors that are left. Connections get what files will never need."""
     left = max(2, limit - in_use - SPARE_DESCRIPTORS)
-    files = max(1, min(MOST_FILES, left // FILES_SHARE))
+    files = max(1, min(FILES_MAX, left // FILES_SHARE))
     return Descriptors(files, left - files)
 
 

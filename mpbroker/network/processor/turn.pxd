@@ -13,10 +13,10 @@ from shm.doorbell cimport BellRef
 from shm.ring cimport RingRef, Slot
 
 cdef enum:
-    MOST_HANDLERS = 33          # with those of the control plane
-    MOST_LOGS = 7
+    HANDLERS_MAX = 33          # with those of the control plane
+    LOGS_MAX = 7
     REQUEST_RING_PLACES = 1024  # mpbroker.ipc.topology.REQUEST_RING_SLOTS, checked at import
-    MOST_EVENTS = 512
+    EVENTS_MAX = 512
     MUTE_TABLE_BYTES = 30       # states times events of mute.py
     FIFO_PLACES = 65536         # a power of two; at least one for each channel and window entry there can be
     WINDOW_ENTRIES = 32768      # requests in windows of all channels together
@@ -123,12 +123,12 @@ cdef struct ChannelTurn:
     CountersRef *counters
     MetersRef *meters
     BellRef bell
-    Peer handlers[MOST_HANDLERS]
+    Peer handlers[HANDLERS_MAX]
     uint32_t handler_count      # places in use in `handlers`
     uint32_t last_handler       # number of the handler that got the last batch: a tie begins here
     uint32_t last_session_keeper    # number of the handler that was last given a fetch that makes a session
-    RingRef log_answers[MOST_LOGS]
-    BellRef log_bells[MOST_LOGS]
+    RingRef log_answers[LOGS_MAX]
+    BellRef log_bells[LOGS_MAX]
     uint32_t log_count
     Channel *channels
     SessionEntry *sessions      # by channel

@@ -12,7 +12,7 @@ CLOSED: int
 OPENING: int
 TOLD: int
 SECURE: int
-MOST_FILES: int
+FILES_MAX: int
 
 class PollFailed(OSError): ...
 

@@ -45,7 +45,7 @@ from mpbroker.network.processor.channel cimport (
     WINDOW_MOST, Channel, ChannelState, CloseReason, Request, WindowEntry,
 )
 from mpbroker.network.processor.files cimport (
-    FILE_PLACES, FILES_MOST, FileTable, OpenFile, file_find, file_hash,
+    FILE_PLACES, OPEN_FILES_MAX, FileTable, OpenFile, file_find, file_hash,
 )
 from mpbroker.network.processor.tls_pipe cimport TlsPipe
 from shm.arena cimport (
@@ -152,7 +152,7 @@ assert (
 ) == tuple(mute.MuteEvent)
 assert (
     FIRST_HANDLER == topology.FIRST_HANDLER and LOG_PROCESS == topology.LOG
-    and MOST_LOGS == topology.MAX_LOG_WORKERS and MOST_HANDLERS == len(topology.HANDLERS)
+    and LOGS_MAX == topology.MAX_LOG_WORKERS and HANDLERS_MAX == len(topology.HANDLERS)
 )
 assert (
     {one.name: one.value for one in Api}.items() <= {f"API_{key.name}": key.value for key in ApiKey}.items()
@@ -164,7 +164,7 @@ cdef int API_VERSIONS_LATEST = max(valid_versions(ApiKey.API_VERSIONS))
 # Epoll tags of the two descriptors that are no channels.
 cdef uint32_t BELL_TAG = <uint32_t>0xFFFFFFFFu
 cdef uint32_t HANDOVER_TAG = <uint32_t>0xFFFFFFFEu
-MOST_FILES = FILES_MOST
+FILES_MAX = OPEN_FILES_MAX
 CONNECTIONS, CLOSED, OPENING, TOLD, SECURE = (
     TURN_CONNECTIONS, TURN_CLOSED, TURN_OPENING, TURN_TOLD, TURN_SECURE)
 
@@ -187,7 +187,7 @@ include "events.pxi"
 # ---- the turn
 
 cdef int run_turn(ChannelTurn *t, int timeout_ms) noexcept nogil:
-    cdef epoll_event events[MOST_EVENTS]
+    cdef epoll_event events[EVENTS_MAX]
     cdef int count, i
     cdef uint32_t tag
     cdef uint64_t before
@@ -202,7 +202,7 @@ cdef int run_turn(ChannelTurn *t, int timeout_ms) noexcept nogil:
         timeout_ms = QUEUE_RETRY_MS
     if must_stay_awake(t):
         timeout_ms = 0
-    count = epoll_wait(t.epoll_fd, events, MOST_EVENTS, timeout_ms)
+    count = epoll_wait(t.epoll_fd, events, EVENTS_MAX, timeout_ms)
     if count < 0 and errno != EINTR:
         t.poll_errno = errno
         flags = TURN_FAILED

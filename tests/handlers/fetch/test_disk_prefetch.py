@@ -405,7 +405,7 @@ def descriptors() -> int:
 def test_reads_that_are_too_many_wait_without_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_prefetch, "MOST_AT_ONCE", 8)
+    monkeypatch.setattr(disk_prefetch, "READS_MAX", 8)
     path = tmp_path / "file"
     path.write_bytes(bytes(MIB))
     woken, told = os.eventfd(0), []

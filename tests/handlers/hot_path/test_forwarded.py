@@ -25,7 +25,7 @@ from tests.support.handler_rig import HANDLER, ROOM_FOR_ANSWER, Rig, fence, requ
 
 VERSION = 7
 # Requests that the turn remembers at once (hot_path/forwarded.pxd).
-MOST_FORWARDED = 1024
+FORWARDED_MAX = 1024
 
 
 @pytest.fixture(name="ready")
@@ -178,7 +178,7 @@ def offset_in(message: ForwardedRequest) -> int:
 
 
 def test_more_than_the_turn_remembers_and_than_the_ring_holds_keep_their_order(ready: Rig) -> None:
-    count = MOST_FORWARDED + 200
+    count = FORWARDED_MAX + 200
     seen: list[int] = []
     for first in range(0, count, 200):
         for offset in range(first, min(first + 200, count)):

@@ -220,7 +220,7 @@ def test_only_so_many_and_nobody_who_went_meanwhile(
     node: Callable[..., Node], batch: Callable[..., bytearray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n = node()
-    monkeypatch.setattr(segment_preparation, "MOST_PREPARED", 2)
+    monkeypatch.setattr(segment_preparation, "PREPARED_MAX", 2)
     data = bytes(batch(size=400))
     logs = opened(n, 3, 2 * len(data))
     assert n.process is not None

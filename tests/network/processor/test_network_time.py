@@ -16,7 +16,7 @@ from tests.support.tls_processor_rig import METADATA, SASL, SecureRig, log_in
 
 BIG_BYTES = 3 << 20
 UNIT_NS = 1 << 14
-MOST_NS = 0xFFFF * UNIT_NS
+NS_MAX = 0xFFFF * UNIT_NS
 
 
 @pytest.fixture(name="rig")
@@ -198,8 +198,8 @@ def test_more_than_a_descriptor_holds_is_told_later(secure: SecureRig) -> None:
     client = secure.meet(SASL)
     log_in(secure, client)
     channel, connection = secure.by_client[client]
-    secure.secure.native.spent(channel, connection, MOST_NS + 500_000_000)
-    secure.secure.native.spent(channel, connection + 1, MOST_NS)
+    secure.secure.native.spent(channel, connection, NS_MAX + 500_000_000)
+    secure.secure.native.spent(channel, connection + 1, NS_MAX)
     told = []
     for _ in range(3):
         client.sendall(small())
@@ -208,6 +208,6 @@ def test_more_than_a_descriptor_holds_is_told_later(secure: SecureRig) -> None:
         told.append(request.network_ns)
         secure.answer(request, answer_frame(0))
         secure.step()
-    assert told[0] == MOST_NS
+    assert told[0] == NS_MAX
     assert 500_000_000 - UNIT_NS <= told[1] < 1_000_000_000
     assert told[2] < 100_000_000

@@ -30,7 +30,7 @@ from mpbroker.ipc.slots import (
 )
 from mpbroker.network.processor.channel import CloseReason
 from mpbroker.network.processor.segment_files import SPARE_DESCRIPTORS, SegmentFiles, shares
-from mpbroker.network.processor.turn import MOST_FILES
+from mpbroker.network.processor.turn import FILES_MAX
 from tests.network.processor.test_log_events import Served
 from tests.support.polling import PATIENCE_S
 from tests.support.processor_rig import PROCESSOR, Rig, answer_frame, frame, is_closed, receive
@@ -42,7 +42,7 @@ LARGE = 4 << 20
 class Files(Rig):
     """The rig with what opens its files; any number of segments, which are all one file."""
 
-    def __init__(self, directory: Path, most: int = MOST_FILES, stall_ns: int = 10_000_000_000) -> None:
+    def __init__(self, directory: Path, most: int = FILES_MAX, stall_ns: int = 10_000_000_000) -> None:
         super().__init__(stall_ns=stall_ns, places=1100)
         self.segment = directory / "s.log"
         self.segment.write_bytes(b"x" * 100)
@@ -115,11 +115,11 @@ def test_slow_consumers_of_many_partitions_do_not_cut_off_the_others(files: File
 
 def test_an_answer_of_more_files_than_can_be_open_is_given_up(files: Files) -> None:
     client = files.connect()
-    files.fetch(client, list(range(MOST_FILES)))
-    assert receive(client, MOST_FILES) == b"x" * MOST_FILES
-    files.fetch(client, list(range(MOST_FILES + 1)))
+    files.fetch(client, list(range(FILES_MAX)))
+    assert receive(client, FILES_MAX) == b"x" * FILES_MAX
+    files.fetch(client, list(range(FILES_MAX + 1)))
     assert is_closed(client)
-    assert files.turn.closed()[0][1:] == (CloseReason.CLOSED_MANY_FILES, MOST_FILES + 1)
+    assert files.turn.closed()[0][1:] == (CloseReason.CLOSED_MANY_FILES, FILES_MAX + 1)
     assert files.files.opening() == []
     assert files.in_use_bytes() == 0
 
@@ -253,8 +253,8 @@ def test_connections_leave_descriptors_for_files(limit: int, in_use: int) -> Non
     assert connections >= 1
     if limit - in_use > SPARE_DESCRIPTORS + 2:
         assert files + connections + SPARE_DESCRIPTORS + in_use <= limit
-    if limit > 4 * MOST_FILES + in_use + SPARE_DESCRIPTORS:
-        assert files == MOST_FILES
+    if limit > 4 * FILES_MAX + in_use + SPARE_DESCRIPTORS:
+        assert files == FILES_MAX
 
 
 def test_a_connection_too_many_is_refused_and_said(caplog: pytest.LogCaptureFixture) -> None:
