@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mpbroker.testing import Broker
+from ops.docs.browser import Browser
 from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, produce, transact
-from tests.support.browser import Browser
 from tests.support.polling import until
 
 PHONE = (390, 844)
