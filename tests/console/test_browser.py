@@ -260,6 +260,11 @@ def test_nothing_is_wider_than_a_phone(page: Browser, api: Api, view: str) -> No
     visit(page, api, f"#/{view}")
     page.until("!!document.querySelector('main table, main .card')", "the view is there")
     assert page.js("document.documentElement.scrollWidth") <= PHONE[0]
+    # The longest words that the top of the page may have.
+    page.js("document.getElementById('zone').textContent = 'UTC+05:30'; null")
+    words = "{textContent: 'supervisor silent', className: 'pill warn'}"
+    page.js(f"Object.assign(document.getElementById('health'), {words}); null")
+    assert page.js("document.documentElement.scrollWidth") <= PHONE[0]
 
 
 def test_everything_to_use_has_a_name(page: Browser, api: Api, filled: str) -> None:

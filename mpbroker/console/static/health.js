@@ -51,7 +51,7 @@ export class Health {
     const isBad = dirs.some((one) => one.is_offline);
     return this.card("Log directories", isBad ? "offline" : "online", isBad ? "bad" : "good", dirs.map((one) => {
       return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), one.is_offline && h("b", { class: "bad" }, "offline")),
-        one.total_bytes > 0 && fileSystem(one));
+        one.total_bytes > 0 ? fileSystem(one) : h("p", { class: "dim" }, bytes(one.size_bytes)));
     }));
   }
 
