@@ -25,7 +25,7 @@ from mpbroker.console.files import PageFiles
 from mpbroker.console.guard import has_token
 from mpbroker.console.queries import Query
 from mpbroker.console.statuses import FAILURES, status_of
-from mpbroker.console.watch import Watch, is_internal
+from mpbroker.console.watch import Watch, is_internal, knows_topics
 from mpbroker.console.workers import Busy, Workers
 from mpbroker.exporter.guard import Refusal, header, refused_origin
 from mpbroker.exporter.http_server import Receive, Scope, Send, TooLarge
@@ -207,7 +207,7 @@ class Console:
         await self._watch.fresh()
         name = query.needed("topic")
         rows = self._watch.partitions(name)
-        if not rows and self._watch.knows_topics:
+        if not rows and knows_topics(self._watch.model.sample):
             raise Refused(404, f"there is no topic {name}")
         if not rows:
             raise Refused(503, "the broker is not ready: its topics are not known yet")

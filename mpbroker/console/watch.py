@@ -200,12 +200,6 @@ class Watch:
             row["trend"] = _added(row["trend"], one["trend"])
         return list(found.values())
 
-    @property
-    def knows_topics(self) -> bool:
-        """Tell whether all topics have been seen: not before a recovery is over, or without a broker."""
-        sample = self.model.sample
-        return sample is not None and sample.counts is not None and sample.broker.health is Health.RUNNING
-
     def partitions(self, topic: str) -> list[Row]:
         return [_without(row, "topic") for row in self.model.rows(PARTITIONS) if row["topic"] == topic]
 
@@ -292,6 +286,13 @@ class Watch:
 def is_internal(topic: str) -> bool:
     """Return whether a topic is the broker's own: nobody deletes it, or adds partitions to it."""
     return topic in INTERNAL_TOPICS
+
+
+def knows_topics(sample: Sample | None) -> bool:
+    """Return whether a look has seen each topic: not before a recovery is over, nor without a broker."""
+    if sample is None or sample.counts is None:
+        return False
+    return sample.broker.health in (Health.RUNNING, Health.SILENT)
 
 
 def ends_of(now: Snapshot) -> Mapping[tuple[str, int], int]:
