@@ -135,12 +135,12 @@ export class Group {
       const lag = lags.length ? lags.reduce((sum, one) => sum + one, 0) : null;
       const uncommitted = found.offsets.filter((row) => row.committed === null).length;
       this.offerReset(found);
-      const facts = [["State", found.group.state], ["Lag", [count(lag), uncommitted > 0 && h("small", { class: "dim", title: NO_COMMIT }, ` in ${count(found.offsets.length - uncommitted)} of ${count(found.offsets.length)} partitions, the others have no committed offset`)]], ["Members", count(found.group.members.length)], ["Partitions", count(found.offsets.length)], ["Protocol", `${found.group.type}${found.group.assignor ? `, ${found.group.assignor}` : ""}`]];
+      const facts = [["State", found.group.state], ["Lag", [count(lag), uncommitted > 0 && h("small", { class: "dim" }, ` in ${count(found.offsets.length - uncommitted)} of ${count(found.offsets.length)} partitions`)]], ["Members", count(found.group.members.length)], ["Partitions", count(found.offsets.length)], ["Protocol", `${found.group.type}${found.group.assignor ? `, ${found.group.assignor}` : ""}`]];
       replace(this.facts, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", { class: value === "Stable" ? "good" : "" }, value))));
       this.plot.update(found.history);
       this.members.update(found.group.members);
       this.offsets.update(found.offsets);
-      setText(this.said, "");
+      setText(this.said, uncommitted ? `Nobody knows the lag where no offset is committed: ${count(uncommitted)} of ${count(found.offsets.length)} partitions` : "");
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) {
         this.isMissing = true;
