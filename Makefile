@@ -129,6 +129,9 @@ bench-security: setup ## what ACLs, SCRAM and TLS cost, as ratios to plain, in t
 	$(BIN)/python -m ops.bench.security $(ARGS)
 	$(BIN)/python -m ops.docs.security
 
+console-pictures: setup ## docs/console-*.png, of a broker with some load (ARGS='--all DIR': each view, to look at)
+	$(BIN)/python -m ops.docs.console $(ARGS)
+
 attack-table: setup ## memory and pauses of a broker under each known attack (ARGS=--write: into docs/SECURITY.md)
 	$(BIN)/python -m tests.security.attack_table $(ARGS)
 

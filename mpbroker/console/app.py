@@ -15,15 +15,17 @@ import msgspec
 
 from mpbroker.cli.cluster import group_requests
 from mpbroker.cli.cluster.client import Client
+from mpbroker.cli.cluster.offset_resets import INACTIVE
 from mpbroker.cli.errors import CliError
-from mpbroker.client.errors import ClientError, ConfigError
+from mpbroker.client.errors import ClientError
 from mpbroker.config.describe import ConfigSource
 from mpbroker.console import changes, record_view, records, settings_view, tails
-from mpbroker.console.doors import NoDoor, door_of, needs_token
+from mpbroker.console.doors import door_of, needs_token
 from mpbroker.console.files import PageFiles
 from mpbroker.console.guard import has_token
-from mpbroker.console.queries import BadQuery, Query
-from mpbroker.console.watch import Watch
+from mpbroker.console.queries import Query
+from mpbroker.console.statuses import FAILURES, status_of
+from mpbroker.console.watch import Watch, is_internal, knows_topics
 from mpbroker.console.workers import Busy, Workers
 from mpbroker.exporter.guard import Refusal, header, refused_origin
 from mpbroker.exporter.http_server import Receive, Scope, Send, TooLarge
@@ -146,12 +148,8 @@ class Console:
                 answer = await self._found(scope)
         except Refused as error:
             await _answer_error(scope, send, error.refusal)
-        except (BadQuery, msgspec.MsgspecError) as error:
-            await _answer_error(scope, send, Refusal(400, str(error)))
-        except Busy as error:
-            await _answer_error(scope, send, Refusal(503, str(error)))
-        except (ClientError, ConfigError, CliError, NoDoor) as error:
-            await _answer_error(scope, send, Refusal(502, str(error)))
+        except FAILURES as error:
+            await _answer_error(scope, send, Refusal(status_of(error), str(error)))
         else:
             await _answer(scope, send, 200, _ENCODER.encode(answer), JSON, _NOT_KEPT)
 
@@ -207,8 +205,13 @@ class Console:
 
     async def _topic(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
-        rows = self._watch.partitions(query.needed("topic"))
-        return {"rows": rows[:PARTITIONS_MAX], "total": len(rows)}
+        name = query.needed("topic")
+        rows = self._watch.partitions(name)
+        if not rows and knows_topics(self._watch.model.sample):
+            raise Refused(404, f"there is no topic {name}")
+        if not rows:
+            raise Refused(503, "the broker is not ready: its topics are not known yet")
+        return {"rows": rows[:PARTITIONS_MAX], "total": len(rows), "is_internal": is_internal(name)}
 
     async def _groups(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
@@ -235,9 +238,11 @@ class Console:
     async def _group(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
         name = query.needed("group")
-        history, offsets = self._watch.lag_of(name)
         group = await self._ask(lambda client: group_requests.describe(client, name))
-        return {"group": group, "history": history, "offsets": offsets}
+        assigned = [place for member in group.members for place in member.partitions]
+        history, offsets = self._watch.lag_of(name, assigned)
+        may_reset = group.state in INACTIVE
+        return {"group": group, "may_reset": may_reset, "history": history, "offsets": offsets}
 
     async def _records(self, query: Query) -> dict[str, Any]:
         wanted = query.records(record_view.PREVIEW_BYTES)

@@ -5,7 +5,7 @@ Each change is one JSON object with its name in `change`. The broker decides abo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -16,7 +16,8 @@ from mpbroker.cli.cluster.client import Client
 from mpbroker.cli.cluster.group_offsets import Scope, Wanted, explained, planned
 from mpbroker.cli.cluster.offset_resets import Flags, parse
 from mpbroker.cli.cluster.topic_changes import alter_settings, create_partitions
-from mpbroker.cli.errors import raise_all
+from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
+from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 
 TIMEOUT_S: Final = 30.0
 
@@ -98,7 +99,7 @@ def _create(change: CreateTopic, client: Client) -> dict[str, Any]:
 
 def _delete(change: DeleteTopic, client: Client) -> dict[str, Any]:
     failed = client.delete_topics([change.topic], TIMEOUT_S)
-    raise_all([error for error in failed.values() if error is not None])
+    _raise([error for error in failed.values() if error is not None])
     return {"said": f"deleted topic {change.topic}"}
 
 
@@ -110,6 +111,12 @@ def _alter(change: AlterTopic, client: Client) -> dict[str, Any]:
 
 
 def _add_partitions(change: AddPartitions, client: Client) -> dict[str, Any]:
+    if change.topic in INTERNAL_TOPICS:
+        raise CliError(
+            f"{change.topic} is the broker's own topic: where groups and transactions have their records "
+            "depends on its partitions. Nothing was changed",
+            USAGE_ERROR,
+        )
     create_partitions(client, change.topic, change.partitions, TIMEOUT_S)
     return {"said": f"topic {change.topic} has {change.partitions} partition(s)"}
 
@@ -143,6 +150,13 @@ def _reset(change: ResetOffsets, wanted: Wanted, client: Client) -> dict[str, An
         raise wanted.nothing(change.group)
     if change.execute and offsets:
         errors = group_requests.commit(client, change.group, offsets)
-        raise_all([explained(change.group, error) for error in errors])
+        _raise([explained(change.group, error) for error in errors])
     done = f"set {len(offsets)} offset(s) of group {change.group}" if change.execute else ""
     return {"said": done, "rows": rows, "remarks": remarks}
+
+
+def _raise(failed: Sequence[Exception]) -> None:
+    """Raise what has failed. A single error keeps its kind, which says what status the answer has."""
+    if len(failed) == 1:
+        raise failed[0]
+    raise_all(failed)

@@ -80,18 +80,31 @@ def since(now: Snapshot, before: Snapshot, histogram: int, processes: tuple[int,
     return added([Distribution(buckets, max(new.total - old.total, 0), new.largest)])
 
 
-def produce_paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
-    """Return requests a second of the handlers' native turn and of Python."""
+def paths(now: Snapshot, before: Snapshot | None) -> dict[str, float]:
+    """Return requests a second by the way that they took: natively, through Python, or waiting for records.
+
+    The native turn answers a fetch at once or leaves it to Python. One that has to wait for records always
+    goes there, whatever the turn could do, and is told apart: without that, consumers at the end of a topic
+    would look like a turn that fails.
+    """
     if before is None or now.now_ns <= before.now_ns:
         return {}
-    seconds = (now.now_ns - before.now_ns) / NS
-    paths = {
-        "produce_native": Counter.COUNT_PRODUCE_FAST,
-        "produce_python": Counter.COUNT_PRODUCE_SLOW,
-        "fetch_native": Counter.COUNT_FETCHES_FAST,
-        "fetch_all": Counter.COUNT_FETCHES,
-    }
+    produce_native = _rate(now, before, Counter.COUNT_PRODUCE_FAST)
+    produce_python = _rate(now, before, Counter.COUNT_PRODUCE_SLOW)
+    fetch_native = _rate(now, before, Counter.COUNT_FETCHES_FAST)
+    fetch_waited = _rate(now, before, Counter.COUNT_FETCHES_PARKED)
+    fetches = _rate(now, before, Counter.COUNT_FETCHES)
     return {
-        name: sum(max(now.get(h, counter) - before.get(h, counter), 0) for h in topology.HANDLERS) / seconds
-        for name, counter in paths.items()
+        "produce_native": produce_native,
+        "produce_python": produce_python,
+        "fetch_native": fetch_native,
+        "fetch_waited": fetch_waited,
+        # One that waits is counted when it comes and again when it begins to wait, maybe after this look.
+        "fetch_python": max(fetches - fetch_native - fetch_waited, 0.0),
     }
+
+
+def _rate(now: Snapshot, before: Snapshot, counter: int) -> float:
+    """Return by how much a counter of all handlers grew in a second."""
+    seconds = (now.now_ns - before.now_ns) / NS
+    return sum(max(now.get(h, counter) - before.get(h, counter), 0) for h in topology.HANDLERS) / seconds

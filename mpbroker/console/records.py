@@ -70,6 +70,9 @@ class Reader:
         self._client = client
         self.topic: Topic = client.topic(wanted.topic)
         there = [one.index for one in self.topic.partitions]
+        if wanted.partition >= 0 and wanted.partition not in there:
+            why = f"topic {wanted.topic} has no partition {wanted.partition}, only 0 to {len(there) - 1}"
+            raise ApiFailed(f"topic {wanted.topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, why)
         self.partitions = [wanted.partition] if wanted.partition >= 0 else there
 
     def ends(self, time_ms: int | None = None) -> dict[int, Ends]:

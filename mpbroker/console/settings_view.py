@@ -1,4 +1,4 @@
-"""The broker's settings with where each comes from: default, file and line, flag, or an alteration."""
+"""The broker's settings: where each comes from (default, file and line, flag, alteration), and is changed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,22 @@ def _row(config: BrokerConfig, entry: Entry) -> dict[str, Any]:
         "is_sensitive": entry.is_sensitive,
         "type": ConfigType(entry.type).name.lower(),
         "source": source,
+        # As mpbroker config get names it.
+        "config_source": entry.source.name,
         "origin": origin,
         "default": default,
-        "is_dynamic": not entry.read_only,
+        "change": _place_of_change(entry, source, origin),
         "documentation": entry.documentation,
     }
+
+
+def _place_of_change(entry: Entry, source: str, origin: str) -> str:
+    """Return where somebody would change the setting: by a command, or where it is set."""
+    if not entry.read_only:
+        return "mpbroker config set"
+    if source == "file":
+        return origin
+    return f"the flag {origin}" if source == "flag" else "properties file, or -o"
 
 
 def _source(config: BrokerConfig, entry: Entry) -> tuple[str, str]:
@@ -38,10 +49,6 @@ def _source(config: BrokerConfig, entry: Entry) -> tuple[str, str]:
         of_one = entry.source is ConfigSource.DYNAMIC_BROKER_CONFIG
         return "dynamic", "altered for this broker" if of_one else "altered for all brokers"
     origin = config.origins.get(entry.name, "")
-    if not origin:
-        # A synonym may have set it, such as log.retention.hours.
-        others = [config.origins.get(one.name, "") for one in entry.synonyms]
-        origin = next(filter(None, others), "")
     if not origin:
         return "default", ""
     return ("flag" if origin.startswith(("-", "settings[")) else "file"), origin

@@ -10,13 +10,14 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mpbroker.cli.top.columns import MEMORY, PARTITIONS, PROCESSES, REQUESTS
 from mpbroker.cli.top.live import LiveBroker
 from mpbroker.cli.top.model import Model, Row
 from mpbroker.cli.top.samples import BrokerSeen, Health, Sample
+from mpbroker.client.consumer_protocol import TopicPartition, decode_assignment
 from mpbroker.console import pipeline
 from mpbroker.console.workers import Workers
 from mpbroker.exporter.metrics_page import MetricsPage
@@ -25,6 +26,7 @@ from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics.snapshot import Snapshot
+from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 
 EVERY_S: Final = 2.0
 # A look that took a second is followed by a pause of three: clients need the processor, too.
@@ -106,7 +108,7 @@ class Watch:
                 self._window.popleft()
             before = self._window[0] if self._window else None
             self._commits = pipeline.commits(now, before, topology.LOG_WORKERS)
-            self._paths = pipeline.produce_paths(now, self._window[-1] if self._window else None)
+            self._paths = pipeline.paths(now, before)
             self._window.append(now)
         summary = self.model.summary._asdict()
         summary |= {
@@ -134,11 +136,13 @@ class Watch:
             del self._lags[name]
 
     def _lags_of(self, now: Snapshot) -> dict[str, int]:
+        """Return the lag of each group that has committed something of a partition that is there."""
         ends = ends_of(now)
-        return {
-            name: sum(max(ends[place] - at, 0) for place, at in group.offsets.items() if place in ends)
+        lags = {
+            name: [max(ends[place] - at, 0) for place, at in group.offsets.items() if place in ends]
             for name, group in self._metrics.committed.groups.items()
         }
+        return {name: sum(known) for name, known in lags.items() if known}
 
     # ---- what the page gets
 
@@ -179,9 +183,15 @@ class Watch:
         found: dict[str, dict[str, Any]] = {}
         for one in self.model.rows(PARTITIONS):
             empty = dict.fromkeys(("partitions", "records", "records_per_s"), 0)
-            row = found.setdefault(
-                one["topic"], {"topic": one["topic"], **empty, "size_bytes": None, "trend": []}
-            )
+            name = one["topic"]
+            first = {
+                "topic": name,
+                "is_internal": is_internal(name),
+                **empty,
+                "size_bytes": None,
+                "trend": [],
+            }
+            row = found.setdefault(name, {**first, "trend": []})
             row["partitions"] += 1
             row["records"] += one["log_end_offset"] - one["log_start_offset"]
             row["records_per_s"] += one["records_per_s"] or 0.0
@@ -194,36 +204,48 @@ class Watch:
         return [_without(row, "topic") for row in self.model.rows(PARTITIONS) if row["topic"] == topic]
 
     def groups(self) -> list[dict[str, Any]]:
-        """Return a row for each group: members, offsets committed, lag, and the lag over time."""
+        """Return a row for each group: members, partitions, lag, and the lag over time.
+
+        `uncommitted`: how many of its partitions have no committed offset, and so no part in the lag.
+        """
         sample = self.model.sample
         lags = self._lags_of(sample.counts) if sample is not None and sample.counts is not None else {}
-        return [
-            {
-                "group": name,
-                "members": group.members,
-                "partitions": len(group.offsets),
-                "topics": sorted({topic for topic, _ in group.offsets})[:20],
-                "lag": lags.get(name),
-                "history": [[round(at, 1), lag] for _, at, lag in self._lags.get(name, ())],
-            }
-            for name, group in self._metrics.committed.groups.items()
-        ]
+        rows = []
+        for name, group in self._metrics.committed.groups.items():
+            assigned = {place for one in group.assignments for place in decode_assignment(one)}
+            places = assigned | group.offsets.keys()
+            rows.append(
+                {
+                    "group": name,
+                    "members": group.members or 0,
+                    "partitions": len(places),
+                    "uncommitted": len(places) - len(group.offsets),
+                    "topics": sorted({topic for topic, _ in places})[:20],
+                    "lag": lags.get(name),
+                    "history": self._lag_history(name),
+                }
+            )
+        return rows
 
-    def lag_of(self, name: str) -> tuple[list[list[float]], list[dict[str, Any]]]:
-        """Return the lag of a group over time, and its offsets by partition as its log has them."""
+    def _lag_history(self, name: str) -> list[list[float]]:
+        return [[round(at, 1), lag] for _, at, lag in self._lags.get(name, ())]
+
+    def lag_of(
+        self, name: str, assigned: Iterable[TopicPartition]
+    ) -> tuple[list[list[float]], list[dict[str, Any]]]:
+        """Return the lag of a group over time, and its partitions with their offsets as its log has them.
+
+        `assigned`: partitions of its members. One without a committed offset has None there.
+        """
         sample, group = self.model.sample, self._metrics.committed.groups.get(name)
         ends = ends_of(sample.counts) if sample is not None and sample.counts is not None else {}
-        # Records may be read and committed between two looks: no end lies before a committed offset.
-        rows = [
-            {
-                "topic": topic,
-                "partition": number,
-                "committed": at,
-                "end": max(ends[topic, number], at) if (topic, number) in ends else None,
-            }
-            for (topic, number), at in sorted(group.offsets.items() if group is not None else ())
-        ]
-        return [[round(at, 1), lag] for _, at, lag in self._lags.get(name, ())], rows
+        committed = group.offsets if group is not None else {}
+        places = sorted({*committed, *assigned})
+        rows = [_offset_row(place, committed.get(place), ends.get(place)) for place in places]
+        # Offsets are read between two looks, too: the line ends with what the rows say.
+        lags = [row["lag"] for row in rows if row["lag"] is not None]
+        now = [[round(time.time(), 1), sum(lags)]] if lags else []
+        return self._lag_history(name) + now, rows
 
     def health(self) -> dict[str, Any]:
         """Return the state of recovery, scrubbing and log directories. Blocks: a worker calls it."""
@@ -261,9 +283,29 @@ class Watch:
         return found
 
 
+def is_internal(topic: str) -> bool:
+    """Return whether a topic is the broker's own: nobody deletes it, or adds partitions to it."""
+    return topic in INTERNAL_TOPICS
+
+
+def knows_topics(sample: Sample | None) -> bool:
+    """Return whether a look has seen each topic: not before a recovery is over, nor without a broker."""
+    if sample is None or sample.counts is None:
+        return False
+    return sample.broker.health in (Health.RUNNING, Health.SILENT)
+
+
 def ends_of(now: Snapshot) -> Mapping[tuple[str, int], int]:
     """Return the high watermarks of partitions that can be used."""
     return {(one.topic, one.partition): one.high_watermark for one in now.logs if one.usable}
+
+
+def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -> dict[str, Any]:
+    """Return a row about a partition of a group. Records may be read and committed between two looks."""
+    row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
+    if committed is not None and end is not None:
+        row |= {"end": max(end, committed), "lag": max(end - committed, 0)}
+    return row
 
 
 def _without(row: Row, *names: str) -> Row:

@@ -49,7 +49,11 @@ GROUP_OFFSET_SUM: Final = Family(
 GROUP_LAG: Final = Family(
     "kafka_consumergroup_lag", "gauge", "High watermark less committed offset: what a group has yet to read."
 )
-GROUP_LAG_SUM: Final = Family("kafka_consumergroup_lag_sum", "gauge", "Lag of a group in a topic.")
+GROUP_LAG_SUM: Final = Family(
+    "kafka_consumergroup_lag_sum",
+    "gauge",
+    "Lag of a group in a topic, in partitions with a committed offset.",
+)
 GROUP_MEMBERS: Final = Family(
     "kafka_consumergroup_members", "gauge", "Members of a group, as of its last generation."
 )

@@ -8,33 +8,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import re
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from html import escape, unescape
 from pathlib import Path
-
-from confluent_kafka import Consumer, Producer
 
 from mpbroker.cli.top import theme
 from mpbroker.cli.top.app import TopApp
 from mpbroker.cli.top.columns import GROUPS, PARTITIONS, VIEWS, View
 from mpbroker.cli.top.watch import BrokerFlags, Watch
 from mpbroker.testing import Broker
+from ops.docs.load import loaded
 
 DOCS = Path(__file__).parents[2] / "docs"
 SIZE = (108, 26)
 SIZES = ((80, 24), (108, 26), (140, 40))
 LOAD_S = 40.0
 INTERVAL_S = 0.5
-TOPICS = {"orders": 4, "payments": 2, "clicks": 6, "inventory": 1}
-# Which group reads what, and how many records a second; none is as fast as what is written.
-GROUPS_OF = {"billing": ("payments", 900), "dashboard": ("clicks", 2500), "warehouse": ("orders", 700)}
-WRITTEN_PER_S = {"orders": 900, "payments": 500, "clicks": 3000, "inventory": 60}
 # A face that readers have, instead of one from a server elsewhere.
 _FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _TEXT = re.compile(
@@ -47,65 +37,6 @@ _LINE_CLIPS = re.compile(r'<clipPath id="[^"]*-line-\d+">.*?</clipPath>\s*', re.
 _CELL_WIDTH, _LINE_HEIGHT, _TOP_TO_BASE = 12.2, 24.4, 18.5
 _HEIGHTS = {one: number / 8 for number, one in enumerate("▁▂▃▄▅▆▇█", 1)}
 _PARTS = {one: number / 8 for number, one in enumerate("▏▎▍▌▋▊▉", 1)}
-
-
-class Load:
-    """Clients that write and read until they are told to stop, up and down like a day."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
-        self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._write, daemon=True)]
-        for group, (topic, per_s) in GROUPS_OF.items():
-            self._threads.append(threading.Thread(target=self._read, args=(group, topic, per_s), daemon=True))
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _write(self) -> None:
-        producer = Producer({"bootstrap.servers": self._bootstrap, "linger.ms": 20, "acks": "all"})
-        began, written = time.monotonic(), 0
-        while not self._ended.wait(0.05):
-            tide = 1 + 0.6 * math.sin((time.monotonic() - began) / 3) + 0.25 * math.sin(time.monotonic() * 2)
-            for topic, per_s in WRITTEN_PER_S.items():
-                for _ in range(int(per_s * tide * 0.05)):
-                    written += 1
-                    producer.produce(topic, key=str(written % 997), value=b'{"amount":12.5}' * 14)
-            producer.poll(0)
-        producer.flush(10)
-
-    def _read(self, group: str, topic: str, per_s: int) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "auto.commit.interval.ms": 300,
-            }
-        )
-        consumer.subscribe([topic])
-        while not self._ended.wait(0.1):
-            consumer.consume(per_s // 10, timeout=0.1)
-        consumer.close()
-
-
-@contextmanager
-def loaded() -> Iterator[Broker]:
-    with Broker({"num.network.threads": "2", "num.io.threads": "2"}) as broker:
-        for topic, partitions in TOPICS.items():
-            broker.create_topic(topic, partitions=partitions)
-        load = Load(broker.bootstrap_servers)
-        load.start()
-        try:
-            yield broker
-        finally:
-            load.stop()
 
 
 async def pictures(broker: Broker, wanted: list[tuple[Path, tuple[int, int], str, View]]) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -14,55 +11,22 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mpbroker.ipc import console_token
-from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
+from tests.support.http_broker import HTTP, Answer, HttpClient, broker, own_broker
 from tests.support.polling import PATIENCE_S
 
-SETTINGS = {"http.listener": "127.0.0.1:0", "http.console.write": "true"}
+__all__ = ["broker", "own_broker"]
+SETTINGS = {**HTTP, "http.console.write": "true"}
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 BIG_BYTES = 900_000
 
 
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def error(self) -> str:
-        return str(self.json["error"])
-
-
-class Api:
+class Api(HttpClient):
     """A client of a broker's console."""
 
     def __init__(self, broker: Broker) -> None:
-        pointer = read_pointer(broker.log_dir)
-        assert pointer is not None
-        self.address = pointer.http
-        self.url = f"http://{self.address}/"
-        self.token = console_token.read(Path(pointer.runtime_dir))
-
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-        host, _, port = self.address.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        try:
-            connection.putrequest(method, path, skip_host="host" in named)
-            for name, value in named.items():
-                connection.putheader(name, value)
-            if body is not None:
-                connection.putheader("content-length", str(len(body)))
-            connection.endheaders(body)
-            answer = connection.getresponse()
-            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
-        finally:
-            connection.close()
+        super().__init__(broker)
+        self.token = console_token.read(Path(self.pointer.runtime_dir))
 
     def get(self, name: str, **params: object) -> Answer:
         return self.ask("GET", f"/api/{name}?{urlencode(params)}")
@@ -113,18 +77,10 @@ def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(SETTINGS) as running:
-        yield running
+def http_settings() -> dict[str, str]:
+    return SETTINGS
 
 
 @pytest.fixture(scope="module")
 def api(broker: Broker) -> Api:
     return Api(broker)
-
-
-@pytest.fixture
-def own_broker() -> Iterator[Broker]:
-    """A broker of the test's own, whose processes it may kill."""
-    with Broker(SETTINGS) as running:
-        yield running

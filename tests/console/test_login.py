@@ -60,7 +60,7 @@ def test_without_a_login_of_its_own_it_shows_no_records_of_a_broker_with_logins(
         topic, api = fill(broker, broker.bootstrap_servers), Api(broker)
         assert api.get("records", topic=topic).status == 401
         answer = api.with_token("records", topic=topic)
-        assert answer.status == 502
+        assert answer.status == 503
         assert "http.console.client.config" in answer.error
         assert api.get("settings").status == 401
         assert api.get("live", after=0).status == 200
@@ -71,7 +71,7 @@ def test_what_nobody_may_read_without_a_login_the_console_may_not_either() -> No
         topic, api = fill(broker, broker.bootstrap_servers), Api(broker)
         assert api.get("records", topic=topic).status == 401
         answer = api.with_token("records", topic=topic)
-        assert answer.status == 502
+        assert answer.status == 403
         assert "TOPIC_AUTHORIZATION_FAILED" in answer.error
         assert "classified" not in answer.error
 
@@ -92,7 +92,7 @@ def test_a_wrong_login_is_told(properties: Path) -> None:
     with serve("SASL_PLAINTEXT://127.0.0.1:0", **{"http.console.client.config": str(properties)}) as broker:
         api = Api(broker)
         answer = api.with_token("records", topic="t")
-        assert answer.status == 502
+        assert answer.status == 403
         assert "wrong" not in answer.error
         properties.unlink()
         assert str(properties) in api.with_token("records", topic="t").error

@@ -42,6 +42,15 @@ def test_an_alteration_beats_the_file(tmp_path: Path) -> None:
     assert settings["num.io.threads"]["origin"] == "altered for all brokers"
 
 
+def test_where_each_is_changed_is_told(tmp_path: Path) -> None:
+    settings = found(tmp_path, Altered(default={"message.max.bytes": "3000000"}))
+    assert settings["log.retention.hours"]["change"] == f"{tmp_path / 'server.properties'}:2"
+    assert settings["num.partitions"]["change"] == f"{tmp_path / 'server.properties'}:4"
+    assert settings["num.io.threads"]["change"] == "mpbroker config set"
+    assert settings["message.max.bytes"]["config_source"] == "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    assert settings["http.listener"]["change"] == "properties file, or -o"
+
+
 def test_secrets_are_not_told(tmp_path: Path) -> None:
     settings = found(tmp_path)
     secret = settings["delegation.token.secret.key"]

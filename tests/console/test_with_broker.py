@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.console.record_view import PREVIEW_BYTES, WHOLE_BYTES
@@ -54,6 +55,19 @@ def next_records(answer: http.client.HTTPResponse) -> list[dict[str, Any]]:
         if found := json.loads(line).get("records"):
             return list(found)
     return []
+
+
+@contextmanager
+def member(broker: Broker, group: str, topic: str) -> Iterator[Consumer]:
+    """A member of a group that has all partitions of a topic, and commits nothing by itself."""
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.subscribe([topic])
+    until(lambda: consumer.assignment() or consumer.poll(0.1), "the member has its partitions")
+    try:
+        yield consumer
+    finally:
+        consumer.close()
 
 
 # ---- what it shows
@@ -187,7 +201,8 @@ def test_topics_groups_and_their_lag(broker: Broker, api: Api) -> None:
     until(lambda: lag() == 6, "the lag is told")
     found = api.found("group", group=f"of-{topic}")
     assert found["group"]["state"] == "Empty"
-    assert found["offsets"] == [{"topic": topic, "partition": 0, "committed": 4, "end": 10}]
+    assert found["may_reset"]
+    assert found["offsets"] == [{"topic": topic, "partition": 0, "committed": 4, "end": 10, "lag": 6}]
     assert found["history"][-1][1] == 6
     assert {one["name"] for one in api.found("topic-settings", topic=topic)} >= {"retention.ms"}
 
@@ -228,16 +243,22 @@ def test_settings_and_health(api: Api) -> None:
 @pytest.mark.parametrize(
     ("name", "params", "status"),
     [
-        ("records", {"topic": "no-such-topic"}, 502),
+        ("records", {"topic": "no-such-topic"}, 404),
+        ("topic", {"topic": "no-such-topic"}, 404),
+        ("topic-settings", {"topic": "no-such-topic"}, 404),
+        ("records", {"topic": "__consumer_offsets", "partition": 99}, 404),
         ("records", {}, 400),
         ("records", {"topic": "t", "partition": "x"}, 400),
-        ("records", {"topic": "t", "from": "nowhere"}, 502),
-        ("group", {"group": "no-such-group"}, 502),
+        ("records", {"topic": "t", "from": "nowhere"}, 400),
+        ("group", {"group": "no-such-group"}, 404),
         ("nothing", {}, 404),
-        ("tail", {"topic": "no-such-topic"}, 502),
+        ("tail", {"topic": "no-such-topic"}, 404),
     ],
 )
-def test_what_is_not_there_is_said(api: Api, name: str, params: dict[str, str], status: int) -> None:
+def test_what_is_not_there_is_said(
+    broker: Broker, api: Api, name: str, params: dict[str, str], status: int
+) -> None:
+    commit(broker, "someone", broker.create_topic(), 0)  # so that there are groups, and their topic
     answer = api.get(name, **params)
     assert answer.status == status
     assert answer.error
@@ -332,7 +353,7 @@ def test_topics_are_made_altered_and_deleted(api: Api) -> None:
     name = "made-by-the-console"
     made = api.change("create-topic", topic=name, partitions=2, settings={"retention.ms": "5000"})
     assert made.json["said"] == f"created topic {name} with 2 partition(s)"
-    assert api.change("create-topic", topic=name).status == 502
+    assert api.change("create-topic", topic=name).status == 409
     assert api.change("add-partitions", topic=name, partitions=5).status == 200
     assert (
         api.change("alter-topic", topic=name, settings={"retention.ms": None, "segment.ms": "7000"}).status
@@ -342,9 +363,29 @@ def test_topics_are_made_altered_and_deleted(api: Api) -> None:
     assert (settings["segment.ms"]["value"], settings["segment.ms"]["is_own"]) == ("7000", True)
     assert not settings["retention.ms"]["is_own"]
     wrong = api.change("alter-topic", topic=name, settings={"retention.ms": "soon"})
-    assert (wrong.status, "retention.ms" in wrong.error) == (502, True)
+    assert (wrong.status, "retention.ms" in wrong.error) == (400, True)
+    assert api.change("add-partitions", topic=name, partitions=2).status == 400
     assert api.change("delete-topic", topic=name).status == 200
-    assert api.get("records", topic=name).status == 502
+    assert api.get("records", topic=name).status == 404
+    for gone in (
+        api.change("delete-topic", topic=name),
+        api.change("add-partitions", topic=name, partitions=9),
+        api.change("alter-topic", topic=name, settings={"segment.ms": "7000"}),
+    ):
+        assert gone.status == 404, gone.error
+
+
+def test_the_brokers_own_topics_are_neither_deleted_nor_enlarged(broker: Broker, api: Api) -> None:
+    commit(broker, "someone", broker.create_topic(), 0)
+    until(lambda: api.get("topic", topic="__consumer_offsets").status == 200, "the topic is seen")
+    assert api.found("topic", topic="__consumer_offsets")["is_internal"]
+    mine = broker.create_topic("__mine")
+    until(lambda: api.get("topic", topic=mine).status == 200, "the client's topic is seen")
+    assert not api.found("topic", topic=mine)["is_internal"]
+    for change in ("delete-topic", "add-partitions"):
+        more = {"partitions": 99} if change == "add-partitions" else {}
+        answer = api.change(change, topic="__consumer_offsets", **more)
+        assert (answer.status, "the broker's own topic" in answer.error) == (400, True)
 
 
 def test_offsets_are_reset_after_a_look_at_what_would_be_set(broker: Broker, api: Api) -> None:
@@ -363,6 +404,30 @@ def test_offsets_are_reset_after_a_look_at_what_would_be_set(broker: Broker, api
     until(lambda: committed() == [3], "it is set in the log")
     beyond = api.change("reset-offsets", **{**fields, "value": "99"})
     assert "beyond the log end offset" in beyond.json["remarks"][0]
+
+
+def test_partitions_of_members_without_a_commit_are_told_and_no_part_of_the_lag(
+    broker: Broker, api: Api
+) -> None:
+    topic = broker.create_topic(partitions=2)
+    group = f"young-{topic}"
+    produce(broker, topic, *({"value": "v"} for _ in range(10)))
+    with member(broker, group, topic) as consumer:
+        found = api.found("group", group=group)
+        assert not found["may_reset"]
+        assert [(one["committed"], one["lag"]) for one in found["offsets"]] == [(None, None)] * 2
+        until(lambda: api.found("groups", q=group)["rows"], "the group is listed")
+        (row,) = api.found("groups", q=group)["rows"]
+        assert (row["members"], row["partitions"], row["uncommitted"], row["lag"]) == (1, 2, 2, None)
+        consumer.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+        until(lambda: api.found("groups", q=group)["rows"][0]["lag"] == 6, "what is committed counts")
+        (row,) = api.found("groups", q=group)["rows"]
+        assert (row["partitions"], row["uncommitted"]) == (2, 1)
+        found = api.found("group", group=group)
+        assert [(one["partition"], one["lag"]) for one in found["offsets"]] == [(0, 6), (1, None)]
+        refused = api.change("reset-offsets", group=group, to="to-earliest")
+        assert (refused.status, "stop its consumers first" in refused.error) == (409, True)
+    until(lambda: api.found("group", group=group)["may_reset"], "its last member has left")
 
 
 # ---- tails, deaths and the end

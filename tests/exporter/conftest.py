@@ -1,52 +1,22 @@
-"""A broker that serves HTTP, and what is read from there."""
+"""A broker that serves HTTP, and what is scraped from there."""
 
 from __future__ import annotations
-
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
-from tests.support.polling import PATIENCE_S
+from tests.support.http_broker import HTTP, Answer, HttpClient, broker, own_broker
 
-SETTINGS = {"http.listener": "127.0.0.1:0", "num.io.threads": "2"}
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        return self.body.decode()
+__all__ = ["broker", "own_broker"]
+SETTINGS = {**HTTP, "num.io.threads": "2"}
 
 
-class Http:
-    """A client of a broker's HTTP port."""
-
-    def __init__(self, broker: Broker) -> None:
-        pointer = read_pointer(broker.log_dir)
-        assert pointer is not None
-        self.address = pointer.http
-        host, _, port = self.address.rpartition(":")
-        self.place = (host, int(port))
+class Http(HttpClient):
+    """A client of a broker's metrics."""
 
     def get(self, path: str, **headers: str) -> Answer:
-        request = urllib.request.Request(
-            f"http://{self.address}{path}", headers={name.replace("_", "-"): v for name, v in headers.items()}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-                return Answer(answer.status, dict(answer.headers), answer.read())
-        except urllib.error.HTTPError as error:
-            return Answer(error.code, dict(error.headers), error.read())
+        return self.ask("GET", path, **headers)
 
     def samples(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         """Return a scrape as a dictionary: values by name and labels."""
@@ -63,18 +33,10 @@ class Http:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker(SETTINGS) as running:
-        yield running
+def http_settings() -> dict[str, str]:
+    return SETTINGS
 
 
 @pytest.fixture(scope="module")
 def http(broker: Broker) -> Http:
     return Http(broker)
-
-
-@pytest.fixture
-def own_broker() -> Iterator[Broker]:
-    """A broker of the test's own, whose processes it may kill."""
-    with Broker(SETTINGS) as running:
-        yield running

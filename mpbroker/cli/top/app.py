@@ -317,10 +317,11 @@ class TopApp(App[None]):
         return text
 
     def _lags(self, group: str) -> str:
-        lines = [
-            f"{topic}-{partition}: {offset:,} of {end:,}, lag {max(end - offset, 0):,}"
-            for topic, partition, offset, end in self.model.committed_of(group)
-        ]
+        lines = []
+        for topic, partition, offset, end in self.model.committed_of(group):
+            lag = "- (nothing is committed)" if offset is None else f"{max(end - offset, 0):,}"
+            at = "-" if offset is None else f"{offset:,}"
+            lines.append(f"{topic}-{partition}: {at} of {end:,}, lag {lag}")
         return "\n".join(map(printable, lines))
 
 

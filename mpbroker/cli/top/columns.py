@@ -121,6 +121,7 @@ GROUPS: Final = View(
         Column("state", "STATE", Kind.STATE),
         Column("members", "MEMBERS", Kind.NUMBER),
         Column("partitions", "PARTS", Kind.NUMBER),
+        Column("uncommitted", "NO COMMIT", Kind.NUMBER, 88),
         Column("lag", "LAG", Kind.NUMBER),
         Column("trend", "TREND", Kind.TREND, 72),
         Column("committed_per_s", "READ/S", Kind.RATE),

@@ -13,6 +13,7 @@ from mpbroker.cli.cluster.client import read_config
 from mpbroker.cli.top.samples import Groups, GroupSeen, Place
 from mpbroker.client.cluster import Cluster
 from mpbroker.client.config import parse_servers
+from mpbroker.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from mpbroker.client.errors import ApiFailed, ClientError
 from mpbroker.protocol import messages as m
 
@@ -51,14 +52,15 @@ class GroupLooks:
         if not names:
             return []
         described: m.DescribeGroupsResponse = self._cluster.ask_any(m.DescribeGroupsRequest(names))
-        members = {one.group_id: len(one.members) for one in described.groups if not one.error_code}
+        groups = {one.group_id: one for one in described.groups if not one.error_code}
         committed = self._committed(names)
         return [
             GroupSeen(
                 one.group_id,
                 one.group_state,
-                members.get(one.group_id),
+                len(groups[one.group_id].members) if one.group_id in groups else None,
                 committed.get(one.group_id, {}),
+                _assigned(groups.get(one.group_id)),
             )
             for one in listed.groups
         ]
@@ -76,3 +78,10 @@ class GroupLooks:
             }
             for group in response.groups
         }
+
+
+def _assigned(group: m.DescribeGroupsResponse.DescribedGroup | None) -> frozenset[Place]:
+    """Return the partitions of a group's members; none of members that are no consumers."""
+    if group is None or group.protocol_type != PROTOCOL_TYPE:
+        return frozenset()
+    return frozenset(place for one in group.members for place in decode_assignment(one.member_assignment))

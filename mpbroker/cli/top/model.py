@@ -310,25 +310,32 @@ class Model:
                 "group": one.group,
                 "state": one.state,
                 "members": one.members,
-                "partitions": len(one.committed),
+                "partitions": len(one.places),
+                "uncommitted": len(one.places) - len(one.committed),
                 "lag": self._lag(one),
                 "trend": list(self._lags.get(one.group, ())),
                 "committed_per_s": self._committed_rate(one),
-                "topics": ", ".join(sorted({topic for topic, _ in one.committed})) or None,
+                "topics": ", ".join(sorted({topic for topic, _ in one.places})) or None,
             }
 
-    def committed_of(self, name: str) -> list[tuple[str, int, int, int]]:
-        """Return (topic, partition, committed offset, high watermark) of a group's partitions."""
+    def committed_of(self, name: str) -> list[tuple[str, int, int | None, int]]:
+        """Return (topic, partition, committed offset, high watermark) of a group's partitions.
+
+        The offset is None of those that members have, and nobody has committed anything of.
+        """
         groups = self.groups.groups if self.groups is not None else ()
         return [place for group in groups if group.group == name for place in self._committed(group)]
 
-    def _committed(self, group: GroupSeen) -> list[tuple[str, int, int, int]]:
-        found = ((place, offset, self._ends.get(place)) for place, offset in sorted(group.committed.items()))
+    def _committed(self, group: GroupSeen) -> list[tuple[str, int, int | None, int]]:
+        found = ((place, group.committed.get(place), self._ends.get(place)) for place in group.places)
         return [(*place, offset, end) for place, offset, end in found if end is not None]
 
     def _lag(self, group: GroupSeen) -> int | None:
-        """Return how many records the group has not committed; None without a committed offset."""
-        lags = [max(end - offset, 0) for _, _, offset, end in self._committed(group)]
+        """Return how many records the group has not committed; None without a committed offset.
+
+        Partitions without one have no part in it: where the group would begin is not known.
+        """
+        lags = [max(end - at, 0) for _, _, at, end in self._committed(group) if at is not None]
         return sum(lags) if lags else None
 
     def _committed_rate(self, group: GroupSeen) -> float | None:

@@ -75,12 +75,21 @@ class PartitionSeen:
 
 @dataclass(frozen=True)
 class GroupSeen:
-    """A group and its committed offsets. `members` is None where only the offsets are known."""
+    """A group, its committed offsets, and the partitions that its members have.
+
+    `members` is None where only the offsets are known.
+    """
 
     group: str
     state: str
     members: int | None
     committed: Mapping[Place, int]
+    assigned: frozenset[Place] = frozenset()
+
+    @property
+    def places(self) -> list[Place]:
+        """Return its partitions in order, whether it has committed an offset there or not."""
+        return sorted({*self.committed, *self.assigned})
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 import { ApiError, get, token } from "./api.js";
 import { field, keys, show } from "./dialog.js";
 import { h, replace, s, setText } from "./dom.js";
-import { duration } from "./format.js";
+import { duration, zone } from "./format.js";
 import { Group, Groups } from "./groups.js";
 import { Health } from "./health.js";
 import { History } from "./history.js";
+import { Missing } from "./missing.js";
 import { Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
 import { Settings } from "./settings.js";
@@ -38,6 +39,7 @@ class Shell {
     document.getElementById("theme").addEventListener("click", () => this.nextTheme());
     document.getElementById("token").addEventListener("click", () => this.askToken());
     this.setTheme(localStorage.getItem(THEME_KEY) || "auto");
+    this.sayZone();
     addEventListener("hashchange", () => this.route());
     addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("visibilitychange", () => document.hidden || this.poll());
@@ -78,14 +80,18 @@ class Shell {
   async route() {
     if (this.takeToken()) await this.learn();
     const [view, name, tab] = location.hash.replace(/^#\/?/, "").split("/").map(safely);
-    const found = VIEWS.find((one) => one[0] === view) || VIEWS[0];
+    const found = VIEWS.find((one) => one[0] === (view || VIEWS[0][0])) || [];
+    const hadFocus = this.main.contains(document.activeElement) && this.main !== document.activeElement;
     this.view?.close?.();
-    if (found[0] === "topics" && name) this.view = new Topic(this, name, tab);
+    if (!found.length) this.view = new Missing(`There is no view ${view}`, "#/overview", "Overview");
+    else if (found[0] === "topics" && name) this.view = new Topic(this, name, tab);
     else if (found[0] === "groups" && name) this.view = new Group(this, name);
     else this.view = new found[3](this);
     this.nav.forEach((link, i) => (VIEWS[i] === found ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current")));
-    document.title = `${name || found[1]} · mpbroker`;
+    document.title = `${name || found[1] || view} · mpbroker`;
     replace(this.main, this.view.element);
+    // Whoever came by a link in the view goes on from its beginning, not from the top of the page.
+    if (hadFocus) this.main.focus({ preventScroll: true });
     this.main.scrollTo?.(0, 0);
     scrollTo(0, 0);
     if (this.data) this.view.live?.(this.data, this.history);
@@ -94,11 +100,10 @@ class Shell {
   /** Tell a failure where it belongs, and ask for the token if that is what is missing. */
   failed(error, place) {
     if (!(error instanceof ApiError)) throw error;
-    if (error.status === 401) {
-      replace(place, error.message, " ", h("button", { type: "button", onclick: () => this.askToken() }, "Enter the token"));
-      return;
-    }
-    replace(place, h("span", { class: "bad" }, error.message));
+    const text = h("span", { class: error.status === 401 ? "" : "bad" }, error.message);
+    // A view asks every two seconds: what stands there already keeps its focus.
+    if (place.firstElementChild?.isEqualNode(text)) return;
+    replace(place, text, error.status === 401 && [" ", h("button", { type: "button", onclick: () => this.askToken() }, "Enter the token")]);
   }
 
   askToken() {
@@ -152,6 +157,14 @@ class Shell {
     else this.say(text, kind, data.broker.note);
     const { node_id: node, up_s: up, version, listeners } = data.broker;
     setText(this.aboutText, [node === null ? "" : `node ${node}`, up === null ? "" : `up ${duration(up)}`, listeners.join(", "), version].filter(Boolean).join("  ·  "));
+  }
+
+  /** Say once in which zone all times are. */
+  sayZone() {
+    const place = document.getElementById("zone");
+    const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    setText(place, zone());
+    place.title = `All times are those of this browser's zone: ${name}, now ${zone()}`;
   }
 
   say(text, kind, why = "") {

@@ -3,6 +3,8 @@
 export const NOTHING = "–";
 const isKnown = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const LONG_MAX = "9223372036854775807";
+// All times are those of the browser's zone, and have their day unless it is today.
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const seconds = new Intl.DateTimeFormat(undefined, {
   hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23",
@@ -59,7 +61,7 @@ export function duration(value) {
 }
 
 /** Write a duration that a setting has in ms, so that a person sees what 604800000 is. */
-export function msMeans(value) {
+function msMeans(value) {
   if (!isKnown(value) || value < 1000) return "";
   for (const [size, unit] of [[86400e3, "d"], [3600e3, "h"], [60e3, "min"], [1e3, "s"]]) {
     if (value % size === 0) return `${whole.format(value / size)} ${unit}`;
@@ -67,17 +69,40 @@ export function msMeans(value) {
   return "";
 }
 
-export const timeOfDay = (at) => clock.format(at);
-export const timeWithSeconds = (at) => seconds.format(at);
-
-/** Write a record's timestamp (ms): the day too, unless it is today. */
-export function stamp(value) {
-  if (!isKnown(value) || value < 0) return NOTHING;
-  const at = new Date(value);
-  const text = `${seconds.format(at)}.${String(at.getMilliseconds()).padStart(3, "0")}`;
-  return at.toDateString() === new Date().toDateString() ? text : `${at.toLocaleDateString("sv-SE")} ${text}`;
+/** Say what a setting's number means to a person; "" where it says so itself. */
+export function settingMeans(name, value) {
+  const number = Number(value);
+  if (value === LONG_MAX) return "no limit";
+  if (name.endsWith(".ms")) return msMeans(number);
+  return /\.bytes$|\.size$/.test(name) && number >= 1000 ? bytes(number) : "";
 }
 
-export function fullStamp(value) {
-  return isKnown(value) && value >= 0 && value < 8.64e15 ? new Date(value).toISOString() : NOTHING;
+const LAST = 8.64e15;
+const isTime = (value) => isKnown(value) && value >= 0 && value < LAST;
+const two = (number) => String(number).padStart(2, "0");
+const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+const withDay = (at, text) => (at.toDateString() === new Date().toDateString() ? text : `${day(at)} ${text}`);
+const milliseconds = (at) => `${seconds.format(at)}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+
+export const timeOfDay = (at) => clock.format(at);
+/** Write a time (ms) to the second. */
+export const timeWithSeconds = (value) => withDay(new Date(value), seconds.format(value));
+/** Write a timestamp to the millisecond. */
+export const stamp = (value) => (isTime(value) ? withDay(new Date(value), milliseconds(new Date(value))) : NOTHING);
+/** Write a timestamp with its day and its distance from UTC, whatever the day. */
+export const fullStamp = (value) => (isTime(value) ? `${day(new Date(value))} ${milliseconds(new Date(value))} ${zone(value)}` : NOTHING);
+
+/** Return the distance of local time from UTC: UTC+02:00. */
+export function zone(value = Date.now()) {
+  const minutes = -new Date(value).getTimezoneOffset();
+  if (!minutes) return "UTC";
+  const size = Math.abs(minutes);
+  return `UTC${minutes < 0 ? "−" : "+"}${two(Math.floor(size / 60))}:${two(size % 60)}`;
+}
+
+/** Return what a person wrote as a time, for the broker: without a zone it is local time, as all that is shown. */
+export function timeFor(text) {
+  const isLocal = /^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?)?$/.test(text);
+  const at = isLocal ? new Date(text.length === 10 ? `${text}T00:00` : text.replace(" ", "T").replace(",", ".")).getTime() : NaN;
+  return Number.isFinite(at) && at >= 0 ? String(at) : text;
 }

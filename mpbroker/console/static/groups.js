@@ -1,9 +1,10 @@
 // Consumer groups: lag over time, members, offsets by partition.
 
-import { get } from "./api.js";
+import { ApiError, get } from "./api.js";
 import { field, form } from "./dialog.js";
 import { h, replace, setText } from "./dom.js";
-import { count, short } from "./format.js";
+import { count, short, timeFor, zone } from "./format.js";
+import { missing } from "./missing.js";
 import { bar, Plot, spark } from "./plot.js";
 import { Table } from "./table.js";
 
@@ -27,21 +28,22 @@ export class Groups {
     this.shell = shell;
     this.search = h("input", { type: "search", class: "search", placeholder: "Search groups", "aria-label": "Search groups", oninput: () => this.refresh() });
     this.said = h("p", { class: "said dim", role: "status" });
+    this.legend = h("p", { class: "said dim", hidden: true }, "* Without partitions that have no committed offset: nobody knows their lag.");
     this.place = h("div");
     this.table = new Table({
-      label: "Consumer groups", key: (row) => row.group, sorted: "lag", empty: "No group has committed anything",
+      label: "Consumer groups", key: (row) => row.group, sorted: "lag", empty: "No group has members, or has committed anything",
       open: (row) => { location.hash = link(row.group); },
       columns: [
         { key: "group", title: "Group", cell: (row) => h("a", { href: link(row.group) }, row.group), sort: (row) => row.group, wide: true },
         { key: "members", title: "Members", align: "end", cell: (row) => count(row.members), sort: (row) => row.members },
         { key: "topics", title: "Topics", cell: (row) => row.topics.join(", "), from: "m", name: "clip" },
         { key: "partitions", title: "Partitions", align: "end", cell: (row) => count(row.partitions), sort: (row) => row.partitions, from: "m" },
-        { key: "lag", title: "Lag", align: "end", cell: (row) => count(row.lag), sort: (row) => row.lag },
+        { key: "lag", title: "Lag", align: "end", cell: (row) => [count(row.lag), row.uncommitted > 0 && h("span", { class: "dim", title: `Without ${count(row.uncommitted)} of its ${count(row.partitions)} partitions` }, " *")], sort: (row) => row.lag },
         { key: "trend", title: "Lag over time", cell: (row) => spark(row.history.map((one) => one[1]), { colour: 3 }), name: "trend" },
       ],
     });
     this.element = h("div", { class: "view" }, h("div", { class: "title" }, h("h1", null, "Consumer groups")),
-      this.place, h("div", { class: "tools" }, this.search), this.said, h("section", { class: "card" }, this.table.element));
+      this.place, h("div", { class: "tools" }, this.search), this.said, this.legend, h("section", { class: "card" }, this.table.element));
   }
 
   live() { this.refresh(); }
@@ -53,6 +55,7 @@ export class Groups {
       if (turn !== this.turn) return;
       this.table.update(found.rows);
       this.draw(found.rows.slice(0, PLOTTED));
+      this.legend.hidden = !found.rows.some((row) => row.uncommitted > 0);
       setText(this.said, found.found > found.rows.length ? `${count(found.rows.length)} of ${count(found.found)} groups, those with the most lag: search for others` : `${count(found.found)} groups`);
     } catch (error) {
       this.shell.failed(error, this.said);
@@ -60,7 +63,7 @@ export class Groups {
   }
 
   draw(rows) {
-    const names = rows.map((row) => row.group).sort();
+    const names = rows.filter((row) => row.lag !== null).map((row) => row.group).sort();
     if (!names.length) {
       replace(this.place);
       this.plotted = "";
@@ -91,20 +94,21 @@ export class Group {
       ],
     });
     this.offsets = new Table({
-      label: "Committed offsets", key: (row) => `${row.topic} ${row.partition}`, sorted: "lag", empty: "Nothing is committed",
+      label: "Committed offsets", key: (row) => `${row.topic} ${row.partition}`, sorted: "lag", empty: "Nothing is committed, and no member has a partition",
       columns: [
         { key: "topic", title: "Topic", cell: (row) => h("a", { href: `#/topics/${encodeURIComponent(row.topic)}` }, row.topic), sort: (row) => row.topic, wide: true },
         { key: "partition", title: "Partition", align: "end", cell: (row) => row.partition, sort: (row) => row.partition },
-        { key: "committed", title: "Committed", align: "end", cell: (row) => count(row.committed), sort: (row) => row.committed, from: "m" },
+        { key: "committed", title: "Committed", align: "end", cell: (row) => (row.committed === null ? h("span", { class: "dim", title: NO_COMMIT }, "–") : count(row.committed)), sort: (row) => row.committed, from: "m" },
         { key: "end", title: "End", align: "end", cell: (row) => count(row.end), sort: (row) => row.end, from: "m" },
-        { key: "lag", title: "Lag", align: "end", cell: (row) => count(lagOf(row)), sort: lagOf },
-        { key: "bar", title: "", cell: (row) => bar((100 * lagOf(row)) / (this.most || 1), "lag"), name: "bar" },
+        { key: "lag", title: "Lag", align: "end", cell: (row) => (row.committed === null ? h("span", { class: "dim", title: NO_COMMIT }, "–") : count(row.lag)), sort: (row) => row.lag },
+        { key: "bar", title: "", cell: (row) => bar((100 * row.lag) / (this.most || 1), "lag"), name: "bar" },
         { key: "member", title: "Member", cell: (row) => this.owner(row), from: "m", name: "clip" },
       ],
     });
-    const reset = shell.mayWrite && h("button", { type: "button", onclick: () => this.askReset() }, "Reset offsets");
+    this.reset = h("button", { type: "button", hidden: true, onclick: () => this.askReset(), "aria-describedby": "why-not" }, "Reset offsets");
+    this.whyNot = h("span", { class: "dim why-not", id: "why-not" });
     this.element = h("div", { class: "view" },
-      h("div", { class: "title" }, h("h1", null, h("a", { href: "#/groups", class: "up" }, "Groups"), h("span", { class: "dim" }, " / "), name), h("span", { class: "spring" }), reset),
+      h("div", { class: "title" }, h("h1", null, h("a", { href: "#/groups", class: "up" }, "Groups"), h("span", { class: "dim" }, " / "), name), h("span", { class: "spring" }), this.whyNot, this.reset),
       this.facts, this.said, this.plot.element,
       h("section", { class: "card" }, h("header", null, h("h3", null, "Partitions")), this.offsets.element),
       h("section", { class: "card" }, h("header", null, h("h3", null, "Members")), this.members.element));
@@ -116,24 +120,40 @@ export class Group {
     return member ? member.client || member.id : "–";
   }
 
-  live() { this.refresh(); }
+  // To ask the broker for what it does not have would count as an error there each time.
+  live() {
+    if (!this.isMissing) this.refresh();
+  }
 
   async refresh() {
     try {
       const found = await get("group", { group: this.name });
       this.group = found.group;
       this.rows = found.offsets;
-      this.most = Math.max(...found.offsets.map((row) => lagOf(row) || 0), 0);
-      const lag = found.offsets.reduce((sum, row) => sum + (lagOf(row) || 0), 0);
-      const facts = [["State", found.group.state], ["Lag", count(lag)], ["Members", count(found.group.members.length)], ["Partitions", count(found.offsets.length)], ["Protocol", `${found.group.type}${found.group.assignor ? `, ${found.group.assignor}` : ""}`]];
+      this.most = Math.max(...found.offsets.map((row) => row.lag || 0), 0);
+      const lags = found.offsets.map((row) => row.lag).filter((one) => one !== null);
+      const lag = lags.length ? lags.reduce((sum, one) => sum + one, 0) : null;
+      const uncommitted = found.offsets.filter((row) => row.committed === null).length;
+      this.offerReset(found);
+      const facts = [["State", found.group.state], ["Lag", [count(lag), uncommitted > 0 && h("small", { class: "dim" }, ` in ${count(found.offsets.length - uncommitted)} of ${count(found.offsets.length)} partitions`)]], ["Members", count(found.group.members.length)], ["Partitions", count(found.offsets.length)], ["Protocol", `${found.group.type}${found.group.assignor ? `, ${found.group.assignor}` : ""}`]];
       replace(this.facts, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", { class: value === "Stable" ? "good" : "" }, value))));
       this.plot.update(found.history);
       this.members.update(found.group.members);
       this.offsets.update(found.offsets);
-      setText(this.said, "");
+      setText(this.said, uncommitted ? `Nobody knows the lag where no offset is committed: ${count(uncommitted)} of ${count(found.offsets.length)} partitions` : "");
     } catch (error) {
-      this.shell.failed(error, this.said);
+      if (error instanceof ApiError && error.status === 404) {
+        this.isMissing = true;
+        replace(this.element, missing(`There is no group ${this.name}`, "#/groups", "Groups"));
+      } else this.shell.failed(error, this.said);
     }
+  }
+
+  /** Offer a reset of a group without members alone: others would commit over what is set. */
+  offerReset({ group, may_reset: may }) {
+    this.reset.hidden = !this.shell.mayWrite;
+    this.reset.disabled = !may;
+    setText(this.whyNot, may || !this.shell.mayWrite ? "" : `The group is ${group.state}: stop its consumers to reset offsets`);
   }
 
   askReset() {
@@ -141,7 +161,7 @@ export class Group {
     const to = h("select", { name: "to", onchange: () => { value.parentElement.hidden = NEEDS_NONE.has(to.value); } },
       option("to-earliest", "To the earliest"), option("to-latest", "To the latest"), option("to-offset", "To an offset"),
       option("to-datetime", "To a time"), option("by-duration", "Back by a duration"), option("shift-by", "Shift by a number"));
-    const value = h("input", { type: "text", autocomplete: "off", name: "value", placeholder: "42, 2026-01-31T12:00, 2h or -100" });
+    const value = h("input", { type: "text", autocomplete: "off", name: "value", placeholder: "42, 2026-01-31T12:00, 2h or -100", title: `A time without a zone is ${zone()}` });
     const topics = [...new Set((this.rows || []).map((row) => row.topic))];
     const topic = h("select", { name: "topic" }, option("", "All topics"), topics.map((one) => option(one, one)));
     const valueField = field("Value", value);
@@ -150,14 +170,15 @@ export class Group {
       about: "The group must have no members: stop its consumers first.",
       fields: [field("Where to", to), valueField, field("Topic", topic)],
       preview: previewOf,
-      read: () => ["reset-offsets", { group: this.name, to: to.value, value: NEEDS_NONE.has(to.value) ? "" : value.value.trim(), topic: topic.value }],
+      read: () => ["reset-offsets", { group: this.name, to: to.value, value: valueFor(to.value, value.value.trim()), topic: topic.value }],
     });
     valueField.hidden = true;
   }
 }
 
+const NO_COMMIT = "Nothing is committed: where a consumer begins is up to its auto.offset.reset";
+const valueFor = (to, text) => (NEEDS_NONE.has(to) ? "" : to === "to-datetime" ? timeFor(text) : text);
 const NEEDS_NONE = new Set(["to-earliest", "to-latest", "to-current"]);
-const lagOf = (row) => (row.end === null ? null : Math.max(row.end - row.committed, 0));
 
 function previewOf(answer) {
   const table = new Table({

@@ -50,16 +50,15 @@ export class Health {
   directories({ log_dirs: dirs }) {
     const isBad = dirs.some((one) => one.is_offline);
     return this.card("Log directories", isBad ? "offline" : "online", isBad ? "bad" : "good", dirs.map((one) => {
-      const used = one.total_bytes ? 1 - one.usable_bytes / one.total_bytes : null;
-      return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), h("b", { class: one.is_offline ? "bad" : "" }, one.is_offline ? "offline" : bytes(one.size_bytes))),
-        used !== null && [bar(100 * used, used > 0.9 ? "wide warn" : "wide"), h("p", { class: "dim" }, `${bytes(one.usable_bytes)} of ${bytes(one.total_bytes)} are free on its file system`)]);
+      return h("div", { class: "progress" }, h("div", { class: "row" }, h("code", null, one.log_dir), one.is_offline && h("b", { class: "bad" }, "offline")),
+        one.total_bytes > 0 ? fileSystem(one) : h("p", { class: "dim" }, bytes(one.size_bytes)));
     }));
   }
 
   scrub({ scrub, scrub_problem: problem }) {
     if (!scrub) return this.card("Scrubber", "not known", "warn", h("p", { class: "dim" }, problem));
     const damage = scrub.damaged_ranges;
-    const ends = scrub.directories.map((one) => h("li", null, h("code", null, one.directory), " ", one.error ? h("span", { class: "bad" }, one.error) : passText(one)));
+    const ends = scrub.directories.map((one) => h("li", null, h("code", null, one.directory), h("div", null, one.error ? h("span", { class: "bad" }, one.error) : passText(one))));
     return this.card("Scrubber", damage ? `${count(damage)} damaged` : scrub.running ? "running" : "no damage", damage ? "bad" : "good",
       scrub.running && h("div", { class: "progress" }, bar(scrub.pass_total_bytes ? (100 * scrub.pass_bytes) / scrub.pass_total_bytes : 0, "wide"),
         h("p", { class: "dim" }, `${bytes(scrub.pass_bytes)} of ${bytes(scrub.pass_total_bytes)}`)),
@@ -67,6 +66,21 @@ export class Health {
       scrub.findings.length > 0 && h("table", { class: "plain" }, h("tbody", null, scrub.findings.slice(0, 100).map((one) => h("tr", null,
         h("th", { scope: "row" }, one.partition), h("td", null, `offsets ${count(one.first)} to ${count(one.behind - 1)} cannot be read: ${one.reason}`))))));
   }
+}
+
+/** The file system of a log directory: what this broker has of it, what others have, what is free. */
+function fileSystem(one) {
+  const own = Math.max(one.size_bytes || 0, 0);
+  const others = Math.max(one.total_bytes - one.usable_bytes - own, 0);
+  const parts = [["own", "this directory", own], ["others", "everything else", others], ["free", "free", one.usable_bytes]];
+  const isFull = one.usable_bytes < 0.1 * one.total_bytes;
+  const meter = h("span", { class: "meter parts", "aria-hidden": "true" }, parts.slice(0, 2).map(([kind, , size]) => {
+    const part = h("i", { class: isFull ? "warn" : kind });
+    part.style.width = `${(100 * size) / one.total_bytes}%`;
+    return part;
+  }));
+  return [h("p", { class: "dim" }, `Its file system has ${bytes(one.total_bytes)}:`), meter,
+    h("p", { class: "legend" }, parts.map(([kind, name, size]) => h("span", { class: `key ${kind}` }, `${name} `, h("b", { class: kind === "free" && isFull ? "bad" : null }, bytes(size)))))];
 }
 
 function passText(one) {

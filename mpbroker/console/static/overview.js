@@ -27,7 +27,7 @@ export class Overview {
       columns: [
         { key: "api", title: "API", cell: (row) => row.api, sort: (row) => row.api, wide: true },
         { key: "rate", title: "Requests/s", align: "end", cell: (row) => short(row.requests_per_s), sort: (row) => row.requests_per_s },
-        { key: "share", title: "", cell: (row) => bar(this.share(row)), from: "m", name: "bar" },
+        { key: "share", title: "", cell: (row) => bar(this.share(row)), from: "l", name: "bar" },
         { key: "total", title: "Total", align: "end", cell: (row) => count(row.total), sort: (row) => row.total, from: "l" },
         { key: "bytes", title: "Bytes in/s", align: "end", cell: (row) => bytes(row.bytes_per_s), sort: (row) => row.bytes_per_s, from: "l" },
         { key: "errors", title: "Errors/s", align: "end", cell: (row) => (row.errors_per_s ? h("span", { class: "bad" }, short(row.errors_per_s)) : short(row.errors_per_s)), sort: (row) => row.errors_per_s, from: "m" },

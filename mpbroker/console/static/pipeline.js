@@ -35,6 +35,7 @@ export class Pipeline {
     this.shell = shell;
     this.svg = s("svg", { class: "pipeline", role: "img" });
     this.commit = h("dl", { class: "facts" });
+    this.native = h("dl", { class: "facts" });
     this.rings = new Table({
       label: "Rings", key: (row) => `${row.from} ${row.to}`, empty: "no ring is known",
       columns: [
@@ -60,7 +61,9 @@ export class Pipeline {
     });
     this.box = h("div", { class: "card picture" }, this.svg);
     this.element = h("div", { class: "view" }, h("div", { class: "title" }, h("h1", null, "Pipeline")), this.box,
-      h("section", { class: "card" }, h("header", null, h("h3", null, "Commit rounds"), h("span", { class: "dim", id: "policy" })), this.commit),
+      h("section", { class: "card" }, h("header", null, h("h3", null, "Commit rounds"), h("span", { class: "dim" }, "last 10 s")), this.commit),
+      h("section", { class: "card" }, h("header", null, h("h3", null, "Taken by the native turn"), h("span", { class: "dim" }, "last 10 s")), this.native,
+        h("p", { class: "dim" }, "Handlers answer the common produces and fetches natively, and leave others to Python. Fetches that find no records yet wait for them, which is always Python's: they have no part in the share.")),
       h("div", { class: "halves" },
         h("section", { class: "card" }, h("header", null, h("h3", null, "Rings")), this.rings.element),
         h("section", { class: "card" }, h("header", null, h("h3", null, "Arenas")), this.arenas.element)));
@@ -77,10 +80,14 @@ export class Pipeline {
     const facts = [
       ["Rounds/s", short(commits.rounds_per_s)], ["Batches a round", short(commits.batches)], ["Write and sync, p50", ms(commits.p50_ms)],
       ["p99", ms(commits.p99_ms)], ["Append, p99", ms(commits.append_p99_ms)], ["Produces waiting", count(commits.waiting)],
-      ["Native produces", share(paths.produce_native, paths.produce_native + paths.produce_python)],
-      ["Native fetches", share(paths.fetch_native, paths.fetch_all)], ["Journal", bytes(data.journal_bytes)], ["Flush policy", data.flush_policy],
+      ["Journal", bytes(data.journal_bytes)], ["Flush policy", data.flush_policy],
     ];
-    replace(this.commit, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+    replace(this.commit, facts.map(fact));
+    replace(this.native, [
+      ["Produces", share(paths.produce_native, paths.produce_native + paths.produce_python)],
+      ["Fetches answered at once", share(paths.fetch_native, paths.fetch_native + paths.fetch_python)],
+      ["Fetches that waited", rate(paths.fetch_waited)],
+    ].map(fact));
   }
 
   draw() {
@@ -168,6 +175,7 @@ export class Pipeline {
   }
 }
 
+const fact = ([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value));
 const share = (part, whole) => (whole > 0 ? percent((100 * part) / whole) : "–");
 const middle = (a, b) => (Math.max(a[0], b[0]) + Math.min(a[0] + a[2], b[0] + b[2])) / 2;
 const middleY = (a, b) => (Math.max(a[1], b[1]) + Math.min(a[1] + a[3], b[1] + b[3])) / 2;

@@ -2,7 +2,7 @@
 
 import { ApiError, get, lines } from "./api.js";
 import { h, marked, replace, setText } from "./dom.js";
-import { bytes, count, fullStamp, short, stamp } from "./format.js";
+import { bytes, count, fullStamp, short, stamp, timeFor, zone } from "./format.js";
 import { bytesOf, hex, isJson, preview, pretty, visible } from "./value.js";
 
 const PAGE = 50;
@@ -11,12 +11,14 @@ const RETRY_MS = [1000, 2000, 5000];
 const idOf = (row) => `${row.partition}:${row.offset}`;
 
 export class Records {
-  constructor(topic, partitions, shell) {
+  /** `partition`: the one whose records are wanted; null for all. */
+  constructor(topic, partitions, shell, partition = null) {
     Object.assign(this, { topic, shell });
     this.rows = [];
     this.stop = null;
     this.made = new Map();
     this.build(partitions);
+    if (partition !== null) this.partition.value = String(partition);
     this.load();
   }
 
@@ -49,13 +51,14 @@ export class Records {
     const kind = this.from.value;
     this.place.hidden = kind !== "offset" && kind !== "time";
     this.place.placeholder = kind === "time" ? "-15m, -2h or 2026-01-31T12:00" : "Offset";
+    this.place.title = kind === "time" ? `Without a zone it is ${zone()}` : "";
     if (this.place.hidden) this.load();
     else this.place.focus();
   }
 
   params() {
     const kind = this.from.value;
-    const from = kind === "offset" ? this.place.value.trim() : kind === "time" ? `@${this.place.value.trim()}` : kind;
+    const from = kind === "offset" ? this.place.value.trim() : kind === "time" ? `@${timeFor(this.place.value.trim())}` : kind;
     return { topic: this.topic, partition: this.partition.value, from, text: this.text.value, isolation: this.isolation.value, limit: PAGE };
   }
 

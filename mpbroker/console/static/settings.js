@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, marked, setText } from "./dom.js";
-import { bytes, count, msMeans } from "./format.js";
+import { count, settingMeans } from "./format.js";
 import { Table } from "./table.js";
 
 const SOURCES = [["", "All"], ["set", "Set by somebody"], ["file", "File"], ["flag", "Flag"], ["dynamic", "Dynamic"], ["default", "Default"]];
@@ -21,8 +21,8 @@ export class Settings {
       columns: [
         { key: "name", title: "Setting", cell: (row) => [h("code", null, marked(row.name, this.search.value)), h("small", { class: "doc" }, row.documentation)], sort: (row) => row.name, name: "s-name" },
         { key: "value", title: "Value", cell: (row) => this.value(row), wide: true },
-        { key: "source", title: "From", cell: (row) => [h("span", { class: `badge ${row.source}` }, row.source), row.origin && h("small", { class: "doc" }, row.origin), row.source !== "default" && row.default !== null && h("small", { class: "doc" }, `default: ${row.default || "(empty)"}`)], sort: (row) => row.source },
-        { key: "dynamic", title: "Changes", cell: (row) => h("span", { class: "dim" }, row.is_dynamic ? "while it runs" : "by file or flag"), from: "l" },
+        { key: "source", title: "From", cell: (row) => [h("span", { class: `badge ${row.source}`, title: row.config_source }, row.source), row.origin && h("small", { class: "doc" }, row.origin), row.source !== "default" && row.default !== null && h("small", { class: "doc" }, `default: ${row.default || "(empty)"}`)], sort: (row) => row.source },
+        { key: "change", title: "How to change it", hint: "mpbroker ctl reload takes over from the file what a running broker can; the rest waits for the next start", cell: (row) => h("span", { class: "dim" }, row.change), name: "s-change", from: "l" },
       ],
     });
     this.element = h("div", { class: "view" }, h("div", { class: "title" }, h("h1", null, "Settings")),
@@ -34,8 +34,7 @@ export class Settings {
   value(row) {
     if (row.is_sensitive) return h("i", { class: "dim" }, "hidden");
     if (row.value === null || row.value === "") return h("i", { class: "dim" }, row.value === null ? "not set" : "empty");
-    const number = Number(row.value);
-    const means = row.name.endsWith(".ms") ? msMeans(number) : /\.bytes$|\.size$/.test(row.name) && number >= 1000 ? bytes(number) : "";
+    const means = settingMeans(row.name, row.value);
     return [h("code", { class: row.source === "default" ? "" : "is-set" }, row.value), means && h("small", { class: "dim" }, ` ${means}`)];
   }
 

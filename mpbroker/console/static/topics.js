@@ -1,14 +1,14 @@
 // Topics, and one topic with its records, partitions and settings.
 
-import { get } from "./api.js";
+import { ApiError, get } from "./api.js";
 import { field, form } from "./dialog.js";
 import { h, replace, setText } from "./dom.js";
-import { bytes, count, msMeans, short } from "./format.js";
+import { bytes, count, settingMeans, short } from "./format.js";
+import { missing } from "./missing.js";
 import { bar, spark } from "./plot.js";
 import { Records } from "./records.js";
 import { Table } from "./table.js";
 
-const isInternal = (name) => name.startsWith("__");
 const link = (name) => `#/topics/${encodeURIComponent(name)}`;
 
 export class Topics {
@@ -21,7 +21,7 @@ export class Topics {
       label: "Topics", key: (row) => row.topic, sorted: "topic", descending: false, empty: "No topics",
       open: (row) => { location.hash = link(row.topic); },
       columns: [
-        { key: "topic", title: "Topic", cell: (row) => h("a", { href: link(row.topic), class: isInternal(row.topic) ? "dim" : "" }, row.topic), sort: (row) => row.topic, wide: true },
+        { key: "topic", title: "Topic", cell: (row) => h("a", { href: link(row.topic), class: row.is_internal ? "dim" : "" }, row.topic), sort: (row) => row.topic, wide: true },
         { key: "partitions", title: "Partitions", align: "end", cell: (row) => count(row.partitions), sort: (row) => row.partitions, from: "m" },
         { key: "records", title: "Records", align: "end", cell: (row) => short(row.records), sort: (row) => row.records },
         { key: "size", title: "Size", align: "end", cell: (row) => bytes(row.size_bytes), sort: (row) => row.size_bytes, from: "m" },
@@ -42,7 +42,7 @@ export class Topics {
     try {
       const found = await get("topics", { q: this.search.value });
       if (turn !== this.turn) return;
-      const rows = found.rows.filter((row) => this.withInternal.checked || !isInternal(row.topic));
+      const rows = found.rows.filter((row) => this.withInternal.checked || !row.is_internal);
       this.table.update(rows);
       setText(this.said, found.found > found.rows.length ? `The first ${count(found.rows.length)} of ${count(found.found)} topics: search for others` : `${count(rows.length)} topics`);
     } catch (error) {
@@ -70,32 +70,46 @@ function settingsOf(text) {
   }));
 }
 
+const TABS = [["records", "Records"], ["partitions", "Partitions"], ["settings", "Settings"]];
+
 export class Topic {
+  /** `tab`: one of TABS, or the number of a partition whose records are wanted. */
   constructor(shell, name, tab = "records") {
-    Object.assign(this, { shell, name, tab });
+    const partition = /^\d+$/.test(tab) ? Number(tab) : null;
+    Object.assign(this, { shell, name, partition, tab: partition === null ? tab : "records" });
     this.facts = h("dl", { class: "facts" });
     this.place = h("div");
-    this.tabs = [["records", "Records"], ["partitions", "Partitions"], ["settings", "Settings"]].map(([key, title]) =>
-      h("a", { href: `${link(name)}/${key}`, class: "tab", "aria-current": key === tab ? "page" : null }, title));
-    const actions = shell.mayWrite && [
+    this.tabs = TABS.map(([key, title]) =>
+      h("a", { href: `${link(name)}/${key}`, class: "tab", "aria-current": key === this.tab ? "page" : null }, title));
+    this.actions = h("span", { class: "actions", hidden: true },
       h("button", { type: "button", onclick: () => this.askPartitions() }, "Add partitions"),
-      h("button", { type: "button", class: "danger", onclick: () => this.askDelete() }, "Delete"),
-    ];
+      h("button", { type: "button", class: "danger", onclick: () => this.askDelete() }, "Delete"));
+    this.internal = h("span", { class: "badge", hidden: true, title: "The broker keeps it for itself: it is not deleted, and gets no partitions" }, "internal");
     this.said = h("p", { class: "said dim", role: "status" });
     this.element = h("div", { class: "view" },
-      h("div", { class: "title" }, h("h1", null, h("a", { href: "#/topics", class: "up" }, "Topics"), h("span", { class: "dim" }, " / "), name), h("span", { class: "spring" }), actions),
+      h("div", { class: "title" }, h("h1", null, h("a", { href: "#/topics", class: "up" }, "Topics"), h("span", { class: "dim" }, " / "), name), this.internal, h("span", { class: "spring" }), this.actions),
       this.facts, h("div", { class: "tabs", role: "navigation", "aria-label": "Parts of the topic" }, this.tabs), this.said, this.place);
-    this.begin();
+    this.whole = [...this.element.childNodes];
+    this.refresh();
   }
 
-  async begin() {
-    await this.refresh();
-    if (this.tab === "records" && this.rows) {
-      this.records = new Records(this.name, this.rows.map((row) => row.partition), this.shell);
-      this.place.append(this.records.element);
+  /** Show the tab, when the topic is known to be there. */
+  begin() {
+    this.hasBegun = true;
+    if (!TABS.some((one) => one[0] === this.tab)) this.showMissing(`Topic ${this.name} has no part ${this.tab}`, link(this.name), this.name);
+    else if (this.partition !== null && !this.rows.some((row) => row.partition === this.partition)) {
+      this.showMissing(`Topic ${this.name} has no partition ${this.partition}`, `${link(this.name)}/partitions`, `Partitions of ${this.name}`);
+    } else if (this.tab === "records") {
+      this.records = new Records(this.name, this.rows.map((row) => row.partition), this.shell, this.partition);
+      replace(this.place, this.records.element);
       this.search = this.records.text;
     } else if (this.tab === "settings") this.showSettings();
     else if (this.tab === "partitions") this.showPartitions();
+  }
+
+  showMissing(...words) {
+    this.isMissing = true;
+    replace(this.element, missing(...words));
   }
 
   live() { this.refresh(); }
@@ -103,8 +117,15 @@ export class Topic {
   async refresh() {
     try {
       const found = await get("topic", { topic: this.name });
+      if (this.isClosed) return;
       this.rows = found.rows;
-      setText(this.said, found.total ? "" : "There is no such topic, or it is just being made.");
+      setText(this.said, "");
+      // One that has just been made is there at the next look.
+      if (this.isMissing && !this.hasBegun) replace(this.element, this.whole);
+      this.isMissing = false;
+      this.internal.hidden = !found.is_internal;
+      this.actions.hidden = !this.shell.mayWrite || found.is_internal;
+      if (!this.hasBegun) this.begin();
       const sum = (key) => (found.rows.some((row) => row[key] !== null) ? found.rows.reduce((all, row) => all + (row[key] || 0), 0) : null);
       const facts = [
         ["Partitions", count(found.total)], ["Records", count(sum("log_end_offset") - sum("log_start_offset"))],
@@ -113,13 +134,19 @@ export class Topic {
       replace(this.facts, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
       this.table?.update(found.rows);
     } catch (error) {
-      this.shell.failed(error, this.said);
+      const isGone = error instanceof ApiError && error.status === 404;
+      if (isGone && !this.isMissing) {
+        this.records?.close();
+        this.hasBegun = false;
+        this.showMissing(`There is no topic ${this.name}`, "#/topics", "Topics");
+      } else if (!isGone) this.shell.failed(error, this.said);
     }
   }
 
   showPartitions() {
     this.table = new Table({
       label: "Partitions", key: (row) => row.partition, sorted: "partition", descending: false,
+      open: (row) => { location.hash = `${link(this.name)}/${row.partition}`; },
       columns: [
         { key: "partition", title: "Partition", align: "end", cell: (row) => row.partition, sort: (row) => row.partition },
         { key: "start", title: "Log start", align: "end", cell: (row) => count(row.log_start_offset), sort: (row) => row.log_start_offset, from: "m" },
@@ -144,7 +171,7 @@ export class Topic {
         label: "Settings of the topic", kind: "stack", key: (row) => row.name, open: this.shell.mayWrite ? (row) => this.askSetting(row) : null,
         columns: [
           { key: "name", title: "Setting", cell: (row) => h("code", null, row.name), sort: (row) => row.name, name: "s-name" },
-          { key: "value", title: "Value", cell: (row) => [h("code", null, row.value ?? "–"), " ", h("small", { class: "dim" }, row.name.endsWith(".ms") ? msMeans(Number(row.value)) : "")], wide: true },
+          { key: "value", title: "Value", cell: (row) => (row.value ? [h("code", null, row.value), " ", h("small", { class: "dim" }, settingMeans(row.name, row.value))] : h("i", { class: "dim" }, row.value === "" ? "empty" : "not set")), wide: true },
           { key: "source", title: "From", cell: (row) => h("span", { class: `badge ${row.source}` }, row.source), sort: (row) => row.source },
         ],
       });
@@ -186,6 +213,8 @@ export class Topic {
 
   toggleTail() { this.records?.toggleTail(); }
 
-  close() { this.records?.close(); }
+  close() {
+    this.isClosed = true;
+    this.records?.close();
+  }
 }
-

@@ -13,13 +13,20 @@ from mpbroker.coordinator.groups.records import GroupKey, GroupValue, OffsetKey,
 from mpbroker.records.iterate import Batch
 from mpbroker.records.markers import COMMIT, marker_of
 
+# The protocol type of consumers; others have assignments of their own formats.
+_CONSUMERS = "consumer"
+
 
 @dataclass
 class GroupSeen:
-    """A group: offsets by (topic, partition), and its members as of its last generation."""
+    """A group: offsets by (topic, partition), and its members as of its last generation.
+
+    `assignments` are those of the members in the format of consumers (ConsumerProtocolAssignment).
+    """
 
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     members: int | None = None  # None: it never had any, or is gone
+    assignments: tuple[bytes, ...] = ()
 
 
 class CommittedGroups:
@@ -54,6 +61,7 @@ class CommittedGroups:
                 assert value is None or isinstance(value, GroupValue)
                 group = self.groups.setdefault(key.group, GroupSeen())
                 group.members = None if value is None else len(value.members)
+                group.assignments = _assignments(value)
                 self._drop_if_empty(key.group)
                 continue
             assert value is None or isinstance(value, OffsetValue)
@@ -79,3 +87,10 @@ class CommittedGroups:
         group = self.groups[name]
         if group.members is None and not group.offsets:
             del self.groups[name]
+
+
+def _assignments(value: GroupValue | None) -> tuple[bytes, ...]:
+    """Return what each member was given; nothing of members that are no consumers."""
+    if value is None or value.protocol_type != _CONSUMERS:
+        return ()
+    return tuple(member.assignment for member in value.members if member.assignment)

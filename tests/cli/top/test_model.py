@@ -229,14 +229,18 @@ def test_lag_is_what_groups_have_not_committed_below_the_high_watermark() -> Non
             0,
             (
                 GroupSeen("g", "Stable", 2, committed),
-                GroupSeen("new", "Stable", 1, {}),
+                GroupSeen("new", "Stable", 1, {}, frozenset({("t", 0)})),
+                GroupSeen("half", "Stable", 1, {("t", 0): 70}, frozenset({("t", 0), ("t", 1)})),
             ),
         )
     )
     rows = model.rows(columns.GROUPS)
     # Behind the end is no lag: the end is of a moment before.
     assert row(rows, group="g")["lag"] == 10
-    assert row(rows, group="new")["lag"] is None
+    new, half = row(rows, group="new"), row(rows, group="half")
+    assert (new["lag"], new["partitions"], new["uncommitted"], new["topics"]) == (None, 1, 1, "t")
+    assert (half["lag"], half["partitions"], half["uncommitted"]) == (30, 2, 1)
+    assert model.committed_of("half") == [("t", 0, 70, 100), ("t", 1, None, 50)]
     assert model.committed_of("g") == [("t", 0, 90, 100), ("t", 1, 60, 50)]
     model.add_groups(Groups(2 * NS, (GroupSeen("g", "Stable", 2, {**committed, ("t", 0): 98}),)))
     found = row(model.rows(columns.GROUPS), group="g")

@@ -45,6 +45,20 @@ def test_a_running_broker_is_seen_as_a_whole(filled_broker: Broker) -> None:
     assert billing.committed == {("orders", 1): COMMITTED}
 
 
+def test_partitions_of_members_are_seen_before_anything_is_committed(filled_broker: Broker) -> None:
+    settings = {"bootstrap.servers": filled_broker.bootstrap_servers, "group.id": "young"}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.subscribe(["orders"])
+    until(lambda: consumer.assignment() or consumer.poll(0.1), "the member has its partitions")
+    broker = Watch(wanted(filled_broker)).first().broker
+    groups = GroupWatch(wanted(filled_broker))
+    (young,) = [one for one in groups.look(broker).groups if one.group == "young"]
+    groups.close()
+    consumer.close()
+    assert (young.members, young.committed) == (1, {})
+    assert young.assigned == {(one, number) for one, number in young.places} >= {("orders", 0), ("orders", 1)}
+
+
 def test_a_broker_is_found_by_its_port_and_found_again(filled_broker: Broker) -> None:
     watch = Watch(BrokerFlags(bootstrap=filled_broker.bootstrap_servers))
     assert watch.first().broker.pid == filled_broker.pid

@@ -57,6 +57,17 @@ def test_a_group_is_there_while_it_has_offsets_or_members() -> None:
     assert seen.groups == {}
 
 
+def test_assignments_are_those_of_consumers() -> None:
+    seen = CommittedGroups()
+    assigned = MEMBER._replace(assignment=b"partitions")
+    for group, protocol_type in (("g", "consumer"), ("workers", "connect")):
+        value = GroupValue(protocol_type, 1, None, None, 0, (assigned, MEMBER))
+        seen.take(0, batch((GroupKey(group), value)))
+    assert seen.groups == {"g": GroupSeen({}, 2, (b"partitions",)), "workers": GroupSeen({}, 2)}
+    seen.take(0, batch(members("g", 0)))
+    assert seen.groups["g"].assignments == ()
+
+
 def test_offsets_of_a_transaction_wait_for_the_marker_of_their_partition() -> None:
     seen = CommittedGroups()
     seen.take(0, batch(offset("g", 3), producer_id=7))

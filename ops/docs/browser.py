@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, driven through its own pipe: no port, no driver program, no library.
+"""A headless Chromium for tests and pictures, driven through its own pipe: no port, no driver, no library.
 
 Chromium reads commands of the DevTools protocol from descriptor 3 and answers on 4, each message with a
 zero byte behind it (https://chromedevtools.github.io/devtools-protocol). Clicks and keys are those of a user:
@@ -20,8 +20,6 @@ from types import TracebackType
 from typing import Any
 
 import msgspec
-
-from tests.support.polling import PATIENCE_S
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 # Its sandbox needs rights that containers lack; a page of ours is all that it opens.
@@ -49,6 +47,8 @@ ARGUMENTS = (
     ),
 )
 READ_BYTES = 1 << 20
+# After so long it hangs.
+PATIENCE_S = 60
 FIRST_FREE_FD = 10
 # Between two looks at a page that has to change.
 PAUSE_S = 0.02

@@ -1,0 +1,70 @@
+"""The HTTP status of each failure: whether the question, the state of things or the broker is at fault.
+
+502 is left for a broker that does not answer.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from mpbroker.cli.errors import USAGE_ERROR, WRONG_INPUT, CliError
+from mpbroker.client.errors import (
+    ApiFailed,
+    AuthenticationFailed,
+    ClientError,
+    ConfigError,
+    UnsupportedByBroker,
+)
+from mpbroker.console.doors import NoDoor
+from mpbroker.console.queries import BadQuery
+from mpbroker.console.workers import Busy
+from mpbroker.protocol.errors import ErrorCode
+
+# What requests of the page may fail with.
+FAILURES: Final = (BadQuery, msgspec.MsgspecError, Busy, ClientError, CliError, NoDoor)
+_NOT_THERE: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND}
+)
+_CONFLICTS: Final = frozenset(
+    {
+        *(ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC),
+        *(ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS),
+        *(ErrorCode.REASSIGNMENT_IN_PROGRESS, ErrorCode.TOPIC_DELETION_DISABLED),
+    }
+)
+
+
+def status_of(error: Exception) -> HTTPStatus:
+    """Return the status of one of FAILURES."""
+    match error:
+        case ApiFailed():
+            return _of_code(error)
+        case CliError():
+            # What is no wrong call is about a state: a group has members, a file is not there.
+            return HTTPStatus.BAD_REQUEST if error.exit_code == USAGE_ERROR else HTTPStatus.CONFLICT
+        case BadQuery() | msgspec.MsgspecError():
+            return HTTPStatus.BAD_REQUEST
+        case Busy() | NoDoor() | ConfigError():
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        case AuthenticationFailed():
+            return HTTPStatus.FORBIDDEN
+        case UnsupportedByBroker():
+            return HTTPStatus.NOT_IMPLEMENTED
+        case _:
+            return HTTPStatus.BAD_GATEWAY
+
+
+def _of_code(error: ApiFailed) -> HTTPStatus:
+    if error.code in _NOT_THERE:
+        return HTTPStatus.NOT_FOUND
+    if error.code in _CONFLICTS:
+        return HTTPStatus.CONFLICT
+    if error.code.name.endswith("AUTHORIZATION_FAILED"):
+        return HTTPStatus.FORBIDDEN
+    if error.code.name in WRONG_INPUT:
+        return HTTPStatus.BAD_REQUEST
+    # The broker has answered: it is not ready for this, or has failed.
+    return HTTPStatus.SERVICE_UNAVAILABLE if error.retriable else HTTPStatus.INTERNAL_SERVER_ERROR

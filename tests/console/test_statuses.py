@@ -1,0 +1,61 @@
+"""The status of each failure."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mpbroker.cli.errors import USAGE_ERROR, CliError
+from mpbroker.client.errors import (
+    ApiFailed,
+    AuthenticationFailed,
+    ConfigError,
+    ConnectionLost,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
+from mpbroker.console.doors import NoDoor
+from mpbroker.console.queries import BadQuery
+from mpbroker.console.statuses import FAILURES, status_of
+from mpbroker.console.workers import Busy
+from mpbroker.protocol.errors import ErrorCode
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 404),
+        (ErrorCode.GROUP_ID_NOT_FOUND, 404),
+        (ErrorCode.TOPIC_ALREADY_EXISTS, 409),
+        (ErrorCode.NON_EMPTY_GROUP, 409),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 403),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, 403),
+        (ErrorCode.INVALID_CONFIG, 400),
+        (ErrorCode.INVALID_PARTITIONS, 400),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 503),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, 500),
+    ],
+)
+def test_what_the_broker_answers(code: ErrorCode, status: int) -> None:
+    assert status_of(ApiFailed("topic t", code.value)) == status
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (BadQuery("topic is missing"), 400),
+        (msgspec.ValidationError("no such field"), 400),
+        (CliError("-o is beginning, …", USAGE_ERROR), 400),
+        (CliError("group g is active"), 409),
+        (Busy("try again"), 503),
+        (NoDoor("every listener asks for a login"), 503),
+        (ConfigError("no such file"), 503),
+        (AuthenticationFailed("wrong password"), 403),
+        (UnsupportedByBroker("no such API"), 501),
+        (ConnectionLost("it is gone"), 502),
+        (RequestTimedOut("it does not answer"), 502),
+    ],
+)
+def test_other_failures(error: Exception, status: int) -> None:
+    assert isinstance(error, FAILURES)
+    assert status_of(error) == status
