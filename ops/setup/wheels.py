@@ -64,7 +64,7 @@ def interpreters(patterns: Sequence[str] = KEPT, path: str | None = None) -> dic
 
 def _candidates(patterns: Sequence[str], path: str) -> Iterator[str]:
     for directory in filter(None, path.split(os.pathsep)):
-        yield from map(str, Path(directory).glob("python3.[0-9]*"))
+        yield from map(str, Path(directory).glob("python3.*[0-9]"))
     for pattern in patterns:
         yield from map(str, Path.home().glob(pattern))
 

@@ -24,6 +24,7 @@ PROGRAM = "/opt/mpbroker/bin/mpbroker"
 TAG = re.compile(r"cp3(\d+)")
 
 pytestmark = [
+    pytest.mark.process,
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and chroot need root"),
 ]

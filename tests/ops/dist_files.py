@@ -35,6 +35,8 @@ WHEEL = re.compile(
 # RHEL 9, Ubuntu 22.04, Debian 12: the first with OpenSSL 3 have it, or a newer one.
 GLIBC_MINOR_MAX = 34
 
+pytestmark = pytest.mark.process
+
 
 def named(wheel: Path) -> re.Match[str]:
     found = WHEEL.fullmatch(wheel.name)
