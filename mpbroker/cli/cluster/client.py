@@ -31,7 +31,12 @@ ADVICE = "does the broker run there? (--bootstrap-server)"
 FETCH_BYTES_MAX = 16 << 20
 PARTITION_BYTES_MAX = 4 << 20
 
-OF_COMMANDS = ClientConfig(client_id="mpbroker-cli")
+# Somebody waits for a command: where no connection is made, it says so within seconds.
+OF_COMMANDS = ClientConfig(
+    client_id="mpbroker-cli",
+    retries_advertised=False,
+    socket_connection_setup_timeout_ms=5_000,
+)
 
 _Value = TypeVar("_Value")
 
