@@ -226,6 +226,12 @@ def produce(
         bool,
         typer.Option("--json", help="Each line is an object as consume --json prints it; null: a tombstone."),
     ] = False,
+    ignore_partition: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-partition", help="With --json: lines go by their keys, not to the partition they name."
+        ),
+    ] = False,
     acks: Annotated[str, typer.Option(metavar="all|1|0", help="When a record counts as written.")] = "all",
     compression: Annotated[
         str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
@@ -249,7 +255,7 @@ def produce(
     from mpbroker.cli.records import produce as command
     from mpbroker.cli.records.line_records import Format
 
-    form = Format(key_separator, null, json, command.parse_headers(headers or []))
+    form = Format(key_separator, null, json, command.parse_headers(headers or []), ignore_partition)
     settings = command.Settings(topic, partition, acks, compression, form)
     command.produce(ClusterAddress(bootstrap, command_config), settings, properties or [])
 
