@@ -207,6 +207,7 @@ class FakeBroker(ThreadedServer):
         found = [
             part(
                 partition_index=wanted.partition_index,
+                error_code=self._refused(ApiKey.LIST_OFFSETS),
                 offset=0 if wanted.timestamp == -2 else self.end_offset(topic.name, wanted.partition_index),
             )
             for wanted in topic.partitions
