@@ -39,7 +39,7 @@ def _doctor(
     """
     if context.invoked_subcommand is not None:
         if json or any((config, options, listeners, log_dirs, port, bootstrap)):
-            raise CliError(f"options go behind {context.invoked_subcommand}", USAGE_ERROR)
+            raise CliError(f"options go after {context.invoked_subcommand}", USAGE_ERROR)
         return
     from mpbroker.cli.doctor import command
 

@@ -97,7 +97,7 @@ def test_a_running_broker_tells_its_listeners(typed: Typed) -> None:
     [
         (("-o", "num.partitions=none"), "num.partitions"),
         (("--config", "/nonexistent.properties"), "/nonexistent.properties"),
-        (("--json", "spark"), "options go behind spark"),
+        (("--json", "spark"), "options go after spark"),
     ],
 )
 def test_wrong_calls(typed: Typed, arguments: tuple[str, ...], said: str) -> None:
