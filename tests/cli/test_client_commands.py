@@ -177,7 +177,7 @@ def test_a_damaged_batch_is_said_at_once(broker: "FakeBroker") -> None:
     broker.refuse[ApiKey.FETCH] = [ErrorCode.CORRUPT_MESSAGE]
     read = run(broker, "consume", "orders", "-o", "beginning", "-e", code=1)
     assert read.stderr.startswith(b"mpbroker: orders-0 at offset 0: the broker cannot read it")
-    assert b"-o OFFSET reads on behind" in read.stderr
+    assert b"-o OFFSET reads on after" in read.stderr
 
 
 def test_an_offset_that_is_not_there(broker: "FakeBroker") -> None:

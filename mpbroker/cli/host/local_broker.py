@@ -15,8 +15,6 @@ from typing import NamedTuple
 import msgspec
 
 from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, with_advice
-from mpbroker.client.config import UNIX, parse_servers
-from mpbroker.client.errors import ConfigError
 from mpbroker.config.environment import BOOTSTRAP_SERVER, RUNTIME_DIR
 from mpbroker.config.listeners import port_of
 from mpbroker.ipc.control_client import ControlClient, ControlError
@@ -79,6 +77,10 @@ def by_address(bootstrap: str) -> ControlClient:
 
     Raises CliError.
     """
+    # Most calls name no address, and probes call often.
+    from mpbroker.client.config import UNIX, parse_servers
+    from mpbroker.client.errors import ConfigError
+
     try:
         host, port = parse_servers(bootstrap)[0]
     except ConfigError as error:

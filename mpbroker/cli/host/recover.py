@@ -13,11 +13,7 @@ from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.text.output import counted, log_offsets, print_json
 from mpbroker.cli.text.progress import progress_bar
 from mpbroker.ipc.process import FatalError
-from mpbroker.log.format.names import INDEX_SUFFIXES, LEADER_EPOCHS, SNAPSHOT_SUFFIX
 from mpbroker.supervisor import recover as recovering
-
-# Made anew whenever they do not fit the records, so that nobody has to know which.
-_DERIVED = (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LEADER_EPOCHS)
 
 
 def recover(paths: list[Path], *, is_dry: bool, as_json: bool) -> None:
@@ -55,7 +51,7 @@ def _print(report: recovering.Report, is_dry: bool) -> None:
     empty: Counter[str] = Counter()
     derived: Counter[str] = Counter()
     for one in report.partitions:
-        changes = [change for change in one.changes if not change.file.endswith(_DERIVED)]
+        changes = [change for change in one.changes if not change.is_derived]
         if len(changes) < len(one.changes):
             derived.update(files=len(one.changes) - len(changes), partitions=1)
         if not (one.problem or changes or one.log_end):
