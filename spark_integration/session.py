@@ -45,6 +45,7 @@ _QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "f
 _WORKER_PYTHON: Final = "spark.pyspark.python"
 _DRIVER_PYTHON: Final = "spark.pyspark.driver.python"
 _WORKER_PATH: Final = "spark.executorEnv.PYTHONPATH"
+_DAEMON: Final = "spark.python.daemon.module"
 
 
 def session(
@@ -81,6 +82,7 @@ def session(
         _warn_of_kept(found, wanted)
         if quiet:
             found.sparkContext.setLogLevel("ERROR")
+        _end_workers_in_silence(found.sparkContext)
     from spark_integration.source import MpbrokerDataSource
 
     # PySpark would find the source itself, but by the JVM's default Python, which a running JVM keeps.
@@ -192,6 +194,17 @@ def _adopt(context: SparkContext) -> None:
         sys.executable,
     )
     context.pythonExec = sys.executable
+
+
+def _end_workers_in_silence(context: SparkContext) -> None:
+    """Have a JVM that also executes start Python workers by our daemon.
+
+    It reads this setting whenever it needs a daemon. Executors elsewhere keep PySpark's daemon: theirs may
+    start before a package that is sent with the job has come.
+    """
+    if _is_local(context.master):
+        # What PySpark wraps here is the configuration that the JVM uses, not a copy.
+        context._conf.set(_DAEMON, "pyspark_mpbroker.daemon")
 
 
 def _warn_of_kept(found: SparkSession, wanted: Mapping[str, str]) -> None:

@@ -27,7 +27,7 @@ def print_script(shell: str) -> None:
 
 
 def typed_words() -> list[str]:
-    """Return the words behind the program's name, as far as they are typed, and make Typer answer."""
+    """Return the words after the program's name, as far as they are typed, and make Typer answer."""
     completion_init()
     text = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     try:

@@ -43,7 +43,7 @@ def exit_code_of(error: Exception) -> int:
 
 
 def with_advice(error: Exception, advice: str) -> CliError:
-    """Make an error with the same text and exit code, and what to do behind it."""
+    """Make an error with the same text and exit code, and then what to do."""
     return CliError(f"{error}{advice}", exit_code_of(error))
 
 

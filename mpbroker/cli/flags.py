@@ -51,9 +51,21 @@ LogDirs = Annotated[
     str | None,
     typer.Option("--log-dirs", metavar="DIR,…", help="Data directories of the broker (default: ./data)."),
 ]
+# Commands about a broker of this host read the environment variable themselves: other flags come before it.
+LocalBootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        help=f"The broker of this host that listens there (default: ${BOOTSTRAP_SERVER}).",
+    ),
+]
 Port = Annotated[
     int | None,
-    typer.Option("--port", min=1, max=65535, metavar="N", help="The broker that listens on this port."),
+    typer.Option(
+        "--port", min=1, max=65535, metavar="N", help="The broker of this host that listens on this port."
+    ),
 ]
 ServerProperties = Annotated[
     Path | None,

@@ -18,8 +18,10 @@ from mpbroker.cli.flags import (
     DryRun,
     IsolationLevel,
     Json,
+    LocalBootstrap,
     LogDirs,
     Overrides,
+    Port,
     ServerProperties,
     TopicName,
 )
@@ -167,15 +169,8 @@ def import_(
 @app.command()
 def top(
     log_dirs: LogDirs = None,
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-server",
-            "-b",
-            metavar="HOST:PORT",
-            help="Find the broker by its port, and ask it for its groups there.",
-        ),
-    ] = None,
+    port: Port = None,
+    bootstrap: LocalBootstrap = None,
     command_config: CommandConfig = None,
     view: Annotated[
         str | None,
@@ -189,12 +184,14 @@ def top(
 ) -> None:
     """Watch a broker on this host, or look at a stopped one.
 
-    It is live; of a stopped broker it shows what the directories have.
+    It is live; of a stopped broker it shows what the directories have. -b beside --log-dirs says where to ask
+    for groups.
     """
     from mpbroker.cli.top import command
     from mpbroker.cli.top.watch import BrokerFlags
 
-    command.run(BrokerFlags(log_dirs, bootstrap, command_config), interval, view, once=once, as_json=json)
+    wanted = BrokerFlags(log_dirs, bootstrap, command_config, port)
+    command.run(wanted, interval, view, once=once, as_json=json)
 
 
 @app.command()
@@ -229,6 +226,12 @@ def produce(
         bool,
         typer.Option("--json", help="Each line is an object as consume --json prints it; null: a tombstone."),
     ] = False,
+    ignore_partition: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-partition", help="With --json: lines go by their keys, not to the partition they name."
+        ),
+    ] = False,
     acks: Annotated[str, typer.Option(metavar="all|1|0", help="When a record counts as written.")] = "all",
     compression: Annotated[
         str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
@@ -252,7 +255,7 @@ def produce(
     from mpbroker.cli.records import produce as command
     from mpbroker.cli.records.line_records import Format
 
-    form = Format(key_separator, null, json, command.parse_headers(headers or []))
+    form = Format(key_separator, null, json, command.parse_headers(headers or []), ignore_partition)
     settings = command.Settings(topic, partition, acks, compression, form)
     command.produce(ClusterAddress(bootstrap, command_config), settings, properties or [])
 

@@ -13,7 +13,13 @@ from typing import Any, TypeVar
 from mpbroker.client.backoff import ExponentialBackoff, monotonic_ms
 from mpbroker.client.config import ClientConfig
 from mpbroker.client.connection import ClientRequest, ClientResponse
-from mpbroker.client.errors import ApiFailed, ClientError, ConnectionLost, RequestTimedOut
+from mpbroker.client.errors import (
+    AdvertisedUnreachable,
+    ApiFailed,
+    ClientError,
+    ConnectionLost,
+    RequestTimedOut,
+)
 from mpbroker.client.metadata import Metadata, Node
 from mpbroker.client.network_client import NetworkClient
 from mpbroker.protocol.messages import (
@@ -102,7 +108,8 @@ class Cluster:
         """Send a request as soon as the node takes it, and wait for no more than that."""
         node = self.metadata.node(node_id)
         if node is None:
-            raise ConnectionLost(f"no broker with id {node_id} is known")
+            # Forgotten, if it could not be reached.
+            raise self.client.failure(node_id) or ConnectionLost(f"no broker with id {node_id} is known")
         return self._start(node, body, timeout_ms)
 
     def finish(self, asked: Asked) -> Any:
@@ -160,9 +167,13 @@ class Cluster:
         return asked
 
     def _await_ready(self, node: Node, timeout_ms: float) -> None:
-        """Connect if need be. A failure from before this call is none yet: the node is tried again."""
+        """Connect if need be. A failure from before this call is none yet, unless it is final: the node is
+        tried again.
+        """
         deadline_ms = monotonic_ms() + timeout_ms
         known = self.client.failure(node.id)
+        if isinstance(known, AdvertisedUnreachable) and not known.retriable:
+            raise known
         while not self.client.ready(node):
             failure = self.client.failure(node.id)
             if failure is not None and failure is not known:

@@ -48,6 +48,8 @@ class ClientConfig(msgspec.Struct, frozen=True):
     receive_buffer_bytes: int = -1
     # Bounds what a stranger can make this process allocate; Kafka's client has no limit.
     receive_max_bytes: int = 1 << 30
+    # False: an advertised address that was never connected to is a final error (AdvertisedUnreachable).
+    retries_advertised: bool = True
     sasl_mechanism: str = ""
     sasl_username: str = ""
     sasl_password: str = ""

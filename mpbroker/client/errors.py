@@ -32,6 +32,21 @@ class RequestTimedOut(ConnectionLost):
     """No answer came in time; the connection was closed."""
 
 
+class AdvertisedUnreachable(ConnectionLost):
+    """No connection was ever made to an address that the broker advertises (advertised.listeners).
+
+    `retriable` is what the client's settings say: mostly nothing changes before somebody changes a setting.
+    """
+
+    def __init__(self, message: str, *, retriable: bool) -> None:
+        super().__init__(message)
+        self._retriable = retriable
+
+    @property
+    def retriable(self) -> bool:
+        return self._retriable
+
+
 class AuthenticationFailed(ClientError):
     """The two sides do not trust each other: a certificate, a password, or the protocol is wrong."""
 

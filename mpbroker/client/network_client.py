@@ -24,6 +24,7 @@ from mpbroker.client.backoff import ExponentialBackoff, monotonic_ms
 from mpbroker.client.config import UNIX, ClientConfig
 from mpbroker.client.connection import ClientRequest, ClientResponse, Connection, NotConnected
 from mpbroker.client.errors import (
+    AdvertisedUnreachable,
     AuthenticationFailed,
     ClientError,
     ConnectionLost,
@@ -32,7 +33,7 @@ from mpbroker.client.errors import (
     UnsupportedByBroker,
 )
 from mpbroker.client.mechanisms import mechanism
-from mpbroker.client.metadata import Metadata, Node
+from mpbroker.client.metadata import Metadata, Node, bootstrap_nodes
 from mpbroker.client.node_state import NodeState, Resolve
 from mpbroker.client.sasl import SaslAuthenticator
 from mpbroker.client.transport import PlaintextTransport, Transport
@@ -41,7 +42,6 @@ from mpbroker.protocol.wire import UnsupportedVersion
 OS_DEFAULT = -1
 # The longest a poll waits, whatever it was told.
 POLL_MS_MAX = 300_000.0
-ADVERTISED = "the broker says that clients reach it there (advertised.listeners): can this host?"
 
 
 class NetworkClient:
@@ -64,7 +64,7 @@ class NetworkClient:
     ) -> None:
         servers = list(servers)
         self._config = config
-        self._servers = frozenset(servers)
+        self._servers = servers
         self._advice = advice
         self._clock_ms = clock_ms
         self._choose = choose
@@ -282,13 +282,17 @@ class NetworkClient:
             lost = f"the connection to {known.node.address} was lost"
             expiry_ms = connection.next_expiry_ms()
             if not connection.established and now_ms >= known.setup_deadline_ms:
-                late = "the connection was not set up in time (socket.connection.setup.timeout.ms)"
+                setup_s = (known.setup_deadline_ms - known.last_attempt_ms) / 1000
+                late = (
+                    f"the connection was not set up within {setup_s:.2g} s "
+                    "(socket.connection.setup.timeout.ms)"
+                )
                 self._lost(known, self._explained(known, NotConnected(late)), now_ms)
             elif expiry_ms is not None and now_ms >= expiry_ms:
                 why = "no answer within the time given; is the broker jammed, or at its max.connections?"
                 if not connection.frames:
                     why += " Or is it no Kafka broker?"
-                self._lost(known, ConnectionLost(f"{lost}: {why}"), now_ms, late_ms=now_ms)
+                self._lost(known, self._never_reached(known, f"{lost}: {why}"), now_ms, late_ms=now_ms)
             elif 0 <= idle_ms <= now_ms - connection.last_active_ms:
                 self._lost(known, ConnectionLost(f"{lost}: idle for too long"), now_ms)
 
@@ -320,11 +324,11 @@ class NetworkClient:
             case AuthenticationFailed():
                 return AuthenticationFailed(f"authentication with {address} failed: {reason}")
             case InvalidReceive():
-                return InvalidReceive(f"cannot talk to {address}: {reason}")
+                advice = f"; {self._advertised()}" if self._is_advertised(known) else ""
+                return InvalidReceive(f"cannot talk to {address}: {reason}{advice}")
             case NotConnected():
-                is_given = (known.node.host, known.node.port) in self._servers
-                advice = self._advice if is_given else ADVERTISED
-                return ConnectionLost(f"cannot connect to {address}: {reason}; {advice}")
+                advice = "" if self._is_advertised(known) else f"; {self._advice}"
+                return self._never_reached(known, f"cannot connect to {address}: {reason}{advice}")
         text = f"the connection to {address} was lost: {reason}"
         # A listener that wants SASL answers ApiVersions and nothing else; one with TLS not even that.
         frames = known.connection.frames if known.connection is not None else 0
@@ -332,6 +336,30 @@ class NetworkClient:
             protocol = self._config.security_protocol
             text += f"; security.protocol is {protocol}: does this listener want another?"
         return ConnectionLost(text)
+
+    def _never_reached(self, known: NodeState, text: str) -> ConnectionLost:
+        """Return the error of a node that could not be connected to, or did not answer.
+
+        It is AdvertisedUnreachable if the user did not give the address and none of the host's ever worked.
+        """
+        if not self._is_advertised(known):
+            return ConnectionLost(text)
+        if known.was_ready or known.has_untried_address:
+            return ConnectionLost(f"{text}; {self._advertised()}")
+        return AdvertisedUnreachable(
+            f"{text}; {self._advertised()}", retriable=self._config.retries_advertised
+        )
+
+    def _is_advertised(self, known: NodeState) -> bool:
+        """Tell whether a broker named this address, not the user."""
+        return (known.node.host, known.node.port) not in self._servers
+
+    def _advertised(self) -> str:
+        given = " or ".join(node.address for node in bootstrap_nodes(self._servers))
+        return (
+            f"the broker at {given} tells clients to go there: set its advertised.listeners to an address "
+            "that this host can reach"
+        )
 
     def _update_metadata(self, now_ms: float) -> float:
         """Ask for metadata if that is due; return the milliseconds until there is something to do for it."""

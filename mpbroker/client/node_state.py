@@ -31,6 +31,8 @@ class NodeState:
         # The events of the connection that epoll watches.
         self.watched = 0
         self.failure: ClientError | None = None
+        # A connection was ready for requests once.
+        self.was_ready = False
         self.last_attempt_ms = -1.0
         self.setup_deadline_ms = 0.0
         self._reconnect = reconnect
@@ -76,6 +78,7 @@ class NodeState:
             self._failed_setups = 0
         if self.connection.versions is not None:
             self.failure = None
+            self.was_ready = True
             self._failed_attempts = 0
 
     def failed(self, failure: ClientError, now_ms: float) -> None:

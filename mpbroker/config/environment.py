@@ -8,7 +8,8 @@ LOG_LEVEL: Final = "MPBROKER_LOG_LEVEL"
 LOG_FORMAT: Final = "MPBROKER_LOG_FORMAT"
 
 VARIABLES: Final = {
-    BOOTSTRAP_SERVER: "The broker, for commands with --bootstrap-server: HOST:PORT or unix:/path.",
+    BOOTSTRAP_SERVER: "The broker, for commands with --bootstrap-server but doctor: HOST:PORT or "
+    "unix:/path. ctl, top and log scrub look for it on this host.",
     RUNTIME_DIR: "The directory of a broker's control socket: where serve makes it, and where ctl and "
     "log scrub look for it.",
     LOG_LEVEL: "What a broker logs: DEBUG, INFO, WARNING or ERROR.",

@@ -29,7 +29,7 @@ TOPIC_PARTITIONS: Final = Family("kafka_topic_partitions", "gauge", "Partitions 
 CURRENT: Final = Family(
     "kafka_topic_partition_current_offset",
     "gauge",
-    "High watermark: the offset behind what is committed.",
+    "High watermark: the offset after the last committed record.",
 )
 OLDEST: Final = Family("kafka_topic_partition_oldest_offset", "gauge", "First offset of a partition.")
 LEADER: Final = Family("kafka_topic_partition_leader", "gauge", "Id of the leader; -1: it is offline.")

@@ -156,7 +156,7 @@ def _read_epochs(partition: Partition) -> Epochs:
         return ()
     for before, after in pairwise(epochs):
         if after[0] <= before[0] or after[1] < before[1]:
-            text = f"epoch {after[0]} from offset {after[1]:,} is not behind epoch {before[0]}"
+            text = f"epoch {after[0]} from offset {after[1]:,} is not after epoch {before[0]}"
             partition.findings.append(finding(Severity.DERIVED, path, text))
             return ()
     return epochs

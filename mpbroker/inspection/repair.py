@@ -1,4 +1,4 @@
-"""Repair of a damaged partition: all whole batches stay, also those behind damage, and can be served again.
+"""Repair of a damaged partition: all whole batches stay, also those after damage, and can be served again.
 
 Only this module of the room writes. The repair holds the lock of the log directory, so no broker runs. A
 segment with damage is replaced in one step by a copy of its whole batches with the same offsets: there may be
@@ -57,8 +57,8 @@ class CannotRepair(Exception):
 class Cut:
     """A damaged segment.
 
-    `whole`: byte ranges (start, end) of whole batches. `lost`: offset ranges (first, behind); -1 for behind
-    at the end of the segment.
+    `whole`: byte ranges (start, end) of whole batches. `lost`: offset ranges, the first and the one
+    after the last; -1 at the end of the segment.
     """
 
     segment: Segment
@@ -245,7 +245,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _lower(partition: Partition, end: int) -> None:
-    """Lower the checkpoints to `end`: the records behind it are lost, and the operator knows."""
+    """Lower the checkpoints to `end`: the records from there on are lost, and the operator knows."""
     key = (partition.topic, partition.partition)
     for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
         path = partition.path.parent / name

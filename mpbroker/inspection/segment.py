@@ -40,7 +40,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclass
 class Segment:
-    """The result of a walk over a segment. `end`: the first byte behind the last whole batch."""
+    """The result of a walk over a segment. `end`: the first byte after the last whole batch."""
 
     path: Path
     base: int
@@ -131,7 +131,7 @@ def _batch_at(view: memoryview, position: int, next_offset: int, base: int) -> B
         left = len(view) - position
         raise CorruptBatch(position, f"the file ends within a batch, {left:,} bytes after its beginning")
     if frame.base_offset < next_offset:
-        raise CorruptBatch(position, f"it begins at offset {frame.base_offset:,} behind {next_offset - 1:,}")
+        raise CorruptBatch(position, f"it begins at offset {frame.base_offset:,} after {next_offset - 1:,}")
     if frame.base_offset - base >= OFFSET_SPAN:
         raise CorruptBatch(position, f"offset {frame.base_offset:,} is too far from the segment's base")
     return frame
@@ -254,7 +254,7 @@ def _check_offset_index(
     before = (-1, -1)
     for number, (offset, position) in enumerate(index.entries):
         if offset <= before[0] or position <= before[1]:
-            text = f"entry {number} ({offset:,} at {position:,}) is not behind the one before it"
+            text = f"entry {number} ({offset:,} at {position:,}) is not after the one before it"
             yield finding(Severity.DERIVED, index.path, text)
             return
         before = (offset, position)

@@ -124,6 +124,8 @@ def _settings(image: ClusterImage, found: LogDirs, controller: tuple[str, int]) 
         f"controller.quorum.bootstrap.servers={where}",
         f"# or, instead of that line: controller.quorum.voters={found.node_id}@{where}",
         f"controller.listener.names={CONTROLLER_LISTENER}",
+        "# instead of PLAINTEXT://localhost:9092 mpbroker's listeners, which the directories do not keep,",
+        "# and its advertised.listeners, protocol map and settings of TLS and SASL if it has any:",
         f"listeners=PLAINTEXT://localhost:9092,{CONTROLLER_LISTENER}://{where}",
         "offsets.topic.replication.factor=1",
         "transaction.state.log.replication.factor=1",

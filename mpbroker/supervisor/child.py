@@ -40,7 +40,7 @@ class Child:
     main: Callable[[ProcessContext], int]
     # Descriptors that it inherits besides stdio and the doorbells; a function is called when it is forked.
     fds: tuple[int, ...] | Callable[[], tuple[int, ...]] = ()
-    about: Callable[[], str] = str  # returns what its title says behind its name
+    about: Callable[[], str] = str  # returns what its title says after its name
     pid: int = 0
     pidfd: int = -1
     incarnation: int = 0

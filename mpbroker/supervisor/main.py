@@ -254,6 +254,7 @@ class Supervisor:
         Of the two planes the control plane is first.
         """
         tree = self.tree
+        runtime_dir.tell_of_unclean_end(self.config)
         # Recovery may take long, and tools that show its progress must find this process.
         self.pointers.write()
         self.teller = progress.Teller(self.config, self.memory)

@@ -64,6 +64,11 @@ class Change(msgspec.Struct):
     bytes_before: int
     bytes_after: int
 
+    @property
+    def is_derived(self) -> bool:
+        """Tell whether the file is made anew whenever it does not fit the records: nobody need know which."""
+        return self.file.endswith((*names.INDEX_SUFFIXES, names.SNAPSHOT_SUFFIX, names.LEADER_EPOCHS))
+
 
 class Recovered(msgspec.Struct):
     """A partition's recovery. `problem`: why the partition stays as it is."""

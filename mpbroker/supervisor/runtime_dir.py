@@ -11,10 +11,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.environment import RUNTIME_DIR
 from mpbroker.config.listeners import PATH_BYTES_MAX, Listener
-from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, write_pointer
+from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, Pointer, read_pointer, write_pointer
 from mpbroker.ipc.process import FatalError
 from mpbroker.log.directories.directory_layout import (
     LOCK_POLL_S,
@@ -22,6 +24,7 @@ from mpbroker.log.directories.directory_layout import (
     make_directory,
     remove_empty,
 )
+from mpbroker.log.format.names import CLEAN_SHUTDOWN
 from shm.ownership import UntrustedPath, check_path
 from shm.region import refuse_disk
 
@@ -97,6 +100,29 @@ def claim(directory: Path) -> int:
                 "MPBROKER_RUNTIME_DIR, or leave that unset"
             ) from error
         return fd
+
+
+def tell_of_unclean_end(config: BrokerConfig) -> None:
+    """Log if a pointer was left: the last broker's supervisor did not come to its end.
+
+    Call it with the log directories locked: no process of that broker is there any more.
+    """
+    for log_dir in map(Path, config.log_dirs):
+        try:
+            left = read_pointer(log_dir)
+        except (OSError, msgspec.DecodeError) as error:
+            log.info("%s was left and cannot be read (%s); it is replaced", log_dir / POINTER_NAME, error)
+            continue
+        if left is None:
+            continue
+        is_clean = (log_dir / CLEAN_SHUTDOWN).exists()
+        log.info(
+            "%s: the last broker (supervisor %d) did not end in order: it was killed, the host went down, or "
+            "this is a copy. None of its processes is left; %s",
+            log_dir,
+            left.pid,
+            "they closed the log cleanly" if is_clean else "the log was left open and is recovered",
+        )
 
 
 class Pointers:

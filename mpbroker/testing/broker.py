@@ -287,6 +287,11 @@ class Broker:
         from mpbroker.testing.faults import Fault
         from mpbroker.testing.names import api_key, error_code
 
+        if error is None and not close and not delay_ms:
+            raise ValueError(
+                f"fault({api!r}) has no effect: give error='NOT_LEADER_OR_FOLLOWER' or another error code, "
+                "close=True, delay_ms=500, or a delay with one of the others"
+            )
         pid = self.pid  # it must run
         self._fault_number += 1
         assert self._memory is not None

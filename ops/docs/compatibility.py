@@ -107,7 +107,7 @@ like a misspelt one that has an effect here.
 * AddPartitionsToTxn is served as clients send it: versions 4 and 5 are for brokers that ask each other.
 * Internal topics take records from nobody. Kafka takes them from a client that calls itself `__admin_client`.
 * A record batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable
-  error. Bytes behind an lz4 frame are such an error, which Kafka ignores; the frame's content checksum is
+  error. Bytes after an lz4 frame are such an error, which Kafka ignores; the frame's content checksum is
   checked.
 * A response names at most 100 refused records of a batch, with the number of all; Kafka names each.
 """

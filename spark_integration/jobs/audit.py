@@ -206,7 +206,7 @@ def _numbers(frame: DataFrame, by_name: Mapping[tuple[str, int], PartitionAudit]
 
 
 def _gaps(frame: DataFrame, bounds: Mapping[tuple[str, int], Log]) -> Iterator[Gap]:
-    """Yield the gaps between batches, before the first and behind the last."""
+    """Yield the gaps between batches, before the first and after the last."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 

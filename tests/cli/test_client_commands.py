@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,23 @@ def test_a_partition_that_is_offline_is_said_and_hides_no_other(broker: "FakeBro
     assert b"not written within 1.5 s" in ended
     read = run(broker, "consume", "orders", "-o", "beginning", "-e", code=1)
     assert read.stderr.startswith(why), read.stderr
+
+
+def test_an_advertised_address_that_cannot_be_reached(broker: "FakeBroker") -> None:
+    """Commands end at once, and say where the address comes from."""
+    run(broker, "topic", "create", "orders")
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        broker.advertised_port = gone.getsockname()[1]
+    told = (
+        f"mpbroker: cannot connect to 127.0.0.1:{broker.advertised_port}: Connection refused; the broker at "
+        f"{broker.address} tells clients to go there: set its advertised.listeners to an address that this "
+        "host can reach"
+    )
+    for words in (["consume", "orders", "-e"], ["topic", "describe", "orders"], ["offsets"]):
+        assert run(broker, *words, code=1).stderr.decode() == f"{told}\n", words
+    sent = run(broker, "produce", "orders", lines=b"x\n", code=1).stderr.decode()
+    assert sent == f"{told}; 0 records are written\n"
+    assert b"orders" in run(broker, "topic", "list").stdout, "the address that was given serves"
 
 
 def test_topics_from_creation_to_deletion(broker: "FakeBroker") -> None:
@@ -159,7 +177,7 @@ def test_a_damaged_batch_is_said_at_once(broker: "FakeBroker") -> None:
     broker.refuse[ApiKey.FETCH] = [ErrorCode.CORRUPT_MESSAGE]
     read = run(broker, "consume", "orders", "-o", "beginning", "-e", code=1)
     assert read.stderr.startswith(b"mpbroker: orders-0 at offset 0: the broker cannot read it")
-    assert b"-o OFFSET reads on behind" in read.stderr
+    assert b"-o OFFSET reads on after" in read.stderr
 
 
 def test_an_offset_that_is_not_there(broker: "FakeBroker") -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mpbroker.client.backoff import ExponentialBackoff
 from mpbroker.client.cluster import Cluster, CoordinatorType
 from mpbroker.client.config import ClientConfig, parse_servers
 from mpbroker.client.errors import (
+    AdvertisedUnreachable,
     ApiFailed,
     AuthenticationFailed,
     ConnectionLost,
@@ -21,6 +24,7 @@ from mpbroker.protocol import messages as m
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.testing import Broker
 from tests.client.server import HOST, Listener, settings
+from tests.support.fake_broker import NODE_ID, FakeBroker
 
 FAST = ClientConfig(retry_backoff_ms=1, retry_backoff_max_ms=1, reconnect_backoff_ms=1)
 LOST = ConnectionLost("lost")
@@ -136,6 +140,22 @@ def test_a_coordinator_that_is_refused(
     monkeypatch.setattr(nobody, "ask_any", lambda *_: next(answers))
     with pytest.raises(ApiFailed, match=f"^{what}.*GROUP_AUTHORIZATION_FAILED"):
         nobody.coordinator(kind, "x")
+
+
+def test_an_advertised_address_that_is_not_there_is_not_tried_again() -> None:
+    """Neither while it is known, nor when it was forgotten for the bootstrap server."""
+    with FakeBroker() as broker, socket.create_server((HOST, 0)) as gone:
+        broker.advertised_port = gone.getsockname()[1]
+        gone.close()
+        config = msgspec.structs.replace(FAST, retries_advertised=False)
+        with closing(Cluster([(HOST, broker.port)], config)) as cluster:
+            cluster.refresh(m.MetadataRequest())
+            for _ in range(2):
+                with pytest.raises(AdvertisedUnreachable, match=f"the broker at {HOST}:{broker.port} tells"):
+                    cluster.patiently(lambda: cluster.ask(NODE_ID, m.ListGroupsRequest()))
+            assert cluster.ask_any(m.InitProducerIdRequest()).producer_id, "the bootstrap server serves"
+            with pytest.raises(AdvertisedUnreachable):
+                cluster.ask(NODE_ID, m.ListGroupsRequest())
 
 
 class Flaky:

@@ -97,6 +97,8 @@ def test_every_family_has_a_word_about_it_and_promtool_is_content(broker: Broker
     assert found.returncode in (0, 3), found.stderr
     complaints = (found.stdout + found.stderr).decode().splitlines()
     assert [line for line in complaints if line.split()[0] not in INHERITED] == []
+    page_of_docs = (Path(__file__).parents[2] / "docs" / "MONITORING.md").read_text()
+    assert {name for name in INHERITED if f"`{name}`" not in page_of_docs} == set()
 
 
 def test_all_families_that_are_documented_are_there(broker: Broker, http: Http) -> None:

@@ -89,7 +89,8 @@ def test_a_torn_tail_is_cut_and_the_next_start_is_a_quick_one(directory: Path) -
     result = run(str(directory))
     assert result.exit_code == 0, result.output
     assert f"cut: t-0/{path.name}, {size:,} to {size - 12:,} bytes" in result.output
-    assert f"made: t-0/{path.stem}.index" in result.output
+    assert " of indexes and snapshots in 1 partition; --json names them\n" in result.output
+    assert ".index" not in result.output
     assert f"cut from {size} to {size - 12} bytes" in result.output
     assert f"  t-0: log start offset 0, log end offset {END:,}\n" in result.output
     assert result.output.endswith(f"this reads all of them: mpbroker log verify {directory}\n")
@@ -110,6 +111,23 @@ def test_partitions_without_records_are_one_line(directory: Path) -> None:
     result = run(str(directory))
     assert "  without records: 2 of empty\n" in result.output
     assert "empty-1" not in result.output
+
+
+def test_what_is_derived_is_counted_and_only_json_names_it(directory: Path) -> None:
+    """After an unclean stop each partition has some of it, also those without records."""
+    (directory / "empty-1").mkdir()
+    assert run(str(directory)).exit_code == 0  # makes its files
+    (directory / CLEAN_SHUTDOWN).unlink()
+    for snapshot in directory.glob("*/*.snapshot"):
+        snapshot.unlink()
+    (partition, empty) = without_times(report("--dry-run", str(directory)))["partitions"][::-1]
+    files = [change["file"] for one in (partition, empty) for change in one["changes"]]
+    assert any(name.startswith("empty-1/") for name in files), files
+    result = run("--dry-run", str(directory))
+    assert "  without records: 1 of empty\n" in result.output
+    told = f"  made anew from the records: {len(files)} files of indexes and snapshots in 2 partitions;"
+    assert told in result.output
+    assert not any(name in result.output for name in files)
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(directory: Path) -> None:

@@ -134,6 +134,8 @@ def test_the_command(ours: KafkaDirectory, capsys: pytest.CaptureFixture[str]) -
     document = msgspec.json.decode(capsys.readouterr().out)
     assert document["dry_run"] is False
     assert "# or, instead of that line: controller.quorum.voters=1@kafka:9093" in document["settings"]
+    number = document["settings"].index("listeners=PLAINTEXT://localhost:9092,CONTROLLER://kafka:9093")
+    assert "instead of PLAINTEXT://localhost:9092 mpbroker's listeners" in document["settings"][number - 2]
     for wrong in ("kafka", ":1", "kafka:0", "kafka:65536", "kafka:x"):
         with pytest.raises(CliError, match="write HOST:PORT"):
             migration.export([ours.path], wrong, is_dry=False, as_json=False)

@@ -142,7 +142,10 @@ OTHERS = re.compile(
     r"(vm|fs)\..*|partition\.metadata|mpbroker\.coordinator\.groups|log\.dir|kafka\.bootstrap\.servers"
 )
 # Of clients that kafka-python does not have.
-MORE_OF_CLIENTS = {"max.request.size", "group.protocol", "ssl.truststore.location", "ssl.ca.location"}
+MORE_OF_CLIENTS = {
+    *("max.request.size", "group.protocol", "ssl.truststore.location", "ssl.ca.location"),
+    "socket.connection.setup.timeout.ms",
+}
 
 
 @pytest.mark.parametrize("name", ["TUNING", "TROUBLESHOOTING", "CONTAINERS", "FAQ"])

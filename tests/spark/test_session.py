@@ -44,6 +44,7 @@ before.sparkContext.setLogLevel("OFF")
 MENDED = """
 spark = mpbroker.spark.session(master="local[1]", config={"spark.driver.memory": "3g"})
 found["same"] = spark is before
+found["daemon"] = spark.sparkContext.getConf().get("spark.python.daemon.module")
 found["count"] = count(spark)
 spark.stop()
 print(json.dumps(found))
@@ -106,6 +107,7 @@ def filled(log_dir: Path) -> Path:
 def test_a_session_with_a_wrong_python_is_mended(filled: Path) -> None:
     found, said = run(RUNNING_BEFORE + MENDED, filled, PYSPARK_PYTHON=OTHER_PYTHON)
     assert found["same"] is True
+    assert found["daemon"] == "pyspark_mpbroker.daemon"
     assert found["count"] == 30
     assert f"has the Python {OTHER_PYTHON}, but there is no program {OTHER_PYTHON}" in said
     assert "spark.driver.memory is not set, not 3g" in said

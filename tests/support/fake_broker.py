@@ -49,6 +49,8 @@ class FakeBroker(ThreadedServer):
         self.refuse: dict[ApiKey, list[ErrorCode]] = {}
         self.faults: dict[ApiKey, list[str]] = {}
         self.offline: set[tuple[str, int]] = set()
+        # The port that metadata tells clients; its own if 0.
+        self.advertised_port = 0
         self.silent: list[ApiKey] = []
         self._came = threading.Condition()
         self.next_sequence: dict[tuple[str, int, int], int] = {}
@@ -140,7 +142,9 @@ class FakeBroker(ThreadedServer):
         part = m.MetadataResponse.MetadataResponsePartition
         return m.MetadataResponse(
             brokers=[
-                m.MetadataResponse.MetadataResponseBroker(node_id=NODE_ID, host="127.0.0.1", port=self.port)
+                m.MetadataResponse.MetadataResponseBroker(
+                    node_id=NODE_ID, host="127.0.0.1", port=self.advertised_port or self.port
+                )
             ],
             topics=[
                 m.MetadataResponse.MetadataResponseTopic(
@@ -203,6 +207,7 @@ class FakeBroker(ThreadedServer):
         found = [
             part(
                 partition_index=wanted.partition_index,
+                error_code=self._refused(ApiKey.LIST_OFFSETS),
                 offset=0 if wanted.timestamp == -2 else self.end_offset(topic.name, wanted.partition_index),
             )
             for wanted in topic.partitions

@@ -31,7 +31,12 @@ ADVICE = "does the broker run there? (--bootstrap-server)"
 FETCH_BYTES_MAX = 16 << 20
 PARTITION_BYTES_MAX = 4 << 20
 
-OF_COMMANDS = ClientConfig(client_id="mpbroker-cli")
+# Somebody waits for a command: where no connection is made, it says so within seconds.
+OF_COMMANDS = ClientConfig(
+    client_id="mpbroker-cli",
+    retries_advertised=False,
+    socket_connection_setup_timeout_ms=5_000,
+)
 
 _Value = TypeVar("_Value")
 
@@ -195,9 +200,16 @@ class Client:
         return {partition: one.offset for partition, one in found.items()}
 
     def offsets_at(
-        self, topic: Topic, timestamps: Mapping[int, int], isolation: int = READ_UNCOMMITTED
+        self,
+        topic: Topic,
+        timestamps: Mapping[int, int],
+        isolation: int = READ_UNCOMMITTED,
+        failed: list[Exception] | None = None,
     ) -> dict[int, Found]:
-        """Return the offset of each partition that its timestamp asks for. Raises ApiFailed."""
+        """Return the offset of each partition that its timestamp asks for. Raises ApiFailed.
+
+        With `failed` the error of a partition is added there, and the partition left out.
+        """
         wanted = m.ListOffsetsRequest.ListOffsetsPartition
         found: dict[int, Found] = {}
         for leader, mine in by_leader(topic, timestamps).items():
@@ -218,7 +230,11 @@ class Client:
             response: m.ListOffsetsResponse = self.cluster.ask(leader, request)
             for result in (part for one in response.topics for part in one.partitions):
                 if result.error_code:
-                    raise ApiFailed(f"offsets of {topic.name}-{result.partition_index}", result.error_code)
+                    error = ApiFailed(f"offsets of {topic.name}-{result.partition_index}", result.error_code)
+                    if failed is None:
+                        raise error
+                    failed.append(error)
+                    continue
                 found[result.partition_index] = Found(result.offset, result.timestamp)
         return found
 

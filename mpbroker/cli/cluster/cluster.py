@@ -9,21 +9,33 @@ from typing import Any
 
 from mpbroker.cli.cluster.client import Client
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.text.output import print_groups, print_json, print_table
-from mpbroker.client.errors import ApiFailed
+from mpbroker.cli.errors import raise_all
+from mpbroker.cli.text.output import print_json, print_table
+from mpbroker.client.errors import ApiFailed, ClientError
 from mpbroker.client.versions import SOFTWARE_NAME, SOFTWARE_VERSION
 from mpbroker.protocol import messages as m
 from mpbroker.protocol.api_keys import ApiKey
 
+# By the keys of the document, in its order.
+_HEADINGS = {
+    "brokers": ["broker_id", "advertised_host", "port", "rack"],
+    "features": ["feature", "supported_min", "supported_max", "finalized_level"],
+    "apis": ["broker_id", "api_key", "api", "supported_min", "supported_max"],
+}
+
 
 def show(where: ClusterAddress, *, with_apis: bool, as_json: bool) -> None:
-    """Print what a cluster is; `with_apis` adds the versions of each API that each broker speaks."""
+    """Print what a cluster is; `with_apis` adds the versions of each API that each broker speaks.
+
+    A broker that cannot be reached where it says hides nothing else: that is what to look at then.
+    """
+    failed: list[Exception] = []
     with Client(where) as client:
         about: m.DescribeClusterResponse = client.cluster.ask_any(m.DescribeClusterRequest())
         if about.error_code:
             raise ApiFailed("cluster", about.error_code, about.error_message)
         brokers = client.cluster.refresh(m.MetadataRequest(topics=[])).brokers
-        spoken = {broker.node_id: _versions(client, broker.node_id) for broker in brokers}
+        spoken = _versions(client, [broker.node_id for broker in brokers], failed)
     document: dict[str, Any] = {
         "cluster_id": about.cluster_id,
         "controller": about.controller_id if about.controller_id >= 0 else None,
@@ -31,26 +43,39 @@ def show(where: ClusterAddress, *, with_apis: bool, as_json: bool) -> None:
             {"id": one.broker_id, "host": one.host, "port": one.port, "rack": one.rack}
             for one in sorted(about.brokers, key=lambda broker: broker.broker_id)
         ],
-        "features": _features(next(iter(spoken.values()))),
+        "features": _features(next(iter(spoken.values()))) if spoken else [],
     }
     if with_apis:
         document["apis"] = [row for node, versions in sorted(spoken.items()) for row in _apis(node, versions)]
     if as_json:
         print_json(document)
-        return
-    print_groups([(document["cluster_id"], {"controller": document["controller"]})])
-    for name in ("brokers", "features", "apis"):
+    else:
+        _print(document)
+    raise_all(failed)
+
+
+def _print(document: dict[str, Any]) -> None:
+    """Print tables whose headings say what the keys of the document leave to their place in it."""
+    print_table(["cluster_id", "controller_id"], [[document["cluster_id"], document["controller"]]])
+    for name, headings in _HEADINGS.items():
         if rows := document.get(name):
             print()
-            print_table(list(rows[0]), [list(row.values()) for row in rows])
+            print_table(headings, [list(row.values()) for row in rows])
 
 
-def _versions(client: Client, node: int) -> m.ApiVersionsResponse:
-    asked = m.ApiVersionsRequest(SOFTWARE_NAME, SOFTWARE_VERSION)
-    response: m.ApiVersionsResponse = client.cluster.ask(node, asked)
-    if response.error_code:
-        raise ApiFailed(f"broker {node}", response.error_code)
-    return response
+def _versions(client: Client, nodes: list[int], failed: list[Exception]) -> dict[int, m.ApiVersionsResponse]:
+    """Return the versions that each broker speaks; add an error for each that does not tell."""
+    spoken: dict[int, m.ApiVersionsResponse] = {}
+    for node in nodes:
+        try:
+            response = client.cluster.ask(node, m.ApiVersionsRequest(SOFTWARE_NAME, SOFTWARE_VERSION))
+            if response.error_code:
+                raise ApiFailed(f"broker {node}", response.error_code)
+        except ClientError as error:
+            failed.append(error)
+        else:
+            spoken[node] = response
+    return spoken
 
 
 def _features(versions: m.ApiVersionsResponse) -> list[dict[str, Any]]:

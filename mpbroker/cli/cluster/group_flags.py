@@ -91,7 +91,7 @@ def group_reset_offsets(
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record.")] = False,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="To what is committed; without it behind the last record.")
+        bool, typer.Option("--to-current", help="To what is committed; without it after the last record.")
     ] = False,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", callback=LONG, metavar="N", help="To this offset.")

@@ -35,7 +35,7 @@ def show(
     """Print where partitions begin and end, or their offset at a time; of all topics if none is named.
 
     `committed`: a partition ends before the first open transaction. A topic that is not there hides no other,
-    nor does a partition without a leader.
+    nor does a partition that has no leader, or whose leader answers with an error.
     """
     timestamp = None if at is None else parse_at(at, time.time_ns() // 1_000_000)
     isolation = READ_COMMITTED if committed else READ_UNCOMMITTED
@@ -46,9 +46,9 @@ def show(
             wanted = _wanted(topic, partitions)
             asked = led(topic, wanted, failed)
             if timestamp is None:
-                rows += _ends(client, topic, wanted, asked, isolation)
+                rows += _ends(client, topic, wanted, asked, isolation, failed)
             else:
-                found = client.offsets_at(topic, dict.fromkeys(asked, timestamp), isolation)
+                found = client.offsets_at(topic, dict.fromkeys(asked, timestamp), isolation, failed)
                 rows += [_at(topic.name, number, found.get(number), as_json=as_json) for number in wanted]
     print_rows(rows, as_json=as_json, nothing="no partitions")
     raise_all(failed)
@@ -77,16 +77,21 @@ def _wanted(topic: Topic, partitions: Sequence[int]) -> list[int]:
 
 
 def _ends(
-    client: Client, topic: Topic, wanted: list[int], asked: list[int], isolation: int
+    client: Client,
+    topic: Topic,
+    wanted: list[int],
+    asked: list[int],
+    isolation: int,
+    failed: list[Exception],
 ) -> list[dict[str, Any]]:
-    """Return where partitions begin and end; None where it was not asked, since there is no leader."""
-    starts = client.offsets(topic, EARLIEST, asked)
-    ends = client.offsets_at(topic, dict.fromkeys(asked, LATEST), isolation)
+    """Return where partitions begin and end; None where nobody was asked, or the answer was an error."""
+    starts = client.offsets_at(topic, dict.fromkeys(asked, EARLIEST), failed=failed)
+    ends = client.offsets_at(topic, dict.fromkeys(starts, LATEST), isolation, failed)
     return [
         {
             "topic": topic.name,
             "partition": number,
-            "earliest": starts.get(number),
+            "earliest": starts[number].offset if number in starts else None,
             "latest": ends[number].offset if number in ends else None,
         }
         for number in wanted
@@ -96,7 +101,7 @@ def _ends(
 def _at(topic: str, partition: int, found: Found | None, *, as_json: bool) -> dict[str, Any]:
     """Return the row of what was found at a time; its offset is None where no record is that late.
 
-    Both are None in the row of a partition without a leader.
+    Both are None in the row of a partition without a leader, or with an error.
     """
     time_ms = None if found is None else found.timestamp
     return {

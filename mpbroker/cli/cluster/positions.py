@@ -1,6 +1,6 @@
 """Where a consumer begins and ends in each partition, without I/O.
 
-A place is written as rpk and kcat write it: beginning, end, an offset, -N for the last N, +N behind the first
+A place is written as rpk and kcat write it: beginning, end, an offset, -N for the last N, +N after the first
 N, @TIME for the first record from a time on.
 """
 

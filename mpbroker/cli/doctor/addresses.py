@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from mpbroker.cli.doctor.check import NOTE, OK, PROBLEM, Check, failed
+from mpbroker.cli.host.local_broker import is_of_this_host
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc.process import FatalError
@@ -60,7 +61,7 @@ def advertised(listener: Listener, config: BrokerConfig, *, is_running: bool) ->
     elif is_running and listener.port and not any(_answers(one) for one in found):
         advice = "see that name, firewall and NAT lead to the broker from where its clients are"
         yield Check(name, PROBLEM, f"{shown} does not answer", advice)
-    elif not is_running and not any(_is_of_this_host(one) for one in found):
+    elif not is_running and not any(is_of_this_host(one) for one in found):
         advice = "look again while the broker runs: then it is tried"
         yield Check(name, NOTE, f"{shown} is no address of this host", advice)
     else:
@@ -80,14 +81,3 @@ def _answers(found: tuple[int, int, int, str, tuple[object, ...]]) -> bool:
     with socket.socket(family, kind, protocol) as connection:
         connection.settimeout(ANSWERS_WITHIN_S)
         return connection.connect_ex(address) == 0
-
-
-def _is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> bool:
-    """Tell whether the address is this host's: then one of its ports can be had."""
-    family, kind, protocol, _, address = found
-    with socket.socket(family, kind, protocol) as probe:
-        try:
-            probe.bind((address[0], 0))
-        except OSError:
-            return False
-    return True

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
+
+import msgspec
 
 from mpbroker.cli.doctor import addresses, disks, host
 from mpbroker.cli.doctor.check import NOTE, OK, Check
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host.local_broker import by_log_dirs
 from mpbroker.config.broker import BrokerConfig
+from mpbroker.config.listeners import Listener, parse_listeners
 from mpbroker.ipc.control_client import ControlError
 
 _ONLY_SPARK = "only Spark needs it; mpbroker doctor spark has all that Spark needs"
 
 
 def checks(config: BrokerConfig) -> Iterator[Check]:
-    """Check everything. Starts nothing, and leaves nothing behind."""
-    running = _running(config)
+    """Check everything. Starts nothing, and leaves nothing behind.
+
+    A broker that runs on the log directories tells its listeners where the settings name none.
+    """
+    described = _running(config)
+    running = None if described is None else tuple(one["listener"] for one in described)
+    if described is not None and "listeners" not in config.origins:
+        config = _with_listeners(config, described)
     if running is not None:
         yield Check(
             "broker",
@@ -30,13 +40,28 @@ def checks(config: BrokerConfig) -> Iterator[Check]:
     yield from _for_spark()
 
 
-def _running(config: BrokerConfig) -> tuple[str, ...] | None:
-    """Return the listeners of the broker that runs on the log directories; None if none does."""
+def _running(config: BrokerConfig) -> list[dict[str, Any]] | None:
+    """Return how the broker that runs on the log directories describes its listeners; None if none runs."""
     try:
-        status = by_log_dirs(",".join(config.log_dirs)).call("status")
+        listeners: list[dict[str, Any]] = by_log_dirs(",".join(config.log_dirs)).call("listeners")[
+            "listeners"
+        ]
     except (CliError, ControlError):
         return None
-    return tuple(status.get("listeners", ()))
+    return listeners
+
+
+def _with_listeners(config: BrokerConfig, described: Sequence[Mapping[str, Any]]) -> BrokerConfig:
+    """Return the configuration with the listeners and advertised addresses of the running broker."""
+    protocols = {one["listener"].partition("://")[0]: one["protocol"] for one in described}
+    found: dict[str, tuple[Listener, ...]] = {}
+    for key in ("listener", "advertised"):
+        # A listener on all addresses advertises the one that each client connected to.
+        named = (one["listener" if "<" in one[key] else key] for one in described)
+        found[key] = parse_listeners(",".join(named), protocols, unique_ports=False)
+    return msgspec.structs.replace(
+        config, listeners=found["listener"], advertised_listeners=found["advertised"]
+    )
 
 
 def _for_spark() -> Iterator[Check]:

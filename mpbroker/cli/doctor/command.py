@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mpbroker.cli.doctor.check import PROBLEM, Check
 from mpbroker.cli.errors import RUNTIME_ERROR
+from mpbroker.cli.host.local_broker import LocalBroker
 from mpbroker.cli.text.output import counted, print_json
 
 _PIPED_COLUMNS = 10_000
@@ -25,6 +26,11 @@ def host(config_file: Path | None, overrides: Sequence[str], flags: Flags, *, as
     config = read_config(config_file, overrides, flags).config
     found = report(all_checks.checks(config), as_json=as_json)
     _end(found, "a broker with these settings can run here", as_json=as_json)
+
+
+def log_dirs_of(broker: LocalBroker) -> str:
+    """Return the log directories of a running broker, as --log-dirs takes them. Raises CliError."""
+    return ",".join(one["log_dir"] for one in broker.control().call("status")["log_dirs"])
 
 
 def spark(log_dirs: str | None, *, as_json: bool) -> None:

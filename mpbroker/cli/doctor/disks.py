@@ -143,7 +143,7 @@ def _syncs(directory: Path) -> Iterator[float]:
 
 
 def read_ahead(path: Path, there: Path, devices: Path = Path("/sys/dev/block")) -> Check:
-    """Check how much the kernel reads ahead: commits wait in the queue of the device behind it."""
+    """Check how much the kernel reads ahead: commits wait for it in the device's queue."""
     name, device = "read-ahead", there.stat().st_dev
     place = devices / f"{os.major(device)}:{os.minor(device)}"
     for queue in (place / "queue", place.resolve().parent / "queue"):
@@ -152,9 +152,7 @@ def read_ahead(path: Path, there: Path, devices: Path = Path("/sys/dev/block")) 
             kilobytes = int(setting.read_text("ascii"))
             if kilobytes <= READ_AHEAD_KB:
                 return Check(name, OK, f"{kilobytes} KiB")
-            advice = (
-                f"echo {READ_AHEAD_KB} > {setting.resolve()}: commits wait behind consumers that catch up"
-            )
+            advice = f"echo {READ_AHEAD_KB} > {setting.resolve()}: consumers that catch up hold up commits"
             return Check(name, NOTE, f"{kilobytes} KiB", advice)
     return Check(name, OK, f"{path} is on no block device of this host")
 

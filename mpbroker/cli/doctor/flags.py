@@ -6,7 +6,7 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.flags import Json, LogDirs, Overrides, ServerProperties
+from mpbroker.cli.flags import Json, LogDirs, Overrides, Port, ServerProperties
 
 doctor_app = App(invoke_without_command=True)
 
@@ -20,18 +20,33 @@ def _doctor(
         str | None, typer.Option(metavar="NAME://HOST:PORT,…", help="Addresses to listen on.")
     ] = None,
     log_dirs: LogDirs = None,
+    port: Port = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            "-b",
+            metavar="HOST:PORT",
+            help="The running broker of this host that listens there.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say what a broker lacks on this host, and what to do.
 
-    With the settings that serve would have. The exit code is 1 if something keeps it from running.
+    With the settings that serve would have, or for a broker that runs. The exit code is 1 if something keeps
+    it from running.
     """
     if context.invoked_subcommand is not None:
-        if json or any((config, options, listeners, log_dirs)):
-            raise CliError(f"options go behind {context.invoked_subcommand}", USAGE_ERROR)
+        if json or any((config, options, listeners, log_dirs, port, bootstrap)):
+            raise CliError(f"options go after {context.invoked_subcommand}", USAGE_ERROR)
         return
     from mpbroker.cli.doctor import command
 
+    if port is not None or bootstrap is not None:
+        from mpbroker.cli.host.local_broker import LocalBroker
+
+        log_dirs = command.log_dirs_of(LocalBroker(log_dirs, port, bootstrap))
     flags = {"--listeners": listeners, "--log-dirs": log_dirs}
     command.host(config, options or [], flags, as_json=json)
 

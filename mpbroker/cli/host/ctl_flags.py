@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from mpbroker.cli.app import App
-from mpbroker.cli.flags import Json, ListenerName, LogDirs, Port
+from mpbroker.cli.flags import Json, ListenerName, LocalBootstrap, LogDirs, Port
 from mpbroker.cli.text.numbers import INT, SECONDS
 
 ctl_app = App(no_args_is_help=True)
@@ -16,8 +16,11 @@ ctl_app.add_typer(listener_app, name="listener")
 
 
 @ctl_app.callback()
-def _ctl(context: typer.Context, log_dirs: LogDirs = None, port: Port = None) -> None:
-    given = {name: value for name, value in (("log_dirs", log_dirs), ("port", port)) if value is not None}
+def _ctl(
+    context: typer.Context, log_dirs: LogDirs = None, port: Port = None, bootstrap: LocalBootstrap = None
+) -> None:
+    flags = {"log_dirs": log_dirs, "port": port, "bootstrap": bootstrap}
+    given = {name: value for name, value in flags.items() if value is not None}
     if given and isinstance(context.command, TyperGroup):
         context.default_map = _defaults(context.command, given)
 
@@ -31,12 +34,14 @@ def _defaults(group: TyperGroup, given: dict[str, Any]) -> dict[str, Any]:
 
 
 @ctl_app.command("status")
-def ctl_status(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
+def ctl_status(
+    log_dirs: LogDirs = None, port: Port = None, bootstrap: LocalBootstrap = None, json: Json = False
+) -> None:
     """Processes, listeners and counters of the broker."""
     from mpbroker.cli.host import ctl
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.status(LocalBroker(log_dirs, port), as_json=json)
+    ctl.status(LocalBroker(log_dirs, port, bootstrap), as_json=json)
 
 
 @ctl_app.command("ready")
@@ -52,6 +57,7 @@ def ctl_ready(
     ] = None,
     log_dirs: LogDirs = None,
     port: Port = None,
+    bootstrap: LocalBootstrap = None,
     json: Json = False,
 ) -> None:
     """Say whether recovery is over and each listener answers.
@@ -61,7 +67,7 @@ def ctl_ready(
     from mpbroker.cli.host import ready
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    raise typer.Exit(ready.ready(LocalBroker(log_dirs, port), wait, as_json=json))
+    raise typer.Exit(ready.ready(LocalBroker(log_dirs, port, bootstrap), wait, as_json=json))
 
 
 @ctl_app.command("metrics")
@@ -87,6 +93,7 @@ def ctl_metrics(
     ] = None,
     log_dirs: LogDirs = None,
     port: Port = None,
+    bootstrap: LocalBootstrap = None,
     json: Json = False,
 ) -> None:
     """Kafka's metrics by their JMX names.
@@ -96,7 +103,7 @@ def ctl_metrics(
     from mpbroker.cli.host import metrics
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    metrics.show(LocalBroker(log_dirs, port), filters or [], interval, file, as_json=json)
+    metrics.show(LocalBroker(log_dirs, port, bootstrap), filters or [], interval, file, as_json=json)
 
 
 @ctl_app.command("request-log")
@@ -104,6 +111,7 @@ def ctl_request_log(
     switch: Annotated[str | None, typer.Argument(metavar="on|off", hidden=True)] = None,
     log_dirs: LogDirs = None,
     port: Port = None,
+    bootstrap: LocalBootstrap = None,
     json: Json = False,
 ) -> None:
     """Log every request with its times, or say whether that is on.
@@ -113,7 +121,7 @@ def ctl_request_log(
     from mpbroker.cli.host import ctl
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.request_log(LocalBroker(log_dirs, port), switch, as_json=json)
+    ctl.request_log(LocalBroker(log_dirs, port, bootstrap), switch, as_json=json)
 
 
 @ctl_app.command("log-level")
@@ -122,6 +130,7 @@ def ctl_log_level(
     level: Annotated[str | None, typer.Argument(metavar="LEVEL", hidden=True)] = None,
     log_dirs: LogDirs = None,
     port: Port = None,
+    bootstrap: LocalBootstrap = None,
     json: Json = False,
 ) -> None:
     """Levels of the broker's loggers; change one until it stops.
@@ -131,11 +140,13 @@ def ctl_log_level(
     from mpbroker.cli.host import ctl
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.log_level(LocalBroker(log_dirs, port), logger, level, as_json=json)
+    ctl.log_level(LocalBroker(log_dirs, port, bootstrap), logger, level, as_json=json)
 
 
 @ctl_app.command("console")
-def ctl_console(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
+def ctl_console(
+    log_dirs: LogDirs = None, port: Port = None, bootstrap: LocalBootstrap = None, json: Json = False
+) -> None:
     """Print the web console's address with its token.
 
     Reading records may need it, and changes do. Do not pass it on.
@@ -143,7 +154,7 @@ def ctl_console(log_dirs: LogDirs = None, port: Port = None, json: Json = False)
     from mpbroker.cli.host import ctl
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.console(LocalBroker(log_dirs, port), as_json=json)
+    ctl.console(LocalBroker(log_dirs, port, bootstrap), as_json=json)
 
 
 @ctl_app.command("resize")
@@ -156,17 +167,20 @@ def ctl_resize(
     ] = None,
     log_dirs: LogDirs = None,
     port: Port = None,
+    bootstrap: LocalBootstrap = None,
     json: Json = False,
 ) -> None:
     """Change the number of worker processes while the broker runs."""
     from mpbroker.cli.host import ctl
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.resize(LocalBroker(log_dirs, port), handlers, processors, as_json=json)
+    ctl.resize(LocalBroker(log_dirs, port, bootstrap), handlers, processors, as_json=json)
 
 
 @ctl_app.command("reload")
-def ctl_reload(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
+def ctl_reload(
+    log_dirs: LogDirs = None, port: Port = None, bootstrap: LocalBootstrap = None, json: Json = False
+) -> None:
     """Read the configuration file again.
 
     What can change while the broker runs does so; what cannot is named.
@@ -174,7 +188,7 @@ def ctl_reload(log_dirs: LogDirs = None, port: Port = None, json: Json = False) 
     from mpbroker.cli.host import ctl
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.reload(LocalBroker(log_dirs, port), as_json=json)
+    ctl.reload(LocalBroker(log_dirs, port, bootstrap), as_json=json)
 
 
 @listener_app.command("add")
@@ -189,6 +203,7 @@ def listener_add(
     ] = None,
     log_dirs: LogDirs = None,
     port: Port = None,
+    bootstrap: LocalBootstrap = None,
     json: Json = False,
 ) -> None:
     """Serve one more listener until the broker stops.
@@ -198,24 +213,30 @@ def listener_add(
     from mpbroker.cli.host import ctl
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.add_listener(LocalBroker(log_dirs, port), listener, protocol, advertised, as_json=json)
+    ctl.add_listener(LocalBroker(log_dirs, port, bootstrap), listener, protocol, advertised, as_json=json)
 
 
 @listener_app.command("remove")
 def listener_remove(
-    name: ListenerName, log_dirs: LogDirs = None, port: Port = None, json: Json = False
+    name: ListenerName,
+    log_dirs: LogDirs = None,
+    port: Port = None,
+    bootstrap: LocalBootstrap = None,
+    json: Json = False,
 ) -> None:
     """Stop serving a listener and close its connections."""
     from mpbroker.cli.host import ctl
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.remove_listener(LocalBroker(log_dirs, port), name, as_json=json)
+    ctl.remove_listener(LocalBroker(log_dirs, port, bootstrap), name, as_json=json)
 
 
 @listener_app.command("list")
-def listener_list(log_dirs: LogDirs = None, port: Port = None, json: Json = False) -> None:
+def listener_list(
+    log_dirs: LogDirs = None, port: Port = None, bootstrap: LocalBootstrap = None, json: Json = False
+) -> None:
     """Listeners, what each advertises, and what it has counted."""
     from mpbroker.cli.host import ctl
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    ctl.list_listeners(LocalBroker(log_dirs, port), as_json=json)
+    ctl.list_listeners(LocalBroker(log_dirs, port, bootstrap), as_json=json)

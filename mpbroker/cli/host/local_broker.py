@@ -1,20 +1,21 @@
-"""The broker on this host that a command is about: by its data directory, or by a port that it listens on.
+"""The broker on this host that a command is about: by its data directory, or by where it listens.
 
-By its port a broker is found among the runtime directories in memory. Anybody may make a directory there, so
-the one counts whose owner also owns the listening socket, as the kernel tells.
+By its address or port a broker is found among the runtime directories in memory. Anybody may make a directory
+there, so the one counts whose owner also owns the listening socket, as the kernel tells.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
-from mpbroker.config.environment import RUNTIME_DIR
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError, with_advice
+from mpbroker.config.environment import BOOTSTRAP_SERVER, RUNTIME_DIR
 from mpbroker.config.listeners import port_of
 from mpbroker.ipc.control_client import ControlClient, ControlError
 from mpbroker.ipc.pointer import CONTROL_NAME, POINTER_NAME, has_broker, is_locked, read_pointer
@@ -28,18 +29,85 @@ PATIENCE_SECONDS = 2.0
 
 
 class LocalBroker(NamedTuple):
-    """The flags that name a broker on this host; none of them: the data directory is ./data."""
+    """The flags that name a broker on this host.
+
+    Without any the environment does: MPBROKER_RUNTIME_DIR, or else MPBROKER_BOOTSTRAP_SERVER. Without these
+    the data directory is ./data.
+    """
 
     log_dirs: str | None = None
     port: int | None = None
+    bootstrap: str | None = None
+
+    def check(self) -> None:
+        """Raises CliError if two flags name a broker."""
+        flags = {"--bootstrap-server": self.bootstrap, "--port": self.port, "--log-dirs": self.log_dirs}
+        given = [name for name, value in flags.items() if value is not None]
+        if len(given) > 1:
+            raise CliError(
+                f"{' and '.join(given)} exclude each other: each of them names the broker", USAGE_ERROR
+            )
 
     def control(self) -> ControlClient:
         """Return a client of the broker's supervisor. Raises CliError if it is not found."""
-        if self.port is None:
-            return by_log_dirs(self.log_dirs)
-        if self.log_dirs is not None:
-            raise CliError("--port and --log-dirs exclude each other: both name the broker", USAGE_ERROR)
-        return by_port(self.port)
+        self.check()
+        if self.port is not None:
+            return by_port(self.port)
+        if self.bootstrap is not None:
+            return by_address(self.bootstrap)
+        if self.log_dirs is None and (address := bootstrap_of_environment()) is not None:
+            try:
+                return by_address(address)
+            except CliError as error:
+                raise with_advice(
+                    error, f". {BOOTSTRAP_SERVER} says so: unset it, or name another broker with a flag"
+                ) from error
+        return by_log_dirs(self.log_dirs)
+
+
+def bootstrap_of_environment() -> str | None:
+    """Return the address of the broker that the environment names; None if it names none, or by its files."""
+    if os.environ.get(RUNTIME_DIR):
+        return None
+    return os.environ.get(BOOTSTRAP_SERVER) or None
+
+
+def by_address(bootstrap: str) -> ControlClient:
+    """Return a client of the broker that listens at HOST:PORT (the first of several) or unix:/path.
+
+    Raises CliError.
+    """
+    # Most calls name no address, and probes call often.
+    from mpbroker.client.config import UNIX, parse_servers
+    from mpbroker.client.errors import ConfigError
+
+    try:
+        host, port = parse_servers(bootstrap)[0]
+    except ConfigError as error:
+        raise CliError(f"-b: {error}", USAGE_ERROR) from error
+    if host.startswith(UNIX):
+        return by_path(host)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise CliError(f"-b {bootstrap}: {host} cannot be resolved ({error.strerror})") from error
+    if not any(is_of_this_host(one) for one in found):
+        raise CliError(
+            f"-b {bootstrap}: {host} is no address of this host, and this command is about a broker that is",
+            USAGE_ERROR,
+        )
+    return by_port(port)
+
+
+def is_of_this_host(found: tuple[int, int, int, str, tuple[object, ...]]) -> bool:
+    """Tell whether an address that getaddrinfo returned is this host's: then one of its ports can be had."""
+    family, kind, protocol, _, address = found
+    with socket.socket(family, kind, protocol) as probe:
+        try:
+            probe.bind((address[0], 0))
+        except OSError:
+            return False
+    return True
 
 
 def by_log_dirs(log_dirs: str | None) -> ControlClient:
@@ -87,8 +155,35 @@ def _is_copied(log_dir: Path, runtime_dir: Path) -> bool:
 def by_port(port: int) -> ControlClient:
     """Return a client of the supervisor of the broker that listens on a TCP port. Raises CliError."""
     owners = listening_owners(port)
+    # A broker that starts has its port, and does not listen yet: of this user's own that is enough.
+    found = _by_listener(owners or {os.getuid()}, lambda listener: port_of(listener) == port)
+    if found is not None:
+        return found
     if not owners:
         raise CliError(f"nobody listens on port {port} of this host")
+    raise CliError(
+        f"no broker that you may ask listens on port {port}: run this as its user, name its data directory "
+        "with --log-dirs, or set MPBROKER_RUNTIME_DIR"
+    )
+
+
+def by_path(address: str) -> ControlClient:
+    """Return a client of the supervisor of the broker that listens at unix:/path. Raises CliError."""
+    try:
+        owner = Path(address.removeprefix("unix:")).stat().st_uid
+    except OSError as error:
+        raise CliError(f"nobody listens at {address}: {error.strerror}") from error
+    found = _by_listener({owner}, lambda listener: listener.partition("://")[2] == address)
+    if found is None:
+        raise CliError(
+            f"no broker that you may ask listens at {address}: run this as its user, or name its data "
+            "directory with --log-dirs"
+        )
+    return found
+
+
+def _by_listener(owners: set[int], is_wanted: Callable[[str], bool]) -> ControlClient | None:
+    """Return a client of the broker that has a listener like that, among those of these users."""
     for directory in _runtime_dirs():
         owner = directory.stat().st_uid
         # systemd has opened the port of a service; only root puts directories into /run.
@@ -99,12 +194,9 @@ def by_port(port: int) -> ControlClient:
             listeners = client.call("listeners")["listeners"]
         except ControlError:
             continue
-        if port in {port_of(one["listener"]) for one in listeners}:
+        if any(is_wanted(one["listener"]) for one in listeners):
             return ControlClient(directory, owner=owner)
-    raise CliError(
-        f"no broker that you may ask listens on port {port}: run this as its user, name its data directory "
-        "with --log-dirs, or set MPBROKER_RUNTIME_DIR"
-    )
+    return None
 
 
 def listening_owners(port: int, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> set[int]:

@@ -154,7 +154,7 @@ def _print_plan(plan: repairing.Plan, to: TextIO) -> None:
     for cut in plan.cuts:
         to.write(f"{cut.segment.path}: {cut.lost_bytes:,} of {cut.segment.size:,} bytes are no batches\n")
         for first, behind in cut.lost:
-            until = f"to {behind - 1:,}" if behind >= 0 else "and all behind it"
+            until = f"to {behind - 1:,}" if behind >= 0 else "and all after it"
             to.write(f"  lost: offset {first:,} {until}\n")
         if odd := len(cut.segment.odd_epochs):
             to.write(f"  {odd:,} batches get the leader epoch of their offsets\n")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App
-from mpbroker.cli.flags import DryRun, Json, LogDirs, Port
+from mpbroker.cli.flags import DryRun, Json, LocalBootstrap, LogDirs, Port
 
 log_app = App(no_args_is_help=True)
 
@@ -74,6 +74,7 @@ def log_recover(
 def log_scrub(
     log_dirs: LogDirs = None,
     port: Port = None,
+    bootstrap: LocalBootstrap = None,
     status: Annotated[bool, typer.Option("--status", help="Begin nothing, only say how it is.")] = False,
     json: Json = False,
 ) -> None:
@@ -85,4 +86,4 @@ def log_scrub(
     from mpbroker.cli.host import scrub
     from mpbroker.cli.host.local_broker import LocalBroker
 
-    scrub.scrub(LocalBroker(log_dirs, port), only_status=status, as_json=json)
+    scrub.scrub(LocalBroker(log_dirs, port, bootstrap), only_status=status, as_json=json)

@@ -49,18 +49,28 @@ def _print(report: recovering.Report, is_dry: bool) -> None:
         write(f"  {note}\n")
     # Partitions with nothing to report share one line: `__consumer_offsets` alone has dozens.
     empty: Counter[str] = Counter()
+    derived: Counter[str] = Counter()
     for one in report.partitions:
-        if not (one.problem or one.changes or one.log_end):
+        changes = [change for change in one.changes if not change.is_derived]
+        if len(changes) < len(one.changes):
+            derived.update(files=len(one.changes) - len(changes), partitions=1)
+        if not (one.problem or changes or one.log_end):
             empty[one.topic] += 1
             continue
         if one.problem:
             write(f"  {one.topic}-{one.partition} stays as it is: {one.problem}\n")
         else:
             write(f"  {one.topic}-{one.partition}: {log_offsets(one.log_start, one.log_end)}\n")
-        _print_changes(one.changes, "    ")
+        _print_changes(changes, "    ")
     if empty:
         counts = ", ".join(f"{count:,} of {topic}" for topic, count in empty.items())
         write(f"  without records: {counts}\n")
+    if derived:
+        files = counted(derived["files"], "file")
+        where = counted(derived["partitions"], "partition")
+        write(
+            f"  made anew from the records: {files} of indexes and snapshots in {where}; --json names them\n"
+        )
     _print_changes(report.changes, "  ")
     if is_dry:
         write("Nothing was changed: this is what a recovery would do.\n")

@@ -272,7 +272,7 @@ class Consumer:
     def _damaged(self, partition: int, why: str) -> CliError:
         return CliError(
             f"{self._where(partition)}: {why}. On its host mpbroker log verify says where; "
-            "-o OFFSET reads on behind them"
+            "-o OFFSET reads on after them"
         )
 
     def _where(self, partition: int) -> str:

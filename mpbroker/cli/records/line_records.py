@@ -11,12 +11,16 @@ from mpbroker.records.record import Header, NewRecord
 
 
 class Format(msgspec.Struct, frozen=True):
-    """How lines are read. `null` is the text of null keys and values, `headers` are added to every record."""
+    """How lines are read. `null` is the text of null keys and values, `headers` are added to every record.
+
+    `ignores_partition`: the partition that a line of JSON names does not count.
+    """
 
     key_separator: str | None = None
     null: str | None = None
     as_json: bool = False
     headers: tuple[Header, ...] = ()
+    ignores_partition: bool = False
 
 
 class LineRecords:
@@ -25,6 +29,8 @@ class LineRecords:
     def __init__(self, form: Format) -> None:
         if form.as_json and (form.key_separator is not None or form.null is not None):
             raise CliError("--json has keys and null of its own: leave -K and --null out", USAGE_ERROR)
+        if form.ignores_partition and not form.as_json:
+            raise CliError("--ignore-partition goes with --json: no other line names one", USAGE_ERROR)
         self.number = 0
         self._form = form
         self._separator = unescape(form.key_separator) if form.key_separator else None
@@ -55,7 +61,7 @@ class LineRecords:
             record = parsed.record
             if self._form.headers:
                 record = msgspec.structs.replace(record, headers=record.headers + self._form.headers)
-            return record, parsed.partition
+            return record, None if self._form.ignores_partition else parsed.partition
         key, value = self._split(line)
         if self._null is not None:
             key = None if key == self._null else key

@@ -261,7 +261,8 @@ class Lines:
         if not 0 <= named < self._partitions:
             raise CliError(
                 f"line {self._records.number:,}: topic {self._topic} has no partition {named}, only 0 to "
-                f"{self._partitions - 1}; without one it goes by its key, and -p overrides it",
+                f"{self._partitions - 1}: --ignore-partition sends lines by their keys, -p N all to one "
+                "partition",
                 USAGE_ERROR,
             )
         return named

@@ -53,7 +53,7 @@ def parse_time(flag: str, text: str, now_ms: int) -> int:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise CliError(
-            f"{flag} {text}: this is no time; write 2026-01-31T12:00:00 (UTC; or with +01:00 behind it), "
+            f"{flag} {text}: this is no time; write 2026-01-31T12:00:00 (UTC; or with +01:00 after it), "
             "a date, ms since 1970, or -2h for 2 hours ago",
             USAGE_ERROR,
         ) from None
@@ -69,7 +69,7 @@ def check_time(flag: str, text: str, time_ms: int | None) -> int:
     """
     if time_ms is None or not 0 <= time_ms <= LONG_MAX:
         raise CliError(
-            f"{flag} {text}: a time is from 1970 on, and at most {LONG_MAX} ms behind that", USAGE_ERROR
+            f"{flag} {text}: a time is from 1970 on, and at most {LONG_MAX} ms after that", USAGE_ERROR
         )
     return time_ms
 
@@ -77,7 +77,7 @@ def check_time(flag: str, text: str, time_ms: int | None) -> int:
 def format_time(time_ms: int) -> str:
     """Return a time in UTC as `parse_time` reads it; - for none.
 
-    One behind the year 9999 stays a number of milliseconds: a producer may have written any.
+    One after the year 9999 stays a number of milliseconds: a producer may have written any.
     """
     if time_ms < 0:
         return "-"

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mpbroker.cli.errors import USAGE_ERROR, CliError
-from mpbroker.cli.host.local_broker import by_log_dirs, by_port
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.host.local_broker import LocalBroker, bootstrap_of_environment, by_log_dirs
 from mpbroker.cli.top import at_rest
 from mpbroker.cli.top.at_rest import NotAtRest
 from mpbroker.cli.top.groups import GroupLooks
 from mpbroker.cli.top.live import LiveBroker
 from mpbroker.cli.top.samples import BrokerSeen, Groups, Health, Sample
-from mpbroker.config.listeners import parse_host_port, reachable
+from mpbroker.config.listeners import reachable
 from mpbroker.ipc.control_client import ControlClient, ControlError
 
 AT_REST_EVERY_S: Final = 5.0
@@ -24,11 +24,26 @@ AT_REST_EVERY_S: Final = 5.0
 
 
 class BrokerFlags(NamedTuple):
-    """Which broker to watch: as the flags of `mpbroker top` say."""
+    """Which broker to watch: as the flags of `mpbroker top` say.
+
+    `bootstrap` beside `log_dirs` is only where groups are asked for.
+    """
 
     log_dirs: str | None = None
     bootstrap: str | None = None
     command_config: Path | None = None
+    port: int | None = None
+
+    @property
+    def local(self) -> LocalBroker:
+        return LocalBroker(self.log_dirs, self.port, None if self.log_dirs is not None else self.bootstrap)
+
+    @property
+    def address(self) -> str | None:
+        """The address where groups are asked for, if the flags or the environment name one."""
+        if self.bootstrap is not None or self.log_dirs is not None or self.port is not None:
+            return self.bootstrap
+        return bootstrap_of_environment()
 
 
 class Watch:
@@ -77,15 +92,14 @@ class Watch:
         return sample
 
     def _find(self) -> ControlClient:
-        wanted = self._wanted
-        if wanted.bootstrap is not None and wanted.log_dirs is None and not self._log_dirs:
-            return by_port(_port_of(wanted.bootstrap))
-        return by_log_dirs(",".join(self._log_dirs) or None)
+        return by_log_dirs(",".join(self._log_dirs)) if self._log_dirs else self._wanted.local.control()
 
     def _look_at_rest(self) -> Sample:
         now_s = time.monotonic()
         if self._rest is None or now_s - self._rest[0] > AT_REST_EVERY_S:
             self._rest = None
+            if not self._log_dirs and (self._wanted.port or self._wanted.address):
+                raise NotAtRest("a broker that listens nowhere cannot be found: name its --log-dirs")
             sample, groups = at_rest.look(self._log_dirs or ["data"])
             self._rest = (now_s, sample, groups)
         return self._rest[1]
@@ -101,7 +115,7 @@ class GroupWatch:
 
     def look(self, broker: BrokerSeen) -> Groups:
         """Return the groups, or why they are not known. Raises ConfigError for a wrong --command-config."""
-        address = self._wanted.bootstrap or next((one.partition("://")[2] for one in broker.listeners), "")
+        address = self._wanted.address or next((one.partition("://")[2] for one in broker.listeners), "")
         if not address:
             return Groups(time.monotonic_ns(), problem="the broker has no listener; name one with -b")
         if self._looks is None or address != self._address:
@@ -114,13 +128,3 @@ class GroupWatch:
         if self._looks is not None:
             self._looks.__exit__(None, None, None)
             self._looks = None
-
-
-def _port_of(bootstrap: str) -> int:
-    """Return the port of the first of HOST:PORT,…. Raises CliError."""
-    try:
-        return parse_host_port(bootstrap.split(",")[0])[1]
-    except ValueError as error:
-        raise CliError(
-            f"-b {bootstrap!r} has no port: write HOST:PORT, or name --log-dirs", USAGE_ERROR
-        ) from error

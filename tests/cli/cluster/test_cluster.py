@@ -23,9 +23,23 @@ def test_what_a_cluster_is(mpbroker_broker: Broker) -> None:
         "finalized": 2,
     }
     assert "apis" not in about
-    table = cli("cluster").out
-    assert table.startswith(f"{about['cluster_id']}\n  controller  1\n\nID")
-    assert ["FEATURE", "MIN-VERSION", "MAX-VERSION", "FINALIZED"] in cli("cluster").table
+    table = cli("cluster").table
+    assert table[:2] == [["CLUSTER-ID", "CONTROLLER-ID"], [about["cluster_id"], "1"]]
+    assert ["BROKER-ID", "ADVERTISED-HOST", "PORT", "RACK"] in table
+    assert ["1", "127.0.0.1", str(port), "-"] in table
+    assert ["FEATURE", "SUPPORTED-MIN", "SUPPORTED-MAX", "FINALIZED-LEVEL"] in table
+    assert ["transaction.version", "0", "2", "2"] in table
+
+
+def test_a_broker_that_is_not_where_it_says_is_shown_all_the_same() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with Broker({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as broker:
+        said = OwnCli(broker.bootstrap_servers)("cluster", code=1)
+    assert ["1", "127.0.0.1", str(port), "-"] in said.table
+    assert said.err.startswith(
+        f"mpbroker: cannot connect to 127.0.0.1:{port}: Connection refused; the broker at"
+    )
 
 
 def test_versions_of_apis(mpbroker_broker: Broker) -> None:

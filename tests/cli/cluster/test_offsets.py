@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
 
 from mpbroker.cli.text.times import format_time
+from mpbroker.protocol.api_keys import ApiKey
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.testing import Broker
 from tests.support.fake_broker import FakeBroker
 from tests.support.own_cli import OwnCli
@@ -89,6 +92,24 @@ def test_a_partition_that_is_offline_hides_no_other(broker: FakeBroker) -> None:
         assert said.err.count("\n") == 1
     said = cli("offsets", "--time", "latest", "--json", code=1)
     assert [(row["offset"], row["timestamp"]) for row in said.json] == [(None, None), (0, -1)]
+
+
+def test_a_partition_that_fails_hides_no_other(broker: FakeBroker) -> None:
+    cli = OwnCli(broker.address)
+    cli("topic", "create", "orders", "--partitions", "2")
+    told = "mpbroker: offsets of orders-0: .*\\(NOT_LEADER_OR_FOLLOWER\\)\n"
+    broker.refuse[ApiKey.LIST_OFFSETS] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    said = cli("offsets", "orders", code=1)
+    assert said.table[1:] == [["orders", "0", "-", "-"], ["orders", "1", "0", "0"]]
+    assert re.fullmatch(told, said.err)
+    # The second request for it is that of its end.
+    broker.refuse[ApiKey.LIST_OFFSETS] = [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    said = cli("offsets", "orders", code=1)
+    assert said.table[1:] == [["orders", "0", "0", "-"], ["orders", "1", "0", "0"]]
+    assert re.fullmatch(told, said.err)
+    broker.refuse[ApiKey.LIST_OFFSETS] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    said = cli("offsets", "orders", "--time", "latest", "--json", code=1)
+    assert [row["offset"] for row in said.json] == [None, 0]
 
 
 def test_committed_records_end_before_an_open_transaction(cli: OwnCli, topic: str) -> None:

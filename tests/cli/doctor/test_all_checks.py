@@ -69,12 +69,35 @@ def test_a_running_broker_has_its_ports(typed: Typed, mpbroker_broker: Broker) -
     assert mpbroker_broker.is_running
 
 
+def test_a_running_broker_tells_its_listeners(typed: Typed) -> None:
+    """Its own and what it advertises, unless the settings name some."""
+    settings = {
+        "listeners": "A://127.0.0.1:0,B://127.0.0.1:0,C://0.0.0.0:0",
+        "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT,C:PLAINTEXT",
+        "advertised.listeners": "B://127.0.0.1:1,A://nowhere.invalid:9092",
+    }
+    with Broker(settings) as broker:
+        code, out, _ = typed("--json", "--log-dirs", broker.log_dir)
+        found = {row["name"]: row for row in json.loads(out)["checks"]}
+        _, out, _ = typed("--json", "--log-dirs", broker.log_dir, "--listeners", "PLAINTEXT://127.0.0.1:0")
+        given = {row["name"] for row in json.loads(out)["checks"]}
+    assert code == 1
+    for name in "ABC":
+        assert "is served by the broker" in found[f"listener {name}"]["found"]
+    assert "listener PLAINTEXT" not in found
+    assert found["advertised A"]["found"].startswith("nowhere.invalid cannot be resolved")
+    assert found["advertised B"]["found"] == "127.0.0.1:1 (127.0.0.1) does not answer"
+    assert "advertised C" in found
+    assert "listener PLAINTEXT" in given
+    assert "listener A" not in given
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("-o", "num.partitions=none"), "num.partitions"),
         (("--config", "/nonexistent.properties"), "/nonexistent.properties"),
-        (("--json", "spark"), "options go behind spark"),
+        (("--json", "spark"), "options go after spark"),
     ],
 )
 def test_wrong_calls(typed: Typed, arguments: tuple[str, ...], said: str) -> None:

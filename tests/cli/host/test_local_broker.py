@@ -58,6 +58,61 @@ def test_sockets_of_both_families(tmp_path: Path) -> None:
 def test_one_way_to_name_a_broker() -> None:
     with pytest.raises(CliError, match="--port and --log-dirs exclude each other"):
         LocalBroker("data", 9092).control()
+    with pytest.raises(CliError, match="--bootstrap-server and --port exclude each other"):
+        LocalBroker(None, 9092, "localhost").control()
+
+
+def test_a_broker_is_found_by_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By -b and the environment, also by a socket; any other flag comes before the environment."""
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    cli = OwnCli("nobody:1")
+    settings = {
+        "listeners": f"PLAINTEXT://127.0.0.1:0,LOCAL://unix:{tmp_path}/b.sock",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOCAL:PLAINTEXT",
+    }
+    with Broker(settings) as broker, Broker() as other:
+        port = broker.bootstrap_servers.rpartition(":")[2]
+        for address in (f"127.0.0.1:{port}", f"localhost:{port},elsewhere:1", f"unix:{tmp_path}/b.sock"):
+            for words in (["-b", address, "status"], ["status", "-b", address]):
+                assert cli("ctl", *words, "--json").json["pid"] == broker.pid
+            monkeypatch.setenv("MPBROKER_BOOTSTRAP_SERVER", address)
+            assert LocalBroker().control().call("status")["pid"] == broker.pid
+        others = other.bootstrap_servers.rpartition(":")[2]
+        for named in (
+            LocalBroker(log_dirs=str(other.log_dir)),
+            LocalBroker(port=int(others)),
+            LocalBroker(bootstrap=other.bootstrap_servers),
+        ):
+            assert named.control().call("status")["pid"] == other.pid
+        assert (
+            cli("doctor", "-b", other.bootstrap_servers, "--json")
+            .json["checks"][0]["found"]
+            .startswith(f"runs on {other.log_dir}")
+        )
+
+
+def test_an_address_that_is_no_brokers_of_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address, said in (
+        ("192.0.2.1:9092", "192.0.2.1 is no address of this host"),
+        ("nowhere.invalid:9092", "nowhere.invalid cannot be resolved"),
+        ("127.0.0.1:port", "is not HOST:PORT"),
+        (f"unix:{tmp_path}/none.sock", "nobody listens at unix:.*: No such file"),
+    ):
+        with pytest.raises(CliError, match=said):
+            LocalBroker(bootstrap=address).control()
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("MPBROKER_BOOTSTRAP_SERVER", "192.0.2.1:9092")
+    with pytest.raises(CliError, match="MPBROKER_BOOTSTRAP_SERVER says so: unset it"):
+        LocalBroker().control()
+
+
+def test_a_broker_that_does_not_listen_yet_is_found_by_its_port(
+    mpbroker_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("mpbroker.cli.host.local_broker.listening_owners", lambda _port: set())
+    port = int(mpbroker_broker.bootstrap_servers.rpartition(":")[2])
+    assert by_port(port).call("status")["pid"] == mpbroker_broker.pid
 
 
 def test_the_log_directory_says_where_the_broker_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

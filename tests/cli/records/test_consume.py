@@ -62,16 +62,33 @@ def test_json_goes_round(cli: OwnCli, mpbroker_topics: Callable[..., str]) -> No
     assert len(copied) == 4
 
 
+def test_the_partition_of_lines_may_be_ignored(cli: OwnCli, mpbroker_broker: Broker) -> None:
+    """Lines of a topic with more partitions, or other ones, go by their keys."""
+    topic = mpbroker_broker.create_topic(partitions=3)
+    keyed = [f'{{"key": "{key}", "value": "x"}}' for key in "abcdef"]
+    cli.produce(topic, keyed, "--json")
+    expected = cli("consume", topic, *EVERYTHING, "-f", "%p %k\\n").out
+    copy = mpbroker_broker.create_topic(partitions=3)
+    elsewhere = [line.replace("{", '{"partition": 7, ') for line in keyed]
+    cli.produce(copy, elsewhere, "--json", "--ignore-partition")
+    assert cli("consume", copy, *EVERYTHING, "-f", "%p %k\\n").out == expected
+
+
 def test_a_line_of_json_that_is_wrong_is_named(cli: OwnCli, mpbroker_topic: str) -> None:
     lines = ['{"value": "a"}', '{"value": "b"}', '{"vlaue": "c"}', '{"value": "d"}']
     said = cli.produce(mpbroker_topic, lines, "--json", code=2)
     assert said.err == ("mpbroker: line 3: Object contains unknown field `vlaue`; 2 records are written\n")
     assert cli("consume", mpbroker_topic, *EVERYTHING).out == "a\nb\n"
-    said = cli.produce(mpbroker_topic, ['{"value": "a", "partition": 3}'], "--json", code=2)
-    assert f"line 1: topic {mpbroker_topic} has no partition 3, only 0 to 0" in said.err
+    lines = ['{"value": "a"}', '{"value": "b", "partition": 3}', '{"value": "c"}']
+    said = cli.produce(mpbroker_topic, lines, "--json", code=2)
+    assert said.err == (
+        f"mpbroker: line 2: topic {mpbroker_topic} has no partition 3, only 0 to 0: --ignore-partition sends "
+        "lines by their keys, -p N all to one partition; 1 record is written\n"
+    )
     cli.produce(mpbroker_topic, ['{"value": "c", "partition": 3}'], "--json", "-p", "0", "-H", "a=1")
     last = json.loads(cli("consume", mpbroker_topic, "-o", "-1", "-e", "--json").out)
     assert (last["value"], last["headers"]) == ("c", [["a", "1"]])
+    assert "goes with --json" in cli.produce(mpbroker_topic, [], "--ignore-partition", code=2).err
     assert "leave -K and --null out" in cli.produce(mpbroker_topic, [], "--json", "-K", ":", code=2).err
 
 

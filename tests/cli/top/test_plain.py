@@ -88,7 +88,7 @@ def test_tables_and_json_of_a_running_and_of_a_stopped_broker(filled_broker: Bro
         ((), 2, "this is none: add --once, or --json"),
         (("--once", "--view", "topics"), 2, "--view 'topics' is none of processes, requests, memory, "),
         (("--once", "--log-dirs", "/nonexistent"), 2, "/nonexistent is not there"),
-        (("--once", "-b", "localhost"), 2, "has no port"),
+        (("--once", "-b", "localhost:port"), 2, "is not HOST:PORT"),
         (("--once", "--interval", "0"), 2, "--interval"),
     ],
 )

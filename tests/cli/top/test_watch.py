@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mpbroker.cli.errors import USAGE_ERROR, CliError
 from mpbroker.cli.top import at_rest
-from mpbroker.cli.top.samples import Health, PartitionSeen, Sample
+from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
 from mpbroker.testing import Broker
 from tests.support.filled_broker import COMMITTED, RECORDS, commit
@@ -212,6 +212,23 @@ def test_a_listener_that_does_not_answer_is_named(filled_broker: Broker) -> None
 
 def test_a_port_is_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for wrong in ("localhost", "localhost:port", "unix:/run/b.sock"):
-        with pytest.raises(CliError, match="has no port"):
+    for wrong, said in (("localhost:port", "is not HOST:PORT"), ("unix:/nowhere", "nobody listens at")):
+        with pytest.raises(CliError, match=said):
             Watch(BrokerFlags(bootstrap=wrong)).first()
+
+
+def test_the_environment_names_the_broker_unless_a_flag_does(
+    filled_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Directories at rest are not shown in place of a broker that was named and is not there."""
+    monkeypatch.delenv("MPBROKER_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("MPBROKER_BOOTSTRAP_SERVER", filled_broker.bootstrap_servers)
+    assert Watch(BrokerFlags()).first().broker.pid == filled_broker.pid
+    assert GroupWatch(BrokerFlags()).look(BrokerSeen(Health.RUNNING)).groups
+    monkeypatch.setenv("MPBROKER_BOOTSTRAP_SERVER", "127.0.0.1:1")
+    assert Watch(wanted(filled_broker)).first().broker.pid == filled_broker.pid
+    filled_broker.stop(keep=True)
+    assert filled_broker.log_dir.name == "data"
+    monkeypatch.chdir(filled_broker.log_dir.parent)
+    with pytest.raises(CliError, match=r"nobody listens on port 1 .*MPBROKER_BOOTSTRAP_SERVER"):
+        Watch(BrokerFlags()).first()
