@@ -41,7 +41,8 @@ def test_each_hop_of_a_produce_is_counted(tmp_path: Path) -> None:
     assert work["log worker"].batches == PRODUCES
     assert 1 <= work["log worker"].rounds <= PRODUCES
     assert work["log worker"].bytes > PRODUCES * 100
-    assert work["processor"].responses == PRODUCES
+    # A processor counts a response after it has sent it: that of the topic's creation may be among these.
+    assert work["processor"].responses in (PRODUCES, PRODUCES + 1)
     assert work["processor"].reads >= PRODUCES
     assert work["processor"].writes >= PRODUCES
     assert all(work[kind].cpu_ns > 0 and work[kind].turns > 0 for kind in ("processor", "handler"))
