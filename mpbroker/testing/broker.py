@@ -63,7 +63,8 @@ class Broker:
     (`security.protocol`, `sasl.*`, `ssl.*`), for topics where the first listener is not a plain one.
 
     A broker never outlives the process that started it: when that has ended, even by SIGKILL, the broker
-    stops by itself and removes its temporary directories.
+    stops by itself and removes its temporary directories. Forks of that process use the broker as others do,
+    but neither end nor change it: a with statement or a fixture that they leave does nothing.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class Broker:
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._given_log_dir = Path(log_dir).absolute() if log_dir is not None else None
+        # The pid of who started it; 0 while it has no directories.
+        self._owner = 0
         # Only named here: the process that removes them in the end makes them.
         self._directory: Path | None = None  # of the data, unless `log_dir` was given
         self._memory: Path | None = None
@@ -117,6 +120,7 @@ class Broker:
 
         After `kill` or `stop(keep=True)` it has the ports and the data that it had before.
         """
+        self._check_owner("start")
         if self._process is not None:
             raise BrokerFailed("the broker was started already")
         self._name_directories()
@@ -135,9 +139,11 @@ class Broker:
     def stop(self, *, keep: bool = False) -> None:
         """Stop the broker as SIGTERM does, and remove its temporary directories unless `keep` is true.
 
-        Does nothing if it does not run. Raises BrokerFailed if it had ended by itself, or does not stop in
-        time; it is gone then, too.
+        Does nothing if it does not run, or in a fork of the process that started it. Raises BrokerFailed if
+        it had ended by itself, or does not stop in time; it is gone then, too.
         """
+        if self._is_inherited():
+            return
         failure = ""
         try:
             if self._process is not None:
@@ -156,12 +162,14 @@ class Broker:
 
     def kill(self) -> None:
         """End all processes of the broker by SIGKILL, as a crash does. `start` recovers what is on disk."""
+        self._check_owner("kill")
         if self._process is None:
             raise BrokerFailed("the broker does not run")
         self._kill_processes()
 
     def restart(self) -> None:
         """Stop the broker if it runs, and start it with the same ports and data. Raises BrokerFailed."""
+        self._check_owner("restart")
         self.stop(keep=True)
         self.start()
 
@@ -176,6 +184,17 @@ class Broker:
         if self._process is None:
             raise BrokerFailed("the broker does not run: start it, or use it in a with statement")
         return self._process.pid
+
+    def _is_inherited(self) -> bool:
+        """Return whether this process is a fork of the one that started the broker, and that ends it."""
+        return self._owner not in (0, os.getpid())
+
+    def _check_owner(self, call: str) -> None:
+        if self._is_inherited():
+            raise BrokerFailed(
+                f"{call}: process {self._owner} started the broker, and this one is a fork of it: "
+                f"{call} it there, or start another Broker here"
+            )
 
     # ---- where it is
 
@@ -256,12 +275,16 @@ class Broker:
         partitions: int = -1,
         config: Mapping[str, object] | None = None,
     ) -> Iterator[str]:
-        """Create a topic for a with statement, which gets its name; it is deleted at the end."""
-        made = self.create_topic(name, partitions, config)
+        """Create a topic for a with statement, which gets its name; it is deleted at the end.
+
+        Forks of the process that created it leave it alone.
+        """
+        made, owner = self.create_topic(name, partitions, config), os.getpid()
         try:
             yield made
         finally:
-            self.delete_topics([made], missing_ok=True)
+            if os.getpid() == owner:
+                self.delete_topics([made], missing_ok=True)
 
     # ---- faults
 
@@ -292,6 +315,7 @@ class Broker:
                 f"fault({api!r}) has no effect: give error='NOT_LEADER_OR_FOLLOWER' or another error code, "
                 "close=True, delay_ms=500, or a delay with one of the others"
             )
+        self._check_owner("fault")
         pid = self.pid  # it must run
         self._fault_number += 1
         assert self._memory is not None
@@ -316,7 +340,12 @@ class Broker:
         return fault
 
     def clear_faults(self, *faults: Fault) -> None:
-        """Take faults back, all if none are named. Raises BrokerFailed."""
+        """Take faults back, all if none are named. Raises BrokerFailed.
+
+        Does nothing in a fork of the process that started the broker.
+        """
+        if self._is_inherited():
+            return
         gone = [one for one in self._faults if not faults or one in faults]
         if gone:
             stay = [one for one in self._faults if one not in gone]
@@ -424,9 +453,9 @@ class Broker:
             self._notices = None
         return code
 
-    def _at_exit(self, owner: int) -> None:
+    def _at_exit(self) -> None:
         # A fork of the owner may leave by way of the same functions.
-        if os.getpid() == owner:
+        if not self._is_inherited():
             self._kill_processes()
             self._remove_directories()
 
@@ -440,7 +469,8 @@ class Broker:
             sweep((temporary, MEMORY))
             name = new_name()
             self._directory, self._memory = temporary / name, MEMORY / name
-            atexit.register(self._at_exit, os.getpid())
+            self._owner = os.getpid()
+            atexit.register(self._at_exit)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115
 
     def _remove_directories(self) -> None:
@@ -449,6 +479,7 @@ class Broker:
                 shutil.rmtree(directory, ignore_errors=True)
         self._directory = self._memory = None
         self._bound = {}
+        self._owner = 0
         atexit.unregister(self._at_exit)
 
 

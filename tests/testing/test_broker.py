@@ -38,6 +38,30 @@ print(broker._memory, broker._directory, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
+# A fork that leaves by way of its parent's with statements and exit functions.
+FORKING_OWNER = """
+import os, sys
+from mpbroker.testing import Broker, BrokerFailed
+with Broker() as broker, broker.topic() as topic, broker.fault("Heartbeat", delay_ms=1) as fault:
+    child = os.fork()
+    if child == 0:
+        calls = {name: getattr(broker, name) for name in ("start", "kill", "restart")}
+        calls["fault"] = lambda: broker.fault("Fetch", close=True)
+        for name, call in calls.items():
+            try:
+                call()
+            except BrokerFailed as error:
+                assert f"{name}: process {os.getppid()} started the broker" in str(error)
+            else:
+                os._exit(9)
+        assert broker.bootstrap_servers
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(broker.is_running, (broker.log_dir / f"{topic}-0").is_dir(), os.path.exists(fault.told.hits))
+    broker.kill()
+    broker.start()
+"""
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
@@ -252,6 +276,12 @@ def test_the_next_start_removes_what_a_killed_owner_has_left() -> None:
     with Broker():
         assert not Path(memory).exists()
         assert not Path(directory).exists()
+
+
+def test_a_fork_leaves_the_broker_to_its_owner() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING_OWNER], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["7", "True", "True", "True"], done.stderr
 
 
 def _group(leader: int) -> list[int]:
