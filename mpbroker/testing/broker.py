@@ -89,7 +89,7 @@ class Broker:
         # Only named here: the process that removes them in the end makes them.
         self._directory: Path | None = None  # of the data, unless `log_dir` was given
         self._memory: Path | None = None
-        # Not waited for before all of the group is killed: until then its pid and group are nobody else's.
+        # Not waited for by us before all of the group is killed.
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._notices: socket.socket | None = None
@@ -129,8 +129,7 @@ class Broker:
             self._await_ready()
         except BaseException as error:
             log = self.log_tail()
-            self._kill_processes()
-            self._remove_directories()
+            self._end()
             if isinstance(error, BrokerFailed):
                 raise BrokerFailed(f"{error}\n{log}") from None
             raise
@@ -147,18 +146,16 @@ class Broker:
         failure = ""
         try:
             if self._process is not None:
-                os.kill(self._process.pid, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
                 if not _has_ended(self._pidfd, self.stop_timeout_s):
                     failure = f"the broker still runs {self.stop_timeout_s:g} s after SIGTERM; it was killed"
         finally:
-            code = self._kill_processes()
-            if code and not failure:
-                failure = f"the broker has ended {_how(code)}"
-            failure = f"{failure}\n{self.log_tail()}" if failure else ""
-            if not keep:
-                self._remove_directories()
+            code = self._end(keep=keep)
+        if code and not failure:
+            failure = f"the broker has ended {_how(code)}"
         if failure:
-            raise BrokerFailed(failure)
+            raise BrokerFailed(f"{failure}\n{self.log_tail()}")
 
     def kill(self) -> None:
         """End all processes of the broker by SIGKILL, as a crash does. `start` recovers what is on disk."""
@@ -430,6 +427,17 @@ class Broker:
             raise BrokerFailed(f"the broker has written no mpbroker.json into {self.log_dir}")
         self._bound = pointer.listeners
 
+    def _end(self, *, keep: bool = False) -> int:
+        """Kill what still runs of it, and remove its directories unless `keep` is true.
+
+        Return the exit code of the supervisor.
+        """
+        try:
+            return self._kill_processes()
+        finally:
+            if not keep:
+                self._remove_directories()
+
     def _kill_processes(self) -> int:
         """Kill what still runs of it and wait until all has ended; return the exit code of the supervisor."""
         for fault in self._faults:
@@ -437,17 +445,13 @@ class Broker:
         self._faults = []
         code = 0
         if self._process is not None:
-            members = list(_open_members(self._process.pid)) if self._process.returncode is None else []
             try:
                 if self._process.returncode is None:
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                for pidfd in members:
-                    _has_ended(pidfd, None)
+                    _kill_group(self._process.pid, self._pidfd)
                 code = self._process.wait()
             finally:
-                for pidfd in (*members, self._pidfd):
-                    os.close(pidfd)
-            self._process, self._pidfd = None, -1
+                os.close(self._pidfd)
+                self._process, self._pidfd = None, -1
         if self._notices is not None:
             self._notices.close()
             self._notices = None
@@ -456,8 +460,7 @@ class Broker:
     def _at_exit(self) -> None:
         # A fork of the owner may leave by way of the same functions.
         if not self._is_inherited():
-            self._kill_processes()
-            self._remove_directories()
+            self._end()
 
     def _name_directories(self) -> None:
         """Name directories, and make the file of the log, unless an earlier start has left them.
@@ -489,6 +492,28 @@ def _text(value: object) -> str:
 
 def _how(code: int) -> str:
     return f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+
+
+def _kill_group(leader: int, pidfd: int) -> None:
+    """Kill all processes of a group, and wait until those that are not its leader have ended.
+
+    `pidfd` is the leader's. Somebody else may have waited for it: the kernel, where SIGCHLD is ignored, or a
+    `waitpid(-1)`. The number is the group's as long as this has members, and then perhaps a stranger's.
+    """
+    try:
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        if Path(f"/proc/{leader}").exists():
+            return
+    members = list(_open_members(leader))
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+        for member in members:
+            _has_ended(member, None)
+    finally:
+        for member in members:
+            os.close(member)
 
 
 def _open_members(group: int) -> Iterator[int]:

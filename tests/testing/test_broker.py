@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from mpbroker.ipc.pointer import read_pointer
-from mpbroker.testing.broker import MEMORY, Broker
+from mpbroker.testing.broker import MEMORY, Broker, _kill_group
 from mpbroker.testing.errors import BrokerFailed
 from tests.support.polling import PATIENCE_S, is_readable, until
 
@@ -60,6 +60,16 @@ with Broker() as broker, broker.topic() as topic, broker.fault("Heartbeat", dela
     print(broker.is_running, (broker.log_dir / f"{topic}-0").is_dir(), os.path.exists(fault.told.hits))
     broker.kill()
     broker.start()
+"""
+
+# One whose children are waited for by somebody else, who is told what to do before the broker ends.
+CARELESS_OWNER = """
+import os, signal, sys
+from mpbroker.testing import Broker
+{before}
+broker = Broker().start()
+print(broker._memory, broker._directory, flush=True)
+{end}
 """
 
 
@@ -282,6 +292,36 @@ def test_a_fork_leaves_the_broker_to_its_owner() -> None:
     done = subprocess.run([sys.executable, "-c", FORKING_OWNER], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["7", "True", "True", "True"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "end"),
+    [
+        ("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "broker.stop()"),
+        ("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "broker.kill(); broker.restart(); sys.exit()"),
+        ("", "os.kill(broker.pid, signal.SIGKILL); os.waitpid(-1, 0); broker.stop()"),
+        ("", "os.kill(broker.pid, signal.SIGTERM); os.waitpid(-1, 0)"),
+    ],
+    ids=["ignored SIGCHLD", "ignored SIGCHLD and kill", "waitpid and stop", "waitpid and exit"],
+)
+def test_somebody_else_may_wait_for_it(before: str, end: str) -> None:
+    source = CARELESS_OWNER.format(before=before, end=end)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    for directory in done.stdout.split():
+        assert not Path(directory).exists()
+
+
+def test_a_group_of_the_same_number_is_not_killed() -> None:
+    ended = subprocess.Popen(["true"])
+    pidfd = os.pidfd_open(ended.pid)
+    ended.wait()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True) as stranger:
+        _kill_group(stranger.pid, pidfd)
+        assert stranger.stdin is not None
+        stranger.stdin.close()
+        assert stranger.wait() == 0, "by SIGKILL"
+    os.close(pidfd)
 
 
 def _group(leader: int) -> list[int]:
