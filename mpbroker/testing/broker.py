@@ -372,7 +372,7 @@ class Broker:
         order = {
             "owner": os.getpid(),
             "settings": self._all_settings(),
-            "own_directories": [str(self._memory), str(self._directory)],
+            "own_directories": [str(path) for path in (self._memory, self._directory) if path is not None],
         }
         notices = f"mpbroker-testing-{secrets.token_hex(16)}"
         self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -465,13 +465,18 @@ class Broker:
     def _name_directories(self) -> None:
         """Name directories, and make the file of the log, unless an earlier start has left them.
 
-        Whatever comes before `_remove_directories`, they go when this process ends.
+        Whatever comes before `_remove_directories`, they go when this process ends. Raises BrokerFailed.
         """
-        if self._directory is None or self._memory is None:
+        if self._memory is None:
             temporary = Path(tempfile.gettempdir())
-            sweep((temporary, MEMORY))
             name = new_name()
-            self._directory, self._memory = temporary / name, MEMORY / name
+            if self._given_log_dir is not None:
+                _check_setting("log_dir", self._given_log_dir)
+            else:
+                _check_setting("in the temporary directory (TMPDIR)", temporary / name)
+                self._directory = temporary / name
+            sweep((temporary, MEMORY))
+            self._memory = MEMORY / name
             self._owner = os.getpid()
             atexit.register(self._at_exit)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115
@@ -488,6 +493,21 @@ class Broker:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_setting(what: str, path: Path) -> None:
+    """Check that `log.dirs`, which is a list, can name this directory and no other. Raises BrokerFailed."""
+    from mpbroker.config.broker import BROKER_KEYS
+
+    try:
+        text = os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        raise BrokerFailed(f"{what}: {str(path)!r} is not UTF-8: name another directory") from None
+    if BROKER_KEYS["log.dirs"].parse(text) != (text,):
+        raise BrokerFailed(
+            f"{what}: log.dirs cannot name {text!r}: name a directory without commas and without blanks "
+            "at the end"
+        )
 
 
 def _how(code: int) -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -196,6 +197,45 @@ def test_a_bad_setting_is_named() -> None:
 def test_the_directory_of_the_data_is_no_setting() -> None:
     with pytest.raises(ValueError, match=r"name the directory with Broker\(log_dir="):
         Broker({"log.dirs": "/tmp/x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a,b", r"log\.dirs cannot name '.*/a,b': name a directory without commas"),
+        ("a ", r"log\.dirs cannot name '.*/a ': .* without blanks at the end"),
+        (os.fsdecode(b"\xff"), r"'.*/\\udcff' is not UTF-8: name another directory"),
+    ],
+    ids=["comma", "blank", "no UTF-8"],
+)
+def test_a_directory_that_no_setting_can_name_is_refused(name: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(BrokerFailed, match=f"^log_dir: {why}"):
+        Broker(log_dir=tmp_path / name).start()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a,b", os.fsdecode(b"\xff")], ids=["comma", "no UTF-8"])
+def test_a_temporary_directory_that_no_setting_can_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    with pytest.raises(BrokerFailed, match=r"^in the temporary directory \(TMPDIR\): "):
+        Broker().start()
+    with Broker(log_dir=tmp_path / "data"):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {name, "data"}
+    assert not list((tmp_path / name).iterdir())
+
+
+@pytest.mark.parametrize("name", [" a", "b ", "c #$'\"\\=é"])
+def test_names_that_are_odd_but_fine(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    with Broker() as broker:
+        assert broker.log_dir.is_relative_to(tmp_path / name)
+        assert (broker.log_dir / "mpbroker.json").exists()
+    assert not list((tmp_path / name).iterdir())
 
 
 def test_a_broker_that_died_fails_the_test() -> None:
