@@ -2,8 +2,9 @@
 
 Partitions, checkpoints, groups and transactions are in Kafka's formats already, and so are the records of the
 metadata log. What Kafka lacks is a snapshot that has feature levels and the quorum's only voter, and that
-says in which directory each partition lies. It is put beside the log, by one rename. Nothing else changes, so
-mpbroker goes on with the directories too, until Kafka has been started on them.
+says in which directory each partition lies. It is put beside the log, by one rename, and earlier
+ones are removed. Nothing else changes, so mpbroker goes on with the directories too, until Kafka has been
+started on them. Its next start removes the snapshot.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import Voter, bootstrap, snapshot
 from mpbroker.migration.log_dirs import LogDirs, Replicas, held, leader_epoch_in, replicas_in, strays_in
-from mpbroker.migration.metadata_log import SnapshotId, read_image
+from mpbroker.migration.metadata_log import read_image
 from mpbroker.migration.moved import Moved, counts
 from mpbroker.migration.ownership import read_ownership
+from mpbroker.migration.snapshot_files import SnapshotId, remove_snapshots
 from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 
 BOOTSTRAP: Final = "bootstrap.checkpoint"
@@ -59,7 +61,7 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
     with held(paths, is_dry=is_dry) as found:
         if read_ownership(found.home).is_kafkas:
             raise CannotMove(f"{found.home} is Apache Kafka's already: start Kafka on it")
-        image = read_image(found.metadata)
+        image = read_image(found.metadata, is_log_whole=True)
         if image.unknown:
             types = ", ".join(map(str, sorted(image.unknown)))
             raise CannotMove(
@@ -70,6 +72,7 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
         _complete(image, found, there)
         files = _files(image, found, controller)
         if not is_dry:
+            remove_snapshots(found.metadata)
             with restricted_new_files():
                 for path, data in files.items():
                     write_whole(path, data)
