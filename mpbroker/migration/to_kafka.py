@@ -16,8 +16,11 @@ from typing import Final
 
 from msgspec import structs
 
-from mpbroker.log.directories.directory_layout import restricted_new_files
+from mpbroker.log.directories.directory_layout import directories_in, restricted_new_files
+from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import write_whole
+from mpbroker.log.format.names import METADATA_DIRECTORY
+from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import Voter, bootstrap, snapshot
@@ -61,6 +64,7 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
     with held(paths, is_dry=is_dry) as found:
         if read_ownership(found.home).is_kafkas:
             raise CannotMove(f"{found.home} is Apache Kafka's already: start Kafka on it")
+        _check_used(found)
         image = read_image(found.metadata, is_log_whole=True)
         if image.unknown:
             types = ", ".join(map(str, sorted(image.unknown)))
@@ -77,6 +81,19 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
                 for path, data in files.items():
                     write_whole(path, data)
         return _report(image, found, there, list(files), controller)
+
+
+def _check_used(found: LogDirs) -> None:
+    """Check that there is something to export. Raises CannotMove, OSError."""
+    segments = [found.metadata / names.segment_name(base) for base in segments_of(found.metadata)]
+    is_empty = bool(segments) and not any(path.stat().st_size for path in segments)
+    inside = (name for home in found.paths for name in directories_in(home) if name != METADATA_DIRECTORY)
+    # Where there are partitions, metadata have been lost.
+    if is_empty and not any(map(names.is_live_partition, inside)):
+        raise CannotMove(
+            f"{found.home} has no topics, users or settings yet, so there is nothing to export: start Kafka "
+            "on an empty directory"
+        )
 
 
 def _complete(image: ClusterImage, found: LogDirs, there: Replicas) -> None:

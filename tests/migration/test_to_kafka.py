@@ -105,6 +105,17 @@ def test_what_is_refused(ours: KafkaDirectory) -> None:
     says(r"does not know \(127\)")
 
 
+def test_a_broker_that_was_never_used_has_nothing_to_export(ours: KafkaDirectory) -> None:
+    """Only where it has no partitions either: then metadata are lost."""
+    (ours.metadata / segment_name(0)).write_bytes(b"")
+    with pytest.raises(CannotMove, match="has no records: restore it from a copy"):
+        export([ours.path], WHERE, is_dry=False)
+    for number in (0, 1):
+        shutil.rmtree(ours.path / f"orders-{number}")
+    with pytest.raises(CannotMove, match="no topics, users or settings yet, so there is nothing to export"):
+        export([ours.path], WHERE, is_dry=False)
+
+
 def test_kafkas_own_directory_is_no_export(tmp_path: Path) -> None:
     KafkaDirectory(tmp_path).write()
     with pytest.raises(CannotMove, match="is Apache Kafka's already: start Kafka on it"):
