@@ -8,6 +8,7 @@ removed by the next start of mpbroker, and by the next export.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ def forget_exports(log_dirs: Sequence[str]) -> None:
     """Remove what exports left beside the metadata of a broker that goes on. Raises OSError."""
     for log_dir in log_dirs:
         directory = Path(log_dir) / METADATA_DIRECTORY
-        if directory.is_dir():
+        # False for a log directory that has failed meanwhile: the broker goes on without it.
+        if os.path.isdir(directory):  # noqa: PTH112
             for path in remove_snapshots(directory):
                 log.info("removed %s: the broker goes on after that export. Export again before a move", path)
