@@ -7,55 +7,34 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
 
 import msgspec
 
 from mpbroker.coordinator.metadata.durable import batches_of
-from mpbroker.log.format.names import LOG_SUFFIX, OFFSET_DIGITS, QUORUM_STATE, segment_name
+from mpbroker.log.format.names import LOG_SUFFIX, QUORUM_STATE, segment_name
 from mpbroker.log.io.strict_stat import is_there
 from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.migration.cluster_image import ClusterImage, ClusterRecord
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import ControlRecord, control_key
+from mpbroker.migration.snapshot_files import snapshots_of
 from mpbroker.protocol.metadata_records import read_frame
 from mpbroker.protocol.wire import Buffer, MalformedMessage
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch
 
-CHECKPOINT_SUFFIX: Final = ".checkpoint"
-_EPOCH_DIGITS: Final = 10
-_CHECKPOINT = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{_EPOCH_DIGITS}}})\.checkpoint")
 
-
-class SnapshotId(NamedTuple):
-    """The end of the records that a snapshot stands for, and the epoch of the last one."""
-
-    end: int
-    epoch: int
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.end:0{OFFSET_DIGITS}d}-{self.epoch:0{_EPOCH_DIGITS}d}{CHECKPOINT_SUFFIX}"
-
-
-def snapshots_of(directory: Path) -> list[SnapshotId]:
-    """List the whole snapshots in a metadata directory, the latest last. Raises OSError."""
-    found = (_CHECKPOINT.fullmatch(path.name) for path in directory.iterdir())
-    return sorted(SnapshotId(int(one[1]), int(one[2])) for one in found if one is not None)
-
-
-def read_image(directory: Path) -> ClusterImage:
+def read_image(directory: Path, *, is_log_whole: bool = False) -> ClusterImage:
     """Return what the metadata say at the end of the log.
 
-    Raises CannotMove if they cannot be read or understood, or are not all there, as of a copy that ended half
-    way; OSError.
+    `is_log_whole`: the log has all records, as mpbroker's has, and snapshots may be out of date.
+    Raises CannotMove if the metadata cannot be read or understood, or are not all there, as of a copy that
+    ended half way; OSError.
     """
     reading = _Reading()
-    snapshots = snapshots_of(directory)
+    snapshots = [] if is_log_whole else snapshots_of(directory)
     if snapshots:
         _read_snapshot(directory / snapshots[-1].file_name, reading)
         reading.image.next_offset, reading.image.epoch = snapshots[-1]

@@ -2,8 +2,9 @@
 
 Partitions, checkpoints, groups and transactions are in Kafka's formats already, and so are the records of the
 metadata log. What Kafka lacks is a snapshot that has feature levels and the quorum's only voter, and that
-says in which directory each partition lies. It is put beside the log, by one rename. Nothing else changes, so
-mpbroker goes on with the directories too, until Kafka has been started on them.
+says in which directory each partition lies. It is put beside the log, by one rename, and earlier
+ones are removed. Nothing else changes, so mpbroker goes on with the directories too, until Kafka has been
+started on them. Its next start removes the snapshot.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from typing import Final
 
 from msgspec import structs
 
-from mpbroker.log.directories.directory_layout import restricted_new_files
+from mpbroker.log.directories.directory_layout import directories_in, restricted_new_files
+from mpbroker.log.format import names
 from mpbroker.log.format.checkpoints import write_whole
+from mpbroker.log.format.names import METADATA_DIRECTORY
+from mpbroker.log.partition.partition_log import segments_of
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import Voter, bootstrap, snapshot
 from mpbroker.migration.log_dirs import LogDirs, Replicas, held, leader_epoch_in, replicas_in, strays_in
-from mpbroker.migration.metadata_log import SnapshotId, read_image
+from mpbroker.migration.metadata_log import read_image
 from mpbroker.migration.moved import Moved, counts
 from mpbroker.migration.ownership import read_ownership
+from mpbroker.migration.snapshot_files import SnapshotId, remove_snapshots
 from mpbroker.protocol.topic_names import GROUP_TOPIC, TRANSACTION_TOPIC
 
 BOOTSTRAP: Final = "bootstrap.checkpoint"
@@ -59,7 +64,8 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
     with held(paths, is_dry=is_dry) as found:
         if read_ownership(found.home).is_kafkas:
             raise CannotMove(f"{found.home} is Apache Kafka's already: start Kafka on it")
-        image = read_image(found.metadata)
+        _check_used(found)
+        image = read_image(found.metadata, is_log_whole=True)
         if image.unknown:
             types = ", ".join(map(str, sorted(image.unknown)))
             raise CannotMove(
@@ -70,10 +76,24 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
         _complete(image, found, there)
         files = _files(image, found, controller)
         if not is_dry:
+            remove_snapshots(found.metadata)
             with restricted_new_files():
                 for path, data in files.items():
                     write_whole(path, data)
         return _report(image, found, there, list(files), controller)
+
+
+def _check_used(found: LogDirs) -> None:
+    """Check that there is something to export. Raises CannotMove, OSError."""
+    segments = [found.metadata / names.segment_name(base) for base in segments_of(found.metadata)]
+    is_empty = bool(segments) and not any(path.stat().st_size for path in segments)
+    inside = (name for home in found.paths for name in directories_in(home) if name != METADATA_DIRECTORY)
+    # Where there are partitions, metadata have been lost.
+    if is_empty and not any(map(names.is_live_partition, inside)):
+        raise CannotMove(
+            f"{found.home} has no topics, users or settings yet, so there is nothing to export: start Kafka "
+            "on an empty directory"
+        )
 
 
 def _complete(image: ClusterImage, found: LogDirs, there: Replicas) -> None:

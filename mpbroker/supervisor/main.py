@@ -33,6 +33,7 @@ from mpbroker.log.directories.directory_layout import (
     restricted_new_files,
     warn_of_open_modes,
 )
+from mpbroker.migration.snapshot_files import forget_exports
 from mpbroker.security import audit_log, library
 from mpbroker.security.listener import ListenerSecurity, SecurityError, secure_listeners
 from mpbroker.supervisor import buffers, logs, otlp, progress, roles, runtime_dir, sockets
@@ -299,6 +300,8 @@ class Supervisor:
         tree.launch(coordinator)
         roles.prepare_workers()
         tree.await_serving(coordinator)
+        # Only now: the metadata are ours to the last record, and nobody has added to them.
+        forget_exports(self.config.log_dirs)
         self._begin_as_altered()
         gc.freeze()
         self._start_workers(tree)

@@ -63,7 +63,8 @@ class Broker:
     (`security.protocol`, `sasl.*`, `ssl.*`), for topics where the first listener is not a plain one.
 
     A broker never outlives the process that started it: when that has ended, even by SIGKILL, the broker
-    stops by itself and removes its temporary directories.
+    stops by itself and removes its temporary directories. Forks of that process use the broker as others do,
+    but neither end nor change it: a with statement or a fixture that they leave does nothing.
     """
 
     def __init__(
@@ -83,10 +84,12 @@ class Broker:
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._given_log_dir = Path(log_dir).absolute() if log_dir is not None else None
+        # The pid of who started it; 0 while it has no directories.
+        self._owner = 0
         # Only named here: the process that removes them in the end makes them.
         self._directory: Path | None = None  # of the data, unless `log_dir` was given
         self._memory: Path | None = None
-        # Not waited for before all of the group is killed: until then its pid and group are nobody else's.
+        # Not waited for by us before all of the group is killed.
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._notices: socket.socket | None = None
@@ -117,6 +120,7 @@ class Broker:
 
         After `kill` or `stop(keep=True)` it has the ports and the data that it had before.
         """
+        self._check_owner("start")
         if self._process is not None:
             raise BrokerFailed("the broker was started already")
         self._name_directories()
@@ -125,8 +129,7 @@ class Broker:
             self._await_ready()
         except BaseException as error:
             log = self.log_tail()
-            self._kill_processes()
-            self._remove_directories()
+            self._end()
             if isinstance(error, BrokerFailed):
                 raise BrokerFailed(f"{error}\n{log}") from None
             raise
@@ -135,33 +138,35 @@ class Broker:
     def stop(self, *, keep: bool = False) -> None:
         """Stop the broker as SIGTERM does, and remove its temporary directories unless `keep` is true.
 
-        Does nothing if it does not run. Raises BrokerFailed if it had ended by itself, or does not stop in
-        time; it is gone then, too.
+        Does nothing if it does not run, or in a fork of the process that started it. Raises BrokerFailed if
+        it had ended by itself, or does not stop in time; it is gone then, too.
         """
+        if self._is_inherited():
+            return
         failure = ""
         try:
             if self._process is not None:
-                os.kill(self._process.pid, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
                 if not _has_ended(self._pidfd, self.stop_timeout_s):
                     failure = f"the broker still runs {self.stop_timeout_s:g} s after SIGTERM; it was killed"
         finally:
-            code = self._kill_processes()
-            if code and not failure:
-                failure = f"the broker has ended {_how(code)}"
-            failure = f"{failure}\n{self.log_tail()}" if failure else ""
-            if not keep:
-                self._remove_directories()
+            code = self._end(keep=keep)
+        if code and not failure:
+            failure = f"the broker has ended {_how(code)}"
         if failure:
-            raise BrokerFailed(failure)
+            raise BrokerFailed(f"{failure}\n{self.log_tail()}")
 
     def kill(self) -> None:
         """End all processes of the broker by SIGKILL, as a crash does. `start` recovers what is on disk."""
+        self._check_owner("kill")
         if self._process is None:
             raise BrokerFailed("the broker does not run")
         self._kill_processes()
 
     def restart(self) -> None:
         """Stop the broker if it runs, and start it with the same ports and data. Raises BrokerFailed."""
+        self._check_owner("restart")
         self.stop(keep=True)
         self.start()
 
@@ -176,6 +181,17 @@ class Broker:
         if self._process is None:
             raise BrokerFailed("the broker does not run: start it, or use it in a with statement")
         return self._process.pid
+
+    def _is_inherited(self) -> bool:
+        """Return whether this process is a fork of the one that started the broker, and that ends it."""
+        return self._owner not in (0, os.getpid())
+
+    def _check_owner(self, call: str) -> None:
+        if self._is_inherited():
+            raise BrokerFailed(
+                f"{call}: process {self._owner} started the broker, and this one is a fork of it: "
+                f"{call} it there, or start another Broker here"
+            )
 
     # ---- where it is
 
@@ -256,12 +272,16 @@ class Broker:
         partitions: int = -1,
         config: Mapping[str, object] | None = None,
     ) -> Iterator[str]:
-        """Create a topic for a with statement, which gets its name; it is deleted at the end."""
-        made = self.create_topic(name, partitions, config)
+        """Create a topic for a with statement, which gets its name; it is deleted at the end.
+
+        Forks of the process that created it leave it alone.
+        """
+        made, owner = self.create_topic(name, partitions, config), os.getpid()
         try:
             yield made
         finally:
-            self.delete_topics([made], missing_ok=True)
+            if os.getpid() == owner:
+                self.delete_topics([made], missing_ok=True)
 
     # ---- faults
 
@@ -292,6 +312,7 @@ class Broker:
                 f"fault({api!r}) has no effect: give error='NOT_LEADER_OR_FOLLOWER' or another error code, "
                 "close=True, delay_ms=500, or a delay with one of the others"
             )
+        self._check_owner("fault")
         pid = self.pid  # it must run
         self._fault_number += 1
         assert self._memory is not None
@@ -316,7 +337,12 @@ class Broker:
         return fault
 
     def clear_faults(self, *faults: Fault) -> None:
-        """Take faults back, all if none are named. Raises BrokerFailed."""
+        """Take faults back, all if none are named. Raises BrokerFailed.
+
+        Does nothing in a fork of the process that started the broker.
+        """
+        if self._is_inherited():
+            return
         gone = [one for one in self._faults if not faults or one in faults]
         if gone:
             stay = [one for one in self._faults if one not in gone]
@@ -346,7 +372,7 @@ class Broker:
         order = {
             "owner": os.getpid(),
             "settings": self._all_settings(),
-            "own_directories": [str(self._memory), str(self._directory)],
+            "own_directories": [str(path) for path in (self._memory, self._directory) if path is not None],
         }
         notices = f"mpbroker-testing-{secrets.token_hex(16)}"
         self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -401,6 +427,17 @@ class Broker:
             raise BrokerFailed(f"the broker has written no mpbroker.json into {self.log_dir}")
         self._bound = pointer.listeners
 
+    def _end(self, *, keep: bool = False) -> int:
+        """Kill what still runs of it, and remove its directories unless `keep` is true.
+
+        Return the exit code of the supervisor.
+        """
+        try:
+            return self._kill_processes()
+        finally:
+            if not keep:
+                self._remove_directories()
+
     def _kill_processes(self) -> int:
         """Kill what still runs of it and wait until all has ended; return the exit code of the supervisor."""
         for fault in self._faults:
@@ -408,39 +445,40 @@ class Broker:
         self._faults = []
         code = 0
         if self._process is not None:
-            members = list(_open_members(self._process.pid)) if self._process.returncode is None else []
             try:
                 if self._process.returncode is None:
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                for pidfd in members:
-                    _has_ended(pidfd, None)
+                    _kill_group(self._process.pid, self._pidfd)
                 code = self._process.wait()
             finally:
-                for pidfd in (*members, self._pidfd):
-                    os.close(pidfd)
-            self._process, self._pidfd = None, -1
+                os.close(self._pidfd)
+                self._process, self._pidfd = None, -1
         if self._notices is not None:
             self._notices.close()
             self._notices = None
         return code
 
-    def _at_exit(self, owner: int) -> None:
+    def _at_exit(self) -> None:
         # A fork of the owner may leave by way of the same functions.
-        if os.getpid() == owner:
-            self._kill_processes()
-            self._remove_directories()
+        if not self._is_inherited():
+            self._end()
 
     def _name_directories(self) -> None:
         """Name directories, and make the file of the log, unless an earlier start has left them.
 
-        Whatever comes before `_remove_directories`, they go when this process ends.
+        Whatever comes before `_remove_directories`, they go when this process ends. Raises BrokerFailed.
         """
-        if self._directory is None or self._memory is None:
+        if self._memory is None:
             temporary = Path(tempfile.gettempdir())
-            sweep((temporary, MEMORY))
             name = new_name()
-            self._directory, self._memory = temporary / name, MEMORY / name
-            atexit.register(self._at_exit, os.getpid())
+            if self._given_log_dir is not None:
+                _check_setting("log_dir", self._given_log_dir)
+            else:
+                _check_setting("in the temporary directory (TMPDIR)", temporary / name)
+                self._directory = temporary / name
+            sweep((temporary, MEMORY))
+            self._memory = MEMORY / name
+            self._owner = os.getpid()
+            atexit.register(self._at_exit)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115
 
     def _remove_directories(self) -> None:
@@ -449,6 +487,7 @@ class Broker:
                 shutil.rmtree(directory, ignore_errors=True)
         self._directory = self._memory = None
         self._bound = {}
+        self._owner = 0
         atexit.unregister(self._at_exit)
 
 
@@ -456,8 +495,45 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _check_setting(what: str, path: Path) -> None:
+    """Check that `log.dirs`, which is a list, can name this directory and no other. Raises BrokerFailed."""
+    from mpbroker.config.broker import BROKER_KEYS
+
+    try:
+        text = os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        raise BrokerFailed(f"{what}: {str(path)!r} is not UTF-8: name another directory") from None
+    if BROKER_KEYS["log.dirs"].parse(text) != (text,):
+        raise BrokerFailed(
+            f"{what}: log.dirs cannot name {text!r}: name a directory without commas and without blanks "
+            "at the end"
+        )
+
+
 def _how(code: int) -> str:
     return f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+
+
+def _kill_group(leader: int, pidfd: int) -> None:
+    """Kill all processes of a group, and wait until those that are not its leader have ended.
+
+    `pidfd` is the leader's. Somebody else may have waited for it: the kernel, where SIGCHLD is ignored, or a
+    `waitpid(-1)`. The number is the group's as long as this has members, and then perhaps a stranger's.
+    """
+    try:
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        if Path(f"/proc/{leader}").exists():
+            return
+    members = list(_open_members(leader))
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+        for member in members:
+            _has_ended(member, None)
+    finally:
+        for member in members:
+            os.close(member)
 
 
 def _open_members(group: int) -> Iterator[int]:

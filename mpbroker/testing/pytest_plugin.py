@@ -7,6 +7,7 @@ is a session. Nothing is imported and nothing started before a test asks for it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -61,17 +62,20 @@ def mpbroker_topics(request: pytest.FixtureRequest, mpbroker_broker: Broker) -> 
     """
     from mpbroker.testing.names import unique_name
 
-    made: list[str] = []
+    # Each with the process that made it: a fork of the tests that ends by way of this fixture has others.
+    made: list[tuple[int, str]] = []
 
     def create(
         name: str | None = None, partitions: int = -1, config: Mapping[str, object] | None = None
     ) -> str:
-        made.append(mpbroker_broker.create_topic(name or unique_name(request.node.name), partitions, config))
-        return made[-1]
+        topic = mpbroker_broker.create_topic(name or unique_name(request.node.name), partitions, config)
+        made.append((os.getpid(), topic))
+        return topic
 
     yield create
-    if made and mpbroker_broker.is_running:
-        mpbroker_broker.delete_topics(made, missing_ok=True)
+    ours = [topic for pid, topic in made if pid == os.getpid()]
+    if ours and mpbroker_broker.is_running:
+        mpbroker_broker.delete_topics(ours, missing_ok=True)
 
 
 @pytest.fixture

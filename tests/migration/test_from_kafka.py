@@ -37,7 +37,8 @@ from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.exchange import exchange
 from mpbroker.migration.from_kafka import import_
 from mpbroker.migration.kraft_snapshot import Voter, snapshot
-from mpbroker.migration.metadata_log import SnapshotId, read_image
+from mpbroker.migration.metadata_log import read_image
+from mpbroker.migration.snapshot_files import SnapshotId
 from mpbroker.protocol.messages import (
     ConfigRecord,
     ProducerIdsRecord,

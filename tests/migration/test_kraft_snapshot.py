@@ -6,7 +6,8 @@ from pathlib import Path
 
 from mpbroker.log.format.names import segment_name
 from mpbroker.migration.kraft_snapshot import RECORDS_PER_BATCH, Voter, bootstrap, snapshot
-from mpbroker.migration.metadata_log import SnapshotId, read_image
+from mpbroker.migration.metadata_log import read_image
+from mpbroker.migration.snapshot_files import SnapshotId
 from mpbroker.protocol.messages import TopicRecord
 from tests.support.kafka_directory import encoded
 from tests.support.metadata_images import ALL, ID, image_of

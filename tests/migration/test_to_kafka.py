@@ -15,7 +15,8 @@ from mpbroker.log.format.checkpoints import read_epochs
 from mpbroker.log.format.names import CLEAN_SHUTDOWN, META_PROPERTIES, segment_name
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import import_
-from mpbroker.migration.metadata_log import read_image, snapshots_of
+from mpbroker.migration.metadata_log import read_image
+from mpbroker.migration.snapshot_files import snapshots_of
 from mpbroker.migration.to_kafka import BOOTSTRAP, FEATURES, export
 from mpbroker.protocol.messages import ConfigRecord, RemoveTopicRecord
 from mpbroker.protocol.uuids import uuid_bytes
@@ -63,9 +64,22 @@ def test_mpbroker_goes_on_and_is_exported_again(ours: KafkaDirectory) -> None:
     export([ours.path], WHERE, is_dry=False)
     refuse_foreign_metadata([str(ours.path)])
     append(ours, *encoded(ConfigRecord(2, "orders", "retention.ms", "6")))
+    end = read_image(ours.metadata).next_offset
     export([ours.path], WHERE, is_dry=False)
-    assert len(snapshots_of(ours.metadata)) == 2
+    assert snapshots_of(ours.metadata) == [(end, 0)]
     assert read_image(ours.metadata).configs == {(2, "orders"): {"retention.ms": "6"}}
+
+
+def test_a_snapshot_of_what_is_no_longer_there_is_not_believed(ours: KafkaDirectory) -> None:
+    """The metadata come from an older copy, and the snapshot of an export since stayed there."""
+    older = (ours.metadata / segment_name(0)).read_bytes()
+    end = read_image(ours.metadata).next_offset
+    append(ours, *encoded(ConfigRecord(2, "orders", "retention.ms", "6")))
+    export([ours.path], WHERE, is_dry=False)
+    (ours.metadata / segment_name(0)).write_bytes(older)
+    export([ours.path], WHERE, is_dry=False)
+    assert snapshots_of(ours.metadata) == [(end, 0)]
+    assert read_image(ours.metadata).configs == {(2, "orders"): {"retention.ms": "5"}}
 
 
 def test_a_dry_run_changes_nothing(ours: KafkaDirectory) -> None:
@@ -89,6 +103,17 @@ def test_what_is_refused(ours: KafkaDirectory) -> None:
     (ours.path / "orders-0.away-stray").rename(ours.path / "orders-0")
     append(ours, b"\x01\x7f\x00")
     says(r"does not know \(127\)")
+
+
+def test_a_broker_that_was_never_used_has_nothing_to_export(ours: KafkaDirectory) -> None:
+    """Only where it has no partitions either: then metadata are lost."""
+    (ours.metadata / segment_name(0)).write_bytes(b"")
+    with pytest.raises(CannotMove, match="has no records: restore it from a copy"):
+        export([ours.path], WHERE, is_dry=False)
+    for number in (0, 1):
+        shutil.rmtree(ours.path / f"orders-{number}")
+    with pytest.raises(CannotMove, match="no topics, users or settings yet, so there is nothing to export"):
+        export([ours.path], WHERE, is_dry=False)
 
 
 def test_kafkas_own_directory_is_no_export(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from mpbroker.ipc.pointer import read_pointer
-from mpbroker.testing.broker import MEMORY, Broker
+from mpbroker.testing.broker import MEMORY, Broker, _kill_group
 from mpbroker.testing.errors import BrokerFailed
 from tests.support.polling import PATIENCE_S, is_readable, until
 
@@ -36,6 +37,40 @@ broker = Broker().start()
 broker.kill()
 print(broker._memory, broker._directory, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+# A fork that leaves by way of its parent's with statements and exit functions.
+FORKING_OWNER = """
+import os, sys
+from mpbroker.testing import Broker, BrokerFailed
+with Broker() as broker, broker.topic() as topic, broker.fault("Heartbeat", delay_ms=1) as fault:
+    child = os.fork()
+    if child == 0:
+        calls = {name: getattr(broker, name) for name in ("start", "kill", "restart")}
+        calls["fault"] = lambda: broker.fault("Fetch", close=True)
+        for name, call in calls.items():
+            try:
+                call()
+            except BrokerFailed as error:
+                assert f"{name}: process {os.getppid()} started the broker" in str(error)
+            else:
+                os._exit(9)
+        assert broker.bootstrap_servers
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(broker.is_running, (broker.log_dir / f"{topic}-0").is_dir(), os.path.exists(fault.told.hits))
+    broker.kill()
+    broker.start()
+"""
+
+# One whose children are waited for by somebody else, who is told what to do before the broker ends.
+CARELESS_OWNER = """
+import os, signal, sys
+from mpbroker.testing import Broker
+{before}
+broker = Broker().start()
+print(broker._memory, broker._directory, flush=True)
+{end}
 """
 
 
@@ -164,6 +199,45 @@ def test_the_directory_of_the_data_is_no_setting() -> None:
         Broker({"log.dirs": "/tmp/x"})
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a,b", r"log\.dirs cannot name '.*/a,b': name a directory without commas"),
+        ("a ", r"log\.dirs cannot name '.*/a ': .* without blanks at the end"),
+        (os.fsdecode(b"\xff"), r"'.*/\\udcff' is not UTF-8: name another directory"),
+    ],
+    ids=["comma", "blank", "no UTF-8"],
+)
+def test_a_directory_that_no_setting_can_name_is_refused(name: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(BrokerFailed, match=f"^log_dir: {why}"):
+        Broker(log_dir=tmp_path / name).start()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a,b", os.fsdecode(b"\xff")], ids=["comma", "no UTF-8"])
+def test_a_temporary_directory_that_no_setting_can_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    with pytest.raises(BrokerFailed, match=r"^in the temporary directory \(TMPDIR\): "):
+        Broker().start()
+    with Broker(log_dir=tmp_path / "data"):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {name, "data"}
+    assert not list((tmp_path / name).iterdir())
+
+
+@pytest.mark.parametrize("name", [" a", "b ", "c #$'\"\\=é"])
+def test_names_that_are_odd_but_fine(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    with Broker() as broker:
+        assert broker.log_dir.is_relative_to(tmp_path / name)
+        assert (broker.log_dir / "mpbroker.json").exists()
+    assert not list((tmp_path / name).iterdir())
+
+
 def test_a_broker_that_died_fails_the_test() -> None:
     broker = Broker().start()
     memory = broker._memory
@@ -252,6 +326,42 @@ def test_the_next_start_removes_what_a_killed_owner_has_left() -> None:
     with Broker():
         assert not Path(memory).exists()
         assert not Path(directory).exists()
+
+
+def test_a_fork_leaves_the_broker_to_its_owner() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING_OWNER], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["7", "True", "True", "True"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "end"),
+    [
+        ("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "broker.stop()"),
+        ("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "broker.kill(); broker.restart(); sys.exit()"),
+        ("", "os.kill(broker.pid, signal.SIGKILL); os.waitpid(-1, 0); broker.stop()"),
+        ("", "os.kill(broker.pid, signal.SIGTERM); os.waitpid(-1, 0)"),
+    ],
+    ids=["ignored SIGCHLD", "ignored SIGCHLD and kill", "waitpid and stop", "waitpid and exit"],
+)
+def test_somebody_else_may_wait_for_it(before: str, end: str) -> None:
+    source = CARELESS_OWNER.format(before=before, end=end)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    for directory in done.stdout.split():
+        assert not Path(directory).exists()
+
+
+def test_a_group_of_the_same_number_is_not_killed() -> None:
+    ended = subprocess.Popen(["true"])
+    pidfd = os.pidfd_open(ended.pid)
+    ended.wait()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True) as stranger:
+        _kill_group(stranger.pid, pidfd)
+        assert stranger.stdin is not None
+        stranger.stdin.close()
+        assert stranger.wait() == 0, "by SIGKILL"
+    os.close(pidfd)
 
 
 def _group(leader: int) -> list[int]:

@@ -27,7 +27,6 @@ def _told(request, tmp_path_factory):
                 print(name, broker.pid, broker.bootstrap_servers, broker.log_dir, broker._memory, file=told)
 """
 TESTS = """
-import os, signal
 import pytest
 from mpbroker.testing import BrokerFailed
 
@@ -62,6 +61,20 @@ def test_a_broker_that_dies(mpbroker_own_broker):
     mpbroker_own_broker.kill()
     mpbroker_own_broker.start()
 """
+# pytest goes on in the fork, too: it says that the test has failed, and tears everything down.
+FORKING_TESTS = """
+import os, sys
+
+def test_that_forks(mpbroker_broker, mpbroker_own_broker, mpbroker_topic, mpbroker_fault):
+    fault = mpbroker_fault("Heartbeat", delay_ms=1)
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    os.waitpid(child, 0)
+    assert mpbroker_broker.is_running and mpbroker_own_broker.is_running
+    assert (mpbroker_broker.log_dir / f"{mpbroker_topic}-0").is_dir()
+    assert os.path.exists(fault.told.hits)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +84,22 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[list[str]]
     (directory / "pytest.ini").write_text("[pytest]\n")
     (directory / "conftest.py").write_text(CONFTEST)
     (directory / "test_them.py").write_text(TESTS)
+    output = run_pytest(directory, "-n2", "--strict-markers", "-rA")
+    return output, [line.split() for line in (directory / "told").read_text().splitlines()]
+
+
+def run_pytest(directory: Path, *arguments: str) -> str:
+    """Run pytest on the tests in a directory, as if none ran already; return what it prints."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n2", "-p", "no:cacheprovider", "--strict-markers", "-rA"],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         capture_output=True,
         text=True,
         cwd=directory,
         env=environment,
         check=False,
     )
-    return done.stdout + done.stderr, [line.split() for line in (directory / "told").read_text().splitlines()]
+    return done.stdout + done.stderr
 
 
 def test_the_fixtures_do_what_they_say(told: tuple[str, list[list[str]]]) -> None:
@@ -102,6 +121,14 @@ def test_nothing_is_left(told: tuple[str, list[list[str]]]) -> None:
         assert not Path(f"/proc/{pid}").exists()
         for directory in directories:
             assert not Path(directory).exists()
+
+
+def test_a_fork_that_leaves_through_fixtures_takes_nothing_along(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_them.py").write_text(FORKING_TESTS)
+    output = run_pytest(tmp_path, "-n0", "-q")
+    assert "1 failed in" in output, "the fork's report"
+    assert "1 passed in" in output, output
 
 
 def test_a_session_without_brokers_imports_none_of_it() -> None:

@@ -1,0 +1,63 @@
+"""Files of Kafka's snapshots beside metadata: `<offset>-<epoch>.checkpoint` (Kafka: Snapshots, KIP-630).
+
+An export makes one. mpbroker's log has all records from the beginning, so mpbroker needs none. Kafka begins
+with the latest snapshot and drops a log that ends before it, as one from a backup may. So a snapshot is
+removed by the next start of mpbroker, and by the next export.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mpbroker.log.format.checkpoints import fsync_directory
+from mpbroker.log.format.names import METADATA_DIRECTORY, OFFSET_DIGITS
+
+log = logging.getLogger(__name__)
+
+_EPOCH_DIGITS: Final = 10
+_SNAPSHOT = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{_EPOCH_DIGITS}}})\.checkpoint")
+
+
+class SnapshotId(NamedTuple):
+    """The end of the records that a snapshot stands for, and the epoch of the last one."""
+
+    end: int
+    epoch: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.end:0{OFFSET_DIGITS}d}-{self.epoch:0{_EPOCH_DIGITS}d}.checkpoint"
+
+
+def snapshots_of(directory: Path) -> list[SnapshotId]:
+    """List the whole snapshots in a metadata directory, the latest last. Raises OSError."""
+    found = (_SNAPSHOT.fullmatch(path.name) for path in directory.iterdir())
+    return sorted(SnapshotId(int(one[1]), int(one[2])) for one in found if one is not None)
+
+
+def remove_snapshots(directory: Path) -> list[Path]:
+    """Remove the snapshots in a metadata directory of mpbroker's, durably; return their paths.
+
+    Raises OSError.
+    """
+    paths = [directory / one.file_name for one in snapshots_of(directory)]
+    for path in paths:
+        path.unlink()
+    if paths:
+        fsync_directory(directory)
+    return paths
+
+
+def forget_exports(log_dirs: Sequence[str]) -> None:
+    """Remove what exports left beside the metadata of a broker that goes on. Raises OSError."""
+    for log_dir in log_dirs:
+        directory = Path(log_dir) / METADATA_DIRECTORY
+        # False for a log directory that has failed meanwhile: the broker goes on without it.
+        if os.path.isdir(directory):  # noqa: PTH112
+            for path in remove_snapshots(directory):
+                log.info("removed %s: the broker goes on after that export. Export again before a move", path)
