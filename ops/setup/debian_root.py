@@ -39,7 +39,7 @@ def require(tools: dict[str, str]) -> None:
 def make(
     directory: Path, packages: Sequence[str], *, architecture: str = "arm64", release: str = RELEASE
 ) -> Path:
-    """Make `root` in a directory of the packages and what they depend on. Return it; one that is there is kept."""
+    """Unpack the packages and what they depend on below `directory`. Return the root, which is kept."""
     root, wanted = directory / "root", directory / "packages"
     named = "\n".join([architecture, release, *packages])
     if wanted.exists() and wanted.read_text() == named:
