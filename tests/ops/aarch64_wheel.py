@@ -47,7 +47,7 @@ PYTHON = "/opt/env/bin/python"
 # Emulated, it takes ten times as long.
 HOUR_S = 3600
 
-pytestmark = pytest.mark.timeout(HOUR_S)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(HOUR_S)]
 
 
 @pytest.fixture(scope="module")
