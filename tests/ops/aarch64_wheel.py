@@ -39,6 +39,7 @@ LEFT_OUT = (
     "test_reset_gives_everything_back_and_makes_old_leases_stale",
     "test_pages_that_cannot_be_given_back_count_as_warm",
     "test_address_space_that_is_refused_is_named",
+    "test_out_of_memory_ends_the_process_instead_of_an_answer",
     "test_what_clients_sent_is_in_no_core_dump",
     "test_it_sees_what_psutil_sees",
     # It kills by a filter of system calls.
