@@ -64,7 +64,7 @@ dist-aarch64: setup ## dist/: the sdist, and a wheel for aarch64 beside the othe
 	$(SDIST)
 	$(BIN)/python -m ops.setup.cross dist/*.tar.gz
 
-test-aarch64: dist-aarch64 ## that wheel on an emulated processor: units, and a broker that is killed; half an hour
+test-aarch64: dist-aarch64 ## that wheel on an emulated processor: units, and a broker that is killed; up to an hour
 	$(BIN)/python -m pytest tests/ops/aarch64_wheel.py $(ARGS)
 
 # Of tests of franz-go. Without Go, or a registry, only they fail.
