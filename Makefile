@@ -24,10 +24,10 @@ LONG_ONLY := tests/spark/wheel_on_cluster.py tests/spark/sink_kills.py
 LISTENERS ?= PLAINTEXT://127.0.0.1:9092
 
 # Every target that help lists is a command, not a file.
-.PHONY: $(shell sed -nE 's/^([a-z-]+):.*## .*/\1/p' Makefile)
+.PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*## .*/\1/p' Makefile)
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
 
 setup: $(BUILT) $(JAR) $(FRANZ) ## .venv with everything in it, native modules, jar and programs of tests built in place
 
@@ -47,14 +47,25 @@ $(JAR): $(SYNCED) $(JAVA) ops/setup/jvm_reader.py
 	@$(BIN)/python -m ops.setup.jvm_reader
 	@touch $@
 
+SDIST := $(BIN)/uv build --sdist --no-build-isolation --python $(BIN)/python --out-dir dist -C=--global-option=--quiet
+
 # With the versions that uv.lock says; wheels are built from the sdist, which proves that it is whole.
 dist: setup ## dist/: the sdist, and from it a wheel for each CPython that is here, with the jar of the JVM reader
 	@rm -rf dist *.egg-info
-	$(BIN)/uv build --sdist --no-build-isolation --python $(BIN)/python --out-dir dist -C=--global-option=--quiet
+	$(SDIST)
 	$(BIN)/python -m ops.setup.wheels $(addprefix --python=,$(PYTHONS)) dist/*.tar.gz
 
 test-dist: dist ## a broker from each file of dist/, in environments of their own, and by the steps of the Containerfile; compiles once more
 	$(BIN)/python -m pytest tests/ops/dist_files.py tests/ops/container_files.py $(ARGS)
+
+# Other wheels stay, but for an sdist that may be of other sources.
+dist-aarch64: setup ## dist/: the sdist, and a wheel for aarch64 beside the others, cross compiled with packages of Debian's; root is not needed
+	@rm -rf dist/*.tar.gz dist/*_aarch64.whl *.egg-info
+	$(SDIST)
+	$(BIN)/python -m ops.setup.cross dist/*.tar.gz
+
+test-aarch64: dist-aarch64 ## that wheel on an emulated processor: units, and a broker that is killed; up to an hour
+	$(BIN)/python -m pytest tests/ops/aarch64_wheel.py $(ARGS)
 
 # Of tests of franz-go. Without Go, or a registry, only they fail.
 $(FRANZ): $(SYNCED) $(wildcard tests/real_clients/franz/*)

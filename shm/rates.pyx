@@ -125,7 +125,9 @@ cdef bint rates_record(RatesRef *rates, uint64_t key, int64_t value, int64_t now
         # Another writer has begun this sample.
         begin(oldest, start)
         newest = oldest
-    store_relaxed(&newest.value, newest.value + <uint64_t>value)
+    # Not before the sample's beginning, and its key, are visible: a reader that sees the value looks whether
+    # they have changed.
+    store_release(&newest.value, newest.value + <uint64_t>value)
     if <int64_t>newest.last_ms < now_ms:
         store_release(&newest.last_ms, <uint64_t>now_ms)
     return True

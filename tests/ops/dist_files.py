@@ -6,6 +6,7 @@ What they require comes from the registry, also what the sdist needs to be compi
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -23,14 +24,17 @@ from tests.ops.test_dist import NATIVE, try_out
 from tests.support.distributions import ROOT, outside, run
 
 DIST = ROOT / "dist"
-WHEELS = sorted(DIST.glob("*.whl"))
+# One for another processor has tests of its own (aarch64_wheel).
+WHEELS = sorted(DIST.glob(f"*_{platform.machine()}.whl"))
 # Of what a base install adds to an empty environment, bytecode apart, and of a wheel as it is downloaded.
 INSTALLED_BYTES_MAX = 40_000_000
 WHEEL_BYTES_MAX = 8_000_000
 # What a new environment of Python 3.11 has before anything is installed.
 OF_VENV = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence.pth")
+# Of glibc. The dynamic linker has what guards stacks on aarch64.
+LIBRARIES = ("libc.so.6", "ld-linux-aarch64.so.1")
 WHEEL = re.compile(
-    r"mpbroker-(?P<version>[^-]+)-cp3(?P<minor>\d+)-cp3\d+-manylinux_2_(?P<glibc>\d+)_x86_64\.whl"
+    r"mpbroker-(?P<version>[^-]+)-cp3(?P<minor>\d+)-cp3\d+-manylinux_2_(?P<glibc>\d+)_(?P<machine>\w+)\.whl"
 )
 # RHEL 9, Ubuntu 22.04, Debian 12: the first with OpenSSL 3 have it, or a newer one.
 GLIBC_MINOR_MAX = 34
@@ -52,15 +56,20 @@ def test_each_python_here_has_a_wheel() -> None:
 
 @pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: str(path.name))
 def test_a_wheel_is_small_and_has_no_debugging_information(wheel: Path, tmp_path: Path) -> None:
+    look_into(wheel, tmp_path)
+
+
+def look_into(wheel: Path, directory: Path) -> None:
+    """Look whether a wheel is small, and its modules are stripped and need little."""
     assert wheel.stat().st_size < WHEEL_BYTES_MAX
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-    modules = sorted(tmp_path.rglob("*.so*"))
+        archive.extractall(directory)
+    modules = sorted(directory.rglob("*.so*"))
     assert len(modules) == len(NATIVE), "there is a library besides the modules"
     for module in modules:
-        said = run(["readelf", "--sections", "--dynamic", "--wide", str(module)], tmp_path)
+        said = run(["readelf", "--sections", "--dynamic", "--wide", str(module)], directory)
         assert not re.search(r"\.debug_|\.symtab", said), module
-        assert set(re.findall(r"\(NEEDED\).*\[(.*)\]", said)) <= {"libc.so.6", *OUTSIDE}, module
+        assert set(re.findall(r"\(NEEDED\).*\[(.*)\]", said)) <= {*LIBRARIES, *OUTSIDE}, module
 
 
 @pytest.mark.parametrize("wheel", WHEELS, ids=lambda path: str(path.name))
