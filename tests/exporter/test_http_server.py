@@ -40,8 +40,16 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/fails":
         raise ValueError("it fails")
     body = b""
+    if scope["path"] == "/waits":
+        await asyncio.Event().wait()
+    if scope["path"] == "/stream":
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"line", "more_body": True})
+        await asyncio.Event().wait()
     if scope["path"] == "/big":
         body = b"x" * BIG
+    elif scope["path"] == "/asks-nothing":
+        body = b"answer"
     else:
         more = True
         while more:
@@ -170,16 +178,119 @@ def test_who_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     served(talk)
 
 
+def test_a_body_has_no_more_time_than_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.1)
+
+    async def talk(client: Client) -> None:
+        reader, writer = await client.open()
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        ended = asyncio.create_task(gone(reader))
+        async with asyncio.timeout(PATIENCE_S):
+            while not ended.done():
+                writer.write(b"z")
+                await asyncio.wait([ended], timeout=0.01)
+        assert ended.result()
+        writer.close()
+
+    served(talk)
+
+
+def test_a_body_that_nobody_wants_is_not_waited_for() -> None:
+    async def talk(client: Client) -> None:
+        started = asyncio.get_running_loop().time()
+        answer = await client.say(
+            b"POST /asks-nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz"
+        )
+        assert answer.endswith(b"answer")
+        assert b"connection: close" in answer.lower()
+        assert asyncio.get_running_loop().time() - started < http_server.REQUEST_TIMEOUT_S / 2
+
+    served(talk)
+
+
+def test_requests_without_a_body_follow_one_another_whether_it_is_asked_for_or_not() -> None:
+    async def talk(client: Client) -> None:
+        request = b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\n"
+        answer = await client.say(
+            request
+            + b"\r\n"
+            + request
+            + b"Content-Length: 0\r\n\r\n"
+            + request
+            + b"Connection: close\r\n\r\n"
+        )
+        assert answer.count(b"HTTP/1.1 200") == 3
+
+    served(talk)
+
+
+@pytest.mark.parametrize("before", [b"", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabcde"])
+def test_a_head_has_16_kib_also_if_it_comes_at_once(before: bytes) -> None:
+    async def talk(client: Client) -> None:
+        start, end = b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ", b"\r\n\r\n"
+        most = start + b"y" * (http_server.HEAD_BYTES_MAX - len(start + end)) + end
+        assert (await client.say(before + most)).endswith(b"answer")
+        assert b"HTTP/1.1 431" in await client.say(before + most[:-4] + b"y" + end)
+
+    served(talk)
+
+
+def test_an_answer_that_does_not_come_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.05)
+
+    async def talk(client: Client) -> None:
+        assert (await client.say(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 503")
+
+    served(talk)
+
+
+async def slow_reader(client: Client, request: bytes) -> socket.socket:
+    """Return a connection with little room for what it gets, which has sent a request."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, client.place)
+    await loop.sock_sendall(sock, request)
+    return sock
+
+
+def test_who_takes_his_answer_in_too_small_pieces_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.3)
+
+    async def talk(client: Client) -> None:
+        with await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n") as sock:
+            taken = 0
+            async with asyncio.timeout(PATIENCE_S):
+                while client.server._connections or not taken:
+                    taken += len(await asyncio.get_running_loop().sock_recv(sock, 1024))
+                    await asyncio.sleep(0.001)
+            assert 0 < taken < BIG
+
+    served(talk)
+
+
+def test_a_stream_lasts_longer_than_an_answer_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.05)
+
+    async def talk(client: Client) -> None:
+        _, writer = await client.open()
+        writer.write(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        asked = asyncio.create_task(client.say(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n"))
+        while not any(one.streams for one in client.server._connections):
+            await asyncio.sleep(0)
+        assert (await asked).startswith(b"HTTP/1.1 503")  # so that time is over
+        assert [one.streams for one in client.server._connections] == [True]
+        writer.close()
+
+    served(talk)
+
+
 def test_who_does_not_read_is_closed_and_little_is_kept_for_him(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "SEND_TIMEOUT_S", 0.05)
 
     async def talk(client: Client) -> None:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(sock, client.place)
-        await loop.sock_sendall(sock, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+        sock = await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
         while not client.server._connections:
             await asyncio.sleep(0)
         (connection,) = client.server._connections
@@ -202,6 +313,30 @@ def test_of_too_many_connections_the_idle_ones_go() -> None:
         assert (await client.say(b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
         assert len(client.server._connections) <= CONNECTIONS_MAX
         for _, writer in others:
+            writer.close()
+
+    served(talk)
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz", b"GET /waits HTTP/1.0\r\n\r\n"],
+)
+def test_a_newcomer_gets_in_when_all_others_are_being_answered(request_head: bytes) -> None:
+    async def talk(client: Client) -> None:
+        stream = await client.open()
+        stream[1].write(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        await stream[0].readuntil(b"line")
+        others = [await client.open() for _ in range(CONNECTIONS_MAX - 1)]
+        for _, writer in others:
+            writer.write(request_head)
+        connections = client.server._connections
+        while not (len(connections) == CONNECTIONS_MAX and all(one.answers for one in connections)):
+            await asyncio.sleep(0)
+        assert (await client.say(b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert await gone(others[0][0])
+        assert next(iter(connections)).streams, "a stream is the last to go"
+        for _, writer in (stream, *others):
             writer.close()
 
     served(talk)
