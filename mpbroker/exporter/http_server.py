@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import email.utils
 import logging
+import math
 import socket
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -37,9 +38,19 @@ IDLE_TIMEOUT_S = 75.0
 # A client has to take each piece of an answer in this time, and all of it in that, from its request on.
 SEND_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
+# A client that has closed its side may have gone; what is answered in this time it still gets.
+HALF_CLOSED_S = 1.0
 # What a client still sends is read for so long before its connection is closed.
 LINGER_S = 1.0
 PIECE_BYTES = 64 << 10
+# A client that is gone without a word, such as a sleeping laptop, is noticed after 30 s, whether we send it
+# anything or not. Connections have these options from the socket that listens.
+NOTICES_GONE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+)
 
 log = logging.getLogger("mpbroker.exporter")
 
@@ -64,8 +75,10 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(
-            self._connected, sock=self._sock, limit=PIECE_BYTES, backlog=CONNECTIONS_MAX
+        for level, option, value in NOTICES_GONE:
+            self._sock.setsockopt(level, option, value)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: _Protocol(self), sock=self._sock, backlog=CONNECTIONS_MAX
         )
 
     async def stop(self, grace_s: float) -> None:
@@ -76,22 +89,26 @@ class HttpServer:
             connection.leave()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
+        for connection in self._connections:
+            connection.abort()
         for task in self._tasks:
             task.cancel()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Connection:
+        """Serve a connection that was accepted."""
         connection = _Connection(self.application, reader, writer)
         if len(self._connections) >= CONNECTIONS_MAX:
             self._make_room()
         self._connections[connection] = None
+        task = asyncio.get_running_loop().create_task(connection.serve())
         self._tasks.add(task)
-        try:
-            await connection.serve()
-        finally:
+
+        def ended(_: object) -> None:
             self._connections.pop(connection, None)
             self._tasks.discard(task)
+
+        task.add_done_callback(ended)
+        return connection
 
     def _make_room(self) -> None:
         """End a connection for a newcomer, who may be a probe of health: it always gets in.
@@ -102,6 +119,34 @@ class HttpServer:
         leaving = min(self._connections, key=lambda one: (one.answers, one.streams))
         del self._connections[leaving]
         leaving.abort()
+
+
+class _Protocol(asyncio.StreamReaderProtocol):
+    """Tells a connection that its client has closed it, also while nobody reads."""
+
+    def __init__(self, server: HttpServer) -> None:
+        # A reader keeps so much, twice, of what comes during an answer.
+        self._reader = asyncio.StreamReader(HEAD_BYTES_MAX)
+        super().__init__(self._reader)
+        self._server = server
+        self._connection: _Connection | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        writer = asyncio.StreamWriter(transport, self, self._reader, asyncio.get_running_loop())
+        self._connection = self._server.connected(self._reader, writer)
+
+    def eof_received(self) -> bool | None:
+        if self._connection is not None:
+            self._connection.client_has_closed(HALF_CLOSED_S)
+        return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._connection is not None:
+            self._connection.client_has_closed(0)
+            self._connection = None
+        super().connection_lost(exc)
 
 
 class _Connection:
@@ -120,7 +165,9 @@ class _Connection:
         self._sent_status = False
         self._body_bytes = 0
         self._request_deadline = 0.0
-        self._limit = asyncio.timeout(None)  # of the answer under way
+        self._limit: asyncio.Timeout | None = None  # of the answer under way
+        # The event loop's time after which nobody takes an answer any more.
+        self._client_gone_at = math.inf
         writer.transport.set_write_buffer_limits(high=PIECE_BYTES)
 
     def abort(self) -> None:
@@ -132,12 +179,22 @@ class _Connection:
         if not self.answers:
             self.abort()
 
+    def client_has_closed(self, patience_s: float) -> None:
+        """End the answer under way, and those behind it, after this time."""
+        self._client_gone_at = min(asyncio.get_running_loop().time() + patience_s, self._client_gone_at)
+        if self._limit is not None and not self._limit.expired():
+            until = self._limit.when()
+            self._limit.reschedule(min(self._client_gone_at, math.inf if until is None else until))
+
     async def serve(self) -> None:
         try:
             goes_on = await self._serve_one()
             while goes_on:
                 await self._await_request()
                 goes_on = await self._serve_one()
+            # The last of an answer is bounded too; it would not be behind a close.
+            self._writer.transport.set_write_buffer_limits(high=0)
+            await self._drain()
         except ClientGone:
             self.abort()  # also what is left of an answer that nobody takes
         finally:
@@ -182,18 +239,23 @@ class _Connection:
         return True
 
     async def _answer(self, request: h11.Request) -> None:
-        """Have the application answer in time, unless with a stream."""
-        self._limit = asyncio.timeout(ANSWER_TIMEOUT_S)
+        """Have the application answer in time, and as long as the client is there. Raises ClientGone."""
+        until = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
+        self._limit = limit = asyncio.timeout_at(min(until, self._client_gone_at))
         try:
-            async with self._limit:
+            async with limit:
                 await self._application(self._scope(request), self._receive, self._send)
         except TimeoutError:
-            if not self._limit.expired():
+            if not limit.expired():
                 raise
+            if self._client_gone_at < math.inf:
+                raise ClientGone from None
             await self._refuse(503, f"this takes longer than {ANSWER_TIMEOUT_S:.0f} s: ask for less")
         else:
             if self._http.our_state is h11.SEND_BODY or not self._sent_status:
                 raise RuntimeError("the application has not ended its answer")
+        finally:
+            self._limit = None
 
     def _scope(self, request: h11.Request) -> Scope:
         path, _, query = request.target.partition(b"?")
@@ -276,11 +338,16 @@ class _Connection:
         The application bounds how many there are.
         """
         self.streams = True
-        self._limit.reschedule(None)
+        if self._limit is not None and self._client_gone_at == math.inf:
+            self._limit.reschedule(None)
 
     async def _write(self, data: bytes) -> None:
         """Write, and wait until there is room for more. Raises ClientGone."""
         self._writer.write(data)
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Wait until the client has taken enough of what was written. Raises ClientGone."""
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await self._writer.drain()

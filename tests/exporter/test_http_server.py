@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -42,12 +43,17 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     body = b""
     if scope["path"] == "/waits":
         await asyncio.Event().wait()
+    if scope["path"] == "/turns":
+        for _ in range(20):
+            await asyncio.sleep(0.001)
     if scope["path"] == "/stream":
         await send({"type": "http.response.start", "status": 200})
         await send({"type": "http.response.body", "body": b"line", "more_body": True})
         await asyncio.Event().wait()
     if scope["path"] == "/big":
         body = b"x" * BIG
+    elif scope["path"] == "/last":
+        body = b"x" * (http_server.PIECE_BYTES - 1)
     elif scope["path"] == "/asks-nothing":
         body = b"answer"
     else:
@@ -70,7 +76,11 @@ async def gone(reader: asyncio.StreamReader) -> bool:
 
 
 def served(talk: Talk) -> None:
+    """Talk to a server, in whose event loop no callback fails."""
+    failures: list[dict[str, object]] = []
+
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
         sock = socket.create_server(("127.0.0.1", 0), backlog=2 * CONNECTIONS_MAX)
         place = sock.getsockname()
         server = HttpServer(echo, sock)
@@ -81,6 +91,7 @@ def served(talk: Talk) -> None:
             await server.stop(0)
 
     asyncio.run(main())
+    assert failures == []
 
 
 def test_requests_follow_one_another_on_a_connection() -> None:
@@ -282,6 +293,119 @@ def test_a_stream_lasts_longer_than_an_answer_may(monkeypatch: pytest.MonkeyPatc
         assert (await asked).startswith(b"HTTP/1.1 503")  # so that time is over
         assert [one.streams for one in client.server._connections] == [True]
         writer.close()
+
+    served(talk)
+
+
+async def until_answered(client: Client) -> http_server._Connection:
+    """Return the connection whose request is being answered."""
+    while True:
+        for connection in client.server._connections:
+            if connection.answers:
+                return connection
+        await asyncio.sleep(0)
+
+
+async def until_nobody_is_there(client: Client) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while client.server._connections:
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("path", ["/waits", "/stream"])
+@pytest.mark.parametrize("ahead", [b"", b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n" * 100])
+def test_nothing_goes_on_for_a_client_that_has_closed(
+    monkeypatch: pytest.MonkeyPatch, path: str, ahead: bytes
+) -> None:
+    monkeypatch.setattr(http_server, "HALF_CLOSED_S", 0.05)
+
+    async def talk(client: Client) -> None:
+        _, writer = await client.open()
+        writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode() + ahead)
+        await until_answered(client)
+        writer.close()
+        await until_nobody_is_there(client)
+
+    served(talk)
+
+
+def test_a_connection_that_is_reset_ends_its_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HALF_CLOSED_S", 2 * PATIENCE_S)
+
+    async def talk(client: Client) -> None:
+        _, writer = await client.open()
+        writer.write(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until_answered(client)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+        await until_nobody_is_there(client)
+
+    served(talk)
+
+
+def test_who_has_closed_only_his_side_gets_what_is_answered_soon() -> None:
+    async def talk(client: Client) -> None:
+        reader, writer = await client.open()
+        writer.write(b"GET /turns HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        writer.write_eof()
+        assert (await reader.read()).count(b"HTTP/1.1 200") == 2
+        writer.close()
+
+    served(talk)
+
+
+def test_what_comes_during_an_answer_is_kept() -> None:
+    async def talk(client: Client) -> None:
+        reader, writer = await client.open()
+        writer.write(b"GET /turns HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until_answered(client)
+        body = b"z" * http_server.BODY_BYTES_MAX
+        writer.write(
+            b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
+        writer.write(body)
+        assert (await reader.read()).endswith(body)
+        writer.close()
+
+    served(talk)
+
+
+def test_a_client_that_is_gone_without_a_word_is_noticed() -> None:
+    async def talk(client: Client) -> None:
+        _, writer = await client.open()
+        writer.write(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
+        sock = (await until_answered(client))._writer.get_extra_info("socket")
+        for level, option, value in http_server.NOTICES_GONE:
+            assert sock.getsockopt(level, option) == value
+        writer.close()
+
+    served(talk)
+
+
+def test_a_stop_does_not_wait_for_who_does_not_read() -> None:
+    async def talk(client: Client) -> None:
+        with await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n"):
+            await until_answered(client)
+            await client.server.stop(0)
+            await until_nobody_is_there(client)
+
+    served(talk)
+
+
+def test_who_does_not_take_the_last_of_his_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "SEND_TIMEOUT_S", 0.05)
+
+    async def talk(client: Client) -> None:
+        # Less than makes an application wait, and more than the kernel takes.
+        client.server._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        connection_close = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        with await slow_reader(client, connection_close):
+            connection = await until_answered(client)
+            while connection.answers:
+                await asyncio.sleep(0)
+            assert connection._writer.transport.get_write_buffer_size() > 0
+            await until_nobody_is_there(client)
 
     served(talk)
 
