@@ -35,7 +35,7 @@ BODY_BYTES_MAX = 1 << 20
 REQUEST_TIMEOUT_S = 10.0
 # The next request of a connection that is kept, which scrapers send once a minute or more often.
 IDLE_TIMEOUT_S = 75.0
-# A client has to take each piece of an answer in this time, and all of it in that, from its request on.
+# A client has to take each piece of an answer in the first time, and all of it in the second.
 SEND_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 60.0
 # A client that has closed its side may have gone; what is answered in this time it still gets.
@@ -192,7 +192,7 @@ class _Connection:
             while goes_on:
                 await self._await_request()
                 goes_on = await self._serve_one()
-            # The last of an answer is bounded too; it would not be behind a close.
+            # Behind a close nothing bounds how long a client takes the rest of its answer.
             self._writer.transport.set_write_buffer_limits(high=0)
             await self._drain()
         except ClientGone:
