@@ -252,9 +252,17 @@ class Console:
         return await self._read(query.one_record(record_view.WHOLE_BYTES))
 
     async def _read(self, wanted: records.Wanted) -> dict[str, Any]:
-        # One batch may have a hundred megabytes.
-        async with self._reads:
-            return await self._ask(lambda client: records.read(client, wanted))
+        # One batch may have a hundred megabytes. Reading goes on for a client that has gone, and counts.
+        await self._reads.acquire()
+        reading = asyncio.ensure_future(self._ask(lambda client: records.read(client, wanted)))
+
+        def ended(done: asyncio.Future[dict[str, Any]]) -> None:
+            self._reads.release()
+            if not done.cancelled():
+                done.exception()  # whoever asked may be gone
+
+        reading.add_done_callback(ended)
+        return await asyncio.shield(reading)
 
     async def _settings(self, _query: Query) -> list[dict[str, Any]]:
         return settings_view.rows(self._context.config)

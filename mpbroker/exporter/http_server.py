@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import email.utils
 import logging
+import math
 import socket
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -30,13 +31,26 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 CONNECTIONS_MAX = 64
 HEAD_BYTES_MAX = 16 << 10
 BODY_BYTES_MAX = 1 << 20
-# A request has to be whole this long after its connection was opened or answered last.
+# A request, with its body, has to be whole this long after its connection was opened or its first byte came.
 REQUEST_TIMEOUT_S = 10.0
 # The next request of a connection that is kept, which scrapers send once a minute or more often.
 IDLE_TIMEOUT_S = 75.0
-# A client has to take each piece of an answer in this time.
+# A client has to take each piece of an answer in the first time, and all of it in the second.
 SEND_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 60.0
+# A client that has closed its side may have gone; what is answered in this time it still gets.
+HALF_CLOSED_S = 1.0
+# What a client still sends is read for so long before its connection is closed.
+LINGER_S = 1.0
 PIECE_BYTES = 64 << 10
+# A client that is gone without a word, such as a sleeping laptop, is noticed after 30 s, whether we send it
+# anything or not. Connections have these options from the socket that listens.
+NOTICES_GONE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+)
 
 log = logging.getLogger("mpbroker.exporter")
 
@@ -55,14 +69,16 @@ class HttpServer:
     def __init__(self, application: Application, sock: socket.socket) -> None:
         self.application = application
         self._sock = sock
-        # Connections by age; when there are too many, those that wait for their client go first.
+        # Connections by age.
         self._connections: dict[_Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(
-            self._connected, sock=self._sock, limit=PIECE_BYTES, backlog=CONNECTIONS_MAX
+        for level, option, value in NOTICES_GONE:
+            self._sock.setsockopt(level, option, value)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: _Protocol(self), sock=self._sock, backlog=CONNECTIONS_MAX
         )
 
     async def stop(self, grace_s: float) -> None:
@@ -73,24 +89,64 @@ class HttpServer:
             connection.leave()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
+        for connection in self._connections:
+            connection.abort()
         for task in self._tasks:
             task.cancel()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Connection:
+        """Serve a connection that was accepted."""
         connection = _Connection(self.application, reader, writer)
+        if len(self._connections) >= CONNECTIONS_MAX:
+            self._make_room()
         self._connections[connection] = None
+        task = asyncio.get_running_loop().create_task(connection.serve())
         self._tasks.add(task)
-        if len(self._connections) > CONNECTIONS_MAX:
-            waiting = (one for one in self._connections if not one.answers)
-            # Who scrapes is done in a moment: the oldest connection is one that dawdles.
-            next(waiting, next(iter(self._connections))).abort()
-        try:
-            await connection.serve()
-        finally:
+
+        def ended(_: object) -> None:
             self._connections.pop(connection, None)
             self._tasks.discard(task)
+
+        task.add_done_callback(ended)
+        return connection
+
+    def _make_room(self) -> None:
+        """End a connection for a newcomer, who may be a probe of health: it always gets in.
+
+        The oldest one that waits for its client goes first, then the oldest with an answer under way, since
+        what is answered is done in a moment, and then the oldest stream.
+        """
+        leaving = min(self._connections, key=lambda one: (one.answers, one.streams))
+        del self._connections[leaving]
+        leaving.abort()
+
+
+class _Protocol(asyncio.StreamReaderProtocol):
+    """Tells a connection that its client has closed it, also while nobody reads."""
+
+    def __init__(self, server: HttpServer) -> None:
+        # A reader keeps so much, twice, of what comes during an answer.
+        self._reader = asyncio.StreamReader(HEAD_BYTES_MAX)
+        super().__init__(self._reader)
+        self._server = server
+        self._connection: _Connection | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        writer = asyncio.StreamWriter(transport, self, self._reader, asyncio.get_running_loop())
+        self._connection = self._server.connected(self._reader, writer)
+
+    def eof_received(self) -> bool | None:
+        if self._connection is not None:
+            self._connection.client_has_closed(HALF_CLOSED_S)
+        return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._connection is not None:
+            self._connection.client_has_closed(0)
+            self._connection = None
+        super().connection_lost(exc)
 
 
 class _Connection:
@@ -100,13 +156,18 @@ class _Connection:
         self, application: Application, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.answers = False  # a request is being answered
+        self.streams = False  # by a stream
         self._application = application
         self._reader = reader
         self._writer = writer
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX - 1)
         self._leaves = False
         self._sent_status = False
         self._body_bytes = 0
+        self._request_deadline = 0.0
+        self._limit: asyncio.Timeout | None = None  # of the answer under way
+        # The event loop's time after which nobody takes an answer any more.
+        self._client_gone_at = math.inf
         writer.transport.set_write_buffer_limits(high=PIECE_BYTES)
 
     def abort(self) -> None:
@@ -118,49 +179,83 @@ class _Connection:
         if not self.answers:
             self.abort()
 
+    def client_has_closed(self, patience_s: float) -> None:
+        """End the answer under way, and those behind it, after this time."""
+        self._client_gone_at = min(asyncio.get_running_loop().time() + patience_s, self._client_gone_at)
+        if self._limit is not None and not self._limit.expired():
+            until = self._limit.when()
+            self._limit.reschedule(min(self._client_gone_at, math.inf if until is None else until))
+
     async def serve(self) -> None:
-        timeout_s = REQUEST_TIMEOUT_S
         try:
-            while await self._serve_one(timeout_s):
-                timeout_s = IDLE_TIMEOUT_S
-        except (ClientGone, OSError, TimeoutError):
+            goes_on = await self._serve_one()
+            while goes_on:
+                await self._await_request()
+                goes_on = await self._serve_one()
+            # Behind a close nothing bounds how long a client takes the rest of its answer.
+            self._writer.transport.set_write_buffer_limits(high=0)
+            await self._drain()
+        except ClientGone:
             self.abort()  # also what is left of an answer that nobody takes
         finally:
             self._writer.close()
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
 
-    async def _serve_one(self, timeout_s: float) -> bool:
-        """Serve the next request. Return whether another one may follow."""
+    async def _await_request(self) -> None:
+        """Wait for the first bytes of the next request, unless they are there. Raises ClientGone."""
+        if self._http.trailing_data == (b"", False):
+            await self._read(time.monotonic() + IDLE_TIMEOUT_S)
+
+    async def _serve_one(self) -> bool:
+        """Serve the next request. Return whether another one may follow. Raises ClientGone."""
         self._sent_status, self._body_bytes = False, 0
+        self._request_deadline = time.monotonic() + REQUEST_TIMEOUT_S
         try:
-            event = await self._next_event(time.monotonic() + timeout_s)
+            event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return False
             self.answers = True
             _check(event)
-            await self._application(self._scope(event), self._receive, self._send)
-            if self._http.our_state is h11.SEND_BODY or not self._sent_status:
-                raise RuntimeError("the application has not ended its answer")
-            await self._skip_body()
+            if not _has_body(event):
+                self._http.next_event()  # its end
+            await self._answer(event)
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint, str(error))
-            return False
         except TooLarge:
             await self._refuse(413, f"a request has {BODY_BYTES_MAX} bytes at most")
-            return False
-        except (ClientGone, OSError, TimeoutError):
+        except ClientGone:
             raise
         except Exception:
             log.exception("an HTTP request fails")
             await self._refuse(500, "the request fails; the broker's log says why")
-            return False
         finally:
-            self.answers = False
+            self.answers = self.streams = False
+        if self._http.their_state in (h11.SEND_BODY, h11.ERROR):
+            await self._linger()
         if self._leaves or self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
         return True
+
+    async def _answer(self, request: h11.Request) -> None:
+        """Have the application answer in time, and as long as the client is there. Raises ClientGone."""
+        until = asyncio.get_running_loop().time() + ANSWER_TIMEOUT_S
+        self._limit = limit = asyncio.timeout_at(min(until, self._client_gone_at))
+        try:
+            async with limit:
+                await self._application(self._scope(request), self._receive, self._send)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if self._client_gone_at < math.inf:
+                raise ClientGone from None
+            await self._refuse(503, f"this takes longer than {ANSWER_TIMEOUT_S:.0f} s: ask for less")
+        else:
+            if self._http.our_state is h11.SEND_BODY or not self._sent_status:
+                raise RuntimeError("the application has not ended its answer")
+        finally:
+            self._limit = None
 
     def _scope(self, request: h11.Request) -> Scope:
         path, _, query = request.target.partition(b"?")
@@ -180,21 +275,30 @@ class _Connection:
             "server": here[:2] if here else None,
         }
 
-    async def _next_event(self, deadline: float) -> object:
-        """Return h11's next event. Raises TimeoutError, h11.RemoteProtocolError."""
+    async def _next_event(self) -> object:
+        """Return h11's next event. Raises ClientGone, h11.RemoteProtocolError."""
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[])
                 await self._write(self._http.send(go_on) or b"")
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + deadline - time.monotonic()):
-                self._http.receive_data(await self._reader.read(PIECE_BYTES))
+            await self._read(self._request_deadline)
         return event
+
+    async def _read(self, deadline: float) -> None:
+        """Read more of a request. Raises ClientGone."""
+        # h11 bounds a head only while it is not whole: it never has more bytes than a head may have.
+        room = HEAD_BYTES_MAX - len(self._http.trailing_data[0])
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                self._http.receive_data(await self._reader.read(room))
+        except (OSError, TimeoutError) as error:
+            raise ClientGone from error
 
     async def _receive(self) -> Message:
         """Give the application the next part of the body. (ASGI: http.request, http.disconnect.)"""
         if self._http.their_state is not h11.SEND_BODY and self._http.their_state is not h11.IDLE:
             return {"type": "http.request", "body": b"", "more_body": False}
-        event = await self._next_event(time.monotonic() + REQUEST_TIMEOUT_S)
+        event = await self._next_event()
         if isinstance(event, h11.Data):
             self._body_bytes += len(event.data)
             if self._body_bytes > BODY_BYTES_MAX:
@@ -204,16 +308,12 @@ class _Connection:
             return {"type": "http.disconnect"}
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    async def _skip_body(self) -> None:
-        while self._http.their_state is h11.SEND_BODY:
-            if (await self._receive())["type"] == "http.disconnect":
-                raise ClientGone
-
     async def _send(self, message: Message) -> None:
         """Take a part of the answer from the application. (ASGI: http.response.start, http.response.body.)"""
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", ()), (b"date", email.utils.formatdate(usegmt=True).encode())]
-            if self._leaves:
+            # A body that nobody wants is not waited for.
+            if self._leaves or self._http.their_state is h11.SEND_BODY:
                 headers.append((b"connection", b"close"))
             status = message["status"]
             response = h11.Response(
@@ -221,6 +321,8 @@ class _Connection:
             )
             self._sent_status = True
             await self._write(self._http.send(response) or b"")
+            if not any(name.lower() == b"content-length" for name, _ in headers):
+                self._begin_stream()
             return
         body = message.get("body", b"")
         for at in range(0, len(body), PIECE_BYTES):
@@ -230,9 +332,22 @@ class _Connection:
         if not message.get("more_body", False):
             await self._write(self._http.send(h11.EndOfMessage()) or b"")
 
+    def _begin_stream(self) -> None:
+        """Let an answer of no given length last as long as its client takes it.
+
+        The application bounds how many there are.
+        """
+        self.streams = True
+        if self._limit is not None and self._client_gone_at == math.inf:
+            self._limit.reschedule(None)
+
     async def _write(self, data: bytes) -> None:
         """Write, and wait until there is room for more. Raises ClientGone."""
         self._writer.write(data)
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Wait until the client has taken enough of what was written. Raises ClientGone."""
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await self._writer.drain()
@@ -256,10 +371,12 @@ class _Connection:
             }
         )
         await self._send({"type": "http.response.body", "body": body})
-        # Take what the client is still sending, for a moment: closing at once would reset its answer away.
-        self._writer.write_eof()
+
+    async def _linger(self) -> None:
+        """Take what the client is still sending, for a moment: else a close would reset its answer away."""
         with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(1.0):
+            self._writer.write_eof()
+            async with asyncio.timeout(LINGER_S):
                 left = BODY_BYTES_MAX
                 while left > 0 and (piece := await self._reader.read(PIECE_BYTES)):
                     left -= len(piece)
@@ -274,3 +391,8 @@ def _check(request: h11.Request) -> None:
         raise h11.RemoteProtocolError("only HTTP/1.0 and HTTP/1.1", error_status_hint=505)
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
         raise h11.RemoteProtocolError("either Content-Length or Transfer-Encoding", error_status_hint=400)
+
+
+def _has_body(request: h11.Request) -> bool:
+    framing = (b"content-length", b"transfer-encoding")
+    return any(name in framing and value != b"0" for name, value in request.headers)

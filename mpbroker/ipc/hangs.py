@@ -5,12 +5,13 @@ machine that slept, must not make everybody else look dead (Kafka has no counter
 thread). The supervisor judges its children this way, and a log process the workers of its recovery.
 
 alive     its turn counter moves; every loop turns at least once in a tick
-works     it has announced a heavy request, or recovers, and uses the CPU: counts as alive, the request up to
-          `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, recovery for as long as it takes
+works     it has announced a heavy request, recovers, or is the exporter, and uses the CPU: counts as alive,
+          the request up to `HEAVY_TIMEOUTS` times handler.hang.timeout.ms, recovery for as long as it takes,
+          the exporter for a quarter of the timeout
 waits     it is in an uninterruptible sleep of the kernel: its disk is slow, and no signal can end that; or it
           could go on if it got a processor, and others have them all
-hangs     none of these for handler.hang.timeout.ms, or ten times that in recovery: it is killed and mended
-          like any other death
+hangs     none of these for handler.hang.timeout.ms, ten times that in recovery, or a quarter of it in the
+          exporter: it is killed and mended like any other death
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ LOOK_MAX_S = 2.0
 # One request may work for so many times the timeout with no sign of life but the CPU it uses. Recovery may
 # wait as long for something that shows neither in its turns nor as CPU.
 HEAVY_TIMEOUTS = 10
+# The exporter has a timeout so many times shorter. Only it answers probes of liveness, which give up after
+# 20 s or more (docs/CONTAINERS.md), and that costs the whole broker. It waits for nothing but a disk, and
+# nothing is lost with it. Its event loop may be busy for a while, such as with loading the console.
+EXPORTER_DIVISOR = 4
 
 
 class Patience:

@@ -25,6 +25,14 @@ def is_of_broker(title: str) -> bool:
     return bool(colon) and name.startswith("mpbroker ")
 
 
+def is_left_over(title: str) -> bool:
+    """Return whether a process with such a title outlives its supervisor, unless that is its parent.
+
+    Of one that is ending only the beginning of the title is left.
+    """
+    return title.startswith("mpbroker ") and not title.endswith(": supervisor")
+
+
 def entitle(about: str) -> None:
     """Set the title of this process: what it is, and of which broker."""
     setproctitle.setproctitle(f"{_broker}: {about.strip()}")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mpbroker.ipc import topology
 from mpbroker.ipc.hangs import Patience, Pulse
 from mpbroker.ipc.process import ExitCode, FatalError, ProcessContext, die_with_parent
 from mpbroker.ipc.topology import name_of
@@ -28,6 +29,9 @@ _OUR_SIGNALS = (
     signal.SIGCHLD,
     signal.SIGUSR1,
 )
+# The exporter has nothing to finish, and keeps the port of HTTP from the next broker. The others stop by
+# SIGTERM: they finish what they write, or send what is answered already.
+_KILLED_WITH_SUPERVISOR = (topology.EXPORTER,)
 # A terminal sends these to the whole group; only the supervisor knows what they mean for the broker.
 _OF_THE_SUPERVISOR = (signal.SIGINT, signal.SIGHUP)
 
@@ -114,7 +118,8 @@ def _child_main(
         _close_other_fds(keep)
         logs.set_process_name(child.name)
         context.entitle(child.about())
-        die_with_parent(parent)
+        is_killed = child.role in _KILLED_WITH_SUPERVISOR
+        die_with_parent(parent, signal.SIGKILL if is_killed else signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = child.main(context)
     except FatalError as error:

@@ -12,6 +12,7 @@ import errno
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.ipc import titles
 from mpbroker.ipc.process import FatalError
+from mpbroker.log.directories.directory_layout import LOCK_PATIENCE_S, LOCK_POLL_S
 from mpbroker.supervisor.activation import Inherited
 
 # A listener's socket belongs to the broker's user and group.
@@ -103,16 +105,22 @@ def listen(fd: int, listener: Listener, config: BrokerConfig) -> None:
 def bind_http(listener: Listener, config: BrokerConfig) -> tuple[int, str]:
     """Return the fd of the socket that serves HTTP, and its address. Raises FatalError.
 
-    It listens at once: what is asked before the exporter runs waits for it.
+    It listens at once: what is asked before the exporter runs waits for it. The exporter of a broker that was
+    just killed may have the port for a moment.
     """
-    sock = _bind_address(listener, config, v6_only=False, flag="--http")
+    sock = _bind_address(listener, config, v6_only=False, flag="--http", patience_s=LOCK_PATIENCE_S)
     sock.listen(HTTP_BACKLOG)
     listening = structs.replace(listener, port=sock.getsockname()[1])
     return sock.detach(), str(listening).partition("://")[2]
 
 
 def _bind_address(
-    listener: Listener, config: BrokerConfig, *, v6_only: bool, flag: str = "--listeners"
+    listener: Listener,
+    config: BrokerConfig,
+    *,
+    v6_only: bool,
+    flag: str = "--listeners",
+    patience_s: float = 0.0,
 ) -> socket.socket:
     for family, address in (places := _places(listener)):
         sock = None
@@ -123,7 +131,7 @@ def _bind_address(
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, v6_only)
             if config.socket_receive_buffer_bytes != -1:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
-            sock.bind(address)
+            _bind(sock, address, patience_s)
         except OSError as error:
             if sock is not None:
                 sock.close()
@@ -133,6 +141,20 @@ def _bind_address(
         else:
             return sock
     raise AssertionError(f"there is no place for {listener}")
+
+
+def _bind(sock: socket.socket, address: Any, patience_s: float) -> None:
+    """Bind, and wait for what may be left of a broker that was killed. Raises OSError."""
+    begun = time.monotonic()
+    while True:
+        try:
+            sock.bind(address)
+            return
+        except OSError as error:
+            is_late = time.monotonic() - begun >= patience_s
+            if error.errno != errno.EADDRINUSE or is_late or not _may_end(address[1]):
+                raise
+        time.sleep(LOCK_POLL_S)
 
 
 def _places(listener: Listener) -> list[tuple[socket.AddressFamily, Any]]:
@@ -203,7 +225,9 @@ def remove_path(listener: Listener) -> None:
 
 def _why(error: OSError, port: int, flag: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        holder = _holder(port) or "a process that does not listen yet, or that this user may not see"
+        holder = "a process that does not listen yet, or that this user may not see"
+        if (found := _holder(port)) is not None:
+            holder = "process {} ({})".format(*found)
         return f"the port is in use by {holder}. Stop it, or choose another port with {flag}"
     if error.errno == errno.EACCES:
         return f"port {port} needs privileges. Choose a port above 1023, or grant CAP_NET_BIND_SERVICE"
@@ -212,8 +236,14 @@ def _why(error: OSError, port: int, flag: str) -> str:
     return f"{error.strerror}"
 
 
-def _holder(port: int) -> str:
-    """Return the process that listens on the port, as far as this user may know; "" otherwise."""
+def _may_end(port: int) -> bool:
+    """Return whether who has the port may be what is left of a broker that was killed."""
+    found = _holder(port)
+    return found is None or titles.is_left_over(found[1])
+
+
+def _holder(port: int) -> tuple[int, str] | None:
+    """Return pid and name of the process that listens on the port, None if this user may not know."""
     try:
         for connection in psutil.net_connections("tcp"):
             if (
@@ -226,7 +256,7 @@ def _holder(port: int) -> str:
                 # Name another broker's supervisor, not a child that is replaced when it is stopped.
                 while (parent := holder.parent()) is not None and titles.is_of_broker(parent.name()):
                     holder = parent
-                return f"process {holder.pid} ({holder.name()})"
+                return holder.pid, holder.name()
     except psutil.Error:
-        return ""
-    return ""
+        return None
+    return None

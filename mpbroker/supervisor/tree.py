@@ -14,7 +14,16 @@ from functools import partial
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
-from mpbroker.ipc.hangs import HANG_TICKS_MIN, HEAVY_TIMEOUTS, TICK_S, Patience, Pulse, Verdict, look_at
+from mpbroker.ipc.hangs import (
+    EXPORTER_DIVISOR,
+    HANG_TICKS_MIN,
+    HEAVY_TIMEOUTS,
+    TICK_S,
+    Patience,
+    Pulse,
+    Verdict,
+    look_at,
+)
 from mpbroker.ipc.process import LEAVING, ExitCode, Order, ProcessContext, State, pack_fence
 from mpbroker.ipc.topology import SharedMemory, name_of
 from mpbroker.supervisor import plans
@@ -386,18 +395,12 @@ class Tree:
         """
         if self._stopping:
             return  # a stop has its own limits, and log workers take what they need to flush
-        limit = max(HANG_TICKS_MIN, self.config.handler_hang_timeout_ms // TICK_MS)
         for child in self.children.values():
-            recovers = topology.is_log_worker(child.role) and not child.serves
-            if not child.pid or not (child.serves or recovers):
+            if not child.pid or not (child.serves or self._recovers(child)):
                 continue
-            working_limit = float("inf") if recovers else HEAVY_TIMEOUTS * limit
-            verdict = child.pulse.judge(
-                self.memory.counters(child.role).turns,
-                HEAVY_TIMEOUTS * limit if recovers else limit,
-                working_limit if recovers or self._has_heavy_work(child) else 0,
-                partial(look_at, child.pid),
-            )
+            limit, working_limit = self._hang_limits(child)
+            turns = self.memory.counters(child.role).turns
+            verdict = child.pulse.judge(turns, limit, working_limit, partial(look_at, child.pid))
             if verdict is Verdict.HANGS:
                 self.log.error(
                     "%s (pid %d) has not moved for %d s: it is killed",
@@ -414,6 +417,19 @@ class Tree:
                     child.pid,
                     child.pulse.silent_ticks * TICK_S,
                 )
+
+    def _hang_limits(self, child: Child) -> tuple[int, float]:
+        """Return how many ticks a child may be silent, and for how many using the CPU counts as moving."""
+        limit = max(HANG_TICKS_MIN, self.config.handler_hang_timeout_ms // TICK_MS)
+        if self._recovers(child):
+            return HEAVY_TIMEOUTS * limit, float("inf")
+        if child.role == topology.EXPORTER:
+            part = max(HANG_TICKS_MIN, limit // EXPORTER_DIVISOR)
+            return part, part
+        return limit, HEAVY_TIMEOUTS * limit if self._has_heavy_work(child) else 0
+
+    def _recovers(self, child: Child) -> bool:
+        return topology.is_log_worker(child.role) and not child.serves
 
     def _has_heavy_work(self, child: Child) -> bool:
         if not topology.is_handler(child.role):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -40,8 +41,21 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/fails":
         raise ValueError("it fails")
     body = b""
+    if scope["path"] == "/waits":
+        await asyncio.Event().wait()
+    if scope["path"] == "/turns":
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+    if scope["path"] == "/stream":
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"line", "more_body": True})
+        await asyncio.Event().wait()
     if scope["path"] == "/big":
         body = b"x" * BIG
+    elif scope["path"] == "/last":
+        body = b"x" * (http_server.PIECE_BYTES - 1)
+    elif scope["path"] == "/asks-nothing":
+        body = b"answer"
     else:
         more = True
         while more:
@@ -62,7 +76,11 @@ async def gone(reader: asyncio.StreamReader) -> bool:
 
 
 def served(talk: Talk) -> None:
+    """Talk to a server, in whose event loop no callback fails."""
+    failures: list[dict[str, object]] = []
+
     async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
         sock = socket.create_server(("127.0.0.1", 0), backlog=2 * CONNECTIONS_MAX)
         place = sock.getsockname()
         server = HttpServer(echo, sock)
@@ -73,6 +91,7 @@ def served(talk: Talk) -> None:
             await server.stop(0)
 
     asyncio.run(main())
+    assert failures == []
 
 
 def test_requests_follow_one_another_on_a_connection() -> None:
@@ -170,16 +189,232 @@ def test_who_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     served(talk)
 
 
+def test_a_body_has_no_more_time_than_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_TIMEOUT_S", 0.1)
+
+    async def talk(client: Client) -> None:
+        reader, writer = await client.open()
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        ended = asyncio.create_task(gone(reader))
+        async with asyncio.timeout(PATIENCE_S):
+            while not ended.done():
+                writer.write(b"z")
+                await asyncio.wait([ended], timeout=0.01)
+        assert ended.result()
+        writer.close()
+
+    served(talk)
+
+
+def test_a_body_that_nobody_wants_is_not_waited_for() -> None:
+    async def talk(client: Client) -> None:
+        started = asyncio.get_running_loop().time()
+        answer = await client.say(
+            b"POST /asks-nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz"
+        )
+        assert answer.endswith(b"answer")
+        assert b"connection: close" in answer.lower()
+        assert asyncio.get_running_loop().time() - started < http_server.REQUEST_TIMEOUT_S / 2
+
+    served(talk)
+
+
+def test_requests_without_a_body_follow_one_another_whether_it_is_asked_for_or_not() -> None:
+    async def talk(client: Client) -> None:
+        request = b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\n"
+        answer = await client.say(
+            request
+            + b"\r\n"
+            + request
+            + b"Content-Length: 0\r\n\r\n"
+            + request
+            + b"Connection: close\r\n\r\n"
+        )
+        assert answer.count(b"HTTP/1.1 200") == 3
+
+    served(talk)
+
+
+@pytest.mark.parametrize("before", [b"", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabcde"])
+def test_a_head_has_16_kib_also_if_it_comes_at_once(before: bytes) -> None:
+    async def talk(client: Client) -> None:
+        start, end = b"GET /asks-nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ", b"\r\n\r\n"
+        most = start + b"y" * (http_server.HEAD_BYTES_MAX - len(start + end)) + end
+        assert (await client.say(before + most)).endswith(b"answer")
+        assert b"HTTP/1.1 431" in await client.say(before + most[:-4] + b"y" + end)
+
+    served(talk)
+
+
+def test_an_answer_that_does_not_come_is_a_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.05)
+
+    async def talk(client: Client) -> None:
+        assert (await client.say(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 503")
+
+    served(talk)
+
+
+async def slow_reader(client: Client, request: bytes) -> socket.socket:
+    """Return a connection with little room for what it gets, which has sent a request."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(sock, client.place)
+    await loop.sock_sendall(sock, request)
+    return sock
+
+
+def test_who_takes_his_answer_in_too_small_pieces_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.3)
+
+    async def talk(client: Client) -> None:
+        with await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n") as sock:
+            taken = 0
+            async with asyncio.timeout(PATIENCE_S):
+                while client.server._connections or not taken:
+                    taken += len(await asyncio.get_running_loop().sock_recv(sock, 1024))
+                    await asyncio.sleep(0.001)
+            assert 0 < taken < BIG
+
+    served(talk)
+
+
+def test_a_stream_lasts_longer_than_an_answer_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "ANSWER_TIMEOUT_S", 0.05)
+
+    async def talk(client: Client) -> None:
+        _, writer = await client.open()
+        writer.write(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        asked = asyncio.create_task(client.say(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n"))
+        while not any(one.streams for one in client.server._connections):
+            await asyncio.sleep(0)
+        assert (await asked).startswith(b"HTTP/1.1 503")  # so that time is over
+        assert [one.streams for one in client.server._connections] == [True]
+        writer.close()
+
+    served(talk)
+
+
+async def until_answered(client: Client) -> http_server._Connection:
+    """Return the connection whose request is being answered."""
+    while True:
+        for connection in client.server._connections:
+            if connection.answers:
+                return connection
+        await asyncio.sleep(0)
+
+
+async def until_nobody_is_there(client: Client) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while client.server._connections:
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("path", ["/waits", "/stream"])
+@pytest.mark.parametrize("ahead", [b"", b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n" * 100])
+def test_nothing_goes_on_for_a_client_that_has_closed(
+    monkeypatch: pytest.MonkeyPatch, path: str, ahead: bytes
+) -> None:
+    monkeypatch.setattr(http_server, "HALF_CLOSED_S", 0.05)
+
+    async def talk(client: Client) -> None:
+        _, writer = await client.open()
+        writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode() + ahead)
+        await until_answered(client)
+        writer.close()
+        await until_nobody_is_there(client)
+
+    served(talk)
+
+
+def test_a_connection_that_is_reset_ends_its_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HALF_CLOSED_S", 2 * PATIENCE_S)
+
+    async def talk(client: Client) -> None:
+        _, writer = await client.open()
+        writer.write(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until_answered(client)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+        await until_nobody_is_there(client)
+
+    served(talk)
+
+
+def test_who_has_closed_only_his_side_gets_what_is_answered_soon() -> None:
+    async def talk(client: Client) -> None:
+        reader, writer = await client.open()
+        writer.write(b"GET /turns HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        writer.write_eof()
+        assert (await reader.read()).count(b"HTTP/1.1 200") == 2
+        writer.close()
+
+    served(talk)
+
+
+def test_what_comes_during_an_answer_is_kept() -> None:
+    async def talk(client: Client) -> None:
+        reader, writer = await client.open()
+        writer.write(b"GET /turns HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until_answered(client)
+        body = b"z" * http_server.BODY_BYTES_MAX
+        writer.write(
+            b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
+        writer.write(body)
+        assert (await reader.read()).endswith(body)
+        writer.close()
+
+    served(talk)
+
+
+def test_a_client_that_is_gone_without_a_word_is_noticed() -> None:
+    async def talk(client: Client) -> None:
+        _, writer = await client.open()
+        writer.write(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
+        sock = (await until_answered(client))._writer.get_extra_info("socket")
+        for level, option, value in http_server.NOTICES_GONE:
+            assert sock.getsockopt(level, option) == value
+        writer.close()
+
+    served(talk)
+
+
+def test_a_stop_does_not_wait_for_who_does_not_read() -> None:
+    async def talk(client: Client) -> None:
+        with await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n"):
+            await until_answered(client)
+            await client.server.stop(0)
+            await until_nobody_is_there(client)
+
+    served(talk)
+
+
+def test_who_does_not_take_the_last_of_his_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "SEND_TIMEOUT_S", 0.05)
+
+    async def talk(client: Client) -> None:
+        # Less than makes an application wait, and more than the kernel takes.
+        client.server._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        connection_close = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        with await slow_reader(client, connection_close):
+            connection = await until_answered(client)
+            while connection.answers:
+                await asyncio.sleep(0)
+            assert connection._writer.transport.get_write_buffer_size() > 0
+            await until_nobody_is_there(client)
+
+    served(talk)
+
+
 def test_who_does_not_read_is_closed_and_little_is_kept_for_him(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "SEND_TIMEOUT_S", 0.05)
 
     async def talk(client: Client) -> None:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(sock, client.place)
-        await loop.sock_sendall(sock, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
+        sock = await slow_reader(client, b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
         while not client.server._connections:
             await asyncio.sleep(0)
         (connection,) = client.server._connections
@@ -202,6 +437,30 @@ def test_of_too_many_connections_the_idle_ones_go() -> None:
         assert (await client.say(b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
         assert len(client.server._connections) <= CONNECTIONS_MAX
         for _, writer in others:
+            writer.close()
+
+    served(talk)
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nz", b"GET /waits HTTP/1.0\r\n\r\n"],
+)
+def test_a_newcomer_gets_in_when_all_others_are_being_answered(request_head: bytes) -> None:
+    async def talk(client: Client) -> None:
+        stream = await client.open()
+        stream[1].write(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        await stream[0].readuntil(b"line")
+        others = [await client.open() for _ in range(CONNECTIONS_MAX - 1)]
+        for _, writer in others:
+            writer.write(request_head)
+        connections = client.server._connections
+        while not (len(connections) == CONNECTIONS_MAX and all(one.answers for one in connections)):
+            await asyncio.sleep(0)
+        assert (await client.say(b"GET / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert await gone(others[0][0])
+        assert next(iter(connections)).streams, "a stream is the last to go"
+        for _, writer in (stream, *others):
             writer.close()
 
     served(talk)

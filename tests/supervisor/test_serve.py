@@ -416,6 +416,35 @@ def test_children_end_with_the_supervisor_and_the_next_start_works(broker: Mpbro
     stop_cleanly(broker)
 
 
+def test_the_port_of_http_is_free_for_the_next_start_at_once(tmp_path: Path) -> None:
+    """Nobody waits for the exporter, which may stand still and have a client that does not go."""
+    port = free_port()
+    exporters = []
+    broker = Mpbroker(tmp_path / "broker", flags=("--http", f"{HOST}:{port}"))
+    with contextlib.ExitStack() as left:
+        left.callback(broker.kill)
+        broker.start()
+        for _ in range(2):
+            client = left.enter_context(socket.create_connection((HOST, port)))
+            client.sendall(b"GET ")
+            members = processes(broker)
+            (exporter,) = [each for each in members if title_of(each).startswith("exporter")]
+            exporters.append(exporter)
+            left.callback(kill_if_there, exporter)
+            exporter.suspend()
+            members[0].kill()
+            assert broker.process is not None
+            broker.process.wait()
+            broker.start()
+        assert all_end(exporters)
+        stop_cleanly(broker)
+
+
+def kill_if_there(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
 def test_handlers_are_resized_by_signal_and_by_command(broker: Mpbroker) -> None:
     def handlers() -> int:
         names = [each["name"] for each in control(broker).call("status")["processes"]]

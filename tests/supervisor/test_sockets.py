@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,7 @@ from mpbroker.ipc.process import FatalError
 from mpbroker.supervisor import sockets
 
 CONFIG = BrokerConfig()
+HOST = "127.0.0.1"
 
 
 @contextlib.contextmanager
@@ -106,3 +108,26 @@ def test_connections_that_end_do_not_keep_the_port_from_the_next_start() -> None
         sockets.listen(fd, listener, config)
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize("left_over", ["mpbroker 9092: exporter 127.0.0.1:9644", "mpbroker 9092:", None])
+def test_http_waits_for_what_is_left_of_a_killed_broker(
+    monkeypatch: pytest.MonkeyPatch, left_over: str | None
+) -> None:
+    with socket.create_server((HOST, 0)) as holder:
+        listener = Listener("HTTP", "PLAINTEXT", HOST, holder.getsockname()[1])
+        monkeypatch.setattr(sockets, "_holder", lambda _port: left_over and (1, left_over))
+        monkeypatch.setattr(time, "sleep", lambda _s: holder.close())
+        fd, address = sockets.bind_http(listener, CONFIG)
+    os.close(fd)
+    assert address == f"{HOST}:{listener.port}"
+
+
+@pytest.mark.parametrize("name", ["mpbroker 9092: supervisor", "nginx"])
+def test_http_waits_for_nobody_who_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sockets, "_holder", lambda _port: (1, name))
+    monkeypatch.setattr(time, "sleep", lambda _s: pytest.fail("it waits"))
+    with socket.create_server((HOST, 0)) as holder:
+        listener = Listener("HTTP", "PLAINTEXT", HOST, holder.getsockname()[1])
+        with pytest.raises(FatalError, match=rf"the port is in use by process 1 \({name}\)"):
+            sockets.bind_http(listener, CONFIG)

@@ -273,6 +273,40 @@ def test_a_child_that_does_not_move_is_killed_and_replaced(tree: Tree) -> None:
     step_until_mended(tree, HANDLER, 2)
 
 
+def test_an_exporter_that_does_not_move_is_replaced_before_a_probe_of_liveness_gives_up(tree: Tree) -> None:
+    """The probe of docs/CONTAINERS.md asks three times, the last time after 20 s."""
+    start(tree, topology.LOG, HANDLER, topology.EXPORTER)
+    handler, exporter = (tree.children[role].pid for role in (HANDLER, topology.EXPORTER))
+    for pid in (handler, exporter):
+        os.kill(pid, signal.SIGSTOP)
+        while look_at(pid)[0] != "T":
+            continue
+    for _ in range(8):
+        tree.judge_heartbeats()
+    step_until_mended(tree, topology.EXPORTER, 2)
+    assert tree.children[HANDLER].pid == handler
+
+
+def test_an_exporter_may_be_busy_for_a_while(tree: Tree) -> None:
+    def main(context: ProcessContext) -> int:
+        context.ready()
+        while context.incarnation == 1:
+            while context.pending_fence() is not None:
+                context.acknowledge_fence()
+        return obedient(context)
+
+    tree.start(Child(topology.EXPORTER, main))
+    pid = tree.children[topology.EXPORTER].pid
+    cpu = look_at(pid)[1]
+    for tick in range(15):
+        while look_at(pid)[1] == cpu:
+            continue
+        cpu = look_at(pid)[1]
+        assert tree.children[topology.EXPORTER].pulse.silent_ticks == max(tick - 8, 0)
+        tree.judge_heartbeats()
+    step_until_mended(tree, topology.EXPORTER, 2)
+
+
 def announces_and(work: Callable[[], None]) -> Callable[[ProcessContext], int]:
     def main(context: ProcessContext) -> int:
         context.ready()
