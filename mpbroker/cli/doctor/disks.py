@@ -24,6 +24,8 @@ UNLIKELY_SYNC_MS: Final = 0.02
 """No disk with a cache that survives a power cut is faster than that; one that ignores syncs is."""
 READ_AHEAD_KB: Final = 128
 LITTLE_ROOM: Final = 0.05
+# A start needs some files of its own, whatever it does without.
+START_BYTES: Final = 1 << 20
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _OVER_NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "virtiofs"}
@@ -103,8 +105,8 @@ def room(path: Path, there: Path, config: BrokerConfig, *, is_running: bool) -> 
     needed = 0 if is_running else journals + config.log_reserve_bytes
     found = f"{binary_size(free)} of {binary_size(total)} free"
     if free < needed:
-        advice = f"free {binary_size(needed)} for the journal and the reserve of {path}"
-        return Check("disk space", PROBLEM, found, advice)
+        advice = f"free {binary_size(needed)}: a start makes do with less of a journal and reserve in {path}"
+        return Check("disk space", PROBLEM if free < START_BYTES else NOTE, found, advice)
     if total and free < total * LITTLE_ROOM:
         advice = (
             "shorten retention (retention.bytes, retention.ms), or move partitions to another log directory"

@@ -26,6 +26,7 @@ LISTENING = "0A"
 ROOT = 0
 # Another broker may be jammed; this one is found all the same.
 PATIENCE_SECONDS = 2.0
+_HOW_TO_NAME = f"name the broker with -b HOST:PORT or --log-dirs, or set {BOOTSTRAP_SERVER} or {RUNTIME_DIR}"
 
 
 class LocalBroker(NamedTuple):
@@ -131,8 +132,7 @@ def by_log_dirs(log_dirs: str | None) -> ControlClient:
         raise _no_directory(directory, log_dirs, "is not there")
     if pointer is None:
         raise CliError(
-            f"no broker is running on {directory.absolute()} (it has no {POINTER_NAME}); "
-            "name its data directory with --log-dirs, or set MPBROKER_RUNTIME_DIR"
+            f"no broker is running on {directory.absolute()} (it has no {POINTER_NAME}); {_HOW_TO_NAME}"
         )
     named = Path(pointer.runtime_dir)
     if _is_copied(directory, named):
@@ -228,7 +228,6 @@ def _no_directory(directory: Path, log_dirs: str | None, why: str) -> CliError:
     """Make an error about a directory: a wrong --log-dirs is a usage error, a missing default is not."""
     given = "--log-dirs: " if log_dirs else "no broker is running here: "
     return CliError(
-        f"{given}{directory.absolute()} {why}; name the broker's data directory with --log-dirs, or set "
-        f"{RUNTIME_DIR}",
+        f"{given}{directory.absolute()} {why}; {_HOW_TO_NAME}",
         USAGE_ERROR if log_dirs else RUNTIME_ERROR,
     )

@@ -1,5 +1,6 @@
 """`mpbroker ctl ready`: whether the broker serves, for probes and scripts."""
 
+import sys
 import time
 
 from mpbroker.cli.errors import RUNTIME_ERROR, CliError, exit_code_of
@@ -11,6 +12,8 @@ from mpbroker.ipc.control_client import ControlError
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 # A probe has to come to an end; the supervisor of a broker that lives answers in some milliseconds.
 ANSWER_TIMEOUT_S = 5.0
+# Somebody who waits for the wrong broker wants to know before the time is over.
+TELLS_AFTER_S = 3.0
 
 
 def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
@@ -19,12 +22,18 @@ def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
     `wait_s`: how long to wait for it, also for one that has not been started yet. Without that a wrong
     directory is a usage error. Raises CliError.
     """
-    deadline = time.monotonic() + (wait_s or 0)
-    pause_s = FIRST_PAUSE_S
+    began = time.monotonic()
+    deadline = began + (wait_s or 0)
+    pause_s, told = FIRST_PAUSE_S, False
     while problems := _problems(here, waits=wait_s is not None):
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             break
+        if not told and time.monotonic() > began + TELLS_AFTER_S:
+            print(
+                f"mpbroker: waiting {left_s:.0f} s more: {'; '.join(problems)}", file=sys.stderr, flush=True
+            )
+            told = True
         time.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
     if as_json:

@@ -11,7 +11,7 @@ import msgspec
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Fetched, Topic
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.positions import Ends, Start
-from mpbroker.cli.errors import INTERRUPTED, RUNTIME_ERROR, USAGE_ERROR, CliError
+from mpbroker.cli.errors import RUNTIME_ERROR, USAGE_ERROR, CliError
 from mpbroker.cli.records import json_lines
 from mpbroker.cli.records.template import Part, compile_template
 from mpbroker.cli.text.interrupt import Interrupt
@@ -73,7 +73,7 @@ def _print_share(client: Client, settings: Settings, group: str, consumer: Consu
             finally:
                 quietly_leave(member)
         if interrupt.came:
-            raise SystemExit(INTERRUPTED)
+            raise SystemExit(interrupt.exit_code)
 
 
 class Share:
@@ -101,7 +101,7 @@ class Share:
         self._commit_due_ms = monotonic_ms() + COMMIT_MS
 
     def must_stop(self) -> bool:
-        """Commit if it is time to; tell whether partitions are assigned anew, or Ctrl-C came."""
+        """Commit if it is time to; tell whether partitions are assigned anew, or the end is asked for."""
         if monotonic_ms() >= self._commit_due_ms:
             self.commit()
         return self._interrupt.came or self._member.must_rejoin()

@@ -17,7 +17,7 @@ import msgspec
 
 from mpbroker.cli.cluster.client import PATIENCE_MS, Client, Topic
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
-from mpbroker.cli.errors import INTERRUPTED, USAGE_ERROR, CliError, with_advice
+from mpbroker.cli.errors import USAGE_ERROR, CliError, with_advice
 from mpbroker.cli.records.line_records import Format, LineRecords
 from mpbroker.cli.text.interrupt import Interrupt
 from mpbroker.client.errors import ApiFailed, ClientError, without_leader
@@ -98,7 +98,7 @@ def _produce(lines: "Lines", reader: "Reader", interrupt: Interrupt) -> None:
     if warning := lines.warning():
         _say(warning)
     if interrupt.came:
-        raise CliError(f"interrupted; {_written(lines)}", INTERRUPTED)
+        raise CliError(f"interrupted; {_written(lines)}", interrupt.exit_code)
     if is_typed:
         _say(_written(lines))
 

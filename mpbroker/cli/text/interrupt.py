@@ -1,35 +1,43 @@
-"""Ctrl-C as a flag, for commands that have something to finish."""
+"""Ctrl-C and SIGTERM as a flag, for commands that have something to finish."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+from mpbroker.cli.errors import INTERRUPTED
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """While entered, Ctrl-C asks for the end of a command, which finishes what it has begun.
+    """While entered, Ctrl-C or SIGTERM asks for the end of a command, which finishes what it has begun.
 
-    A second one ends it at once. It sets a flag, because an exception could leave anything half done. While
-    `raises` is true nothing is begun: the first one is an exception then, too.
+    A second one ends it at once. The first sets a flag, because an exception could leave anything half done.
+    While `raises` is true nothing is begun: the first one is an exception then, too.
     """
 
     def __init__(self, wakeup: Callable[[], None]) -> None:
         self.came = False
+        # As a shell reports it: 128 plus the number of the signal.
+        self.exit_code = INTERRUPTED
         self.raises = False
         self._wakeup = wakeup
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
-        self._before = signal.signal(signal.SIGINT, self._interrupted)
+        self._before = {number: signal.signal(number, self._interrupted) for number in _SIGNALS}
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
-    def _interrupted(self, *_: object) -> None:
-        self.came = True
+    def _interrupted(self, number: int, _frame: object) -> None:
+        self.came, self.exit_code = True, 128 + number
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if self.raises:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(self.exit_code)
         self._wakeup()

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from mpbroker.cli.text.output import print_json, print_table
-from mpbroker.cli.top.columns import DRAWN, GROUPS, View
+from mpbroker.cli.top.columns import DRAWN, GROUPS, PARTITIONS, View
 from mpbroker.cli.top.model import Model, Row, arranged
 from mpbroker.cli.top.samples import Groups, Health
 from mpbroker.cli.top.text import duration, text_of
 from mpbroker.cli.top.watch import BrokerFlags, GroupWatch, Watch
 from mpbroker.protocol.printable import printable
+from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 
 
 def seen_once(wanted: BrokerFlags, interval_s: float, *, with_groups: bool) -> Model:
@@ -77,14 +78,23 @@ def show(model: Model, views: Iterable[View], *, as_json: bool) -> None:
         return
     print(_headline(model))
     for view in views:
+        rows = _sorted(model, view)
+        shown = [row for row in rows if view is not PARTITIONS or not _is_empty_of_broker(row)]
         print()
         print_table(
             [column.title for column in _columns(view)],
-            [[_cell(row, column) for column in _columns(view)] for row in _sorted(model, view)],
+            [[_cell(row, column) for column in _columns(view)] for row in shown],
             title=view.title,
         )
+        if len(shown) < len(rows):
+            print(f"and {len(rows) - len(shown)} of the broker's own topics, without records")
     if GROUPS in views and model.groups is not None and model.groups.problem:
         print(printable(f"groups are not known: {model.groups.problem}"))
+
+
+def _is_empty_of_broker(row: Row) -> bool:
+    """Tell whether a partition is one of the broker's own without records: there are dozens of them."""
+    return row["topic"] in INTERNAL_TOPICS and row["log_start_offset"] == row["log_end_offset"]
 
 
 def _sorted(model: Model, view: View) -> list[Row]:

@@ -61,7 +61,13 @@ def test_kinds_of_file_systems(tmp_path: Path, kind: str, state: str) -> None:
 
 @pytest.mark.parametrize(
     ("free", "is_running", "state"),
-    [(0.5, False, "ok"), (0.04, False, "note"), (0.00001, False, "problem"), (0.00001, True, "note")],
+    [
+        (0.5, False, "ok"),
+        (0.04, False, "note"),
+        (1e-5, False, "note"),
+        (1e-6, False, "problem"),
+        (1e-6, True, "note"),
+    ],
 )
 def test_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: float, is_running: bool, state: str

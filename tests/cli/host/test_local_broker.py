@@ -151,7 +151,7 @@ def test_a_log_directory_that_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
         for command in (ctl.status, partial(scrub.scrub, only_status=True)):
             with pytest.raises(CliError) as raised:
                 command(LocalBroker(name), as_json=False)
-            assert str(raised.value).startswith(f"--log-dirs: {tmp_path / name} {why}; name the broker's")
+            assert str(raised.value).startswith(f"--log-dirs: {tmp_path / name} {why}; name the broker with")
             assert raised.value.exit_code == 2
     with pytest.raises(CliError, match=f"no broker is running here: {tmp_path}/data is not there") as raised:
         ctl.status(LocalBroker(), as_json=False)

@@ -236,14 +236,17 @@ def running(cli: OwnCli, *words: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_ctrl_c_commits_what_was_printed_and_leaves(cli: OwnCli, mpbroker_topic: str) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_commit_what_was_printed_and_leave(
+    cli: OwnCli, mpbroker_topic: str, number: signal.Signals, code: int
+) -> None:
     topic = group = mpbroker_topic
     cli.produce(topic, ["a", "b"])
     with running(cli, "consume", topic, "--group", group, "--from-beginning") as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == [b"a\n", b"b\n"]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 130
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == code
         assert process.communicate() == (b"", b"")
     (left,) = cli("group", "describe", group, "--json").json
     assert (left["state"], left["members"]) == ("Empty", [])

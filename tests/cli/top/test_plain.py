@@ -17,6 +17,10 @@ from pathlib import Path
 import pytest
 
 from mpbroker.cli.main import main
+from mpbroker.cli.top.columns import PARTITIONS
+from mpbroker.cli.top.model import Model
+from mpbroker.cli.top.plain import show
+from mpbroker.cli.top.samples import BrokerSeen, Health, PartitionSeen, Sample
 from mpbroker.testing import Broker
 from tests.support.polling import PATIENCE_S, is_readable, until
 
@@ -80,6 +84,17 @@ def test_tables_and_json_of_a_running_and_of_a_stopped_broker(filled_broker: Bro
     tables = typed(*place, "--once", "--view", "groups")
     assert tables.startswith("mpbroker: not running, node 1")
     assert "billing" in tables
+
+
+def test_empty_partitions_of_the_broker_are_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    model, own = Model(), "__consumer_offsets"
+    ends = {(own, 0): 0, (own, 1): 3, (own, 2): 0, ("a", 0): 0}
+    seen = tuple(PartitionSeen(*place, 0, end, end) for place, end in ends.items())
+    model.add(Sample(0, BrokerSeen(Health.RUNNING), partitions=seen))
+    show(model, [PARTITIONS], as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[-3:-1]] == [[own, "1"], ["a", "0"]]
+    assert lines[-1] == "and 2 of the broker's own topics, without records"
 
 
 @pytest.mark.parametrize(
