@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.resources import Resource
 
+    from mpbroker.exporter.otlp_session import BoundedSession
+
 SERVICE: Final = "mpbroker"
 _THEIRS: Final = "opentelemetry"
 _MESSAGES_MAX: Final = 16
@@ -66,6 +68,7 @@ class Sender:
         self._fails = False
         self._over = threading.Event()
         self._reasons = _Messages()
+        self._session: BoundedSession | None = None
 
     def start(self) -> None:
         # A stop does not wait for an endpoint that does not answer.
@@ -99,11 +102,14 @@ class Sender:
         """Make the exporter. Headers, certificates, timeout and compression are those of its variables."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
+        from mpbroker.exporter.otlp_session import BoundedSession
+
         # It logs each failure, and each attempt; here an outage is said once.
         theirs = logging.getLogger(_THEIRS)
         theirs.propagate = False
         theirs.addHandler(self._reasons)
-        return OTLPMetricExporter(endpoint=self._destination.url)
+        self._session = BoundedSession()
+        return OTLPMetricExporter(endpoint=self._destination.url, session=self._session)
 
     def _resource(self) -> Resource:
         """Return who sends; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES have the last word."""
@@ -132,6 +138,8 @@ class Sender:
         result = exporter.export(MetricsData([ResourceMetrics(resource, [scope], "")]))
         if result is MetricExportResult.SUCCESS:
             return ""
+        if self._session is not None and self._session.problem:
+            return self._session.problem
         # The first one has the cause; the last one may only say that there is no time left.
         return cause_in(next(iter(self._reasons.texts), "the exporter gives no reason"))
 
