@@ -80,8 +80,8 @@ class Console:
     def __init__(self, context: ProcessContext, metrics: MetricsPage) -> None:
         self._context = context
         self._files = PageFiles()
-        self._workers = Workers()
-        self._watch = Watch(context, metrics, self._workers)
+        self._workers = Workers("console")
+        self._watch = Watch(context, metrics)
         self._token = console_token.read(context.memory.public_path.parent)
         self._ends = asyncio.Event()
         self._tails = 0
@@ -220,7 +220,7 @@ class Console:
 
     async def _health(self, _query: Query) -> dict[str, Any]:
         await self._watch.fresh()
-        return await self._workers.do(self._watch.health)
+        return await self._watch.health()
 
     async def _topic_settings(self, query: Query) -> list[dict[str, Any]]:
         entries = await self._ask(lambda client: client.topic_configs(query.needed("topic")))

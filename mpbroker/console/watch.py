@@ -19,7 +19,7 @@ from mpbroker.cli.top.model import Model, Row
 from mpbroker.cli.top.samples import BrokerSeen, Health, Sample
 from mpbroker.client.consumer_protocol import TopicPartition, decode_assignment
 from mpbroker.console import pipeline
-from mpbroker.console.workers import Workers
+from mpbroker.console.workers import Busy, Workers
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.control_client import ControlClient, ControlError
@@ -46,10 +46,12 @@ SERIES: Final = (
 class Watch:
     """The findings of the last looks. Everything but `_look` runs in the event loop."""
 
-    def __init__(self, context: ProcessContext, metrics: MetricsPage, workers: Workers) -> None:
+    def __init__(self, context: ProcessContext, metrics: MetricsPage) -> None:
         self._context = context
         self._metrics = metrics
-        self._workers = workers
+        # Health has another one: what it asks the supervisor may take longer than a look.
+        self._looks = Workers("console-look", 1)
+        self._healths = Workers("console-health", 1)
         control = ControlClient(context.memory.public_path.parent)
         self._live = LiveBroker(control)
         self.model = Model()
@@ -80,11 +82,18 @@ class Watch:
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        self._looks.close()
+        self._healths.close()
 
     async def _run(self) -> None:
         while time.monotonic() - self._asked_at < WATCHED_S:
             began = time.monotonic()
-            sample = await self._workers.do(self._look)
+            try:
+                sample = await self._looks.do(self._look)
+            except Busy:
+                # Looks that nobody waits for any more are not over yet.
+                await asyncio.sleep(EVERY_S)
+                continue
             self._add(sample)
             if sample.counts is not None:
                 await self._metrics.follow_offsets(sample.counts)
@@ -247,8 +256,11 @@ class Watch:
         now = [[round(time.time(), 1), sum(lags)]] if lags else []
         return self._lag_history(name) + now, rows
 
-    def health(self) -> dict[str, Any]:
-        """Return the state of recovery, scrubbing and log directories. Blocks: a worker calls it."""
+    async def health(self) -> dict[str, Any]:
+        """Return the state of recovery, scrubbing and log directories. Raises Busy."""
+        return await self._healths.do(self._health)
+
+    def _health(self) -> dict[str, Any]:
         config, memory = self._context.config, self._context.memory
         found: dict[str, Any] = {
             "problems": health.reasons_not_ready(config, memory),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from mpbroker.cli.top.samples import BrokerSeen, Health, Sample
-from mpbroker.console.watch import is_internal, knows_topics
+from mpbroker.console import watch as watch_module
+from mpbroker.console.watch import Watch, is_internal, knows_topics
+from mpbroker.console.workers import Busy
 from mpbroker.metrics.snapshot import Snapshot
 
 
@@ -25,3 +31,40 @@ def test_the_brokers_own_topics_are_internal() -> None:
     assert is_internal("__consumer_offsets")
     assert is_internal("__transaction_state")
     assert not is_internal("__mine")
+
+
+class LateWorkers:
+    """Workers that are busy at first."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def do(self, work: Callable[[], Any]) -> Any:
+        self.asked += 1
+        if self.asked < 3:
+            raise Busy("busy")
+        return work()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    context = Mock()
+    context.memory.public_path = tmp_path / "public"
+    return Watch(context, Mock(follow_offsets=AsyncMock()))
+
+
+def test_a_look_that_finds_no_worker_is_skipped(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = LateWorkers()
+    monkeypatch.setattr(watch, "_looks", workers)
+    monkeypatch.setattr(watch_module, "EVERY_S", 0.0)
+
+    async def ask() -> None:
+        model = await watch.fresh()
+        assert model.sample is not None
+        watch.close()
+
+    asyncio.run(ask())
+    assert workers.asked == 3

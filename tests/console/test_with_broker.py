@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from confluent_kafka import Consumer, TopicPartition
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.console.record_view import PREVIEW_BYTES, WHOLE_BYTES
 from mpbroker.console.tails import TAILS_MAX
+from mpbroker.console.workers import WAITING_MAX
 from mpbroker.ipc import console_token
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
@@ -507,6 +509,32 @@ def test_the_page_is_told_whoever_dies(own_broker: Broker, name: str) -> None:
     until(
         lambda: len(api.get("records", topic=topic).json.get("records", ())) == 1, "records are shown again"
     )
+
+
+def test_whoever_waits_for_the_broker_keeps_nobody_from_looking_at_it(own_broker: Broker) -> None:
+    api = Api(own_broker)
+    api.found("health")
+    handlers = [pid for name, pid in pids(own_broker).items() if name.startswith("handler")]
+    for pid in handlers:
+        os.kill(pid, signal.SIGSTOP)
+    statuses: list[int] = []
+    asking = [
+        threading.Thread(target=lambda n=n: statuses.append(api.get("group", group=f"g{n}").status))
+        for n in range(WAITING_MAX + 4)
+    ]
+    try:
+        for thread in asking:
+            thread.start()
+        until(lambda: statuses.count(503) == 4, "all that wait for the broker do")
+        assert api.get("health").status == 200
+        before = api.found("live")["number"]
+        until(lambda: api.found("live")["number"] > before, "it looks on")
+    finally:
+        for pid in handlers:
+            os.kill(pid, signal.SIGCONT)
+        for thread in asking:
+            thread.join()
+    assert "never retrieved" not in own_broker.logs()
 
 
 def test_while_it_recovers_the_page_says_so(own_broker: Broker) -> None:
