@@ -76,6 +76,11 @@ def decode(body: bytes) -> Change:
     return _DECODER.decode(body)
 
 
+def name_of(change: Change) -> str:
+    """Return the name of a change, as requests have it."""
+    return str(change.__struct_config__.tag)
+
+
 def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:
     """Return what makes the change with a client. Raises CliError if it is none."""
     match change:

@@ -377,6 +377,37 @@ def test_topics_are_made_altered_and_deleted(api: Api) -> None:
         assert gone.status == 404, gone.error
 
 
+def said(broker: Broker, text: str) -> list[str]:
+    return [line.partition("audit: ")[2] for line in broker.logs().splitlines() if text in line]
+
+
+def test_the_audit_log_has_each_change_with_the_browsers_address(broker: Broker, api: Api) -> None:
+    api.change("create-topic", topic="told", partitions=1, settings={"retention.ms": "1234567"})
+    api.change("alter-topic", topic="told", settings={"retention.ms": None})
+    api.change("delete-topic", topic="not-there")
+    api.change("reset-offsets", group="nobody", to="to-earliest")
+    who = "a client from 127.0.0.1 on HTTP asked for console"
+    lines = [line.removeprefix(f"{who} ") for line in said(broker, who)]
+    assert "create-topic of 'told', 'retention.ms': ok" in lines
+    assert "alter-topic of 'told', 'retention.ms': ok" in lines
+    assert any(line.startswith("delete-topic of 'not-there': failed: ") for line in lines)
+    assert any(line.startswith("reset-offsets of 'nobody', '(only checked)': ") for line in lines)
+    assert not any("1234567" in line for line in lines)
+
+
+def test_the_audit_log_has_who_tried_to_change_something(broker: Broker, api: Api) -> None:
+    origin = f"http://{api.address}"
+    who = "a client from 127.0.0.1 on HTTP"
+    body = b'{"change":"delete-topic","topic":"t"}'
+    for headers in ({"origin": origin}, {"origin": origin, "authorization": "Bearer a-guess"}):
+        assert api.ask("POST", "/api/change", body, **headers, **JSON).status == 401
+    assert api.ask("POST", "/api/change", body, origin="http://evil.example", **JSON).status == 403
+    assert f"{who} has failed to log in: there is no token" in said(broker, who)
+    assert f"{who} has failed to log in: the token is wrong" in said(broker, who)
+    assert f"{who} is denied console change: a page of another origin asks for this" in said(broker, who)
+    assert "a-guess" not in broker.logs()
+
+
 def test_the_brokers_own_topics_are_neither_deleted_nor_enlarged(broker: Broker, api: Api) -> None:
     commit(broker, "someone", broker.create_topic(), 0)
     until(lambda: api.get("topic", topic="__consumer_offsets").status == 200, "the topic is seen")
