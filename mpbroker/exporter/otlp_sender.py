@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.resources import Resource
 
+    from mpbroker.exporter.otlp_points import Starts
     from mpbroker.exporter.otlp_session import BoundedSession
 
 SERVICE: Final = "mpbroker"
@@ -69,6 +70,7 @@ class Sender:
         self._over = threading.Event()
         self._reasons = _Messages()
         self._session: BoundedSession | None = None
+        self._starts: Starts | None = None
 
     def start(self) -> None:
         # A stop does not wait for an endpoint that does not answer.
@@ -127,12 +129,14 @@ class Sender:
         )
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-        from mpbroker.exporter.otlp_points import Points
+        from mpbroker.exporter.otlp_points import Points, Starts
 
         page = asyncio.run_coroutine_threadsafe(self._collect(), self._loop).result()
         if page is None:
             return ""  # the log says why
-        metrics = Points(self._origin.began_ns, time.time_ns()).metrics(page)
+        if self._starts is None:
+            self._starts = Starts(self._origin.began_ns)
+        metrics = Points(self._origin.began_ns, time.time_ns(), self._starts).metrics(page)
         scope = ScopeMetrics(InstrumentationScope(SERVICE, VERSION), metrics, "")
         self._reasons.texts.clear()
         result = exporter.export(MetricsData([ResourceMetrics(resource, [scope], "")]))
