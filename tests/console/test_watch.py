@@ -12,7 +12,7 @@ import pytest
 
 from mpbroker.cli.top.samples import BrokerSeen, Health, Sample
 from mpbroker.console import watch as watch_module
-from mpbroker.console.watch import Watch, is_internal, knows_topics
+from mpbroker.console.watch import HISTORY_MAX, Watch, is_internal, knows_topics
 from mpbroker.console.workers import Busy
 from mpbroker.metrics.snapshot import Snapshot
 
@@ -68,3 +68,23 @@ def test_a_look_that_finds_no_worker_is_skipped(watch: Watch, monkeypatch: pytes
 
     asyncio.run(ask())
     assert workers.asked == 3
+
+
+def test_a_clock_that_is_set_back_makes_no_history_longer(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10_000, 0, -1))
+    monkeypatch.setattr(watch_module.time, "time", lambda: float(next(clock)))
+    monkeypatch.setattr(watch, "_lags_of", lambda _: {"g": 1})
+    for _ in range(2 * HISTORY_MAX):
+        watch._add(Sample(0, BrokerSeen(Health.UNKNOWN)))
+        watch._follow_lags(Mock(spec=Snapshot))
+    assert len(watch._samples) == len(watch._lags["g"]) == HISTORY_MAX
+
+
+def test_a_clock_that_is_set_forward_ends_the_history(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 100_000, 10_000))
+    monkeypatch.setattr(watch_module.time, "time", lambda: float(next(clock)))
+    for _ in range(3):
+        watch._add(Sample(0, BrokerSeen(Health.UNKNOWN)))
+    assert len(watch._samples) == 1
