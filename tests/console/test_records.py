@@ -17,6 +17,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
+from tests.support.polling import PATIENCE_S
 
 
 class Cluster:
@@ -147,7 +148,8 @@ def test_bytes_count_as_they_are_when_decompressed(monkeypatch: pytest.MonkeyPat
     assert found["scanned_bytes"] >= 500_000
 
 
-def test_a_batch_of_very_many_records_takes_no_memory_for_each() -> None:
+def test_a_batch_of_very_many_records_takes_no_memory_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "SCAN_S_MAX", PATIENCE_S)
     client = Served([batch(*[""] * 100_000, codec=Codec.ZSTD)])
     tracemalloc.start()
     try:
