@@ -22,7 +22,7 @@ from mpbroker.config.listeners import (
     parse_http_listener,
     parse_listeners,
 )
-from mpbroker.config.otlp import DEFAULT_INTERVAL_MS, problem_of
+from mpbroker.config.otlp import DEFAULT_INTERVAL_MS, problem_of, without_secrets
 from mpbroker.config.security import SecuritySettings
 from mpbroker.config.workers import MAX_HANDLERS, MAX_LOG_WORKERS, MAX_PROCESSORS, default_workers
 
@@ -173,6 +173,7 @@ class BrokerConfig(CoordinatorSettings, frozen=True, kw_only=True):
             "URL to which metrics are sent by OTLP over HTTP, without v1/metrics; empty: to none, unless "
             "OTEL_EXPORTER_OTLP_ENDPOINT is set.",
             check=_is_endpoint,
+            shown=without_secrets,
         ),
     ] = ""
     otlp_export_interval_ms: Annotated[

@@ -72,7 +72,7 @@ class Key(msgspec.Struct, frozen=True):
     """One setting. In a field's `Annotated[...]` it needs neither name nor default: the field has both.
 
     `pending` says what is missing while a setting is stored and reported but has no effect yet: an operator
-    who sets it is warned with this sentence.
+    who sets it is warned with this sentence. `shown` makes of a wrong text what may stand in a log.
     """
 
     type: ConfigType
@@ -85,9 +85,10 @@ class Key(msgspec.Struct, frozen=True):
     synonyms: tuple[str, ...] = ()
     check: Callable[[Any], str] | None = None
     pending: str = ""
+    shown: Callable[[str], str] = str
 
     def invalid(self, text: str, why: str) -> ValueError:
-        return ValueError(f"Invalid value {text} for configuration {self.name}: {why}")
+        return ValueError(f"Invalid value {self.shown(text)} for configuration {self.name}: {why}")
 
     def parse(self, text: str) -> Value:
         """Return the typed, bounded value of a text. Raises ValueError with Kafka's words if it has none."""

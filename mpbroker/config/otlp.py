@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ OWN_SETTING: Final = "otlp.endpoint"
 DEFAULT_INTERVAL_MS: Final = 60_000
 """The specification's."""
 _NO: Final = "none"
+_QUERY: Final = re.compile("[?#]")
 
 
 class Destination(NamedTuple):
@@ -46,7 +48,7 @@ def destination(endpoint: str, interval_ms: int | None, environ: Mapping[str, st
     for name in ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
         if url := environ.get(name, "").strip():
             if problem := problem_of(url):
-                raise NotServed(f"{name}={url}: {problem}")
+                raise NotServed(f"{name}={without_secrets(url)}: {problem}")
             _check_protocol(environ)
             return Destination(url if "METRICS" in name else _under(url), interval_s, name)
     return None
@@ -57,8 +59,9 @@ def problem_of(url: str) -> str:
     try:
         parts = urlsplit(url)
         has_port = parts.port != 0
-    except ValueError as error:
-        return str(error)
+    except ValueError:
+        # The reason quotes what may be a part of a password.
+        return "it must be a URL with a port from 1 to 65535, such as http://127.0.0.1:4318"
     if parts.scheme not in ("http", "https") or not parts.hostname or not has_port:
         return "it must be a URL, such as http://127.0.0.1:4318"
     if parts.username is not None:
@@ -66,6 +69,16 @@ def problem_of(url: str) -> str:
     if parts.query or parts.fragment:
         return "it must be without a query"
     return ""
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL for logs and errors, without user, password, query and fragment. It may be wrong."""
+    scheme, separator, rest = url.rpartition("://")
+    place, *behind = _QUERY.split(rest, maxsplit=1)
+    if "@" in "".join(behind):
+        # Either a password has such a letter, or the query: neither is shown.
+        return f"{scheme}{separator}…"
+    return f"{scheme}{separator}{place.rpartition('@')[2]}"
 
 
 def _check_protocol(environ: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.client.errors import ClientError
 from mpbroker.config.describe import ConfigSource
 from mpbroker.console import changes, record_view, records, settings_view, tails
+from mpbroker.console.changes_audit import ChangesAudit
 from mpbroker.console.doors import door_of, needs_token
 from mpbroker.console.files import PageFiles
 from mpbroker.console.guard import has_token
@@ -32,6 +33,7 @@ from mpbroker.exporter.http_server import Receive, Scope, Send, TooLarge
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc import console_token
 from mpbroker.ipc.process import ProcessContext
+from mpbroker.security.audit import NO_ANSWER
 
 API: Final = "/api/"
 TOPICS_MAX: Final = 1000
@@ -80,9 +82,10 @@ class Console:
     def __init__(self, context: ProcessContext, metrics: MetricsPage) -> None:
         self._context = context
         self._files = PageFiles()
-        self._workers = Workers()
-        self._watch = Watch(context, metrics, self._workers)
+        self._workers = Workers("console")
+        self._watch = Watch(context, metrics)
         self._token = console_token.read(context.memory.public_path.parent)
+        self._audit = ChangesAudit(lambda: context.config)
         self._ends = asyncio.Event()
         self._tails = 0
         self._reads = asyncio.Semaphore(READS_MAX)
@@ -106,12 +109,15 @@ class Console:
         self._ends.set()
         self._watch.close()
         self._workers.close()
+        self._audit.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = None
         if scope["path"].startswith(API):
             refusal = refused_origin(scope, is_change=scope["method"] == "POST")
         if refusal is not None:
+            if scope["method"] == "POST":
+                self._audit.denied(scope, refusal.why)
             await _answer_error(scope, send, refusal)
         elif scope["path"].startswith(API):
             await self._api(scope, receive, send)
@@ -168,6 +174,10 @@ class Console:
     def _demand_token(self, scope: Scope, *, always: bool = False) -> None:
         wants = always or self._reads_need_token
         if wants and not has_token(scope, self._token):
+            is_given = header(scope, b"authorization") is not None
+            # Whoever only looks at the page asks without one.
+            if always or is_given:
+                self._audit.refused_token(scope, "the token is wrong" if is_given else "there is no token")
             raise Refused(401, NEEDS_TOKEN)
 
     @property
@@ -220,7 +230,7 @@ class Console:
 
     async def _health(self, _query: Query) -> dict[str, Any]:
         await self._watch.fresh()
-        return await self._workers.do(self._watch.health)
+        return await self._watch.health()
 
     async def _topic_settings(self, query: Query) -> list[dict[str, Any]]:
         entries = await self._ask(lambda client: client.topic_configs(query.needed("topic")))
@@ -295,13 +305,22 @@ class Console:
         if scope["method"] != "POST":
             raise Refused(405, "only POST")
         if not self._context.config.http_console_write:
-            raise Refused(403, "the console changes nothing: set http.console.write=true")
+            why = "the console changes nothing: set http.console.write=true"
+            self._audit.denied(scope, why)
+            raise Refused(403, why)
         self._demand_token(scope, always=True)
-        if (header(scope, b"content-type") or b"").partition(b";")[0].strip() != JSON.encode():
-            raise Refused(415, f"a change is {JSON}")
-        change = changes.decode(await _body(receive))
-        work = changes.work_of(change, time.time_ns() // 1_000_000)
-        return await self._ask(work)
+        change = None
+        try:
+            change = await _change_of(scope, receive)
+            answer = await self._ask(changes.work_of(change, time.time_ns() // 1_000_000))
+        except asyncio.CancelledError:
+            self._audit.changed(scope, change, NO_ANSWER)
+            raise
+        except (Refused, *FAILURES) as error:
+            self._audit.changed(scope, change, "failed", str(error))
+            raise
+        self._audit.changed(scope, change, "ok")
+        return answer
 
 
 _NOT_KEPT: Final = (("cache-control", "no-store"),)
@@ -317,6 +336,13 @@ def _source_of_topic(number: int) -> str:
     if number == ConfigSource.DYNAMIC_TOPIC_CONFIG:
         return "topic"
     return "default" if number == ConfigSource.DEFAULT_CONFIG else "broker"
+
+
+async def _change_of(scope: Scope, receive: Receive) -> changes.Change:
+    """Return the change that a request asks for. Raises Refused, TooLarge, msgspec.DecodeError."""
+    if (header(scope, b"content-type") or b"").partition(b";")[0].strip() != JSON.encode():
+        raise Refused(415, f"a change is {JSON}")
+    return changes.decode(await _body(receive))
 
 
 async def _body(receive: Receive) -> bytes:

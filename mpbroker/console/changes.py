@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -20,32 +20,35 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 
 TIMEOUT_S: Final = 30.0
+# What requests have room for: 32,767 bytes of UTF-8. The broker says what it takes of that.
+_INT32_MAX: Final = (1 << 31) - 1
+_Text = Annotated[str, msgspec.Meta(max_length=8_000)]
 
 
 class CreateTopic(msgspec.Struct, tag_field="change", tag="create-topic", forbid_unknown_fields=True):
     """A new topic. -1 partitions: the broker's default."""
 
-    topic: str
-    partitions: int = -1
-    settings: dict[str, str] = {}
+    topic: _Text
+    partitions: Annotated[int, msgspec.Meta(ge=-1, le=_INT32_MAX)] = -1
+    settings: dict[_Text, _Text] = {}
 
 
 class DeleteTopic(msgspec.Struct, tag_field="change", tag="delete-topic", forbid_unknown_fields=True):
-    topic: str
+    topic: _Text
 
 
 class AlterTopic(msgspec.Struct, tag_field="change", tag="alter-topic", forbid_unknown_fields=True):
     """Settings of a topic; null takes one back."""
 
-    topic: str
-    settings: dict[str, str | None]
+    topic: _Text
+    settings: dict[_Text, _Text | None]
 
 
 class AddPartitions(msgspec.Struct, tag_field="change", tag="add-partitions", forbid_unknown_fields=True):
     """How many partitions a topic shall have in all."""
 
-    topic: str
-    partitions: int
+    topic: _Text
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=_INT32_MAX)]
 
 
 class ResetOffsets(msgspec.Struct, tag_field="change", tag="reset-offsets", forbid_unknown_fields=True):
@@ -55,10 +58,10 @@ class ResetOffsets(msgspec.Struct, tag_field="change", tag="reset-offsets", forb
     `execute` the answer only says what would be set.
     """
 
-    group: str
+    group: _Text
     to: str
     value: str = ""
-    topic: str = ""
+    topic: _Text = ""
     execute: bool = False
 
 
@@ -74,6 +77,11 @@ _HERE: Final = {
 def decode(body: bytes) -> Change:
     """Return the change of a request. Raises msgspec.DecodeError."""
     return _DECODER.decode(body)
+
+
+def name_of(change: Change) -> str:
+    """Return the name of a change, as requests have it."""
+    return str(change.__struct_config__.tag)
 
 
 def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:

@@ -18,6 +18,10 @@ WHOLE_BYTES: Final = 256 << 10
 HEADERS_MAX: Final = 100
 # Of a long key or header; the value gets the most.
 _NAME_BYTES: Final = 200
+# What a record and a header take as objects besides their texts, roughly.
+_RECORD_OBJECTS_BYTES: Final = 1024
+_HEADER_OBJECTS_BYTES: Final = 512
+_SEARCHED_AT_ONCE_BYTES: Final = 1 << 20
 _MARKERS: Final = {ABORT: "abort", COMMIT: "commit"}
 
 
@@ -62,6 +66,13 @@ def record_of(partition: int, batch: Batch, record: Record, most: int) -> dict[s
     return shown
 
 
+def size_of(shown: dict[str, Any]) -> int:
+    """Return about how many bytes a record of `record_of` takes in memory."""
+    values = [shown["key"], shown["value"], *(value for _, value in shown["headers"])]
+    texts = sum(len(one.get("text") or one.get("b64") or "") for one in values if one is not None)
+    return _RECORD_OBJECTS_BYTES + _HEADER_OBJECTS_BYTES * len(shown["headers"]) + texts
+
+
 def marker_view(partition: int, batch: Batch) -> dict[str, Any]:
     """Return the end of a transaction, which is a batch of its own without a record of anybody."""
     found = marker_of(batch.bytes)
@@ -84,6 +95,14 @@ def has_text(record: Record, wanted: bytes) -> bool:
     if not wanted:
         return True
     parts = [record.key, record.value, *(value for _, value in record.headers)]
-    if any(part is not None and wanted in part.lower() for part in parts):
+    if any(part is not None and _has(part, wanted) for part in parts):
         return True
     return any(wanted in name.lower().encode() for name, _ in record.headers)
+
+
+def _has(data: bytes, wanted: bytes) -> bool:
+    """Return whether data has the text. Of a huge value no copy in lower case is made, but of its pieces."""
+    for at in range(0, len(data), _SEARCHED_AT_ONCE_BYTES):
+        if wanted in data[at : at + _SEARCHED_AT_ONCE_BYTES + len(wanted) - 1].lower():
+            return True
+    return False

@@ -2,14 +2,19 @@
 
 An answer has a bounded number of records, and reading ends after so many bytes or seconds, with a filter
 mostly before anything is found. Then the answer says where to go on: positions by partition.
+
+Whoever may produce decides what a batch becomes in memory. So bytes count as they are when decompressed, in
+the whole process one batch at a time is decompressed, and its records are made a piece at a time.
 """
 
 from __future__ import annotations
 
 import heapq
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -19,19 +24,26 @@ from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.cli.cluster.positions import Ends, Start
 from mpbroker.cli.records.consume import is_aborted
 from mpbroker.client.errors import ApiFailed
-from mpbroker.console.record_view import has_text, marker_view, problem_view, record_of
+from mpbroker.console.record_view import has_text, marker_view, problem_view, record_of, size_of
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.reading.committed import from_fetch
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.records.iterate import iterate_batches
+from mpbroker.records.iterate import Batch, iterate_batches
 
 SCAN_BYTES_MAX: Final = 64 << 20
 SCAN_S_MAX: Final = 3.0
+# What one compressed batch may decompress to.
+DECODED_BYTES_MAX: Final = 64 << 20
+# Of one fetch; a single batch may have more.
+FETCH_BYTES_MAX: Final = 4 << 20
 FETCH_WAIT_MS: Final = 100
 # Backwards, the first window of a partition has as many records as are wanted, and each next one more.
 WINDOW_GROWTH: Final = 4
 WINDOW_MAX: Final = 20_000
 Shown = dict[str, Any]
+Step = tuple[int, Shown | None]
+"""The offset behind what was looked at, and a record that is wanted."""
+_DECODES: Final = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,10 @@ class Wanted:
 
 @dataclass
 class Scan:
-    """Counts what has been read of a topic, and bounds what may still be read."""
+    """Counts what has been read of a topic, and bounds what may still be read.
+
+    Bytes are those of decompressed records, and what is kept of them to be shown.
+    """
 
     bytes_left: int = field(default_factory=lambda: SCAN_BYTES_MAX)
     deadline: float = field(default_factory=lambda: time.monotonic() + SCAN_S_MAX)
@@ -83,7 +98,9 @@ class Reader:
         """Fetch from these positions on. After a retriable error look up the leaders and fetch again."""
 
         def once() -> list[Fetched]:
-            fetched = self._client.fetch(self.topic, positions, wait_ms, self.wanted.isolation)
+            fetched = self._client.fetch(
+                self.topic, positions, wait_ms, self.wanted.isolation, FETCH_BYTES_MAX
+            )
             for one in fetched:
                 if one.error_code and one.error_code != ErrorCode.CORRUPT_MESSAGE:
                     raise ApiFailed(f"{self.topic.name}-{one.partition}", one.error_code)
@@ -95,12 +112,13 @@ class Reader:
         return self._client.cluster.patiently(once, timeout_ms=PATIENCE_MS, before_retry=look_up)
 
     def taken(
-        self, fetched: Fetched, position: int, stop: int | None = None
-    ) -> Iterator[tuple[int, Shown | None]]:
+        self, fetched: Fetched, position: int, scan: Scan, stop: int | None = None
+    ) -> Generator[Step, None, None]:
         """Yield what a fetch has brought from a position on, with the offset behind each; None: not wanted.
 
-        What cannot be read yields why, and ends it: the offset behind it is that of the next batch if the
-        batch says it, else the next one.
+        It ends early, but not at once, when the scan is over. What cannot be read yields why, and ends it:
+        the offset behind it is that of the next batch if the batch says it, else the next one. Close it when
+        it is not read to its end: it may hold the lock of all decoding.
         """
         if fetched.error_code:
             why = "the broker cannot read it (CORRUPT_MESSAGE); mpbroker log verify says where"
@@ -119,18 +137,43 @@ class Reader:
                     shown = marker_view(fetched.partition, batch) if self.wanted.with_markers else None
                     yield batch.last_offset + 1, shown if not self.wanted.text else None
                 elif not (self.wanted.isolation == READ_COMMITTED and is_aborted(batch, aborted)):
-                    for record in batch.records():
-                        if record.offset < at or (stop is not None and record.offset >= stop):
-                            continue
-                        if has_text(record, self.wanted.text):
-                            shown = record_of(fetched.partition, batch, record, self.wanted.most)
-                            yield record.offset + 1, shown
-                        else:
-                            yield record.offset + 1, None
+                    is_whole = yield from self._of_batch(fetched.partition, batch, at, scan, stop)
+                    if not is_whole:
+                        return
                 at = batch.last_offset + 1
                 yield at, None
+                if scan.is_over:
+                    return
         except CorruptBatch as error:
             yield at + 1, problem_view(fetched.partition, at, f"a damaged or too large batch: {error}")
+
+    def _of_batch(
+        self, partition: int, batch: Batch, position: int, scan: Scan, stop: int | None
+    ) -> Generator[Step, None, bool]:
+        """Yield the records of a batch in [position, stop). Return whether that was all.
+
+        Raises CorruptBatch.
+        """
+        with _DECODES:
+            stream = batch.stream(DECODED_BYTES_MAX)
+            scan.bytes_left -= memoryview(stream).nbytes
+            for piece in batch.pieces(stream, position):
+                behind = position
+                for record in piece:
+                    if record.offset < position:
+                        continue
+                    if stop is not None and record.offset >= stop:
+                        return True
+                    behind = record.offset + 1
+                    if has_text(record, self.wanted.text):
+                        shown = record_of(partition, batch, record, self.wanted.most)
+                        scan.bytes_left -= size_of(shown)
+                        yield behind, shown
+                yield behind, None
+                # Records before the position are no progress, and the next answer would pass them again.
+                if scan.is_over and behind > position and behind <= batch.last_offset:
+                    return False
+        return True
 
 
 def read(client: Client, wanted: Wanted) -> dict[str, Any]:
@@ -213,11 +256,13 @@ def _newest(
 ) -> list[tuple[int, int, int]]:
     """Read the last record where huge ones before it were all that could be read. Return what is left."""
     lasts = {number: stops[number] - 1 for number, _, _ in missed}
-    if lasts:
-        newest, _ = _scanned(reader, lasts, stops, Scan())
-        for number, mine in newest.items():
-            found[number] += mine
-    return [(number, at, stop - 1) for number, at, stop in missed if at < stop - 1]
+    if not lasts:
+        return []
+    newest, reached = _scanned(reader, lasts, stops, Scan())
+    for number, mine in newest.items():
+        found[number] += mine
+    ends = {number: stops[number] if at <= lasts[number] else lasts[number] for number, at in reached.items()}
+    return [(number, at, ends[number]) for number, at, _ in missed if at < ends[number]]
 
 
 def _merged(
@@ -246,14 +291,20 @@ def _scanned(
             break
         moved = False
         for fetched in reader.fetch(pending, FETCH_WAIT_MS):
+            if moved and scan.is_over:
+                break
             number = fetched.partition
-            scan.bytes_left -= len(memoryview(fetched.records))
-            for behind, shown in reader.taken(fetched, at[number], stops[number]):
-                moved = moved or behind > at[number]
-                scan.offsets += max(behind - at[number], 0)
-                at[number] = max(at[number], behind)
-                if shown is not None:
-                    found[number].append(shown)
+            left = scan.bytes_left - len(memoryview(fetched.records))
+            with closing(reader.taken(fetched, at[number], scan, stops[number])) as taken:
+                for behind, shown in taken:
+                    moved = moved or behind > at[number]
+                    scan.offsets += max(behind - at[number], 0)
+                    at[number] = max(at[number], behind)
+                    if shown is not None:
+                        found[number].append(shown)
+                    if enough is not None and len(found[number]) > enough:
+                        break  # the one too many says where the next answer begins
+            scan.bytes_left = min(scan.bytes_left, left)
         if not moved:
             break  # compacted away, or deleted meanwhile
     return found, at

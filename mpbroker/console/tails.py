@@ -1,7 +1,7 @@
 """Live tails: what comes to a topic from now on, as lines of JSON while the client listens.
 
-Their number is bounded, and so is what one tail sends: of more records than a page can show the rest is
-counted, and reading goes on at the end.
+Their number is bounded, and so is what one tail reads and sends: of more records than a page can show, or
+than can be looked through in a moment, the rest is counted, and reading goes on at the end.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any, Final
 
 import msgspec
 
 from mpbroker.cli.cluster.client import Client
-from mpbroker.console.records import Reader, Shown, Wanted
+from mpbroker.console.records import Reader, Scan, Shown, Wanted
 from mpbroker.console.workers import Workers
 
 TAILS_MAX: Final = 4
@@ -48,15 +49,18 @@ class Tail:
             return {"positions": {str(number): at for number, at in self._positions.items()}}
         found: list[Shown] = []
         skipped = 0
+        scan = Scan()
         for fetched in self._reader.fetch(self._positions, FETCH_WAIT_MS):
             number = fetched.partition
-            for behind, shown in self._reader.taken(fetched, self._positions[number]):
-                self._positions[number] = max(self._positions[number], behind)
-                if shown is not None:
-                    found.append(shown)
-                if len(found) >= RECORDS_MAX:
-                    break
-            if len(found) >= RECORDS_MAX:
+            if not scan.is_over and len(found) < RECORDS_MAX:
+                with closing(self._reader.taken(fetched, self._positions[number], scan)) as taken:
+                    for behind, shown in taken:
+                        self._positions[number] = max(self._positions[number], behind)
+                        if shown is not None:
+                            found.append(shown)
+                        if len(found) >= RECORDS_MAX:
+                            break
+            if scan.is_over or len(found) >= RECORDS_MAX:
                 end = fetched.end(self._wanted.isolation)
                 skipped += max(end - self._positions[number], 0)
                 self._positions[number] = max(end, self._positions[number])

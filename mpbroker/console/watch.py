@@ -19,7 +19,8 @@ from mpbroker.cli.top.model import Model, Row
 from mpbroker.cli.top.samples import BrokerSeen, Health, Sample
 from mpbroker.client.consumer_protocol import TopicPartition, decode_assignment
 from mpbroker.console import pipeline
-from mpbroker.console.workers import Workers
+from mpbroker.console.workers import Busy, Workers
+from mpbroker.exporter.committed_offsets import lag_behind
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.control_client import ControlClient, ControlError
@@ -35,6 +36,8 @@ HISTORY_S: Final = 900.0
 # Nobody watches who has not asked for so long.
 WATCHED_S: Final = 20.0
 WINDOW_S: Final = 10.0
+# Looks are at least so far apart. A clock that is set back must not make the history longer.
+HISTORY_MAX: Final = int(HISTORY_S / EVERY_S) + 1
 # Names of groups are the choice of anybody.
 GROUP_HISTORIES_MAX: Final = 300
 SERIES: Final = (
@@ -46,17 +49,19 @@ SERIES: Final = (
 class Watch:
     """The findings of the last looks. Everything but `_look` runs in the event loop."""
 
-    def __init__(self, context: ProcessContext, metrics: MetricsPage, workers: Workers) -> None:
+    def __init__(self, context: ProcessContext, metrics: MetricsPage) -> None:
         self._context = context
         self._metrics = metrics
-        self._workers = workers
+        # Health has another one: what it asks the supervisor may take longer than a look.
+        self._looks = Workers("console-look", 1)
+        self._healths = Workers("console-health", 1)
         control = ControlClient(context.memory.public_path.parent)
         self._live = LiveBroker(control)
         self.model = Model()
         self._commits: dict[str, Any] = {}
         self._paths: dict[str, float] = {}
         self._window: deque[Snapshot] = deque()
-        self._samples: deque[tuple[int, float, list[float | None]]] = deque()
+        self._samples: deque[tuple[int, float, list[float | None]]] = deque(maxlen=HISTORY_MAX)
         self._lags: dict[str, deque[tuple[int, float, int]]] = {}
         self._number = 0
         self._asked_at = 0.0
@@ -80,11 +85,18 @@ class Watch:
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        self._looks.close()
+        self._healths.close()
 
     async def _run(self) -> None:
         while time.monotonic() - self._asked_at < WATCHED_S:
             began = time.monotonic()
-            sample = await self._workers.do(self._look)
+            try:
+                sample = await self._looks.do(self._look)
+            except Busy:
+                # Looks that nobody waits for any more are not over yet.
+                await asyncio.sleep(EVERY_S)
+                continue
             self._add(sample)
             if sample.counts is not None:
                 await self._metrics.follow_offsets(sample.counts)
@@ -116,8 +128,9 @@ class Watch:
             "fsync_p99_ms": self._commits.get("p99_ms"),
             "connections": sample.broker.connections,
         }
-        self._samples.append((self._number, time.time(), [_short(summary[name]) for name in SERIES]))
-        while self._samples[0][1] < time.time() - HISTORY_S:
+        clock = time.time()
+        self._samples.append((self._number, clock, [_short(summary[name]) for name in SERIES]))
+        while self._samples[0][1] < clock - HISTORY_S:
             self._samples.popleft()
 
     def _follow_lags(self, now: Snapshot) -> None:
@@ -127,7 +140,7 @@ class Watch:
             if values is None:
                 if len(self._lags) >= GROUP_HISTORIES_MAX:
                     continue
-                values = self._lags[name] = deque()
+                values = self._lags[name] = deque(maxlen=HISTORY_MAX)
             values.append((self._number, clock, lag))
             while values[0][1] < clock - HISTORY_S:
                 values.popleft()
@@ -139,7 +152,7 @@ class Watch:
         """Return the lag of each group that has committed something of a partition that is there."""
         ends = ends_of(now)
         lags = {
-            name: [max(ends[place] - at, 0) for place, at in group.offsets.items() if place in ends]
+            name: [lag_behind(ends[place], at) for place, at in group.offsets.items() if place in ends]
             for name, group in self._metrics.committed.groups.items()
         }
         return {name: sum(known) for name, known in lags.items() if known}
@@ -247,8 +260,11 @@ class Watch:
         now = [[round(time.time(), 1), sum(lags)]] if lags else []
         return self._lag_history(name) + now, rows
 
-    def health(self) -> dict[str, Any]:
-        """Return the state of recovery, scrubbing and log directories. Blocks: a worker calls it."""
+    async def health(self) -> dict[str, Any]:
+        """Return the state of recovery, scrubbing and log directories. Raises Busy."""
+        return await self._healths.do(self._health)
+
+    def _health(self) -> dict[str, Any]:
         config, memory = self._context.config, self._context.memory
         found: dict[str, Any] = {
             "problems": health.reasons_not_ready(config, memory),
@@ -304,7 +320,7 @@ def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -
     """Return a row about a partition of a group. Records may be read and committed between two looks."""
     row = {"topic": place[0], "partition": place[1], "committed": committed, "end": end, "lag": None}
     if committed is not None and end is not None:
-        row |= {"end": max(end, committed), "lag": max(end - committed, 0)}
+        row |= {"end": max(end, committed), "lag": lag_behind(end, committed)}
     return row
 
 

@@ -1,4 +1,7 @@
-"""Threads that wait for the broker, a few: the event loop waits for nobody."""
+"""Threads that wait for the broker, a few: the event loop waits for nobody.
+
+Who must not wait behind others has workers of its own: a broker that does not answer occupies all who ask it.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ class Busy(Exception):
 class Workers:
     """A bounded pool of threads, which begin with the first work."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(THREADS, "console")
+    def __init__(self, name: str, threads: int = THREADS) -> None:
+        self._pool = ThreadPoolExecutor(threads, name)
         self._under_way = 0
         self._is_closed = False
 

@@ -39,6 +39,15 @@ FORGET_AFTER_S = 6 * 3600.0
 log = logging.getLogger("mpbroker.exporter")
 
 
+def lag_behind(end: int, committed: int) -> int:
+    """Return what a group has yet to read of a partition with this high watermark.
+
+    Anybody may commit a negative offset, which is no record's. Records may be written, read and committed
+    between a look at the watermark and one at the commit.
+    """
+    return max(end - max(committed, 0), 0)
+
+
 @dataclass
 class _Reading:
     """A partition of the topic and what was read of it."""

@@ -1,5 +1,8 @@
 """A page of metrics as OpenTelemetry's: the same names and labels, cumulative since the broker began.
 
+What a process counts of itself begins anew with the process that replaces it. A sum that has gone back has a
+later start, as the data model wants it (OpenTelemetry specification: Metrics Data Model, Resets and Gaps).
+
 Counters become monotonic sums and histograms stay what they are. The exporter's data model has no summaries:
 their quantiles become a gauge, and count and sum become sums. (OpenTelemetry specification: Prometheus and
 OpenMetrics Compatibility)
@@ -30,15 +33,46 @@ Number: TypeAlias = int | float
 _UNITS: Final = {"seconds": "s", "bytes": "By", "ratio": "1"}
 """Units that the name has at its end, so that nobody writes them behind it once more."""
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# A process that is being replaced has no sums for a while.
+_ROUNDS_KEPT: Final = 10
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
-class Points:
-    """Makes points of one moment. Both times are in ns since 1970."""
+class Starts:
+    """Remembers since when each sum is counted. All times are in ns since 1970."""
 
-    def __init__(self, began_ns: int, now_ns: int) -> None:
+    def __init__(self, began_ns: int) -> None:
+        self._began_ns = began_ns
+        self._round = 0
+        self._now_ns = self._before_ns = began_ns
+        # By name and labels: the value, its start, and the round in which it was there last.
+        self._seen: dict[tuple[str, ...], tuple[Number, int, int]] = {}
+
+    def begin(self, now_ns: int) -> None:
+        """Begin the points of another moment; forget sums that are there no more."""
+        self._round += 1
+        self._before_ns, self._now_ns = self._now_ns, now_ns
+        oldest = self._round - _ROUNDS_KEPT
+        self._seen = {key: known for key, known in self._seen.items() if known[2] >= oldest}
+
+    def of(self, name: str, labels: Mapping[str, str], value: Number) -> int:
+        """Return the start of a sum: when the points before were made, if it has gone back since."""
+        key = (name, *labels.values())
+        before, start_ns, _ = self._seen.get(key, (value, self._began_ns, 0))
+        if value < before:
+            start_ns = self._before_ns
+        self._seen[key] = value, start_ns, self._round
+        return start_ns
+
+
+class Points:
+    """Makes points of one moment. Times are in ns since 1970."""
+
+    def __init__(self, began_ns: int, now_ns: int, starts: Starts) -> None:
         self._began_ns = began_ns
         self._now_ns = now_ns
+        self._starts = starts
+        starts.begin(now_ns)
         # Families with a sample per partition share the text of their labels.
         self._labels: dict[str, Mapping[str, str]] = {}
 
@@ -70,8 +104,12 @@ class Points:
     def _numbers(
         self, name: str, meaning: str, pairs: Iterable[tuple[Mapping[str, str], Number]], *, adds: bool
     ) -> Metric:
-        began_ns = self._began_ns if adds else 0
-        points = [NumberDataPoint(_valid(labels), began_ns, self._now_ns, value) for labels, value in pairs]
+        points = [
+            NumberDataPoint(
+                _valid(labels), self._starts.of(name, labels, value) if adds else 0, self._now_ns, value
+            )
+            for labels, value in pairs
+        ]
         data = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True) if adds else Gauge(points)
         return Metric(name, meaning, _unit(name), data)
 

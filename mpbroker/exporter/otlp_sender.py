@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.resources import Resource
 
+    from mpbroker.exporter.otlp_points import Starts
+    from mpbroker.exporter.otlp_session import BoundedSession
+
 SERVICE: Final = "mpbroker"
 _THEIRS: Final = "opentelemetry"
 _MESSAGES_MAX: Final = 16
@@ -66,6 +69,8 @@ class Sender:
         self._fails = False
         self._over = threading.Event()
         self._reasons = _Messages()
+        self._session: BoundedSession | None = None
+        self._starts: Starts | None = None
 
     def start(self) -> None:
         # A stop does not wait for an endpoint that does not answer.
@@ -99,11 +104,14 @@ class Sender:
         """Make the exporter. Headers, certificates, timeout and compression are those of its variables."""
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
+        from mpbroker.exporter.otlp_session import BoundedSession
+
         # It logs each failure, and each attempt; here an outage is said once.
         theirs = logging.getLogger(_THEIRS)
         theirs.propagate = False
         theirs.addHandler(self._reasons)
-        return OTLPMetricExporter(endpoint=self._destination.url)
+        self._session = BoundedSession()
+        return OTLPMetricExporter(endpoint=self._destination.url, session=self._session)
 
     def _resource(self) -> Resource:
         """Return who sends; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES have the last word."""
@@ -121,17 +129,21 @@ class Sender:
         )
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-        from mpbroker.exporter.otlp_points import Points
+        from mpbroker.exporter.otlp_points import Points, Starts
 
         page = asyncio.run_coroutine_threadsafe(self._collect(), self._loop).result()
         if page is None:
             return ""  # the log says why
-        metrics = Points(self._origin.began_ns, time.time_ns()).metrics(page)
+        if self._starts is None:
+            self._starts = Starts(self._origin.began_ns)
+        metrics = Points(self._origin.began_ns, time.time_ns(), self._starts).metrics(page)
         scope = ScopeMetrics(InstrumentationScope(SERVICE, VERSION), metrics, "")
         self._reasons.texts.clear()
         result = exporter.export(MetricsData([ResourceMetrics(resource, [scope], "")]))
         if result is MetricExportResult.SUCCESS:
             return ""
+        if self._session is not None and self._session.problem:
+            return self._session.problem
         # The first one has the cause; the last one may only say that there is no time left.
         return cause_in(next(iter(self._reasons.texts), "the exporter gives no reason"))
 

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final
 
 from mpbroker.coordinator.groups.committed import GroupSeen
+from mpbroker.exporter.committed_offsets import lag_behind
 from mpbroker.exporter.exposition import Family, Page, labels_text
 from mpbroker.metrics.snapshot import LogSeen
 from mpbroker.protocol.topic_names import METADATA_TOPIC
@@ -126,9 +127,8 @@ class _GroupLag:
     def __init__(self, name: str, group: GroupSeen, ends: Mapping[tuple[str, int], int]) -> None:
         self.name = name
         self.members = group.members
-        # Records may be committed, and so read, between two looks.
         self.offsets = [
-            (place, offset, max(end - offset, 0))
+            (place, offset, lag_behind(end, offset))
             for place, offset in sorted(group.offsets.items())
             if (end := ends.get(place)) is not None
         ]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import socket
 from functools import partial
+from pathlib import Path
 
 from mpbroker.config.otlp import Destination
 from mpbroker.exporter.app import App
@@ -24,7 +26,13 @@ from mpbroker.ipc import health
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ProcessContext
 
 NICENESS = 5
+# Added to the score by which the kernel chooses whom it kills when memory runs out. Nobody misses an exporter
+# for long: it is replaced, and holds nothing of clients.
+OOM_SCORE = 500
+OOM_SCORE_MAX = 1000
 STOP_GRACE_S = 2.0
+
+log = logging.getLogger("mpbroker.exporter")
 
 
 def run(
@@ -41,6 +49,7 @@ def run(
     web console; "": there is none.
     """
     os.nice(NICENESS)
+    _be_killed_first()
     # What is here already is the supervisor's, too: a collection would make copies of its pages.
     gc.freeze()
     sock = socket.socket(fileno=fd) if fd >= 0 else None
@@ -112,6 +121,15 @@ class ExporterProcess:
         if fence.settings_changed:
             self.context.follow_settings()
         self.context.acknowledge_fence()
+
+
+def _be_killed_first() -> None:
+    """Have the kernel kill this process before the others of the broker, if it allows to choose."""
+    score = Path("/proc/self/oom_score_adj")
+    try:
+        score.write_text(str(min(int(score.read_text()) + OOM_SCORE, OOM_SCORE_MAX)))
+    except OSError as error:
+        log.debug("the exporter's oom_score_adj stays what it is: %s", error)
 
 
 async def _wait(rung: asyncio.Event, timeout_s: float) -> None:

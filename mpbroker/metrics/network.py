@@ -194,7 +194,8 @@ def selector_gauges(view: View) -> Iterator[Bean]:
     SELECTOR + ",networkProcessor=<id>,clientSoftwareName=<name>,clientSoftwareVersion=<version>",
     "gauge",
     "Open connections by the software that ApiVersions named; `unknown` before and without. At most 128 "
-    "kinds for each processor (Kafka: 100).",
+    "kinds for each processor (Kafka: 100), the first that came: clients that make up names can fill them, "
+    "and other kinds are not shown then until the broker starts anew.",
     ("connections",),
 )
 def software(view: View) -> Iterator[Bean]:

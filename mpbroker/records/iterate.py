@@ -7,7 +7,7 @@ ends at its byte limit (Kafka: ByteBufferLogInputStream, DefaultRecordBatch).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mpbroker.records.batch import (
     BATCH_HEADER_BYTES,
@@ -25,6 +25,9 @@ from mpbroker.records.stream import read_records
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+PIECE_RECORDS: Final = 1024
+_LENGTH_SHIFT_MAX: Final = 63
 
 
 class Batch:
@@ -100,6 +103,49 @@ class Batch:
             )
         except CorruptBatch as error:
             raise CorruptBatch(header.position, error.reason) from error
+
+    def pieces(self, stream: Buffer, position: int = 0) -> Iterator[list[Record]]:
+        """Yield the records of the batch in pieces; `stream` is what `stream()` has returned.
+
+        A batch of a megabyte may have millions of records, which take gigabytes as objects. Pieces before
+        offset `position` are left out, unless compaction has left gaps. Raises CorruptBatch.
+        """
+        header, view, at = self.header, memoryview(stream).cast("B"), 0
+        has_gaps = header.record_count <= header.last_offset_delta
+        for first in range(0, header.record_count, PIECE_RECORDS):
+            count = min(PIECE_RECORDS, header.record_count - first)
+            is_last = first + count == header.record_count
+            end = len(view) if is_last else _end_of_records(view, at, count)
+            start, at = at, end
+            if not (has_gaps or is_last) and header.base_offset + first + count <= position:
+                continue
+            try:
+                yield read_records(
+                    view[start:end], count, header.base_offset, header.base_timestamp, self.append_time
+                )
+            except CorruptBatch as error:
+                where = f"behind the first {first} records: " if first else ""
+                raise CorruptBatch(header.position, f"{where}{error.reason}") from error
+
+
+def _end_of_records(stream: memoryview, start: int, count: int) -> int:
+    """Return where the next `count` records end, by their lengths (zigzag varints).
+
+    If a length is wrong, return the end of the stream: `read_records` tells what is wrong there.
+    """
+    at, end = start, len(stream)
+    for _ in range(count):
+        size, shift, byte = 0, 0, 0x80
+        while byte & 0x80:
+            if at >= end or shift > _LENGTH_SHIFT_MAX:
+                return end
+            byte = stream[at]
+            size |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+        at += (size >> 1) ^ -(size & 1)
+        if not start < at <= end:
+            return end
+    return at
 
 
 def iterate_batches(data: Buffer, start: int = 0, *, check_crc: bool = True) -> Iterator[Batch]:

@@ -77,7 +77,7 @@ def test_variables_that_ask_for_something_else(environ: dict[str, str], message:
         ("grpc://c:4317", "it must be a URL"),
         ("http://", "it must be a URL"),
         ("http://c:0", "it must be a URL"),
-        ("http://c:99999", "Port out of range"),
+        ("http://c:99999", "a port from 1 to 65535"),
         ("http://user:word@c", "without a password"),
         ("http://c/?key=1", "without a query"),
     ],
@@ -87,3 +87,31 @@ def test_settings_that_are_no_endpoint(text: str, problem: str) -> None:
         load(None, [f"otlp.endpoint={text}"])
     assert "otlp.endpoint" in str(raised.value)
     assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://user:s3cret@c:4318/base", "http://c:4318/base"),
+        ("http://c/v1?api-key=s3cret", "http://c/v1"),
+        ("http://c/#s3cret", "http://c/"),
+        ("user:s3cret@c:4318", "c:4318"),
+        ("http://user:s3c?ret@c", "http://…"),
+        ("http://c?key=s3c@ret", "http://…"),
+        ("grpc://user:s@3cret@c:x", "grpc://c:x"),
+        ("http://[::1]:4318", "http://[::1]:4318"),
+        ("", ""),
+    ],
+)
+def test_secrets_of_a_url_are_not_shown(url: str, shown: str) -> None:
+    assert otlp.without_secrets(url) == shown
+
+
+@pytest.mark.parametrize("url", ["http://u:s3cret@c", "http://c?api-key=s3cret", "http://u:s3cret@c:x"])
+def test_no_message_has_a_secret(url: str) -> None:
+    with pytest.raises(otlp.NotServed) as by_variable:
+        otlp.destination("", None, {BASE: url})
+    with pytest.raises(ConfigError) as by_setting:
+        load(None, [f"otlp.endpoint={url}"])
+    for error in (by_variable, by_setting):
+        assert "s3cret" not in str(error.value)

@@ -125,6 +125,21 @@ def test_a_long_value_says_that_it_is_cut(page: Browser, api: Api, filled: str) 
     page.sees("the first 262 kB of 900 kB", ".detail .cut")
 
 
+def test_json_that_is_nested_too_deeply_is_shown_as_text(page: Browser, api: Api, broker: Broker) -> None:
+    topic, levels = broker.create_topic(), 32_000
+    nested = "[" * levels + "]" * levels
+    produce(broker, topic, {"value": nested})
+    assert page.js(f"import('/value.js').then((it) => it.pretty({json.dumps(nested)}))") is None
+    assert page.js("import('/value.js').then((it) => it.pretty('[' + '[1],'.repeat(900000) + '1]'))") is None
+    assert page.js("import('/value.js').then((it) => it.pretty('[[1], {}]').join('|'))")
+    until(lambda: api.found("topics", q=topic)["rows"], "the topic is known")
+    visit(page, api, f"topics/{topic}/records")
+    page.click(".records tr.opens")
+    page.sees("nested too deeply", ".detail")
+    page.sees("[[[[", ".detail section:last-child pre")
+    assert page.js("document.querySelector('.detail section:last-child pre').innerText.length") == 2 * levels
+
+
 def test_a_live_tail_begins_and_ends_by_key(page: Browser, api: Api, broker: Broker, filled: str) -> None:
     visit(page, api, f"#/topics/{filled}")
     page.sees("tombstone", ".records")

@@ -33,6 +33,14 @@ def test_a_change_is_what_it_says() -> None:
         b'{"change":"delete-topic","topic":"t","force":true}',
         b'{"change":"alter-topic","topic":"t","settings":{"a":1}}',
         b'{"change":"reset-offsets","group":"g"}',
+        b'{"change":"create-topic","topic":"t","partitions":99999999999}',
+        b'{"change":"create-topic","topic":"t","partitions":-2}',
+        b'{"change":"add-partitions","topic":"t","partitions":2147483648}',
+        b'{"change":"add-partitions","topic":"t","partitions":-7}',
+        b'{"change":"delete-topic","topic":"%s"}' % (b"t" * 40_000),
+        b'{"change":"create-topic","topic":"t","settings":{"%s":""}}' % (b"t" * 40_000),
+        b'{"change":"alter-topic","topic":"t","settings":{"a":"%s"}}' % (b"t" * 40_000),
+        b'{"change":"reset-offsets","group":"%s","to":"to-latest"}' % (b"t" * 40_000),
     ],
 )
 def test_anything_else_is_refused(body: bytes) -> None:

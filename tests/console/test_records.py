@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any, cast
 
 import pytest
@@ -10,11 +12,12 @@ import pytest
 from mpbroker.cli.cluster.client import Client, Fetched, Partition, Topic
 from mpbroker.cli.cluster.positions import BEGINNING, Ends
 from mpbroker.console import records
-from mpbroker.console.records import Wanted, read
+from mpbroker.console.records import Reader, Scan, Wanted, read
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.record import NewRecord
+from tests.support.polling import PATIENCE_S
 
 
 class Cluster:
@@ -45,15 +48,14 @@ class Served:
     def ends(self, _topic: Topic, partitions: list[int], *_how: object) -> dict[int, Ends]:
         return {n: Ends(0, self._batches[n][-1][1] if self._batches[n] else 0) for n in partitions}
 
-    def fetch(
-        self, _topic: Topic, positions: Mapping[int, int], _wait: int, _isolation: int
-    ) -> list[Fetched]:
+    def fetch(self, _topic: Topic, positions: Mapping[int, int], *_how: object) -> list[Fetched]:
         self.fetches += 1
         found = []
         for number, at in positions.items():
             error = self.errors.get((number, at), ErrorCode.NONE)
             data = next((one for first, behind, one in self._batches[number] if first <= at < behind), b"")
-            found.append(Fetched(number, error, 0, 0, [], b"" if error else data))
+            end = self._batches[number][-1][1] if self._batches[number] else 0
+            found.append(Fetched(number, error, end, end, [], b"" if error else data))
         return found
 
 
@@ -136,3 +138,69 @@ def test_what_the_broker_cannot_read_is_passed_over_too() -> None:
     found = texts(shown(client, start=BEGINNING))
     assert found[0::2] == ["a", "c"]
     assert "CORRUPT_MESSAGE" in found[1]
+
+
+def test_bytes_count_as_they_are_when_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Served([batch("x" * 100_000, codec=Codec.ZSTD) for _ in range(20)])
+    monkeypatch.setattr(records, "SCAN_BYTES_MAX", 500_000)
+    found = shown(client, start=BEGINNING, text=b"needle")
+    assert (found["positions"], found["is_end"]) == ({"0": 5}, False)
+    assert found["scanned_bytes"] >= 500_000
+
+
+def test_a_batch_of_very_many_records_takes_no_memory_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "SCAN_S_MAX", PATIENCE_S)
+    client = Served([batch(*[""] * 100_000, codec=Codec.ZSTD)])
+    tracemalloc.start()
+    try:
+        found = shown(client, start=BEGINNING, text=b"needle")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found["is_end"]
+    assert peak_bytes < 5 << 20
+
+
+def test_a_search_that_ends_within_a_batch_goes_on_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 5000
+    client = Served([batch(*(f"v{n}" for n in range(count)), codec=Codec.ZSTD)])
+    monkeypatch.setattr(records, "SCAN_BYTES_MAX", 1)
+    at, rounds, found = 0, 0, []
+    while at < count:
+        answer = shown(client, start=BEGINNING, positions={0: at}, text=b"99", limit=count)
+        assert int(answer["positions"]["0"]) > at
+        at, rounds = int(answer["positions"]["0"]), rounds + 1
+        found += texts(answer)
+    assert found == [f"v{n}" for n in range(count) if "99" in str(n)]
+    assert rounds > 2
+
+
+def test_what_is_kept_to_be_shown_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Served([batch(*["x"] * 5000)])
+    monkeypatch.setattr(records, "SCAN_BYTES_MAX", 1 << 20)
+    found = shown(client, start=BEGINNING, limit=5000)
+    assert 0 < len(found["records"]) < 3000
+
+
+def test_a_batch_is_not_looked_through_behind_the_limit() -> None:
+    client = Served([batch(*(f"v{n}" for n in range(5000)))])
+    found = shown(client, start=BEGINNING, limit=10)
+    assert (texts(found)[-1], found["positions"], found["scanned"]) == ("v9", {"0": 10}, 11)
+
+
+def test_one_batch_at_a_time_is_decompressed_in_the_process() -> None:
+    client = cast("Client", Served([batch("a", "b", codec=Codec.ZSTD)]))
+    reader = Reader(client, Wanted("t", most=100))
+    (fetched,) = reader.fetch({0: 0}, 0)
+    with closing(reader.taken(fetched, 0, Scan())) as taken:
+        next(taken)
+        assert records._DECODES.locked()
+    assert not records._DECODES.locked()
+
+
+def test_a_batch_that_decompresses_to_too_much_is_shown_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "DECODED_BYTES_MAX", 10_000)
+    client = Served([batch("x" * 100_000, codec=Codec.ZSTD), batch("small", codec=Codec.ZSTD)])
+    found = texts(shown(client, start=BEGINNING))
+    assert "10000 bytes" in found[0]
+    assert found[1:] == ["small"]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from mpbroker.cli.top.samples import BrokerSeen, Health, Sample
-from mpbroker.console.watch import is_internal, knows_topics
+from mpbroker.console import watch as watch_module
+from mpbroker.console.watch import HISTORY_MAX, Watch, is_internal, knows_topics
+from mpbroker.console.workers import Busy
 from mpbroker.metrics.snapshot import Snapshot
 
 
@@ -25,3 +31,60 @@ def test_the_brokers_own_topics_are_internal() -> None:
     assert is_internal("__consumer_offsets")
     assert is_internal("__transaction_state")
     assert not is_internal("__mine")
+
+
+class LateWorkers:
+    """Workers that are busy at first."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def do(self, work: Callable[[], Any]) -> Any:
+        self.asked += 1
+        if self.asked < 3:
+            raise Busy("busy")
+        return work()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    context = Mock()
+    context.memory.public_path = tmp_path / "public"
+    return Watch(context, Mock(follow_offsets=AsyncMock()))
+
+
+def test_a_look_that_finds_no_worker_is_skipped(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = LateWorkers()
+    monkeypatch.setattr(watch, "_looks", workers)
+    monkeypatch.setattr(watch_module, "EVERY_S", 0.0)
+
+    async def ask() -> None:
+        model = await watch.fresh()
+        assert model.sample is not None
+        watch.close()
+
+    asyncio.run(ask())
+    assert workers.asked == 3
+
+
+def test_a_clock_that_is_set_back_makes_no_history_longer(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10_000, 0, -1))
+    monkeypatch.setattr(watch_module.time, "time", lambda: float(next(clock)))
+    monkeypatch.setattr(watch, "_lags_of", lambda _: {"g": 1})
+    for _ in range(2 * HISTORY_MAX):
+        watch._add(Sample(0, BrokerSeen(Health.UNKNOWN)))
+        watch._follow_lags(Mock(spec=Snapshot))
+    assert len(watch._samples) == len(watch._lags["g"]) == HISTORY_MAX
+
+
+def test_a_clock_that_is_set_forward_ends_the_history(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 100_000, 10_000))
+    monkeypatch.setattr(watch_module.time, "time", lambda: float(next(clock)))
+    for _ in range(3):
+        watch._add(Sample(0, BrokerSeen(Health.UNKNOWN)))
+    assert len(watch._samples) == 1

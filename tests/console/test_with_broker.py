@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from confluent_kafka import Consumer, TopicPartition
 from mpbroker.config.broker import BROKER_KEYS
 from mpbroker.console.record_view import PREVIEW_BYTES, WHOLE_BYTES
 from mpbroker.console.tails import TAILS_MAX
+from mpbroker.console.workers import WAITING_MAX
 from mpbroker.ipc import console_token
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
@@ -375,6 +377,37 @@ def test_topics_are_made_altered_and_deleted(api: Api) -> None:
         assert gone.status == 404, gone.error
 
 
+def said(broker: Broker, text: str) -> list[str]:
+    return [line.partition("audit: ")[2] for line in broker.logs().splitlines() if text in line]
+
+
+def test_the_audit_log_has_each_change_with_the_browsers_address(broker: Broker, api: Api) -> None:
+    api.change("create-topic", topic="told", partitions=1, settings={"retention.ms": "1234567"})
+    api.change("alter-topic", topic="told", settings={"retention.ms": None})
+    api.change("delete-topic", topic="not-there")
+    api.change("reset-offsets", group="nobody", to="to-earliest")
+    who = "a client from 127.0.0.1 on HTTP asked for console"
+    lines = [line.removeprefix(f"{who} ") for line in said(broker, who)]
+    assert "create-topic of 'told', 'retention.ms': ok" in lines
+    assert "alter-topic of 'told', 'retention.ms': ok" in lines
+    assert any(line.startswith("delete-topic of 'not-there': failed: ") for line in lines)
+    assert any(line.startswith("reset-offsets of 'nobody', '(only checked)': ") for line in lines)
+    assert not any("1234567" in line for line in lines)
+
+
+def test_the_audit_log_has_who_tried_to_change_something(broker: Broker, api: Api) -> None:
+    origin = f"http://{api.address}"
+    who = "a client from 127.0.0.1 on HTTP"
+    body = b'{"change":"delete-topic","topic":"t"}'
+    for headers in ({"origin": origin}, {"origin": origin, "authorization": "Bearer a-guess"}):
+        assert api.ask("POST", "/api/change", body, **headers, **JSON).status == 401
+    assert api.ask("POST", "/api/change", body, origin="http://evil.example", **JSON).status == 403
+    assert f"{who} has failed to log in: there is no token" in said(broker, who)
+    assert f"{who} has failed to log in: the token is wrong" in said(broker, who)
+    assert f"{who} is denied console change: a page of another origin asks for this" in said(broker, who)
+    assert "a-guess" not in broker.logs()
+
+
 def test_the_brokers_own_topics_are_neither_deleted_nor_enlarged(broker: Broker, api: Api) -> None:
     commit(broker, "someone", broker.create_topic(), 0)
     until(lambda: api.get("topic", topic="__consumer_offsets").status == 200, "the topic is seen")
@@ -507,6 +540,32 @@ def test_the_page_is_told_whoever_dies(own_broker: Broker, name: str) -> None:
     until(
         lambda: len(api.get("records", topic=topic).json.get("records", ())) == 1, "records are shown again"
     )
+
+
+def test_whoever_waits_for_the_broker_keeps_nobody_from_looking_at_it(own_broker: Broker) -> None:
+    api = Api(own_broker)
+    api.found("health")
+    handlers = [pid for name, pid in pids(own_broker).items() if name.startswith("handler")]
+    for pid in handlers:
+        os.kill(pid, signal.SIGSTOP)
+    statuses: list[int] = []
+    asking = [
+        threading.Thread(target=lambda n=n: statuses.append(api.get("group", group=f"g{n}").status))
+        for n in range(WAITING_MAX + 4)
+    ]
+    try:
+        for thread in asking:
+            thread.start()
+        until(lambda: statuses.count(503) == 4, "all that wait for the broker do")
+        assert api.get("health").status == 200
+        before = api.found("live")["number"]
+        until(lambda: api.found("live")["number"] > before, "it looks on")
+    finally:
+        for pid in handlers:
+            os.kill(pid, signal.SIGCONT)
+        for thread in asking:
+            thread.join()
+    assert "never retrieved" not in own_broker.logs()
 
 
 def test_while_it_recovers_the_page_says_so(own_broker: Broker) -> None:

@@ -19,7 +19,7 @@ from mpbroker.coordinator.groups.records import (
     encode,
 )
 from mpbroker.exporter import committed_offsets
-from mpbroker.exporter.committed_offsets import TOPIC, CommittedOffsets
+from mpbroker.exporter.committed_offsets import TOPIC, CommittedOffsets, lag_behind
 from mpbroker.ipc.table import PAYLOAD_BYTES, PartitionFlag, pack_partition, unpack_partition
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.metrics.snapshot import LogSeen
@@ -279,3 +279,8 @@ def test_no_file_is_kept_open(log: Log, committed: CommittedOffsets, given_up: b
     log.segment.unlink()
     open_files = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
     assert not [path for path in open_files if TOPIC in str(path)]
+
+
+@pytest.mark.parametrize(("committed", "lag"), [(3, 7), (10, 0), (12, 0), (0, 10), (-7, 10)])
+def test_a_lag_is_not_below_zero_nor_above_the_log(committed: int, lag: int) -> None:
+    assert lag_behind(10, committed) == lag

@@ -9,7 +9,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from mpbroker.exporter.exposition import Family, Page, labels_text
-from mpbroker.exporter.otlp_points import Points
+from mpbroker.exporter.otlp_points import _ROUNDS_KEPT, Points, Starts
 from mpbroker.metrics.snapshot import Distribution
 from shm.counters import BUCKETS, bucket_of
 
@@ -17,9 +17,10 @@ BEGAN_NS, NOW_NS = 1_000, 5_000
 EVIL = 'a"b\\c\nd,e="f"'
 
 
-def encoded(page: Page) -> dict[str, Metric]:
+def encoded(page: Page, now_ns: int = NOW_NS, starts: Starts | None = None) -> dict[str, Metric]:
     """What a receiver decodes, by name."""
-    scope = ScopeMetrics(InstrumentationScope("t"), Points(BEGAN_NS, NOW_NS).metrics(page), "")
+    points = Points(BEGAN_NS, now_ns, starts or Starts(BEGAN_NS))
+    scope = ScopeMetrics(InstrumentationScope("t"), points.metrics(page), "")
     request = encode_metrics(MetricsData([ResourceMetrics(Resource({}), [scope], "")]))
     metrics = list(request.resource_metrics[0].scope_metrics[0].metrics)
     assert len({one.name for one in metrics}) == len(metrics)
@@ -41,6 +42,29 @@ def test_counters_are_sums_since_the_broker_began() -> None:
     assert labels(point) == {"process": "log 0"}
     assert point.as_double == 3
     assert (point.start_time_unix_nano, point.time_unix_nano) == (BEGAN_NS, NOW_NS)
+
+
+def test_a_sum_that_goes_back_starts_anew() -> None:
+    starts = Starts(BEGAN_NS)
+
+    def start(now_ns: int, value: float | None, process: str = "log 0") -> int:
+        page = Page()
+        page.add(Family("other_total", "counter", ""), 9, {"process": process})
+        if value is not None:
+            page.add(Family("cpu_seconds_total", "counter", ""), value, {"process": process})
+        found = encoded(page, now_ns, starts)
+        assert found["other_total"].sum.data_points[0].start_time_unix_nano == BEGAN_NS
+        return found["cpu_seconds_total"].sum.data_points[0].start_time_unix_nano if value is not None else 0
+
+    assert start(2_000, 7.0) == BEGAN_NS
+    assert start(3_000, 7.5) == BEGAN_NS
+    start(4_000, None)  # it is being replaced
+    assert start(5_000, 0.1) == 4_000
+    assert start(6_000, 0.2) == 4_000
+    assert start(7_000, 0.1, "log 1") == BEGAN_NS
+    for now_ns in range(8_000, 8_000 + _ROUNDS_KEPT):
+        start(now_ns, None)
+    assert start(9_000, 0.1) == BEGAN_NS
 
 
 def test_gauges_and_their_units() -> None:

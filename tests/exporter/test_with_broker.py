@@ -382,3 +382,11 @@ def test_a_port_that_is_taken_refuses_the_start(http: Http, tmp_path: Path) -> N
     assert f"cannot listen on HTTP://{http.address}: the port is in use" in found.stderr
     assert "choose another port with --http" in found.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_kernel_ends_it_before_the_brokers_other_processes(broker: Broker) -> None:
+    def score(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+    there = pids(broker)
+    assert score(there["exporter"]) == min(score(there["coordinator"]) + 500, 1000)

@@ -256,14 +256,19 @@ class Client:
         }
 
     def fetch(
-        self, topic: Topic, positions: Mapping[int, int], max_wait_ms: int, isolation: int = READ_UNCOMMITTED
+        self,
+        topic: Topic,
+        positions: Mapping[int, int],
+        max_wait_ms: int,
+        isolation: int = READ_UNCOMMITTED,
+        max_bytes: int = FETCH_BYTES_MAX,
     ) -> list[Fetched]:
         """Fetch records from these positions on, from all leaders at once.
 
-        Wait for the first byte of each.
+        Wait for the first byte of each. A leader answers with at most `max_bytes`, or one larger batch.
         """
         asked = [
-            self.cluster.start(leader, _fetch_request(topic, mine, max_wait_ms, isolation))
+            self.cluster.start(leader, _fetch_request(topic, mine, max_wait_ms, isolation, max_bytes))
             for leader, mine in by_leader(topic, positions).items()
         ]
         fetched: list[Fetched] = []
@@ -306,7 +311,7 @@ def only(answers: list[_Value], what: str) -> _Value:
 
 
 def _fetch_request(
-    topic: Topic, positions: Mapping[int, int], max_wait_ms: int, isolation: int
+    topic: Topic, positions: Mapping[int, int], max_wait_ms: int, isolation: int, max_bytes: int
 ) -> m.FetchRequest:
     partitions = [
         m.FetchRequest.FetchPartition(
@@ -317,7 +322,7 @@ def _fetch_request(
     return m.FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,
-        max_bytes=FETCH_BYTES_MAX,
+        max_bytes=max_bytes,
         isolation_level=isolation,
         topics=[m.FetchRequest.FetchTopic(topic=topic.name, partitions=partitions)],
     )

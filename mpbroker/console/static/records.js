@@ -257,7 +257,8 @@ function shown(value) {
   if (value === null) return h("p", { class: "dim" }, "null");
   const ways = [];
   const isText = value.text !== undefined;
-  if (isText && !value.cut && isJson(value.text)) ways.push(["JSON", () => pretty(value.text)]);
+  const json = isText && !value.cut && isJson(value.text) ? pretty(value.text) : undefined;
+  if (json) ways.push(["JSON", () => json]);
   if (isText) ways.push(["Text", () => visible(value.text)]);
   ways.push(["Hex", () => hex(bytesOf(value).slice(0, 65536))]);
   const pre = h("pre", { tabindex: "0" });
@@ -268,6 +269,7 @@ function shown(value) {
   }
   choose(...ways[0]);
   const copy = h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(pre.textContent) }, "Copy");
+  const note = json === null && h("small", { class: "dim" }, "JSON that is nested too deeply, or too long, to be shown in lines");
   const size = value.cut ? `the first ${bytes(bytesOf(value).length)} of ${bytes(value.n)}` : bytes(value.n);
-  return h("div", { class: "value" }, h("div", { class: "ways" }, h("span", { class: "group" }, buttons), h("small", { class: value.cut ? "cut" : "dim" }, size), h("span", { class: "spring" }), copy), pre);
+  return h("div", { class: "value" }, h("div", { class: "ways" }, h("span", { class: "group" }, buttons), h("small", { class: value.cut ? "cut" : "dim" }, size), note, h("span", { class: "spring" }), copy), pre);
 }

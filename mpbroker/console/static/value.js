@@ -4,6 +4,9 @@ import { h } from "./dom.js";
 
 const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(true|false|null)|([{}[\],])|\s+/gy;
 const BYTES_PER_LINE = 16;
+// Lines of deeper JSON would be indentation above all: 64 KB of brackets could make gigabytes of it.
+const DEPTH_MAX = 100;
+const LETTERS_MAX = 4 << 20;
 // Letters that nobody sees, or that turn the order of those behind them.
 const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
@@ -35,25 +38,38 @@ export function isJson(text) {
   }
 }
 
-/** Return JSON in lines, coloured. Numbers keep their digits, which JSON.parse would round. */
+/**
+ * Return JSON in lines, coloured. Numbers keep their digits, which JSON.parse would round.
+ * Return null if it is nested too deeply, or would be too long.
+ */
 export function pretty(text) {
   const parts = [];
   let depth = 0;
   let before = "";
-  const line = () => `\n${"  ".repeat(depth)}`;
+  let letters = 0;
+  const put = (written, kind) => {
+    letters += written.length;
+    parts.push(kind ? h("span", { class: kind }, written) : written);
+  };
+  const line = () => put(`\n${"  ".repeat(depth)}`);
   for (const [whole, string, colon, number, word, sign] of text.matchAll(TOKEN)) {
-    if (sign === "}" || sign === "]") depth -= 1;
+    const opens = sign === "{" || sign === "[";
+    const closes = sign === "}" || sign === "]";
+    if (closes) depth -= 1;
     const isEmpty = (before === "{" && sign === "}") || (before === "[" && sign === "]");
-    if ((sign === "}" || sign === "]") && !isEmpty) parts.push(line());
-    else if ((before === "{" || before === "[") && whole.trim() && !isEmpty) parts.push(line());
-    if (string && colon) parts.push(h("span", { class: "j-key" }, visible(string)), ": ");
-    else if (string) parts.push(h("span", { class: "j-text" }, visible(string)));
-    else if (number) parts.push(h("span", { class: "j-number" }, number));
-    else if (word) parts.push(h("span", { class: "j-word" }, word));
-    else if (sign) parts.push(sign);
-    if (sign === "{" || sign === "[") depth += 1;
-    if (sign === ",") parts.push(line());
+    if (closes && !isEmpty) line();
+    else if ((before === "{" || before === "[") && whole.trim() && !isEmpty) line();
+    if (string && colon) {
+      put(visible(string), "j-key");
+      put(": ");
+    } else if (string) put(visible(string), "j-text");
+    else if (number) put(number, "j-number");
+    else if (word) put(word, "j-word");
+    else if (sign) put(sign);
+    if (opens) depth += 1;
+    if (sign === ",") line();
     if (whole.trim()) before = sign || "x";
+    if (depth > DEPTH_MAX || letters > LETTERS_MAX) return null;
   }
   return parts;
 }
