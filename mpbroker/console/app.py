@@ -25,7 +25,7 @@ from mpbroker.console.files import PageFiles
 from mpbroker.console.guard import has_token
 from mpbroker.console.queries import Query
 from mpbroker.console.statuses import FAILURES, status_of
-from mpbroker.console.watch import Watch, is_internal, knows_topics
+from mpbroker.console.watch import Watch, knows_topics
 from mpbroker.console.workers import Busy, Workers
 from mpbroker.exporter.guard import Refusal, header, refused_origin
 from mpbroker.exporter.http_server import Receive, Scope, Send, TooLarge
@@ -206,12 +206,12 @@ class Console:
     async def _topic(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
         name = query.needed("topic")
-        rows = self._watch.partitions(name)
-        if not rows and knows_topics(self._watch.model.sample):
+        topic = next((row for row in self._watch.topics() if row["topic"] == name), None)
+        if topic is not None:
+            return {"topic": topic, "rows": self._watch.partitions(name)[:PARTITIONS_MAX]}
+        if knows_topics(self._watch.model.sample):
             raise Refused(404, f"there is no topic {name}")
-        if not rows:
-            raise Refused(503, "the broker is not ready: its topics are not known yet")
-        return {"rows": rows[:PARTITIONS_MAX], "total": len(rows), "is_internal": is_internal(name)}
+        raise Refused(503, "the broker is not ready: its topics are not known yet")
 
     async def _groups(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()

@@ -189,14 +189,16 @@ class Watch:
                 "is_internal": is_internal(name),
                 **empty,
                 "size_bytes": None,
+                "segments": None,
                 "trend": [],
             }
             row = found.setdefault(name, {**first, "trend": []})
             row["partitions"] += 1
             row["records"] += one["log_end_offset"] - one["log_start_offset"]
             row["records_per_s"] += one["records_per_s"] or 0.0
-            if one["size_bytes"] is not None:
-                row["size_bytes"] = (row["size_bytes"] or 0) + one["size_bytes"]
+            for each in ("size_bytes", "segments"):
+                if one[each] is not None:
+                    row[each] = (row[each] or 0) + one[each]
             row["trend"] = _added(row["trend"], one["trend"])
         return list(found.values())
 

@@ -222,6 +222,36 @@ def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api, broke
     assert "by-clicks" not in str(broker.topic)
 
 
+def test_a_topic_with_more_partitions_than_the_table_has(page: Browser, api: Api, filled: str) -> None:
+    page.js(f"location.hash = 'token={api.token}'; null")
+    page.until("document.getElementById('token').hidden", "the token counts")
+    # A topic of so many takes a minute to make.
+    page.js("""
+      const ask = window.fetch;
+      window.fetch = async (place, ...more) => {
+        const answer = await ask(place, ...more);
+        if (!String(place).includes("api/topic?")) return answer;
+        const found = await answer.json();
+        found.topic.partitions = 2100;
+        return Response.json(found);
+      };
+      null""")
+    visit(page, api, f"#/topics/{filled}/2099")
+    page.until("document.querySelector('.records select')?.value === '2099'", "the last one is chosen")
+    page.sees("has no partition 2099", ".records .said")
+    page.sees("2,100", ".facts")
+    visit(page, api, f"#/topics/{filled}/2100")
+    page.sees("has no partition 2100", "main")
+    visit(page, api, f"#/topics/{filled}/partitions")
+    page.sees("The first 2 of 2,100 partitions", "main")
+    page.click("button", "Add partitions")
+    page.sees("now 2100", "dialog")
+    page.press("Escape")
+    page.open("about:blank")
+    assert ["partition=2099" in one for one in page.said] == [True], "the topic has two in truth"
+    page.said.clear()
+
+
 def test_offsets_are_reset_after_a_preview(page: Browser, api: Api, filled: str) -> None:
     page.js(f"location.hash = 'token={api.token}'; null")
     page.until("location.hash === '#/overview'", "the token is taken")

@@ -378,10 +378,10 @@ def test_topics_are_made_altered_and_deleted(api: Api) -> None:
 def test_the_brokers_own_topics_are_neither_deleted_nor_enlarged(broker: Broker, api: Api) -> None:
     commit(broker, "someone", broker.create_topic(), 0)
     until(lambda: api.get("topic", topic="__consumer_offsets").status == 200, "the topic is seen")
-    assert api.found("topic", topic="__consumer_offsets")["is_internal"]
+    assert api.found("topic", topic="__consumer_offsets")["topic"]["is_internal"]
     mine = broker.create_topic("__mine")
     until(lambda: api.get("topic", topic=mine).status == 200, "the client's topic is seen")
-    assert not api.found("topic", topic=mine)["is_internal"]
+    assert not api.found("topic", topic=mine)["topic"]["is_internal"]
     for change in ("delete-topic", "add-partitions"):
         more = {"partitions": 99} if change == "add-partitions" else {}
         answer = api.change(change, topic="__consumer_offsets", **more)

@@ -11,7 +11,7 @@ const RETRY_MS = [1000, 2000, 5000];
 const idOf = (row) => `${row.partition}:${row.offset}`;
 
 export class Records {
-  /** `partition`: the one whose records are wanted; null for all. */
+  /** `partitions`: how many there are. `partition`: the one whose records are wanted; null for all. */
   constructor(topic, partitions, shell, partition = null) {
     Object.assign(this, { topic, shell });
     this.rows = [];
@@ -25,7 +25,7 @@ export class Records {
   build(partitions) {
     const option = (value, text) => h("option", { value }, text);
     this.partition = h("select", { "aria-label": "Partition", onchange: () => this.load() }, option("-1", "All partitions"),
-      partitions.map((number) => option(String(number), `Partition ${number}`)));
+      Array.from({ length: partitions }, (_, number) => option(String(number), `Partition ${number}`)));
     this.from = h("select", { "aria-label": "Where to begin", onchange: () => this.fromChanged() },
       option("newest", "Newest first"), option("beginning", "From the beginning"),
       option("offset", "From offset…"), option("time", "From time…"));
