@@ -44,7 +44,7 @@ class Batch:
     @property
     def codec(self) -> Codec:
         if self.header.codec > Codec.ZSTD:
-            raise CorruptBatch(self.header.position, f"the compression codec is {self.header.codec}")
+            raise self._corrupt(f"the compression codec is {self.header.codec}")
         return Codec(self.header.codec)
 
     @property
@@ -83,7 +83,7 @@ class Batch:
         try:
             return decompress(self.codec, stream, limit)
         except CompressionError as error:
-            raise CorruptBatch(self.header.position, str(error)) from error
+            raise self._corrupt(str(error)) from error
 
     def records(self, limit: int = DEFAULT_LIMIT_BYTES) -> list[Record]:
         """Return all records of the batch, those of a control batch too. Raises CorruptBatch."""
@@ -99,13 +99,40 @@ class Batch:
                 self.append_time,
             )
         except CorruptBatch as error:
-            raise CorruptBatch(header.position, error.reason) from error
+            raise self._corrupt(error.reason) from error
+
+    def _corrupt(self, reason: str) -> CorruptBatch:
+        return CorruptBatch(self.header.position, reason, _offsets_of(self.header))
 
 
 def iterate_batches(data: Buffer, start: int = 0, *, check_crc: bool = True) -> Iterator[Batch]:
     """Yield the whole batches from `start` on. Raises CorruptBatch at the first bytes that are none."""
     view = memoryview(data).cast("B")
     position = start
-    while (header := frame_at(view, position, check_crc)) is not None:
+    while (header := _frame_at(view, position, check_crc)) is not None:
         yield Batch(view, header)
         position += header.length
+
+
+def _frame_at(view: memoryview, position: int, check_crc: bool) -> BatchFrame | None:
+    try:
+        return frame_at(view, position, check_crc)
+    except CorruptBatch as error:
+        error.offsets = _offsets_beside_crc(view, position)
+        raise
+
+
+def _offsets_beside_crc(view: memoryview, position: int) -> range | None:
+    """Return the offsets of a batch whose CRC is wrong; None if its header makes no sense either."""
+    try:
+        header = frame_at(view, position, False)
+    except CorruptBatch:
+        return None
+    return _offsets_of(header) if header is not None else None
+
+
+def _offsets_of(header: BatchFrame) -> range | None:
+    # A compacted batch has fewer records than offsets, none has more.
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        return None
+    return range(header.base_offset, header.base_offset + header.last_offset_delta + 1)
