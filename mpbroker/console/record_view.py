@@ -86,4 +86,4 @@ def has_text(record: Record, wanted: bytes) -> bool:
     parts = [record.key, record.value, *(value for _, value in record.headers)]
     if any(part is not None and wanted in part.lower() for part in parts):
         return True
-    return any(wanted in name.lower().encode() for name, _ in record.headers)
+    return any(wanted in name.encode().lower() for name, _ in record.headers)
