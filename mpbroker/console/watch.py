@@ -168,9 +168,11 @@ class Watch:
                 "offline_partitions": broker.offline_partitions,
             },
             "problems": health.reasons_not_ready(config, memory),
-            "processes": [_without(row, "last_error", "cpu_bar") for row in self.model.rows(PROCESSES)],
+            "processes": [
+                _with_kind(_without(row, "last_error", "cpu_bar")) for row in self.model.rows(PROCESSES)
+            ],
             "requests": self.model.rows(REQUESTS),
-            "memory": self.model.rows(MEMORY),
+            "memory": [_with_kind(row) for row in self.model.rows(MEMORY)],
             "rings": pipeline.rings(memory),
             "commits": self._commits,
             "paths": self._paths,
@@ -312,6 +314,11 @@ def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -
 
 def _without(row: Row, *names: str) -> Row:
     return {name: value for name, value in row.items() if name not in names}
+
+
+def _with_kind(row: Row) -> Row:
+    """Return a row about a process with the name of its box in the picture."""
+    return {**row, "kind": pipeline.KINDS[row["name"]]}
 
 
 def _added(sums: list[float], values: list[float]) -> list[float]:

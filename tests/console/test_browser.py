@@ -433,6 +433,32 @@ def test_bars_and_shares_say_what_they_are(page: Browser, api: Api) -> None:
     page.sees("mpbroker config set", "main")
 
 
+@pytest.mark.parametrize("size", [(1280, 800), PHONE])
+def test_each_ring_has_an_arrow_that_shows_when_it_is_full(
+    page: Browser, api: Api, size: tuple[int, int]
+) -> None:
+    between = {f"{one['from']} → {one['to']}" for one in api.found("live", after=0)["rings"]}
+    assert between > {"log → processor", "coordinator → log", "log → coordinator", "background → log"}
+    page.js("""
+      const ask = window.fetch;
+      window.fetch = async (place, ...more) => {
+        const answer = await ask(place, ...more);
+        if (!String(place).includes("api/live?")) return answer;
+        const found = await answer.json();
+        for (const ring of found.rings) ring.fill = 0.9;
+        return Response.json(found);
+      };
+      null""")
+    page.resize(*size)
+    visit(page, api, "#/pipeline")
+    page.until(f"document.querySelectorAll('.way.full').length === {len(between)}", "each full ring is shown")
+    titles = page.js("[...document.querySelectorAll('.way.full title')].map((one) => one.textContent)")
+    assert {one.partition(":")[0] for one in titles} == between
+    names = page.js("document.querySelector('.pipeline').getAttribute('aria-label')")
+    assert "3 background" in names
+    page.open("about:blank")
+
+
 def test_records_and_filters_are_readable_on_a_phone(page: Browser, api: Api, filled: str) -> None:
     page.resize(*PHONE)
     visit(page, api, f"#/topics/{filled}")
