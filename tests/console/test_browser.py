@@ -6,14 +6,13 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from mpbroker.testing import Broker
 from ops.docs.browser import Browser
-from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, produce, transact
+from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, pids, produce, transact
 from tests.support.polling import until
 
 PHONE = (390, 844)
@@ -193,7 +192,7 @@ def test_health(page: Browser) -> None:
     page.sees("no damage")
 
 
-def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api, broker: Broker) -> None:
+def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api) -> None:
     page.click("#nav a", "Topics")
     page.sees("orders", "table")
     assert not page.js(
@@ -219,7 +218,7 @@ def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api, broke
     page.fill("dialog input[name=typed]", "by-clicks")
     page.click("dialog button[type=submit]", "Delete topic")
     page.sees("deleted topic by-clicks", "#toast")
-    assert "by-clicks" not in str(broker.topic)
+    until(lambda: api.get("topic", topic="by-clicks").status == 404, "a look has seen that it is gone")
 
 
 def test_a_topic_with_more_partitions_than_the_table_has(page: Browser, api: Api, filled: str) -> None:
@@ -529,10 +528,9 @@ def test_an_exporter_that_dies_is_told_and_a_tail_goes_on(own_broker: Broker, ch
     chromium.sees("No records", ".records .said")
     chromium.press("t")
     chromium.sees("Live · waiting", ".records .said")
-    processes: Any = own_broker.control("status")["processes"]
-    (exporter,) = (one["pid"] for one in processes if one["name"] == "exporter")
+    exporter = pids(own_broker)["exporter"]
     os.kill(exporter, signal.SIGKILL)
-    until(lambda: own_broker.control("status")["processes"][6]["pid"] not in (0, exporter), "it is replaced")  # type: ignore[index]
+    until(lambda: pids(own_broker)["exporter"] not in (exporter, 0), "it is replaced")
 
     def tailed() -> bool:
         produce(own_broker, topic, {"value": "after the death"})

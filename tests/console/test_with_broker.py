@@ -26,16 +26,11 @@ from mpbroker.ipc import console_token
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
 from ops.bench.brokers import ROOT
-from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, produce, transact
+from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, pids, produce, transact
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S, until
 
 JSON = {"content_type": "application/json"}
-
-
-def pids(broker: Broker) -> dict[str, int]:
-    processes: Any = broker.control("status")["processes"]
-    return {each["name"]: each["pid"] for each in processes}
 
 
 @contextmanager
