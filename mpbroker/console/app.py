@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -74,6 +74,13 @@ class Refused(Exception):
         self.refusal = Refusal(status, why)
 
 
+class Question(NamedTuple):
+    """What the page may ask. `needs_token`: with the token, where a visitor may do less than the console."""
+
+    needs_token: bool
+    answer: Callable[[Query], Awaitable[Any]]
+
+
 class Console:
     """The application. Handlers of paths below /api return what is sent as JSON."""
 
@@ -86,19 +93,18 @@ class Console:
         self._ends = asyncio.Event()
         self._tails = 0
         self._reads = asyncio.Semaphore(READS_MAX)
-        # Whether the broker is asked, which needs the token where visitors may do less than the console.
-        self._paths: dict[str, tuple[bool, Callable[[Query], Awaitable[Any]]]] = {
-            "about": (False, self._about),
-            "live": (False, self._live),
-            "topics": (False, self._topics),
-            "topic": (False, self._topic),
-            "groups": (False, self._groups),
-            "health": (False, self._health),
-            "topic-settings": (True, self._topic_settings),
-            "group": (True, self._group),
-            "records": (True, self._records),
-            "record": (True, self._record),
-            "settings": (True, self._settings),
+        self._questions = {
+            "about": Question(False, self._about),
+            "live": Question(False, self._live),
+            "topics": Question(False, self._topics),
+            "topic": Question(False, self._topic),
+            "groups": Question(False, self._groups),
+            "health": Question(False, self._health),
+            "topic-settings": Question(True, self._topic_settings),
+            "group": Question(True, self._group),
+            "records": Question(True, self._records),
+            "record": Question(True, self._record),
+            "settings": Question(True, self._settings),
         }
 
     def close(self) -> None:
@@ -155,15 +161,15 @@ class Console:
 
     async def _found(self, scope: Scope) -> Any:
         name = scope["path"].removeprefix(API)
-        if name not in self._paths:
+        if name not in self._questions:
             raise Refused(404, "there is no such question")
-        asks_broker, answer = self._paths[name]
-        if asks_broker:
+        question = self._questions[name]
+        if question.needs_token:
             self._demand_token(scope)
         query = Query(scope["query_string"])
         if name == "about":
             query.has_token = has_token(scope, self._token)
-        return await answer(query)
+        return await question.answer(query)
 
     def _demand_token(self, scope: Scope, *, always: bool = False) -> None:
         wants = always or self._reads_need_token

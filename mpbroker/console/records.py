@@ -46,7 +46,7 @@ class Wanted:
     isolation: int = READ_UNCOMMITTED
     with_markers: bool = True
     positions: Mapping[int, int] | None = None
-    most: int = 0  # bytes of a value
+    most: int = 0  # bytes of a key, value or header
 
 
 @dataclass

@@ -44,7 +44,7 @@ SERIES: Final = (
 
 
 class Watch:
-    """The findings of the last looks. Everything but `_look` runs in the event loop."""
+    """The findings of the last looks. `_look` and `health` block, and run in a worker; all else does not."""
 
     def __init__(self, context: ProcessContext, metrics: MetricsPage, workers: Workers) -> None:
         self._context = context
@@ -63,8 +63,8 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
         self._looked = asyncio.Event()
 
-    async def fresh(self) -> Model:
-        """Return the model, after a first look at least."""
+    async def fresh(self) -> None:
+        """Go on looking for a while. Return after a first look at least."""
         self._asked_at = time.monotonic()
         if self._task is None or self._task.done():
             self._looked.clear()
@@ -75,7 +75,6 @@ class Watch:
             first.cancel()
             if self._task.done():
                 self._task.result()
-        return self.model
 
     def close(self) -> None:
         if self._task is not None:
@@ -288,7 +287,7 @@ class Watch:
 
 
 def is_internal(topic: str) -> bool:
-    """Return whether a topic is the broker's own: nobody deletes it, or adds partitions to it."""
+    """Return whether a topic is the broker's own: the console does not delete it, or add partitions to it."""
     return topic in INTERNAL_TOPICS
 
 

@@ -17,7 +17,7 @@ from mpbroker.exporter.http_server import Receive, Scope, Send
 from mpbroker.exporter.page_text import PageText
 
 TEXT: Final = "text/plain; charset=utf-8"
-# What a scrape answers while the broker has no page, such as while it stops.
+# There is no page of metrics, such as while the broker stops; or it is not ready, or not healthy.
 UNAVAILABLE: Final = 503
 _INDEX: Final = b"""\
 mpbroker

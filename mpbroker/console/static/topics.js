@@ -84,7 +84,7 @@ export class Topic {
     this.actions = h("span", { class: "actions", hidden: true },
       h("button", { type: "button", onclick: () => this.askPartitions() }, "Add partitions"),
       h("button", { type: "button", class: "danger", onclick: () => this.askDelete() }, "Delete"));
-    this.internal = h("span", { class: "badge", hidden: true, title: "The broker keeps it for itself: it is not deleted, and gets no partitions" }, "internal");
+    this.internal = h("span", { class: "badge", hidden: true, title: "The broker keeps it for itself: the console does not delete it, or add partitions to it" }, "internal");
     this.said = h("p", { class: "said dim", role: "status" });
     this.element = h("div", { class: "view" },
       h("div", { class: "title" }, h("h1", null, h("a", { href: "#/topics", class: "up" }, "Topics"), h("span", { class: "dim" }, " / "), name), this.internal, h("span", { class: "spring" }), this.actions),
