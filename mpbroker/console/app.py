@@ -1,7 +1,8 @@
 """The console's ASGI application: the page and its files, and below /api what the page asks for, as JSON.
 
 What the counters and the logs of groups say is told as `/metrics` tells it. Everything else is asked of the
-broker as a client (`doors`), and may take the token. Changes always take it, and a setting that allows them.
+broker as a client (`broker_listener`), and may take the token. Changes always take it, and a setting that
+allows them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mpbroker.cli.errors import CliError
 from mpbroker.client.errors import ClientError
 from mpbroker.config.describe import ConfigSource
 from mpbroker.console import changes, record_view, records, settings_view, tails
-from mpbroker.console.doors import door_of, needs_token
+from mpbroker.console.broker_listener import listener_of, needs_token
 from mpbroker.console.files import PageFiles
 from mpbroker.console.guard import has_token
 from mpbroker.console.queries import Query
@@ -62,7 +63,7 @@ _Value = TypeVar("_Value")
 
 
 def make(context: ProcessContext, metrics: MetricsPage) -> Console:
-    """Make the console of a broker, for the exporter's door."""
+    """Make the console of a broker, for the exporter."""
     return Console(context, metrics)
 
 
@@ -182,11 +183,11 @@ class Console:
         return needs_token(config) or bool(config.authorizer_class_name)
 
     async def _ask(self, work: Callable[[Client], _Value]) -> _Value:
-        """Have a worker ask the broker. Raises NoDoor, ClientError, ConfigError, CliError, Busy."""
-        door = door_of(self._context.config)
+        """Have a worker ask the broker. Raises NoListener, ClientError, ConfigError, CliError, Busy."""
+        listener = listener_of(self._context.config)
 
         def ask() -> _Value:
-            with door.client() as client:
+            with listener.client() as client:
                 return work(client)
 
         return await self._workers.do(ask)
@@ -270,7 +271,7 @@ class Console:
         wanted = Query(scope["query_string"]).records(record_view.PREVIEW_BYTES)
         if self._tails >= tails.TAILS_MAX:
             raise Refused(503, f"{tails.TAILS_MAX} live tails are open already: close one of them")
-        tail = tails.Tail(door_of(self._context.config).client(), wanted)
+        tail = tails.Tail(listener_of(self._context.config).client(), wanted)
         self._tails += 1
         try:
             # What is wrong with the question is an error of the request.
