@@ -19,7 +19,6 @@ from mpbroker.cli.cluster.client import Client
 from mpbroker.cli.cluster.offset_resets import INACTIVE
 from mpbroker.cli.errors import CliError
 from mpbroker.client.errors import ClientError
-from mpbroker.config.describe import ConfigSource
 from mpbroker.console import changes, record_view, records, settings_view, tails
 from mpbroker.console.broker_listener import listener_of, needs_token
 from mpbroker.console.files import PageFiles
@@ -231,16 +230,7 @@ class Console:
 
     async def _topic_settings(self, query: Query) -> list[dict[str, Any]]:
         entries = await self._ask(lambda client: client.topic_configs(query.needed("topic")))
-        return [
-            {
-                "name": one.name,
-                "value": one.value,
-                "source": _source_of_topic(one.config_source),
-                "is_own": one.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG,
-                "documentation": one.documentation,
-            }
-            for one in sorted(entries, key=lambda one: one.name)
-        ]
+        return settings_view.topic_rows(entries)
 
     async def _group(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
@@ -310,12 +300,6 @@ _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 def _first(rows: list[dict[str, Any]], name: str, text: str, most: int) -> dict[str, Any]:
     found = [row for row in rows if text.lower() in row[name].lower()]
     return {"rows": found[:most], "found": len(found), "total": len(rows)}
-
-
-def _source_of_topic(number: int) -> str:
-    if number == ConfigSource.DYNAMIC_TOPIC_CONFIG:
-        return "topic"
-    return "default" if number == ConfigSource.DEFAULT_CONFIG else "broker"
 
 
 async def _body(receive: Receive) -> bytes:
