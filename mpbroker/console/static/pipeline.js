@@ -1,7 +1,7 @@
 // The pipeline as a picture: processes that share memory, what waits in the rings between them, the disk.
 
-import { h, replace, s } from "./dom.js";
-import { bytes, byteRate, count, ms, percent, rate, short } from "./format.js";
+import { fact, h, replace, s } from "./dom.js";
+import { NOTHING, bytes, byteRate, count, ms, percent, rate, short } from "./format.js";
 import { Table } from "./table.js";
 import { bar } from "./plot.js";
 
@@ -198,7 +198,6 @@ export class Pipeline {
   }
 }
 
-const fact = ([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value));
-const share = (part, whole) => (whole > 0 ? percent((100 * part) / whole) : "–");
+const share = (part, whole) => (whole > 0 ? percent((100 * part) / whole) : NOTHING);
 const middle = (a, b) => (Math.max(a[0], b[0]) + Math.min(a[0] + a[2], b[0] + b[2])) / 2;
 const middleY = (a, b) => (Math.max(a[1], b[1]) + Math.min(a[1] + a[3], b[1] + b[3])) / 2;

@@ -2,7 +2,7 @@
 
 import { ApiError, get } from "./api.js";
 import { field, form } from "./dialog.js";
-import { h, replace, setText } from "./dom.js";
+import { fact, h, replace, setText } from "./dom.js";
 import { bytes, count, settingMeans, short } from "./format.js";
 import { missing } from "./missing.js";
 import { bar, spark } from "./plot.js";
@@ -132,7 +132,7 @@ export class Topic {
         ["Partitions", count(topic.partitions)], ["Records", count(topic.records)],
         ["Size", bytes(topic.size_bytes)], ["Segments", count(topic.segments)], ["Records/s", short(topic.records_per_s)],
       ];
-      replace(this.facts, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+      replace(this.facts, facts.map(fact));
       this.table?.update(found.rows);
     } catch (error) {
       const isGone = error instanceof ApiError && error.status === 404;
