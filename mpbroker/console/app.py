@@ -1,7 +1,8 @@
 """The console's ASGI application: the page and its files, and below /api what the page asks for, as JSON.
 
 What the counters and the logs of groups say is told as `/metrics` tells it. Everything else is asked of the
-broker as a client (`doors`), and may take the token. Changes always take it, and a setting that allows them.
+broker as a client (`broker_listener`), and may take the token. Changes always take it, and a setting that
+allows them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,15 +19,14 @@ from mpbroker.cli.cluster.client import Client
 from mpbroker.cli.cluster.offset_resets import INACTIVE
 from mpbroker.cli.errors import CliError
 from mpbroker.client.errors import ClientError
-from mpbroker.config.describe import ConfigSource
 from mpbroker.console import changes, record_view, records, settings_view, tails
+from mpbroker.console.broker_listener import listener_of, needs_token
 from mpbroker.console.changes_audit import ChangesAudit
-from mpbroker.console.doors import door_of, needs_token
 from mpbroker.console.files import PageFiles
 from mpbroker.console.guard import has_token
 from mpbroker.console.queries import Query
 from mpbroker.console.statuses import FAILURES, status_of
-from mpbroker.console.watch import Watch, is_internal, knows_topics
+from mpbroker.console.watch import Watch, knows_topics
 from mpbroker.console.workers import Busy, Workers
 from mpbroker.exporter.guard import Refusal, header, refused_origin
 from mpbroker.exporter.http_server import Receive, Scope, Send, TooLarge
@@ -64,7 +64,7 @@ _Value = TypeVar("_Value")
 
 
 def make(context: ProcessContext, metrics: MetricsPage) -> Console:
-    """Make the console of a broker, for the exporter's door."""
+    """Make the console of a broker, for the exporter."""
     return Console(context, metrics)
 
 
@@ -74,6 +74,13 @@ class Refused(Exception):
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
         self.refusal = Refusal(status, why)
+
+
+class Question(NamedTuple):
+    """What the page may ask. `needs_token`: with the token, where a visitor may do less than the console."""
+
+    needs_token: bool
+    answer: Callable[[Query], Awaitable[Any]]
 
 
 class Console:
@@ -89,19 +96,18 @@ class Console:
         self._ends = asyncio.Event()
         self._tails = 0
         self._reads = asyncio.Semaphore(READS_MAX)
-        # Whether the broker is asked, which needs the token where visitors may do less than the console.
-        self._paths: dict[str, tuple[bool, Callable[[Query], Awaitable[Any]]]] = {
-            "about": (False, self._about),
-            "live": (False, self._live),
-            "topics": (False, self._topics),
-            "topic": (False, self._topic),
-            "groups": (False, self._groups),
-            "health": (False, self._health),
-            "topic-settings": (True, self._topic_settings),
-            "group": (True, self._group),
-            "records": (True, self._records),
-            "record": (True, self._record),
-            "settings": (True, self._settings),
+        self._questions = {
+            "about": Question(False, self._about),
+            "live": Question(False, self._live),
+            "topics": Question(False, self._topics),
+            "topic": Question(False, self._topic),
+            "groups": Question(False, self._groups),
+            "health": Question(False, self._health),
+            "topic-settings": Question(True, self._topic_settings),
+            "group": Question(True, self._group),
+            "records": Question(True, self._records),
+            "record": Question(True, self._record),
+            "settings": Question(True, self._settings),
         }
 
     def close(self) -> None:
@@ -161,15 +167,15 @@ class Console:
 
     async def _found(self, scope: Scope) -> Any:
         name = scope["path"].removeprefix(API)
-        if name not in self._paths:
+        if name not in self._questions:
             raise Refused(404, "there is no such question")
-        asks_broker, answer = self._paths[name]
-        if asks_broker:
+        question = self._questions[name]
+        if question.needs_token:
             self._demand_token(scope)
         query = Query(scope["query_string"])
         if name == "about":
             query.has_token = has_token(scope, self._token)
-        return await answer(query)
+        return await question.answer(query)
 
     def _demand_token(self, scope: Scope, *, always: bool = False) -> None:
         wants = always or self._reads_need_token
@@ -186,11 +192,11 @@ class Console:
         return needs_token(config) or bool(config.authorizer_class_name)
 
     async def _ask(self, work: Callable[[Client], _Value]) -> _Value:
-        """Have a worker ask the broker. Raises NoDoor, ClientError, ConfigError, CliError, Busy."""
-        door = door_of(self._context.config)
+        """Have a worker ask the broker. Raises NoListener, ClientError, ConfigError, CliError, Busy."""
+        listener = listener_of(self._context.config)
 
         def ask() -> _Value:
-            with door.client() as client:
+            with listener.client() as client:
                 return work(client)
 
         return await self._workers.do(ask)
@@ -216,12 +222,12 @@ class Console:
     async def _topic(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
         name = query.needed("topic")
-        rows = self._watch.partitions(name)
-        if not rows and knows_topics(self._watch.model.sample):
+        topic = next((row for row in self._watch.topics() if row["topic"] == name), None)
+        if topic is not None:
+            return {"topic": topic, "rows": self._watch.partitions(name)[:PARTITIONS_MAX]}
+        if knows_topics(self._watch.model.sample):
             raise Refused(404, f"there is no topic {name}")
-        if not rows:
-            raise Refused(503, "the broker is not ready: its topics are not known yet")
-        return {"rows": rows[:PARTITIONS_MAX], "total": len(rows), "is_internal": is_internal(name)}
+        raise Refused(503, "the broker is not ready: its topics are not known yet")
 
     async def _groups(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
@@ -234,16 +240,7 @@ class Console:
 
     async def _topic_settings(self, query: Query) -> list[dict[str, Any]]:
         entries = await self._ask(lambda client: client.topic_configs(query.needed("topic")))
-        return [
-            {
-                "name": one.name,
-                "value": one.value,
-                "source": _source_of_topic(one.config_source),
-                "is_own": one.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG,
-                "documentation": one.documentation,
-            }
-            for one in sorted(entries, key=lambda one: one.name)
-        ]
+        return settings_view.topic_rows(entries)
 
     async def _group(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
@@ -282,7 +279,7 @@ class Console:
         wanted = Query(scope["query_string"]).records(record_view.PREVIEW_BYTES)
         if self._tails >= tails.TAILS_MAX:
             raise Refused(503, f"{tails.TAILS_MAX} live tails are open already: close one of them")
-        tail = tails.Tail(door_of(self._context.config).client(), wanted)
+        tail = tails.Tail(listener_of(self._context.config).client(), wanted)
         self._tails += 1
         try:
             # What is wrong with the question is an error of the request.
@@ -330,12 +327,6 @@ _ENCODER: Final = msgspec.json.Encoder(enc_hook=str)
 def _first(rows: list[dict[str, Any]], name: str, text: str, most: int) -> dict[str, Any]:
     found = [row for row in rows if text.lower() in row[name].lower()]
     return {"rows": found[:most], "found": len(found), "total": len(rows)}
-
-
-def _source_of_topic(number: int) -> str:
-    if number == ConfigSource.DYNAMIC_TOPIC_CONFIG:
-        return "topic"
-    return "default" if number == ConfigSource.DEFAULT_CONFIG else "broker"
 
 
 async def _change_of(scope: Scope, receive: Receive) -> changes.Change:

@@ -7,7 +7,7 @@ picture has one arrow for each.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter, Histogram
@@ -17,15 +17,24 @@ from mpbroker.metrics.snapshot import NS, Distribution, Snapshot, added
 NS_PER_MS = 1_000_000
 
 
+BACKGROUND: Final = (topology.CLEANER, topology.SCRUBBER, topology.EXPORTER)
+
+
 def kind_of(role: int) -> str:
-    """Return the kind of a process: the word of the picture's box."""
+    """Return the kind of a process: the name of its box in the picture."""
     if topology.is_processor(role):
         return "processor"
     if topology.is_handler(role):
         return "handler"
     if topology.is_log_worker(role):
         return "log"
-    return topology.name_of(role)
+    if role in (topology.ACCEPTOR, topology.CONTROL_ACCEPTOR):
+        return "acceptor"
+    return "background" if role in BACKGROUND else topology.name_of(role)
+
+
+KINDS: Final = {topology.name_of(role): kind_of(role) for role in range(topology.PROCESSES)}
+"""Kinds of processes by their names."""
 
 
 def rings(memory: SharedMemory) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ class Query:
         return int(found)
 
     def records(self, most: int) -> Wanted:
-        """Return which records are wanted; `most`: the bytes of a value that are shown.
+        """Return which records are wanted; `most`: the bytes of a key, value or header that are shown.
 
         Raises BadQuery, CliError.
         """

@@ -16,8 +16,8 @@ from mpbroker.records.record import LOG_APPEND_TIME, Record
 PREVIEW_BYTES: Final = 400
 WHOLE_BYTES: Final = 256 << 10
 HEADERS_MAX: Final = 100
-# Of a long key or header; the value gets the most.
-_NAME_BYTES: Final = 200
+# Characters of a header's name.
+_NAME_MAX: Final = 200
 # What a record and a header take as objects besides their texts, roughly.
 _RECORD_OBJECTS_BYTES: Final = 1024
 _HEADER_OBJECTS_BYTES: Final = 512
@@ -45,7 +45,7 @@ def value_of(data: bytes | None, most: int) -> dict[str, Any] | None:
 
 
 def record_of(partition: int, batch: Batch, record: Record, most: int) -> dict[str, Any]:
-    """Return a record; `most`: the bytes of its value that are shown."""
+    """Return a record; `most`: the bytes that are shown of its key, of its value and of each header."""
     shown: dict[str, Any] = {
         "partition": partition,
         "offset": record.offset,
@@ -54,7 +54,7 @@ def record_of(partition: int, batch: Batch, record: Record, most: int) -> dict[s
         "key": value_of(record.key, most),
         "value": value_of(record.value, most),
         "headers": [
-            [name[:_NAME_BYTES], value_of(value, most)] for name, value in record.headers[:HEADERS_MAX]
+            [name[:_NAME_MAX], value_of(value, most)] for name, value in record.headers[:HEADERS_MAX]
         ],
         "header_count": len(record.headers),
         "codec": batch.codec.name.lower(),
@@ -97,7 +97,7 @@ def has_text(record: Record, wanted: bytes) -> bool:
     parts = [record.key, record.value, *(value for _, value in record.headers)]
     if any(part is not None and _has(part, wanted) for part in parts):
         return True
-    return any(wanted in name.lower().encode() for name, _ in record.headers)
+    return any(wanted in name.encode().lower() for name, _ in record.headers)
 
 
 def _has(data: bytes, wanted: bytes) -> bool:

@@ -58,7 +58,7 @@ class Wanted:
     isolation: int = READ_UNCOMMITTED
     with_markers: bool = True
     positions: Mapping[int, int] | None = None
-    most: int = 0  # bytes of a value
+    most: int = 0  # bytes of a key, value or header
 
 
 @dataclass
@@ -145,7 +145,16 @@ class Reader:
                 if scan.is_over:
                     return
         except CorruptBatch as error:
-            yield at + 1, problem_view(fetched.partition, at, f"a damaged or too large batch: {error}")
+            # It is shown at its first offset, wherever it was met.
+            offsets = error.offsets
+            if offsets is None or offsets.stop <= at:
+                offsets = range(at, at + 1)
+            if stop is not None and offsets.start >= stop:
+                yield stop, None
+                return
+            behind = offsets.stop if stop is None else min(offsets.stop, stop)
+            why = f"a damaged or too large batch of {len(offsets):,} offset(s): {error}"
+            yield behind, problem_view(fetched.partition, offsets.start, why)
 
     def _of_batch(
         self, partition: int, batch: Batch, position: int, scan: Scan, stop: int | None
@@ -241,7 +250,10 @@ def _backwards(reader: Reader, ends: Mapping[int, Ends], scan: Scan) -> Found:
         unread += _newest(reader, stops, missed, newer)
         for number, mine in newer.items():
             found[number] += mine[::-1]
-        stops = starts
+        # A damaged batch is shown at its first offset, which may lie before the window.
+        stops = {
+            number: min([starts[number], *(one["offset"] for one in newer[number])]) for number in starts
+        }
         window = min(window * WINDOW_GROWTH, WINDOW_MAX)
     records, left = _merged(found, wanted.limit, lambda one: -_time(one))
     stops |= {number: one["offset"] + 1 for number, one in left.items()}

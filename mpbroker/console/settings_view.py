@@ -1,7 +1,11 @@
-"""The broker's settings: where each comes from (default, file and line, flag, alteration), and is changed."""
+"""The settings of the broker and of topics, as rows that say where each comes from.
+
+Those of the broker also say where exactly that is (file and line, flag, alteration), and where to change it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from mpbroker.config.broker import BrokerConfig
@@ -14,6 +18,26 @@ _DYNAMIC = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BRO
 def rows(config: BrokerConfig) -> list[dict[str, Any]]:
     """Return a row for each setting, by name. Secrets have no value."""
     return [_row(config, entry) for entry in describe_broker(config)]
+
+
+def topic_rows(entries: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return a row for each setting of a topic, by name. `entries`: of a DescribeConfigs response."""
+    return [
+        {
+            "name": one.name,
+            "value": one.value,
+            "source": _source_of_topic(one.config_source),
+            "is_own": one.config_source == ConfigSource.DYNAMIC_TOPIC_CONFIG,
+            "documentation": one.documentation,
+        }
+        for one in sorted(entries, key=lambda one: one.name)
+    ]
+
+
+def _source_of_topic(number: int) -> str:
+    if number == ConfigSource.DYNAMIC_TOPIC_CONFIG:
+        return "topic"
+    return "default" if number == ConfigSource.DEFAULT_CONFIG else "broker"
 
 
 def _row(config: BrokerConfig, entry: Entry) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from mpbroker.client.errors import (
     ConfigError,
     UnsupportedByBroker,
 )
-from mpbroker.console.doors import NoDoor
+from mpbroker.console.broker_listener import NoListener
 from mpbroker.console.queries import BadQuery
 from mpbroker.console.workers import Busy
 from mpbroker.protocol.errors import ErrorCode
 
 # What requests of the page may fail with.
-FAILURES: Final = (BadQuery, msgspec.MsgspecError, Busy, ClientError, CliError, NoDoor)
+FAILURES: Final = (BadQuery, msgspec.MsgspecError, Busy, ClientError, CliError, NoListener)
 _NOT_THERE: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND}
 )
@@ -47,7 +47,7 @@ def status_of(error: Exception) -> HTTPStatus:
             return HTTPStatus.BAD_REQUEST if error.exit_code == USAGE_ERROR else HTTPStatus.CONFLICT
         case BadQuery() | msgspec.MsgspecError():
             return HTTPStatus.BAD_REQUEST
-        case Busy() | NoDoor() | ConfigError():
+        case Busy() | NoListener() | ConfigError():
             return HTTPStatus.SERVICE_UNAVAILABLE
         case AuthenticationFailed():
             return HTTPStatus.FORBIDDEN

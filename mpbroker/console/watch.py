@@ -47,7 +47,7 @@ SERIES: Final = (
 
 
 class Watch:
-    """The findings of the last looks. Everything but `_look` runs in the event loop."""
+    """The findings of the last looks. `_look` and `_health` block, and run in a worker; all else does not."""
 
     def __init__(self, context: ProcessContext, metrics: MetricsPage) -> None:
         self._context = context
@@ -68,8 +68,8 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
         self._looked = asyncio.Event()
 
-    async def fresh(self) -> Model:
-        """Return the model, after a first look at least."""
+    async def fresh(self) -> None:
+        """Go on looking for a while. Return after a first look at least."""
         self._asked_at = time.monotonic()
         if self._task is None or self._task.done():
             self._looked.clear()
@@ -80,7 +80,6 @@ class Watch:
             first.cancel()
             if self._task.done():
                 self._task.result()
-        return self.model
 
     def close(self) -> None:
         if self._task is not None:
@@ -181,9 +180,11 @@ class Watch:
                 "offline_partitions": broker.offline_partitions,
             },
             "problems": health.reasons_not_ready(config, memory),
-            "processes": [_without(row, "last_error", "cpu_bar") for row in self.model.rows(PROCESSES)],
+            "processes": [
+                _with_kind(_without(row, "last_error", "cpu_bar")) for row in self.model.rows(PROCESSES)
+            ],
             "requests": self.model.rows(REQUESTS),
-            "memory": self.model.rows(MEMORY),
+            "memory": [_with_kind(row) for row in self.model.rows(MEMORY)],
             "rings": pipeline.rings(memory),
             "commits": self._commits,
             "paths": self._paths,
@@ -202,14 +203,16 @@ class Watch:
                 "is_internal": is_internal(name),
                 **empty,
                 "size_bytes": None,
+                "segments": None,
                 "trend": [],
             }
             row = found.setdefault(name, {**first, "trend": []})
             row["partitions"] += 1
             row["records"] += one["log_end_offset"] - one["log_start_offset"]
             row["records_per_s"] += one["records_per_s"] or 0.0
-            if one["size_bytes"] is not None:
-                row["size_bytes"] = (row["size_bytes"] or 0) + one["size_bytes"]
+            for each in ("size_bytes", "segments"):
+                if one[each] is not None:
+                    row[each] = (row[each] or 0) + one[each]
             row["trend"] = _added(row["trend"], one["trend"])
         return list(found.values())
 
@@ -300,7 +303,7 @@ class Watch:
 
 
 def is_internal(topic: str) -> bool:
-    """Return whether a topic is the broker's own: nobody deletes it, or adds partitions to it."""
+    """Return whether a topic is the broker's own: the console does not delete it, or add partitions to it."""
     return topic in INTERNAL_TOPICS
 
 
@@ -326,6 +329,11 @@ def _offset_row(place: TopicPartition, committed: int | None, end: int | None) -
 
 def _without(row: Row, *names: str) -> Row:
     return {name: value for name, value in row.items() if name not in names}
+
+
+def _with_kind(row: Row) -> Row:
+    """Return a row about a process with the name of its box in the picture."""
+    return {**row, "kind": pipeline.KINDS[row["name"]]}
 
 
 def _added(sums: list[float], values: list[float]) -> list[float]:

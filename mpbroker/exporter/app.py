@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.exporter.console_door import ConsoleDoor
 from mpbroker.exporter.exposition import CONTENT_TYPE
 from mpbroker.exporter.guard import refused_host, refused_origin
 from mpbroker.exporter.http_server import Receive, Scope, Send
+from mpbroker.exporter.lazy_console import LazyConsole
 from mpbroker.exporter.page_text import PageText
 
 TEXT: Final = "text/plain; charset=utf-8"
-# What a scrape answers while the broker has no page, such as while it stops.
+# There is no page of metrics, such as while the broker stops; or it is not ready, or not healthy.
 UNAVAILABLE: Final = 503
 _INDEX: Final = b"""\
 mpbroker
@@ -41,7 +41,7 @@ class App:
         problems: Callable[[], list[str]],
         silent: Callable[[], list[str]],
         names: Callable[[], Collection[str]],
-        console: ConsoleDoor | None = None,
+        console: LazyConsole | None = None,
     ) -> None:
         self._page = page
         self._problems = problems
@@ -57,7 +57,7 @@ class App:
         refusal = refused_host(scope, self._names()) or (refused_origin(scope) if is_ours else None)
         if refusal is not None:
             await _answer(scope, send, refusal.status, f"{refusal.why}\n".encode())
-        elif not is_ours and self._console and self._console.is_open:
+        elif not is_ours and self._console and self._console.is_on:
             await self._console(scope, receive, send)
         elif not is_ours and path != "/":
             await _answer(scope, send, 404, b"there is /metrics, /readyz and /healthz\n")

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from mpbroker.config.otlp import Destination
 from mpbroker.exporter.app import App
-from mpbroker.exporter.console_door import ConsoleDoor
 from mpbroker.exporter.guard import own_names
 from mpbroker.exporter.http_server import HttpServer
+from mpbroker.exporter.lazy_console import LazyConsole
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.exporter.otlp_sender import Origin, Sender
 from mpbroker.ipc import health
@@ -73,7 +73,7 @@ class ExporterProcess:
         self.context = context
         self.metrics = MetricsPage(context)
         memory = context.memory
-        self.console = ConsoleDoor(console, context, self.metrics)
+        self.console = LazyConsole(console, context, self.metrics)
         app = App(
             self.metrics.fresh,
             partial(health.reasons_not_ready, context.config, memory),

@@ -29,12 +29,16 @@ class CompressionError(RecordsError):
 
 
 class CorruptBatch(RecordsError):
-    """Raised when the bytes at a position of the buffer are no record batch."""
+    """Raised when the bytes at a position of the buffer are no record batch.
 
-    def __init__(self, position: int, reason: str) -> None:
+    `offsets`: those that its header says it has; None if it cannot be read.
+    """
+
+    def __init__(self, position: int, reason: str, offsets: range | None = None) -> None:
         super().__init__(f"corrupt record batch at position {position}: {reason}")
         self.position = position
         self.reason = reason
+        self.offsets = offsets
 
 
 class Fault(Enum):

@@ -47,7 +47,7 @@ class Batch:
     @property
     def codec(self) -> Codec:
         if self.header.codec > Codec.ZSTD:
-            raise CorruptBatch(self.header.position, f"the compression codec is {self.header.codec}")
+            raise self._corrupt(f"the compression codec is {self.header.codec}")
         return Codec(self.header.codec)
 
     @property
@@ -86,7 +86,7 @@ class Batch:
         try:
             return decompress(self.codec, stream, limit)
         except CompressionError as error:
-            raise CorruptBatch(self.header.position, str(error)) from error
+            raise self._corrupt(str(error)) from error
 
     def records(self, limit: int = DEFAULT_LIMIT_BYTES) -> list[Record]:
         """Return all records of the batch, those of a control batch too. Raises CorruptBatch."""
@@ -102,7 +102,10 @@ class Batch:
                 self.append_time,
             )
         except CorruptBatch as error:
-            raise CorruptBatch(header.position, error.reason) from error
+            raise self._corrupt(error.reason) from error
+
+    def _corrupt(self, reason: str) -> CorruptBatch:
+        return CorruptBatch(self.header.position, reason, _offsets_of(self.header))
 
     def pieces(self, stream: Buffer, position: int = 0) -> Iterator[list[Record]]:
         """Yield the records of the batch in pieces; `stream` is what `stream()` has returned.
@@ -124,8 +127,8 @@ class Batch:
                     view[start:end], count, header.base_offset, header.base_timestamp, self.append_time
                 )
             except CorruptBatch as error:
-                where = f"behind the first {first} records: " if first else ""
-                raise CorruptBatch(header.position, f"{where}{error.reason}") from error
+                where = f"after the first {first} records: " if first else ""
+                raise self._corrupt(f"{where}{error.reason}") from error
 
 
 def _end_of_records(stream: memoryview, start: int, count: int) -> int:
@@ -152,6 +155,30 @@ def iterate_batches(data: Buffer, start: int = 0, *, check_crc: bool = True) -> 
     """Yield the whole batches from `start` on. Raises CorruptBatch at the first bytes that are none."""
     view = memoryview(data).cast("B")
     position = start
-    while (header := frame_at(view, position, check_crc)) is not None:
+    while (header := _frame_at(view, position, check_crc)) is not None:
         yield Batch(view, header)
         position += header.length
+
+
+def _frame_at(view: memoryview, position: int, check_crc: bool) -> BatchFrame | None:
+    try:
+        return frame_at(view, position, check_crc)
+    except CorruptBatch as error:
+        error.offsets = _offsets_beside_crc(view, position)
+        raise
+
+
+def _offsets_beside_crc(view: memoryview, position: int) -> range | None:
+    """Return the offsets of a batch whose CRC is wrong; None if its header makes no sense either."""
+    try:
+        header = frame_at(view, position, False)
+    except CorruptBatch:
+        return None
+    return _offsets_of(header) if header is not None else None
+
+
+def _offsets_of(header: BatchFrame) -> range | None:
+    # A compacted batch has fewer records than offsets, none has more.
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        return None
+    return range(header.base_offset, header.base_offset + header.last_offset_delta + 1)

@@ -76,6 +76,11 @@ def commit(broker: Broker, group: str, topic: str, offset: int) -> None:
     consumer.close()
 
 
+def pids(broker: Broker) -> dict[str, int]:
+    processes: Any = broker.control("status")["processes"]
+    return {each["name"]: each["pid"] for each in processes}
+
+
 @pytest.fixture(scope="module")
 def http_settings() -> dict[str, str]:
     return SETTINGS

@@ -6,14 +6,13 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from mpbroker.testing import Broker
 from ops.docs.browser import Browser
-from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, produce, transact
+from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, pids, produce, transact
 from tests.support.polling import until
 
 PHONE = (390, 844)
@@ -208,7 +207,7 @@ def test_health(page: Browser) -> None:
     page.sees("no damage")
 
 
-def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api, broker: Broker) -> None:
+def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api) -> None:
     page.click("#nav a", "Topics")
     page.sees("orders", "table")
     assert not page.js(
@@ -234,7 +233,37 @@ def test_changes_need_the_token_and_a_second_look(page: Browser, api: Api, broke
     page.fill("dialog input[name=typed]", "by-clicks")
     page.click("dialog button[type=submit]", "Delete topic")
     page.sees("deleted topic by-clicks", "#toast")
-    assert "by-clicks" not in str(broker.topic)
+    until(lambda: api.get("topic", topic="by-clicks").status == 404, "a look has seen that it is gone")
+
+
+def test_a_topic_with_more_partitions_than_the_table_has(page: Browser, api: Api, filled: str) -> None:
+    page.js(f"location.hash = 'token={api.token}'; null")
+    page.until("document.getElementById('token').hidden", "the token counts")
+    # A topic of so many takes a minute to make.
+    page.js("""
+      const ask = window.fetch;
+      window.fetch = async (place, ...more) => {
+        const answer = await ask(place, ...more);
+        if (!String(place).includes("api/topic?")) return answer;
+        const found = await answer.json();
+        found.topic.partitions = 2100;
+        return Response.json(found);
+      };
+      null""")
+    visit(page, api, f"#/topics/{filled}/2099")
+    page.until("document.querySelector('.records select')?.value === '2099'", "the last one is chosen")
+    page.sees("has no partition 2099", ".records .said")
+    page.sees("2,100", ".facts")
+    visit(page, api, f"#/topics/{filled}/2100")
+    page.sees("has no partition 2100", "main")
+    visit(page, api, f"#/topics/{filled}/partitions")
+    page.sees("The first 2 of 2,100 partitions", "main")
+    page.click("button", "Add partitions")
+    page.sees("now 2100", "dialog")
+    page.press("Escape")
+    page.open("about:blank")
+    assert ["partition=2099" in one for one in page.said] == [True], "the topic has two in truth"
+    page.said.clear()
 
 
 def test_offsets_are_reset_after_a_preview(page: Browser, api: Api, filled: str) -> None:
@@ -418,6 +447,32 @@ def test_bars_and_shares_say_what_they_are(page: Browser, api: Api) -> None:
     page.sees("mpbroker config set", "main")
 
 
+@pytest.mark.parametrize("size", [(1280, 800), PHONE])
+def test_each_ring_has_an_arrow_that_shows_when_it_is_full(
+    page: Browser, api: Api, size: tuple[int, int]
+) -> None:
+    between = {f"{one['from']} → {one['to']}" for one in api.found("live", after=0)["rings"]}
+    assert between > {"log → processor", "coordinator → log", "log → coordinator", "background → log"}
+    page.js("""
+      const ask = window.fetch;
+      window.fetch = async (place, ...more) => {
+        const answer = await ask(place, ...more);
+        if (!String(place).includes("api/live?")) return answer;
+        const found = await answer.json();
+        for (const ring of found.rings) ring.fill = 0.9;
+        return Response.json(found);
+      };
+      null""")
+    page.resize(*size)
+    visit(page, api, "#/pipeline")
+    page.until(f"document.querySelectorAll('.way.full').length === {len(between)}", "each full ring is shown")
+    titles = page.js("[...document.querySelectorAll('.way.full title')].map((one) => one.textContent)")
+    assert {one.partition(":")[0] for one in titles} == between
+    names = page.js("document.querySelector('.pipeline').getAttribute('aria-label')")
+    assert "3 background" in names
+    page.open("about:blank")
+
+
 def test_records_and_filters_are_readable_on_a_phone(page: Browser, api: Api, filled: str) -> None:
     page.resize(*PHONE)
     visit(page, api, f"#/topics/{filled}")
@@ -488,10 +543,9 @@ def test_an_exporter_that_dies_is_told_and_a_tail_goes_on(own_broker: Broker, ch
     chromium.sees("No records", ".records .said")
     chromium.press("t")
     chromium.sees("Live · waiting", ".records .said")
-    processes: Any = own_broker.control("status")["processes"]
-    (exporter,) = (one["pid"] for one in processes if one["name"] == "exporter")
+    exporter = pids(own_broker)["exporter"]
     os.kill(exporter, signal.SIGKILL)
-    until(lambda: own_broker.control("status")["processes"][6]["pid"] not in (0, exporter), "it is replaced")  # type: ignore[index]
+    until(lambda: pids(own_broker)["exporter"] not in (exporter, 0), "it is replaced")
 
     def tailed() -> bool:
         produce(own_broker, topic, {"value": "after the death"})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+from urllib.parse import urlencode
 
 import pytest
 
+from mpbroker.console.queries import Query
 from mpbroker.console.record_view import HEADERS_MAX, has_text, marker_view, record_of, value_of
 from mpbroker.records.batch import frame_at
 from mpbroker.records.builder import build_batch, build_transaction_marker
@@ -85,6 +87,15 @@ def test_ends_of_transactions(marker: int, name: str) -> None:
     assert shown == {"partition": 1, "offset": 12, "timestamp": 77, "marker": name, "producer": [9, 4]}
 
 
+@pytest.mark.parametrize("text", ["Ärger", "STRAẞE", "naïve KEY"])
+def test_a_text_beyond_ascii_is_found_wherever_it_is(text: str) -> None:
+    wanted = Query(urlencode({"topic": "t", "text": text}).encode()).records(100).text
+    assert has_text(record(text.encode()), wanted)
+    assert has_text(record(b"v", text.encode()), wanted)
+    assert has_text(record(b"v", None, (text, None)), wanted)
+    assert has_text(record(b"v", None, ("name", text.encode())), wanted)
+
+
 def test_a_text_is_found_wherever_it_is() -> None:
     assert has_text(record(), b"")
     assert has_text(record(b"Some Value"), b"some v")
@@ -92,4 +103,5 @@ def test_a_text_is_found_wherever_it_is() -> None:
     assert has_text(record(b"v", None, ("trace-ID", b"A1")), b"a1")
     assert has_text(record(b"v", None, ("trace-ID", None)), b"e-id")
     assert not has_text(record(b"some"), b"other")
+    assert not has_text(record(b"v", None, ("name", b"w")), b"namew")
     assert not has_text(record(None), b"n")

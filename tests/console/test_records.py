@@ -26,9 +26,10 @@ class Cluster:
 
 
 class Served:
-    """A client of a broker that has these batches. A fetch brings one batch of each partition."""
+    """A client of a broker that has these batches. A fetch brings `at_once` batches of each partition."""
 
-    def __init__(self, *partitions: list[bytes]) -> None:
+    def __init__(self, *partitions: list[bytes], at_once: int = 1) -> None:
+        self.at_once = at_once
         self.cluster = Cluster()
         self.fetches = 0
         self.errors: dict[tuple[int, int], ErrorCode] = {}
@@ -53,7 +54,8 @@ class Served:
         found = []
         for number, at in positions.items():
             error = self.errors.get((number, at), ErrorCode.NONE)
-            data = next((one for first, behind, one in self._batches[number] if first <= at < behind), b"")
+            ahead = [one for _, behind, one in self._batches[number] if at < behind]
+            data = b"".join(ahead[: self.at_once])
             end = self._batches[number][-1][1] if self._batches[number] else 0
             found.append(Fetched(number, error, end, end, [], b"" if error else data))
         return found
@@ -121,15 +123,44 @@ def test_the_newest_is_shown_behind_records_that_are_too_much(monkeypatch: pytes
     assert found["unread"] == [(0, 1, 2)]
 
 
-def test_what_cannot_be_read_is_shown_as_that_and_passed_over() -> None:
-    damaged = bytearray(batch("b", "c"))
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_what_cannot_be_read_is_shown_as_that_and_passed_over(at_once: int) -> None:
+    damaged = bytearray(batch(*(str(n) for n in range(1000))))
     damaged[-1] ^= 1
+    client = Served([batch("a"), bytes(damaged), batch("d")], at_once=at_once)
+    for begin in (BEGINNING, None):
+        client.fetches = 0
+        found = shown(client, start=begin)
+        first, problem, last = sorted(found["records"], key=lambda one: int(one["offset"]))
+        assert (first["value"]["text"], last["value"]["text"]) == ("a", "d")
+        assert (problem["offset"], last["offset"]) == (1, 1001)
+        assert "damaged" in problem["problem"]
+        assert "1,000 offset" in problem["problem"]
+        assert client.fetches <= 4
+        assert found["is_end"]
+
+
+def test_of_a_batch_that_does_not_say_its_offsets_one_is_passed_over_at_a_time() -> None:
+    damaged = bytearray(batch("b", "c"))
+    damaged[16] = 9  # magic
     client = Served([batch("a"), bytes(damaged), batch("d")])
-    found = texts(shown(client, start=BEGINNING))
-    assert found[0] == "a"
-    assert found[-1] == "d"
-    assert all("damaged" in one for one in found[1:-1])
-    assert len(found) > 2
+    found = shown(client, start=BEGINNING)["records"]
+    assert [(one["offset"], "problem" in one) for one in found] == [
+        (0, False),
+        (1, True),
+        (2, True),
+        (3, False),
+    ]
+
+
+def test_a_page_that_ends_within_a_damaged_batch_goes_on_before_it() -> None:
+    damaged = bytearray(batch(*"bcdef"))
+    damaged[-1] ^= 1
+    client = Served([batch("a"), bytes(damaged), batch("g")])
+    found = shown(client, limit=2)
+    assert [one["offset"] for one in found["records"]] == [6, 1]
+    assert found["positions"] == {"0": 1}
+    assert texts(shown(client, limit=2, positions={0: 1})) == ["a"]
 
 
 def test_what_the_broker_cannot_read_is_passed_over_too() -> None:

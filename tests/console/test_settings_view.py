@@ -8,8 +8,10 @@ from typing import Any
 from msgspec import structs
 
 from mpbroker.config.altered import Altered
+from mpbroker.config.describe import ConfigSource
 from mpbroker.config.load import Flag, load
-from mpbroker.console.settings_view import rows
+from mpbroker.console.settings_view import rows, topic_rows
+from mpbroker.protocol import messages as m
 
 
 def found(tmp_path: Path, altered: Altered | None = None) -> dict[str, dict[str, Any]]:
@@ -61,3 +63,20 @@ def test_secrets_are_not_told(tmp_path: Path) -> None:
 
 def test_every_setting_says_what_it_is(tmp_path: Path) -> None:
     assert all(row["documentation"] for row in found(tmp_path).values())
+
+
+def test_settings_of_a_topic_are_its_own_or_those_of_the_broker_or_defaults() -> None:
+    sources = {
+        "segment.ms": ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+        "retention.ms": ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        "segment.bytes": ConfigSource.STATIC_BROKER_CONFIG,
+        "cleanup.policy": ConfigSource.DEFAULT_CONFIG,
+    }
+    entry = m.DescribeConfigsResponse.DescribeConfigsResourceResult
+    found = topic_rows([entry(name=name, value="1", config_source=sources[name]) for name in sources])
+    assert [(row["name"], row["source"], row["is_own"]) for row in found] == [
+        ("cleanup.policy", "default", False),
+        ("retention.ms", "topic", True),
+        ("segment.bytes", "broker", False),
+        ("segment.ms", "broker", False),
+    ]

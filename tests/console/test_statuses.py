@@ -14,7 +14,7 @@ from mpbroker.client.errors import (
     RequestTimedOut,
     UnsupportedByBroker,
 )
-from mpbroker.console.doors import NoDoor
+from mpbroker.console.broker_listener import NoListener
 from mpbroker.console.queries import BadQuery
 from mpbroker.console.statuses import FAILURES, status_of
 from mpbroker.console.workers import Busy
@@ -48,7 +48,7 @@ def test_what_the_broker_answers(code: ErrorCode, status: int) -> None:
         (CliError("-o is beginning, …", USAGE_ERROR), 400),
         (CliError("group g is active"), 409),
         (Busy("try again"), 503),
-        (NoDoor("every listener asks for a login"), 503),
+        (NoListener("every listener asks for a login"), 503),
         (ConfigError("no such file"), 503),
         (AuthenticationFailed("wrong password"), 403),
         (UnsupportedByBroker("no such API"), 501),

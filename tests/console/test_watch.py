@@ -62,8 +62,8 @@ def test_a_look_that_finds_no_worker_is_skipped(watch: Watch, monkeypatch: pytes
     monkeypatch.setattr(watch_module, "EVERY_S", 0.0)
 
     async def ask() -> None:
-        model = await watch.fresh()
-        assert model.sample is not None
+        await watch.fresh()
+        assert watch.model.sample is not None
         watch.close()
 
     asyncio.run(ask())

@@ -28,16 +28,11 @@ from mpbroker.ipc import console_token
 from mpbroker.ipc.pointer import read_pointer
 from mpbroker.testing import Broker
 from ops.bench.brokers import ROOT
-from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, produce, transact
+from tests.console.conftest import BIG_BYTES, HOSTILE, Api, commit, pids, produce, transact
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S, until
 
 JSON = {"content_type": "application/json"}
-
-
-def pids(broker: Broker) -> dict[str, int]:
-    processes: Any = broker.control("status")["processes"]
-    return {each["name"]: each["pid"] for each in processes}
 
 
 @contextmanager
@@ -411,10 +406,10 @@ def test_the_audit_log_has_who_tried_to_change_something(broker: Broker, api: Ap
 def test_the_brokers_own_topics_are_neither_deleted_nor_enlarged(broker: Broker, api: Api) -> None:
     commit(broker, "someone", broker.create_topic(), 0)
     until(lambda: api.get("topic", topic="__consumer_offsets").status == 200, "the topic is seen")
-    assert api.found("topic", topic="__consumer_offsets")["is_internal"]
+    assert api.found("topic", topic="__consumer_offsets")["topic"]["is_internal"]
     mine = broker.create_topic("__mine")
     until(lambda: api.get("topic", topic=mine).status == 200, "the client's topic is seen")
-    assert not api.found("topic", topic=mine)["is_internal"]
+    assert not api.found("topic", topic=mine)["topic"]["is_internal"]
     for change in ("delete-topic", "add-partitions"):
         more = {"partitions": 99} if change == "add-partitions" else {}
         answer = api.change(change, topic="__consumer_offsets", **more)

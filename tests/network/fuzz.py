@@ -28,7 +28,7 @@ from ops.bench import frames
 from ops.bench.brokers import ROOT, Mpbroker, running
 from tests.chaos.leaks import held
 from tests.network.fuzz_inputs import Input, Leaves, inputs
-from tests.support.broker_doors import Door, OpenBroker
+from tests.support.open_broker import Listener, OpenBroker
 from tests.support.polling import PATIENCE_S
 
 AT_ONCE = 64
@@ -68,8 +68,8 @@ class Visitor:
 class Driver:
     """Many visitors at once, each of them in order."""
 
-    def __init__(self, doors: Sequence[Door]) -> None:
-        self._doors = doors
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
         self._selector = selectors.DefaultSelector()
         self.visits = 0
 
@@ -87,7 +87,7 @@ class Driver:
             self._look_at_deadlines()
 
     def _enter(self, given: Input) -> None:
-        sock = self._doors[self.visits % len(self._doors)].connect()
+        sock = self._listeners[self.visits % len(self._listeners)].connect()
         left = [piece for piece in given.pieces if piece]
         visitor = Visitor(given, sock, time.monotonic() + ENDS_WITHIN_S, left)
         self._selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE, visitor)
@@ -183,7 +183,7 @@ def fuzz(broker: OpenBroker, seed: int, count: int) -> list[str]:
 
     The first inputs are a warm-up: what is made once and kept is no leak.
     """
-    driver = Driver(broker.doors)
+    driver = Driver(broker.listeners)
     driver.run(inputs(seed + 1, min(count, WARM_UP)))
     before = settled(broker)
     driver.run(inputs(seed, count))
@@ -199,13 +199,13 @@ FOR_A_HANDLER = frames.Request(frames.frame(frames.API_VERSIONS, 99, b"\0"), 4 +
 def unanswered(broker: OpenBroker, within_s: float = ENDS_WITHIN_S) -> list[str]:
     """Name each listener that does not answer any more."""
     found = []
-    for door in broker.doors:
-        with door.connect() as connection:
+    for listener in broker.listeners:
+        with listener.connect() as connection:
             connection.settimeout(within_s)
             try:
                 frames.exchange(connection, FOR_A_HANDLER)
             except (OSError, EOFError) as error:
-                found.append(f"{door.listener} does not answer any more: {error!r}")
+                found.append(f"{listener.name} does not answer any more: {error!r}")
     return found
 
 

@@ -11,8 +11,8 @@ from ops.bench.brokers import running
 from tests.network import fuzz
 from tests.network.fuzz import Holdings, differences
 from tests.network.fuzz_inputs import KINDS, inputs
-from tests.support.broker_doors import OpenBroker
 from tests.support.forms import pick
+from tests.support.open_broker import OpenBroker
 
 INPUTS = pick("inputs", short=3_000, long=100_000)
 SEED = 20
@@ -32,8 +32,8 @@ def test_nothing_is_left(broker: OpenBroker) -> None:
         one["listener"].partition(":")[0]: one["accepted"]
         for one in ControlClient(broker.runtime_dir).call("listeners")["listeners"]
     }
-    assert came.keys() == {door.listener for door in broker.doors}
-    assert min(came.values()) >= INPUTS // len(broker.doors), "all kinds of listeners had their share"
+    assert came.keys() == {listener.name for listener in broker.listeners}
+    assert min(came.values()) >= INPUTS // len(broker.listeners), "all kinds of listeners had their share"
 
 
 def test_a_listener_that_does_not_answer_is_seen(broker: OpenBroker) -> None:
@@ -58,7 +58,7 @@ def test_what_is_borrowed_is_seen(broker: OpenBroker) -> None:
     with frames.connected(broker.address) as connection:
         frames.exchange(connection, frames.api_versions())
         assert fuzz.holdings(broker).borrowed["processor 0: connections"] == 1
-    (control,) = [door for door in broker.doors if door.listener == "CONTROL"]
+    (control,) = [listener for listener in broker.listeners if listener.name == "CONTROL"]
     with control.connect() as connection:
         connection.settimeout(fuzz.ENDS_WITHIN_S)
         frames.exchange(connection, frames.api_versions())

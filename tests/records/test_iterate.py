@@ -48,5 +48,5 @@ def test_a_wrong_length_is_told(length: bytes) -> None:
 
 def test_what_stands_behind_the_last_record_is_told() -> None:
     batch = batch_of(made(2 * PIECE_RECORDS))
-    with pytest.raises(CorruptBatch, match=f"behind the first {PIECE_RECORDS} records"):
+    with pytest.raises(CorruptBatch, match=f"after the first {PIECE_RECORDS} records"):
         list(batch.pieces(bytes(batch.stream()) + b"\0"))

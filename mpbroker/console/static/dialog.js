@@ -16,7 +16,7 @@ export function show(title, ...children) {
   return dialog;
 }
 
-export function toast(text, isError = false) {
+function toast(text, isError = false) {
   const place = document.getElementById("toast");
   const one = h("div", { class: isError ? "bad" : "good" }, text);
   place.append(one);

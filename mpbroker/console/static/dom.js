@@ -31,6 +31,12 @@ function put(element, children) {
   }
 }
 
+/** Make a choice of a select. */
+export const option = (value, text) => h("option", { value }, text);
+
+/** Make a name with its value, of a list of facts. */
+export const fact = ([name, value, kind]) => h("div", null, h("dt", null, name), h("dd", { class: kind }, value));
+
 /** Put these children in the place of those that an element has. */
 export function replace(element, ...children) {
   element.replaceChildren();

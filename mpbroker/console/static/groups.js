@@ -2,8 +2,8 @@
 
 import { ApiError, get } from "./api.js";
 import { field, form } from "./dialog.js";
-import { h, replace, setText } from "./dom.js";
-import { count, short, timeFor, zone } from "./format.js";
+import { fact, h, option, replace, setText } from "./dom.js";
+import { NOTHING, count, short, timeFor, zone } from "./format.js";
 import { missing } from "./missing.js";
 import { bar, Plot, spark } from "./plot.js";
 import { Table } from "./table.js";
@@ -12,7 +12,7 @@ const PLOTTED = 5;
 const link = (name) => `#/groups/${encodeURIComponent(name)}`;
 
 /** Join histories [[t, v]…] of several groups to rows [t, v0, v1, …]. */
-export function joined(histories) {
+function joined(histories) {
   const rows = new Map();
   histories.forEach((history, i) => {
     for (const [t, value] of history) {
@@ -98,9 +98,9 @@ export class Group {
       columns: [
         { key: "topic", title: "Topic", cell: (row) => h("a", { href: `#/topics/${encodeURIComponent(row.topic)}` }, row.topic), sort: (row) => row.topic, wide: true },
         { key: "partition", title: "Partition", align: "end", cell: (row) => row.partition, sort: (row) => row.partition },
-        { key: "committed", title: "Committed", align: "end", cell: (row) => (row.committed === null ? h("span", { class: "dim", title: NO_COMMIT }, "–") : count(row.committed)), sort: (row) => row.committed, from: "m" },
+        { key: "committed", title: "Committed", align: "end", cell: (row) => (row.committed === null ? h("span", { class: "dim", title: NO_COMMIT }, NOTHING) : count(row.committed)), sort: (row) => row.committed, from: "m" },
         { key: "end", title: "End", align: "end", cell: (row) => count(row.end), sort: (row) => row.end, from: "m" },
-        { key: "lag", title: "Lag", align: "end", cell: (row) => (row.committed === null ? h("span", { class: "dim", title: NO_COMMIT }, "–") : count(row.lag)), sort: (row) => row.lag },
+        { key: "lag", title: "Lag", align: "end", cell: (row) => (row.committed === null ? h("span", { class: "dim", title: NO_COMMIT }, NOTHING) : count(row.lag)), sort: (row) => row.lag },
         { key: "bar", title: "", cell: (row) => bar((100 * row.lag) / (this.most || 1), "lag"), name: "bar" },
         { key: "member", title: "Member", cell: (row) => this.owner(row), from: "m", name: "clip" },
       ],
@@ -117,7 +117,7 @@ export class Group {
 
   owner(row) {
     const member = this.group?.members.find((one) => one.partitions.some(([topic, number]) => topic === row.topic && number === row.partition));
-    return member ? member.client || member.id : "–";
+    return member ? member.client || member.id : NOTHING;
   }
 
   // To ask the broker for what it does not have would count as an error there each time.
@@ -135,8 +135,8 @@ export class Group {
       const lag = lags.length ? lags.reduce((sum, one) => sum + one, 0) : null;
       const uncommitted = found.offsets.filter((row) => row.committed === null).length;
       this.offerReset(found);
-      const facts = [["State", found.group.state], ["Lag", [count(lag), uncommitted > 0 && h("small", { class: "dim" }, ` in ${count(found.offsets.length - uncommitted)} of ${count(found.offsets.length)} partitions`)]], ["Members", count(found.group.members.length)], ["Partitions", count(found.offsets.length)], ["Protocol", `${found.group.type}${found.group.assignor ? `, ${found.group.assignor}` : ""}`]];
-      replace(this.facts, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", { class: value === "Stable" ? "good" : "" }, value))));
+      const facts = [["State", found.group.state, found.group.state === "Stable" ? "good" : null], ["Lag", [count(lag), uncommitted > 0 && h("small", { class: "dim" }, ` in ${count(found.offsets.length - uncommitted)} of ${count(found.offsets.length)} partitions`)]], ["Members", count(found.group.members.length)], ["Partitions", count(found.offsets.length)], ["Protocol", `${found.group.type}${found.group.assignor ? `, ${found.group.assignor}` : ""}`]];
+      replace(this.facts, facts.map(fact));
       this.plot.update(found.history);
       this.members.update(found.group.members);
       this.offsets.update(found.offsets);
@@ -157,7 +157,6 @@ export class Group {
   }
 
   askReset() {
-    const option = (value, text) => h("option", { value }, text);
     const to = h("select", { name: "to", onchange: () => { value.parentElement.hidden = NEEDS_NONE.has(to.value); } },
       option("to-earliest", "To the earliest"), option("to-latest", "To the latest"), option("to-offset", "To an offset"),
       option("to-datetime", "To a time"), option("by-duration", "Back by a duration"), option("shift-by", "Shift by a number"));

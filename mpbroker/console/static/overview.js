@@ -1,7 +1,7 @@
 // The broker at a glance: rates and latencies over time, requests by API, processes.
 
 import { h } from "./dom.js";
-import { byteRate, bytes, count, ms, percent, rate, short } from "./format.js";
+import { NOTHING, byteRate, bytes, count, ms, percent, rate, short } from "./format.js";
 import { bar, Plot } from "./plot.js";
 import { Table } from "./table.js";
 
@@ -21,7 +21,7 @@ export class Overview {
       names: series.map((one) => one[2]),
       plot: new Plot({ title, text, series: series.map(([name, colour]) => ({ name, colour })), height: 140 }),
     }));
-    this.tiles = ["Connections", "Memory (PSS)", "Partitions offline", "Restarts"].map((name) => ({ name, value: h("b", null, "–") }));
+    this.tiles = ["Connections", "Memory (PSS)", "Partitions offline", "Restarts"].map((name) => ({ name, value: h("b", null, NOTHING) }));
     this.requests = new Table({
       label: "Requests by API", key: (row) => row.api, sorted: "rate", empty: "no requests yet",
       columns: [
@@ -67,7 +67,7 @@ export class Overview {
     const restarts = data.processes.reduce((sum, one) => sum + (one.restarts || 0), 0);
     [count(data.broker.connections), bytes(last.pss_bytes), count(data.broker.offline_partitions), count(restarts)].forEach((text, i) => {
       this.tiles[i].value.textContent = text;
-      this.tiles[i].value.className = i >= 2 && text !== "0" && text !== "–" ? "bad" : "";
+      this.tiles[i].value.className = i >= 2 && text !== "0" && text !== NOTHING ? "bad" : "";
     });
     const rows = data.requests.filter((row) => row.total > 0);
     this.most = Math.max(...rows.map((row) => row.requests_per_s || 0), 0);

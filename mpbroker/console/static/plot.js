@@ -1,7 +1,7 @@
 // Plots over time, as SVG. A line breaks where nobody has looked for a while.
 
 import { h, replace, s, setText } from "./dom.js";
-import { timeOfDay, timeWithSeconds } from "./format.js";
+import { NOTHING, timeOfDay, timeWithSeconds } from "./format.js";
 
 const PAD = { right: 8, top: 8, bottom: 18 };
 const CHARACTER = 6.1;
@@ -11,7 +11,7 @@ const TICKS_Y = 3;
 let plots = 0;
 
 /** Return steps from 0 to at least `most`, at round numbers. */
-export function ticks(most, wanted = TICKS_Y) {
+function ticks(most, wanted = TICKS_Y) {
   if (!(most > 0)) return [0, 1];
   const raw = most / wanted;
   const power = 10 ** Math.floor(Math.log10(raw));
@@ -22,7 +22,7 @@ export function ticks(most, wanted = TICKS_Y) {
 }
 
 /** Split points [t, v] where v is unknown, or where too much time is between two. */
-export function runs(points, gap = GAP_S) {
+function runs(points, gap = GAP_S) {
   const found = [];
   let last = null;
   for (const point of points) {
@@ -48,7 +48,7 @@ export class Plot {
     Object.assign(this, { series, text, height, isFilled: fill, title, id: `plot${(plots += 1)}` });
     this.points = [];
     this.width = 0;
-    this.now = series.map(() => h("b", { class: "now" }, "–"));
+    this.now = series.map(() => h("b", { class: "now" }, NOTHING));
     this.svg = s("svg", { class: "plot", role: "img", height });
     this.tip = h("div", { class: "tip", hidden: true });
     this.holder = h("div", { class: "plot-box" }, this.svg, this.tip);

@@ -1,8 +1,8 @@
 // The records of a topic: pages of them, a search, a live tail, and one record in full.
 
 import { ApiError, get, lines } from "./api.js";
-import { h, marked, replace, setText } from "./dom.js";
-import { bytes, count, fullStamp, short, stamp, timeFor, zone } from "./format.js";
+import { fact, h, marked, option, replace, setText } from "./dom.js";
+import { NOTHING, bytes, count, fullStamp, short, stamp, timeFor, zone } from "./format.js";
 import { bytesOf, hex, isJson, preview, pretty, visible } from "./value.js";
 
 const PAGE = 50;
@@ -11,7 +11,7 @@ const RETRY_MS = [1000, 2000, 5000];
 const idOf = (row) => `${row.partition}:${row.offset}`;
 
 export class Records {
-  /** `partition`: the one whose records are wanted; null for all. */
+  /** `partitions`: how many there are. `partition`: the one whose records are wanted; null for all. */
   constructor(topic, partitions, shell, partition = null) {
     Object.assign(this, { topic, shell });
     this.rows = [];
@@ -23,9 +23,8 @@ export class Records {
   }
 
   build(partitions) {
-    const option = (value, text) => h("option", { value }, text);
     this.partition = h("select", { "aria-label": "Partition", onchange: () => this.load() }, option("-1", "All partitions"),
-      partitions.map((number) => option(String(number), `Partition ${number}`)));
+      Array.from({ length: partitions }, (_, number) => option(String(number), `Partition ${number}`)));
     this.from = h("select", { "aria-label": "Where to begin", onchange: () => this.fromChanged() },
       option("newest", "Newest first"), option("beginning", "From the beginning"),
       option("offset", "From offset…"), option("time", "From time…"));
@@ -138,7 +137,7 @@ export class Records {
       if (text === null) return h("td", { class: `${name} dim` }, name === "r-value" ? "null (tombstone)" : "null");
       return h("td", { class: `${name}${value.b64 === undefined ? "" : " binary"}` }, marked(text, wanted));
     };
-    return [cell(row.key, HEADS[3]), cell(row.value, HEADS[4]), h("td", { class: HEADS[5] }, row.value ? bytes(row.value.n) : "–")];
+    return [cell(row.key, HEADS[3]), cell(row.value, HEADS[4]), h("td", { class: HEADS[5] }, row.value ? bytes(row.value.n) : NOTHING)];
   }
 
   async toggle(row, line) {
@@ -237,7 +236,7 @@ export class Records {
 const HEADS = ["r-part", "r-offset", "r-time", "r-key", "r-value", "r-size"];
 
 /** One record in full. */
-export function detail(row) {
+function detail(row) {
   const facts = [
     ["Partition", String(row.partition)], ["Offset", count(row.offset)],
     [row.is_append_time ? "Append time" : "Create time", `${fullStamp(row.timestamp)}`],
@@ -248,7 +247,7 @@ export function detail(row) {
     h("table", { class: "plain" }, h("tbody", null, row.headers.map(([name, value]) =>
       h("tr", null, h("th", { scope: "row" }, visible(name)), h("td", null, value === null ? h("i", { class: "dim" }, "null") : preview(value, 2000)))))));
   return h("div", { class: "record" },
-    h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))),
+    h("dl", { class: "facts" }, facts.map(fact)),
     headers, h("section", null, h("h4", null, "Key"), shown(row.key)), h("section", null, h("h4", null, "Value"), shown(row.value)));
 }
 

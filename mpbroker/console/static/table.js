@@ -1,6 +1,7 @@
 // Tables that follow their data: rows stay the same elements while their key does, so focus and clicks hold.
 
 import { h, replace, setText } from "./dom.js";
+import { NOTHING } from "./format.js";
 
 /**
  * `columns`: [{key, title, cell(row), align: "end", sort(row), wide, hint}]; a cell is a text or a node.
@@ -98,7 +99,7 @@ export class Table {
       const found = column.cell(line.row);
       if (found instanceof Node) replace(line.cells[i], found);
       else if (Array.isArray(found)) replace(line.cells[i], ...found);
-      else setText(line.cells[i], found === null || found === undefined ? "–" : String(found));
+      else setText(line.cells[i], found === null || found === undefined ? NOTHING : String(found));
     });
   }
 }

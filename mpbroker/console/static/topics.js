@@ -2,7 +2,7 @@
 
 import { ApiError, get } from "./api.js";
 import { field, form } from "./dialog.js";
-import { h, replace, setText } from "./dom.js";
+import { fact, h, replace, setText } from "./dom.js";
 import { bytes, count, settingMeans, short } from "./format.js";
 import { missing } from "./missing.js";
 import { bar, spark } from "./plot.js";
@@ -84,7 +84,7 @@ export class Topic {
     this.actions = h("span", { class: "actions", hidden: true },
       h("button", { type: "button", onclick: () => this.askPartitions() }, "Add partitions"),
       h("button", { type: "button", class: "danger", onclick: () => this.askDelete() }, "Delete"));
-    this.internal = h("span", { class: "badge", hidden: true, title: "The broker keeps it for itself: it is not deleted, and gets no partitions" }, "internal");
+    this.internal = h("span", { class: "badge", hidden: true, title: "The broker keeps it for itself: the console does not delete it, or add partitions to it" }, "internal");
     this.said = h("p", { class: "said dim", role: "status" });
     this.element = h("div", { class: "view" },
       h("div", { class: "title" }, h("h1", null, h("a", { href: "#/topics", class: "up" }, "Topics"), h("span", { class: "dim" }, " / "), name), this.internal, h("span", { class: "spring" }), this.actions),
@@ -97,10 +97,10 @@ export class Topic {
   begin() {
     this.hasBegun = true;
     if (!TABS.some((one) => one[0] === this.tab)) this.showMissing(`Topic ${this.name} has no part ${this.tab}`, link(this.name), this.name);
-    else if (this.partition !== null && !this.rows.some((row) => row.partition === this.partition)) {
+    else if (this.partition !== null && this.partition >= this.total) {
       this.showMissing(`Topic ${this.name} has no partition ${this.partition}`, `${link(this.name)}/partitions`, `Partitions of ${this.name}`);
     } else if (this.tab === "records") {
-      this.records = new Records(this.name, this.rows.map((row) => row.partition), this.shell, this.partition);
+      this.records = new Records(this.name, this.total, this.shell, this.partition);
       replace(this.place, this.records.element);
       this.search = this.records.text;
     } else if (this.tab === "settings") this.showSettings();
@@ -118,20 +118,21 @@ export class Topic {
     try {
       const found = await get("topic", { topic: this.name });
       if (this.isClosed) return;
+      const { topic } = found;
       this.rows = found.rows;
-      setText(this.said, "");
+      this.total = topic.partitions;
+      setText(this.said, this.tab === "partitions" && this.rows.length < this.total ? `The first ${count(this.rows.length)} of ${count(this.total)} partitions` : "");
       // One that has just been made is there at the next look.
       if (this.isMissing && !this.hasBegun) replace(this.element, this.whole);
       this.isMissing = false;
-      this.internal.hidden = !found.is_internal;
-      this.actions.hidden = !this.shell.mayWrite || found.is_internal;
+      this.internal.hidden = !topic.is_internal;
+      this.actions.hidden = !this.shell.mayWrite || topic.is_internal;
       if (!this.hasBegun) this.begin();
-      const sum = (key) => (found.rows.some((row) => row[key] !== null) ? found.rows.reduce((all, row) => all + (row[key] || 0), 0) : null);
       const facts = [
-        ["Partitions", count(found.total)], ["Records", count(sum("log_end_offset") - sum("log_start_offset"))],
-        ["Size", bytes(sum("size_bytes"))], ["Segments", count(sum("segments"))], ["Records/s", short(sum("records_per_s"))],
+        ["Partitions", count(topic.partitions)], ["Records", count(topic.records)],
+        ["Size", bytes(topic.size_bytes)], ["Segments", count(topic.segments)], ["Records/s", short(topic.records_per_s)],
       ];
-      replace(this.facts, facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+      replace(this.facts, facts.map(fact));
       this.table?.update(found.rows);
     } catch (error) {
       const isGone = error instanceof ApiError && error.status === 404;
@@ -193,7 +194,7 @@ export class Topic {
   }
 
   askPartitions() {
-    const now = this.rows?.length || 0;
+    const now = this.total || 0;
     const wanted = h("input", { type: "number", min: now + 1, value: String(now + 1), required: true, name: "partitions" });
     form({
       title: `Add partitions to ${this.name}`, action: "Add partitions", done: () => this.refresh(), isDanger: true,

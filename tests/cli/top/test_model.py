@@ -18,50 +18,19 @@ from mpbroker.cli.top.samples import (
     ProcessSeen,
     Sample,
 )
-from mpbroker.ipc import topology
-from mpbroker.ipc.counters import Counter, Histogram
 from mpbroker.ipc.meters import ApiHistogram, TopicMeter
-from mpbroker.ipc.partition_counts import PartitionCounts
-from mpbroker.metrics.snapshot import NOTHING, NS, ApiCounts, Distribution, Snapshot
+from mpbroker.metrics.snapshot import NOTHING, NS, ApiCounts, Distribution
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
-from shm.counters import bucket_bounds
+from tests.support.snapshots import counted, counts, spread
 
 PID = 100
 MS = 1_000_000
 
 
-def counts(seconds: float, **changed: Any) -> Snapshot:
-    """A snapshot at that time in which nothing has happened, but for what is said."""
-    nothing = {
-        "uptime_s": seconds,
-        "alive": True,
-        "counters": {index: [0] * Counter.COUNTERS for index in range(topology.PROCESSES)},
-        "distributions": {index: [NOTHING] * Histogram.HISTOGRAMS for index in range(topology.PROCESSES)},
-        "all_topics": [0] * TopicMeter.TOPIC_METERS,
-        **{key: {} for key in ("apis", "errors", "topics", "clients", "ciphers", "quota_clients")},
-        **{key: {} for key in ("heartbeats_ns", "listeners", "log_dirs")},
-        "quotas": [],
-        "lost": 0,
-        "logs": [],
-        "partitions": PartitionCounts({}, 0),
-    }
-    return Snapshot(now_ns=int(seconds * NS), **(nothing | changed))
-
-
 def sample(seconds: float, pid: int = PID, **parts: Any) -> Sample:
     parts.setdefault("counts", counts(seconds))
     return Sample(int(seconds * NS), BrokerSeen(Health.RUNNING, pid=pid), **parts)
-
-
-def counted(**of_counters: dict[str, int]) -> dict[int, list[int]]:
-    """Counters of processes, by the names of process and counter."""
-    names = {topology.name_of(index).replace(" ", "_"): index for index in range(topology.PROCESSES)}
-    found = {index: [0] * Counter.COUNTERS for index in range(topology.PROCESSES)}
-    for name, values in of_counters.items():
-        for counter, value in values.items():
-            found[names[name]][Counter[f"COUNT_{counter}"]] = value
-    return found
 
 
 def api(total: int, times_ms: dict[float, int], request_bytes: int = 0) -> ApiCounts:
@@ -70,16 +39,6 @@ def api(total: int, times_ms: dict[float, int], request_bytes: int = 0) -> ApiCo
     histograms[ApiHistogram.TOTAL_NS] = spread({int(ms * MS): number for ms, number in times_ms.items()})
     histograms[ApiHistogram.REQUEST_BYTES] = Distribution(NOTHING.buckets, request_bytes, request_bytes)
     return ApiCounts({9: total}, histograms)
-
-
-def spread(values: dict[int, int]) -> Distribution:
-    buckets = list(NOTHING.buckets)
-    for value, number in values.items():
-        at = next(
-            one for one in range(len(buckets)) if bucket_bounds(one)[0] <= value < bucket_bounds(one)[1]
-        )
-        buckets[at] += number
-    return Distribution(buckets, sum(value * number for value, number in values.items()), max(values))
 
 
 def row(rows: list[Row], **wanted: Any) -> Row:

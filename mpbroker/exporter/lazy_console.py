@@ -1,4 +1,4 @@
-"""The door to the web console, behind which nothing is loaded until somebody asks for the page.
+"""The web console as the exporter has it: nothing of it is loaded until somebody asks for the page.
 
 The console stands above the exporter in the rooms, so the exporter is told the name of its module. The module
 has `make(context, metrics)`, which returns a `Console`.
@@ -22,7 +22,7 @@ class Console(Protocol):
     def close(self) -> None: ...
 
 
-class ConsoleDoor:
+class LazyConsole:
     """An ASGI application that loads the console with the first request for it."""
 
     def __init__(self, module: str, context: ProcessContext, metrics: MetricsPage) -> None:
@@ -32,7 +32,7 @@ class ConsoleDoor:
         self._console: Console | None = None
 
     @property
-    def is_open(self) -> bool:
+    def is_on(self) -> bool:
         """Return whether there is a console, and the settings of now want it."""
         return bool(self._module) and self._context.config.http_console_enable
 

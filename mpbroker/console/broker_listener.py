@@ -24,12 +24,12 @@ PLAINTEXT = "PLAINTEXT"
 _BASE = ClientConfig(client_id=CLIENT_ID, request_timeout_ms=PATIENCE_MS)
 
 
-class NoDoor(Exception):
+class NoListener(Exception):
     """No listener takes the console in. The text says what to do."""
 
 
-class Door(NamedTuple):
-    """A listener, and the file with the settings that it asks for (None: none)."""
+class BrokerListener(NamedTuple):
+    """A listener of the broker, and the file with the settings that it asks for (None: none)."""
 
     listener: Listener
     settings: Path | None
@@ -39,21 +39,21 @@ class Door(NamedTuple):
         return Client(ClusterAddress(reachable(str(self.listener).partition("://")[2]), self.settings), _BASE)
 
 
-def door_of(config: BrokerConfig) -> Door:
-    """Return the way in. Raises NoDoor, ConfigError."""
+def listener_of(config: BrokerConfig) -> BrokerListener:
+    """Return the listener that the console takes. Raises NoListener, ConfigError."""
     settings = Path(config.http_console_client_config) if config.http_console_client_config else None
     protocol = PLAINTEXT if settings is None else read_config(settings).security_protocol
     fitting = [one for one in config.listeners if one.protocol == protocol]
     # A socket in the file system is the last choice: who may use it is said by its mode.
     fitting.sort(key=lambda one: (bool(one.path), one == config.control_plane))
     if fitting:
-        return Door(fitting[0], settings)
+        return BrokerListener(fitting[0], settings)
     if settings is None:
-        raise NoDoor(
+        raise NoListener(
             "every listener asks for a login or TLS: name a file with the client settings of the console's "
             "user in http.console.client.config"
         )
-    raise NoDoor(f"no listener has security.protocol={protocol}, which {settings} says")
+    raise NoListener(f"no listener has security.protocol={protocol}, which {settings} says")
 
 
 def needs_token(config: BrokerConfig) -> bool:
@@ -66,6 +66,6 @@ def needs_token(config: BrokerConfig) -> bool:
     if address is None or not is_loopback(address.host) or config.http_console_client_config:
         return True
     try:
-        return bool(door_of(config).listener.path)
-    except (NoDoor, ConfigError):
+        return bool(listener_of(config).listener.path)
+    except (NoListener, ConfigError):
         return True

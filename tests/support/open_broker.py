@@ -13,10 +13,10 @@ from tests.support.polling import PATIENCE_S
 IPV6_HOST = "::1"
 
 
-class Door(NamedTuple):
-    """A listener, and how it is reached."""
+class Listener(NamedTuple):
+    """A listener of a broker that runs, and how it is reached."""
 
-    listener: str
+    name: str
     family: socket.AddressFamily
     address: str | tuple[str, int]
 
@@ -47,7 +47,7 @@ def has_ipv6() -> bool:
 
 @dataclass
 class OpenBroker(Mpbroker):
-    """A broker with all doors; on a machine without IPv6 that door is missing."""
+    """A broker with a listener of each kind; on a machine without IPv6 that one is missing."""
 
     control_port: int = field(default_factory=free_port)
     ipv6_port: int = field(default_factory=free_port)
@@ -73,14 +73,14 @@ class OpenBroker(Mpbroker):
         return self.runtime_dir.with_name(f"{self.runtime_dir.name}.sock")
 
     @property
-    def doors(self) -> list[Door]:
+    def listeners(self) -> list[Listener]:
         found = [
-            Door("PLAINTEXT", socket.AF_INET, self.address),
-            Door("CONTROL", socket.AF_INET, (HOST, self.control_port)),
-            Door("LOCAL", socket.AF_UNIX, str(self.path)),
+            Listener("PLAINTEXT", socket.AF_INET, self.address),
+            Listener("CONTROL", socket.AF_INET, (HOST, self.control_port)),
+            Listener("LOCAL", socket.AF_UNIX, str(self.path)),
         ]
         if has_ipv6():
-            found.append(Door("SIX", socket.AF_INET6, (IPV6_HOST, self.ipv6_port)))
+            found.append(Listener("SIX", socket.AF_INET6, (IPV6_HOST, self.ipv6_port)))
         return found
 
     def kill(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.load import load
-from mpbroker.console.doors import NoDoor, door_of, needs_token
+from mpbroker.console.broker_listener import NoListener, listener_of, needs_token
 
 LOOPBACK = "http.listener=127.0.0.1:9644"
 
@@ -27,27 +27,29 @@ def login(tmp_path: Path, protocol: str = "SASL_PLAINTEXT") -> str:
 
 
 def test_the_first_listener_without_a_login() -> None:
-    door = door_of(config("listeners=SASL_PLAINTEXT://:9093,PLAINTEXT://127.0.0.1:9092"))
-    assert str(door.listener) == "PLAINTEXT://127.0.0.1:9092"
-    assert door.settings is None
+    found = listener_of(config("listeners=SASL_PLAINTEXT://:9093,PLAINTEXT://127.0.0.1:9092"))
+    assert str(found.listener) == "PLAINTEXT://127.0.0.1:9092"
+    assert found.settings is None
 
 
 def test_a_port_comes_before_a_socket_in_the_file_system() -> None:
     listeners = "listeners=LOCAL://unix:/tmp/x.sock,PLAINTEXT://127.0.0.1:9092"
     protocols = "listener.security.protocol.map=LOCAL:PLAINTEXT,PLAINTEXT:PLAINTEXT"
-    assert door_of(config(listeners, protocols)).listener.port == 9092
+    assert listener_of(config(listeners, protocols)).listener.port == 9092
 
 
 def test_with_a_login_the_listener_that_it_is_for(tmp_path: Path) -> None:
-    door = door_of(config("listeners=PLAINTEXT://:9092,SASL_PLAINTEXT://127.0.0.1:9093", login(tmp_path)))
-    assert door.listener.port == 9093
+    found = listener_of(
+        config("listeners=PLAINTEXT://:9092,SASL_PLAINTEXT://127.0.0.1:9093", login(tmp_path))
+    )
+    assert found.listener.port == 9093
 
 
 def test_no_listener_fits(tmp_path: Path) -> None:
-    with pytest.raises(NoDoor, match=r"http\.console\.client\.config"):
-        door_of(config("listeners=SASL_PLAINTEXT://:9093"))
-    with pytest.raises(NoDoor, match="SASL_PLAINTEXT"):
-        door_of(config("listeners=PLAINTEXT://:9092", login(tmp_path)))
+    with pytest.raises(NoListener, match=r"http\.console\.client\.config"):
+        listener_of(config("listeners=SASL_PLAINTEXT://:9093"))
+    with pytest.raises(NoListener, match="SASL_PLAINTEXT"):
+        listener_of(config("listeners=PLAINTEXT://:9092", login(tmp_path)))
 
 
 def test_on_loopback_and_without_a_login_everybody_may_read() -> None:
