@@ -14,9 +14,9 @@ import msgspec
 from mpbroker.cli.cluster import group_requests
 from mpbroker.cli.cluster.client import Client
 from mpbroker.cli.cluster.group_offsets import Scope, Wanted, explained, planned
-from mpbroker.cli.cluster.offset_resets import Flags, parse
+from mpbroker.cli.cluster.offset_resets import Reset, by_duration, parse_topic, to_datetime
 from mpbroker.cli.cluster.topic_changes import alter_settings, create_partitions
-from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
+from mpbroker.cli.errors import USAGE_ERROR, BadText, CliError, raise_all
 from mpbroker.protocol.topic_names import INTERNAL_TOPICS
 
 TIMEOUT_S: Final = 30.0
@@ -64,11 +64,6 @@ class ResetOffsets(msgspec.Struct, tag_field="change", tag="reset-offsets", forb
 
 Change = CreateTopic | DeleteTopic | AlterTopic | AddPartitions | ResetOffsets
 _DECODER: Final[msgspec.json.Decoder[Change]] = msgspec.json.Decoder(Change)
-_HERE: Final = {
-    "to-earliest": Flags(to_earliest=True),
-    "to-latest": Flags(to_latest=True),
-    "to-current": Flags(to_current=True),
-}
 
 
 def decode(body: bytes) -> Change:
@@ -77,7 +72,7 @@ def decode(body: bytes) -> Change:
 
 
 def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:
-    """Return what makes the change with a client. Raises CliError if it is none."""
+    """Return what makes the change with a client. Raises MsgspecError if it is none."""
     match change:
         case CreateTopic():
             return partial(_create, change)
@@ -88,7 +83,7 @@ def work_of(change: Change, now_ms: int) -> Callable[[Client], dict[str, Any]]:
         case AddPartitions():
             return partial(_add_partitions, change)
         case ResetOffsets():
-            wanted = Wanted(parse(_flags(change), now_ms), _scope(change))
+            wanted = Wanted(_reset_to(change, now_ms), _scope(change))
             return partial(_reset, change, wanted)
 
 
@@ -121,25 +116,32 @@ def _add_partitions(change: AddPartitions, client: Client) -> dict[str, Any]:
     return {"said": f"topic {change.topic} has {change.partitions} partition(s)"}
 
 
-def _flags(change: ResetOffsets) -> Flags:
-    """Return the flags that the change stands for. Raises msgspec.ValidationError for a place of no kind."""
-    if change.to in _HERE:
-        return _HERE[change.to]
-    if change.to == "to-datetime":
-        return Flags(to_datetime=change.value)
-    if change.to == "by-duration":
-        return Flags(by_duration=change.value)
-    if change.to not in ("to-offset", "shift-by"):
-        raise msgspec.ValidationError(f"there is no way {change.to!r} to reset offsets")
-    try:
-        number = int(change.value)
-    except ValueError:
-        raise msgspec.ValidationError(f"{change.to} takes a number, not {change.value!r}") from None
-    return Flags(to_offset=number) if change.to == "to-offset" else Flags(shift_by=number)
+def _reset_to(change: ResetOffsets, now_ms: int) -> Reset:
+    """Return the place that the change names. Raises msgspec.ValidationError for one of no kind."""
+    match change.to:
+        case "to-earliest" | "to-latest" | "to-current":
+            return Reset(change.to)
+        case "to-datetime" | "by-duration":
+            parse = to_datetime if change.to == "to-datetime" else by_duration
+            try:
+                return parse(change.value, now_ms)
+            except BadText as error:
+                raise msgspec.ValidationError(f"{change.value!r}: {error}") from error
+        case "to-offset" | "shift-by":
+            try:
+                return Reset(change.to, int(change.value))
+            except ValueError:
+                raise msgspec.ValidationError(f"{change.to} takes a number, not {change.value!r}") from None
+        case _:
+            raise msgspec.ValidationError(f"there is no way {change.to!r} to reset offsets")
 
 
 def _scope(change: ResetOffsets) -> Scope:
-    return Scope([change.topic] if change.topic else [], all_topics=not change.topic)
+    """Return the partitions that the change names. Raises msgspec.ValidationError."""
+    try:
+        return Scope(dict([parse_topic(change.topic)]) if change.topic else None)
+    except BadText as error:
+        raise msgspec.ValidationError(f"topic {change.topic!r}: {error}") from error
 
 
 def _reset(change: ResetOffsets, wanted: Wanted, client: Client) -> dict[str, Any]:
@@ -147,7 +149,7 @@ def _reset(change: ResetOffsets, wanted: Wanted, client: Client) -> dict[str, An
     remarks: list[str] = []
     offsets = planned(client, change.group, wanted, rows, remarks.append)
     if offsets is None:
-        raise wanted.nothing(change.group)
+        raise CliError(f"group {change.group} has no committed offsets: choose a topic")
     if change.execute and offsets:
         errors = group_requests.commit(client, change.group, offsets)
         _raise([explained(change.group, error) for error in errors])

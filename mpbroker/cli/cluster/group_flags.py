@@ -161,5 +161,5 @@ def group_delete_offsets(
     """Delete committed offsets of topics that no member reads."""
     from mpbroker.cli.cluster import group_offsets
 
-    scope = group_offsets.Scope(topic or [], all_topics=all_topics)
+    scope = group_offsets.scope_of(topic or [], all_topics=all_topics)
     group_offsets.delete(ClusterAddress(bootstrap, command_config), name, scope, is_sure=yes, as_json=json)

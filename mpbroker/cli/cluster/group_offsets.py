@@ -29,13 +29,10 @@ COLUMNS = {
 }
 
 
-class Scope:
-    """The partitions that a command is about. Raises CliError unless they are named in one way."""
+class Scope(NamedTuple):
+    """Partitions by topic, where None stands for all of them; None for all topics."""
 
-    def __init__(self, topics: Sequence[str], *, all_topics: bool) -> None:
-        if bool(topics) == all_topics:
-            raise CliError("say of which topics: --topic TOPIC[:0,1] or --all-topics", USAGE_ERROR)
-        self.named = None if all_topics else parse_scope(topics)
+    named: Mapping[str, list[int] | None] | None
 
     def of_offsets(self, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Return those that have a committed offset."""
@@ -44,6 +41,13 @@ class Scope:
     def of_topics(self, client: Client, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         """Return all that are named, whether an offset is committed or not."""
         return sorted(committed) if self.named is None else _there(client, self.named)
+
+
+def scope_of(topics: Sequence[str], *, all_topics: bool) -> Scope:
+    """Return what --topic and --all-topics name. Raises CliError unless it is one of both."""
+    if bool(topics) == all_topics:
+        raise CliError("say of which topics: --topic TOPIC[:0,1] or --all-topics", USAGE_ERROR)
+    return Scope(None if all_topics else parse_scope(topics))
 
 
 def _there(client: Client, named: Mapping[str, list[int] | None]) -> list[TopicPartition]:
@@ -93,7 +97,7 @@ def wanted(
     """Return what the flags ask for. Raises CliError."""
     reset = parse(flags, now_ms)
     if flags.from_file is None:
-        return Wanted(reset, Scope(topics, all_topics=all_topics))
+        return Wanted(reset, scope_of(topics, all_topics=all_topics))
     if topics or all_topics:
         raise CliError("--from-file names topics itself: leave out --topic and --all-topics", USAGE_ERROR)
     file = str(flags.from_file)

@@ -9,7 +9,7 @@ from typing import Any
 from mpbroker.cli.cluster.client import Client, Found, Topic, led
 from mpbroker.cli.cluster.cluster_address import ClusterAddress
 from mpbroker.cli.cluster.isolation import READ_COMMITTED, READ_UNCOMMITTED
-from mpbroker.cli.errors import USAGE_ERROR, CliError, raise_all
+from mpbroker.cli.errors import USAGE_ERROR, CliError, of_flag, raise_all
 from mpbroker.cli.text.output import print_rows
 from mpbroker.cli.text.times import format_time, parse_time
 from mpbroker.client.errors import ApiFailed
@@ -20,7 +20,7 @@ NAMED_TIMES = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIME
 
 def parse_at(text: str, now_ms: int) -> int:
     """Return the timestamp that asks for a place: earliest, latest, max-timestamp, or a time."""
-    return NAMED_TIMES[text] if text in NAMED_TIMES else parse_time("--time", text, now_ms)
+    return NAMED_TIMES[text] if text in NAMED_TIMES else of_flag("--time", text, parse_time, now_ms)
 
 
 def show(
