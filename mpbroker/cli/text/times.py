@@ -14,7 +14,7 @@ MS = 1000
 _UNITS_MS = {"ms": 1, "s": MS, "m": 60 * MS, "h": 3600 * MS, "d": 86_400 * MS}
 _EPOCH, _ONE_MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 # The last time that a date can say.
-_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _ONE_MS
+LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _ONE_MS
 _SHORT = re.compile(r"(\d+)(ms|s|m|h|d)")
 # java.time.Duration has no months and years, whose length is not fixed.
 _ISO = re.compile(
@@ -78,6 +78,6 @@ def format_time(time_ms: int) -> str:
     """
     if time_ms < 0:
         return "-"
-    if time_ms > _LAST_MS:
+    if time_ms > LAST_MS:
         return str(time_ms)
     return (_EPOCH + time_ms * _ONE_MS).isoformat(timespec="milliseconds").replace("+00:00", "Z")
