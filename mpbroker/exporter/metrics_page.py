@@ -16,11 +16,11 @@ from mpbroker.exporter import kafka_metrics, mpbroker_metrics, partition_metrics
 from mpbroker.exporter.committed_offsets import TOPIC, CommittedOffsets
 from mpbroker.exporter.exposition import Page
 from mpbroker.exporter.page_text import PageText
-from mpbroker.exporter.processes import ProcessLooker
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.families import View
+from mpbroker.metrics.processes import ProcessLooker
 from mpbroker.metrics.snapshot import LogSeen, Snapshot
 
 # After a failure nothing is tried, and logged, for so long.
